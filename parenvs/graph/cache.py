@@ -161,12 +161,12 @@ def _write(place: Path, stem: str, model: Lowered, files: dict[str, str]) -> Non
 
 def _entries(place: Path, pattern: str) -> list[Path]:
     """Return the entries of a pattern, the last used first."""
-    found = []
+    result = []
     with suppress(OSError):
         for entry in place.glob(pattern):
             with suppress(OSError):
-                found.append((-entry.stat().st_mtime_ns, entry))
-    return [entry for _, entry in sorted(found)]
+                result.append((-entry.stat().st_mtime_ns, entry))
+    return [entry for _, entry in sorted(result)]
 
 
 def _digest(content: bytes) -> str:

@@ -377,9 +377,9 @@ def _wrong_nesting(arrays: Arrays) -> Wrong:
     """Yield loops and branches whose insides do not fit, and parameters that no input has."""
     opcodes, parent = texts_of(arrays["opcode_names"]), arrays["parent"]
     names = [opcodes[code] for code in arrays["opcode"].tolist()]
-    made = rows_of(arrays["results"], arrays["result_offset"])
+    result = rows_of(arrays["results"], arrays["result_offset"])
     top = [row for row, name in enumerate(names) if name == "parameter" and parent[row] < 0]
-    given = sorted(tensor for row in top for tensor in made[row])
+    given = sorted(tensor for row in top for tensor in result[row])
     if given != sorted(arrays["parameter_tensor"].tolist()):
         yield "parameter_tensor", "it is not what the parameters of the entry make"
     inside: dict[int, list[int]] = {}
@@ -400,12 +400,12 @@ def _wrong_nesting(arrays: Arrays) -> Wrong:
         last = -1
         for last in inside.get(outer, []):
             if names[last] == "parameter":
-                taken += [tensors[t] for t in made[last]]
+                taken += [tensors[t] for t in result[last]]
             elif last in ends:
                 parts.append(Inside(taken, [tensors[t] for t in used[last]]))
                 taken = []
         wrong = "" if last in ends else "a computation does not end"
-        operands, results = ([tensors[t] for t in rows[outer]] for rows in (used, made))
+        operands, results = ([tensors[t] for t in rows[outer]] for rows in (used, result))
         wrong = wrong or wrong_nesting(names[outer], operands, results, parts)
         if wrong:
             yield "parent", wrong
@@ -415,15 +415,15 @@ def _computations(arrays: Arrays) -> np.ndarray:
     """Return a number for the computation that each instruction is in, (I,) int64."""
     opcodes = texts_of(arrays["opcode_names"])
     last = opcodes.index("return") if "return" in opcodes else -1
-    found = np.full(len(arrays["opcode"]), -1)
+    result = np.full(len(arrays["opcode"]), -1)
     present: dict[int, int] = {}
     inner = np.flatnonzero(arrays["parent"] >= 0)
     columns = (inner, arrays["parent"][inner], arrays["opcode"][inner])
     for row, outer, code in zip(*(column.tolist() for column in columns), strict=True):
-        found[row] = present.setdefault(outer, row)
+        result[row] = present.setdefault(outer, row)
         if code == last:
             del present[outer]
-    return found
+    return result
 
 
 def _wrong_attributes(arrays: Arrays) -> Wrong:
@@ -457,10 +457,10 @@ def _wrong_shapes(arrays: Arrays) -> Wrong:
         rows_of(number[arrays["operands"]], arrays["operand_offset"]),
         rows_of(number[arrays["results"]], arrays["result_offset"]),
     )
-    for code, attribute, used, made in dict.fromkeys(zip(*columns, strict=True)):
+    for code, attribute, used, result in dict.fromkeys(zip(*columns, strict=True)):
         if opcodes[code] == "concatenate":
             continue  # loops that are written out join blocks without their leading dimension
-        inputs, outputs = [shapes[k] for k in used], [shapes[k] for k in made]
+        inputs, outputs = [shapes[k] for k in used], [shapes[k] for k in result]
         try:
             check_instruction(Instruction(opcodes[code], fields[attribute], inputs, outputs))
         except HloError as error:

@@ -59,17 +59,17 @@ class Flow:
         self.results = list(map(list, rows_of(graph.results, graph.result_offset)))
         tensors = len(graph.element_type)
         self.producer = [-1] * tensors
-        for index, made in enumerate(self.results):
-            for tensor in made:
+        for index, results in enumerate(self.results):
+            for tensor in results:
                 self.producer[tensor] = index
         self.before: list[list[int]] = [[] for _ in range(tensors)]
         carried = self._carried()
-        for index, made in enumerate(self.results):
+        for index, results in enumerate(self.results):
             if self.opcode[index] in BARRIERS:
-                for source, tensor in zip(self.operands[index], made, strict=False):
+                for source, tensor in zip(self.operands[index], results, strict=False):
                     self.before[tensor].append(source)
             elif self.opcode[index] not in CARRIES:
-                for tensor in made:
+                for tensor in results:
                     self.before[tensor].extend(self.operands[index])
         for source, target in carried:
             self.before[target].append(source)
@@ -120,8 +120,8 @@ class Flow:
     def makers(self, tensors: np.ndarray) -> np.ndarray:
         """(I,) bool: the instructions that make any of ``tensors``, (T,) bool."""
         makers = np.zeros(len(self.opcode), dtype=bool)
-        made = np.array(self.producer)[tensors]
-        makers[made[made >= 0]] = True
+        results = np.array(self.producer)[tensors]
+        makers[results[results >= 0]] = True
         return makers
 
     def sources(self, tensor: int) -> list[int]:
@@ -318,16 +318,18 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
         read = [t for t in operands.tolist() if t in of]
         if not read:
             continue
-        made = graph.results[graph.result_offset[pivot] : graph.result_offset[pivot + 1]].tolist()
-        is_view = names[graph.opcode[pivot]] in VIEWS and len(made) == 1
+        results = graph.results[
+            graph.result_offset[pivot] : graph.result_offset[pivot + 1]
+        ].tolist()
+        is_view = names[graph.opcode[pivot]] in VIEWS and len(results) == 1
         for tensor in read:
             if tensor in weight:
                 direct.setdefault(of[tensor], []).append(place)
             if not is_view:
                 proper.setdefault(of[tensor], []).append(place)
         if is_view:
-            of[made[0]] = of[read[0]]
-            views.setdefault(of[read[0]], []).append(made[0])
+            of[results[0]] = of[read[0]]
+            views.setdefault(of[read[0]], []).append(results[0])
     firsts = np.sort([min(proper.get(index, places)) for index, places in direct.items()])
     reads: dict[int, list[int]] = {}
     unsent: set[int] = set()
@@ -345,8 +347,8 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
 
 def _apart(firsts: np.ndarray, earlier: int, later: int) -> bool:
     after, before = np.searchsorted(firsts, [earlier, later], side="left")
-    own = int(np.searchsorted(firsts, earlier, side="right") - after)
-    return bool(before - after - own > 0)
+    local = int(np.searchsorted(firsts, earlier, side="right") - after)
+    return bool(before - after - local > 0)
 
 
 def free_instructions(

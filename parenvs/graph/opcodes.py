@@ -666,8 +666,8 @@ def check_instruction(x: Instruction) -> None:
         HloError: they do not fit; the text says what, without the instruction's name.
     """
     least, most = _COUNTS.get(x.opcode, (0, math.inf))
-    one = x.opcode in _COUNTS and x.opcode not in _SEVERAL
-    if not least <= len(x.operands) <= most or (one and len(x.results) != 1):
+    item = x.opcode in _COUNTS and x.opcode not in _SEVERAL
+    if not least <= len(x.operands) <= most or (item and len(x.results) != 1):
         raise HloError(f"{x.opcode} has {len(x.operands)} operands and {len(x.results)} results")
     if x.opcode in ("opt-barrier", "optimization-barrier") and list(x.operands) != list(x.results):
         raise HloError(f"{x.opcode}: its operands and results differ")

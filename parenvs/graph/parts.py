@@ -92,8 +92,8 @@ def in_parts(
     """
     with need_extra("jax", "planning a function"):
         import jax  # noqa: F401
-    found = parted(function, args, {})
-    return (function, tuple(args)) if found is None else (found.function, found.positional)
+    result = parted(function, args, {})
+    return (function, tuple(args)) if result is None else (result.function, result.positional)
 
 
 def parted(
@@ -118,14 +118,14 @@ def parted(
         return None  # some are no arrays
     leaves = [leaf for _, leaf in flat]
     try:
-        cuts, met, made = _found(closed, leaves, functools.cache(lambda: _weights(jitted, given)))
+        cuts, met, result = _found(closed, leaves, functools.cache(lambda: _weights(jitted, given)))
     except Exception as error:  # a model that is read whole is worth more than none
         words = f"weights that are several in one stay whole: {one_line(error)}"
         return Parted(function, *given, note=words)
     if not met:
         return None
     returned, results = jax.tree_util.tree_flatten_with_path(traced.out_info)
-    outs = _outputs(flat, returned, cuts, made)
+    outs = _outputs(flat, returned, cuts, result)
 
     @functools.wraps(function)
     def run(*positional: Any, **named: Any) -> Any:
@@ -174,7 +174,7 @@ def _outputs(
         return tuple(leaf.shape), str(leaf.dtype)
 
     kinds = [kind(jax.typeof(leaf) if not hasattr(leaf, "dtype") else leaf) for _, leaf in inputs]
-    own = {(kinds[k], axis, sizes) for k, (axis, sizes) in cuts.items()}
+    local = {(kinds[k], axis, sizes) for k, (axis, sizes) in cuts.items()}
     given = [_name(path) for path, _ in inputs]
     names = [str(jax.tree_util.keystr(path)) for path, _ in returned]
     twins = dict(find_twins(given, names, (kinds, [kind(leaf) for _, leaf in returned])))
@@ -184,7 +184,7 @@ def _outputs(
             cut = cuts.get(twins[output])
             outs.append(None if cut is None else Form(*cut))
         else:
-            fits = form is not None and (kind(leaf), form.axis, form.sizes) in own
+            fits = form is not None and (kind(leaf), form.axis, form.sizes) in local
             outs.append(form if fits else None)
     return outs
 
@@ -204,7 +204,7 @@ def _weights(jitted: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> set[
     except HloError:
         return set()  # who reads it says why
     role = graph.parameter_role.tolist()
-    return {k for k, told in enumerate(role) if told in (Role.VARIABLE, Role.FROZEN)}
+    return {k for k, given_role in enumerate(role) if given_role in (Role.VARIABLE, Role.FROZEN)}
 
 
 def _found(
@@ -238,12 +238,12 @@ def _found(
             ways[number] = fitting
     cuts: dict[int, Cut] = {}
     met: set[int] = set()
-    made: list[Any] = []
+    result: list[Any] = []
 
     def dry(tried: dict[int, Cut], ties: Ties) -> Callable[..., list[Any]]:
         def call(given: Any) -> list[Any]:
             values = _run(closed, tried, given, ties)
-            made[:] = [value.form if isinstance(value, Pieces) else None for value in values]
+            result[:] = [value.form if isinstance(value, Pieces) else None for value in values]
             return [whole(value) for value in values]
 
         return call
@@ -263,7 +263,7 @@ def _found(
         cuts |= {k: tried[k] for k in tied}
     if met:
         jax.eval_shape(dry(cuts, Ties()), _abstract(leaves, cuts))
-    return cuts, met, made
+    return cuts, met, result
 
 
 def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) -> list[Any]:

@@ -99,8 +99,8 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
             inner, operands = inner_of(equation), [read(atom) for atom in equation.invars]
             names = f"{scope}/{equation.source_info.name_stack}"
             if inner is not None:
-                made = walk(inner.jaxpr, operands, names)
-                known.update(zip(equation.outvars, made, strict=True))
+                result = walk(inner.jaxpr, operands, names)
+                known.update(zip(equation.outvars, result, strict=True))
                 continue
             loops.extend((body, names) for body in bodies(equation))
             shapes = [
@@ -140,28 +140,28 @@ def taken_apart(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
     places: set[Sizes] = set()
     for equations in flat(jaxpr):
         readers: dict[Any, list[Equation]] = {}
-        for one in equations:
-            for atom in one.inputs if not is_backward(one.scope) else ():
-                readers.setdefault(atom, []).append(one)
-        for one in equations:
-            if is_backward(one.scope):
+        for item in equations:
+            for atom in item.inputs if not is_backward(item.scope) else ():
+                readers.setdefault(atom, []).append(item)
+        for item in equations:
+            if is_backward(item.scope):
                 continue
-            if one.name == "split":
-                sizes = _refined(one, readers)
+            if item.name == "split":
+                sizes = _refined(item, readers)
                 weights.add(sizes)
-                places |= {sizes, tuple(map(int, one.params["sizes"]))}
-            for atom, shape in zip(one.outputs, one.shapes, strict=True):
+                places |= {sizes, tuple(map(int, item.params["sizes"]))}
+            for atom, shape in zip(item.outputs, item.shapes, strict=True):
                 sliced = _tiles(shape, readers.get(atom, ()))
                 weights |= set(sliced.values())
                 places |= set(sliced.values())
-            if one.name == "reshape":
-                for axis, sizes in _behind(one.outputs[0], one.shapes[0], readers):
-                    tail = math.prod(one.shapes[0][axis + 1 :])
-                    ahead = math.prod(one.shapes[0][:axis])
-                    for place, size in enumerate(one.before):
-                        inner = math.prod(one.before[place + 1 :])
+            if item.name == "reshape":
+                for axis, sizes in _behind(item.outputs[0], item.shapes[0], readers):
+                    tail = math.prod(item.shapes[0][axis + 1 :])
+                    ahead = math.prod(item.shapes[0][:axis])
+                    for place, size in enumerate(item.before):
+                        inner = math.prod(item.before[place + 1 :])
                         unit = tail // inner if inner and tail % inner == 0 else 0
-                        if math.prod(one.before[:place]) == ahead and size == unit * sum(sizes):
+                        if math.prod(item.before[:place]) == ahead and size == unit * sum(sizes):
                             weights.add(tuple(n * unit for n in sizes))
                             places |= {sizes, tuple(n * unit for n in sizes)}
     return weights, places
@@ -170,17 +170,17 @@ def taken_apart(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
 def takes_apart(jaxpr: Any, places: set[Sizes]) -> bool:
     """Whether a jaxpr takes anything apart, or joins it, at known places."""
     return any(
-        one.name in ("split", "unstack")
+        item.name in ("split", "unstack")
         or (
-            one.name in ("slice", *JOINS)
+            item.name in ("slice", *JOINS)
             and any(
                 sum(sizes) == size
                 for sizes in places
-                for size in (one.before if one.name == "slice" else one.shapes[0])
+                for size in (item.before if item.name == "slice" else item.shapes[0])
             )
         )
         for equations in flat(jaxpr)
-        for one in equations
+        for item in equations
     )
 
 
@@ -226,25 +226,25 @@ def _refined(one: Equation, readers: dict[Any, list[Equation]]) -> Sizes:
 def _tiles(shape: Sequence[int], readers: Sequence[Equation]) -> dict[int, Sizes]:
     """Dimensions that slices take apart, and the sizes of the slices, which make up the whole."""
     taken: dict[int, set[tuple[int, int]]] = {}
-    found: dict[int, Sizes] = {}
+    result: dict[int, Sizes] = {}
     for reader in readers:
         if reader.name == "unstack":
-            found[reader.params["axis"]] = (1,) * len(reader.outputs)
+            result[reader.params["axis"]] = (1,) * len(reader.outputs)
         if reader.name == "slice" and not any(s != 1 for s in reader.params["strides"] or ()):
             starts, ends = reader.params["start_indices"], reader.params["limit_indices"]
-            own = [
+            local = [
                 (axis, (start, end))
                 for axis, (start, end, size) in enumerate(zip(starts, ends, shape, strict=True))
                 if (start, end) != (0, size)
             ]
-            if len(own) == 1:
-                taken.setdefault(own[0][0], set()).add(own[0][1])
+            if len(local) == 1:
+                taken.setdefault(local[0][0], set()).add(local[0][1])
     for axis, places in taken.items():
         ordered = sorted(places)
         ends = [0, *(end for _, end in ordered)]
         if [start for start, _ in ordered] == ends[:-1] and ends[-1] == shape[axis]:
-            found[axis] = tuple(end - start for start, end in ordered)
-    return found
+            result[axis] = tuple(end - start for start, end in ordered)
+    return result
 
 
 def _behind(
@@ -409,13 +409,13 @@ class Ties:
 
     def with_met(self) -> set[int]:
         """Return the inputs that are tied to those that were met."""
-        found, groups = set(self.met), set(self._groups)
+        result, groups = set(self.met), set(self._groups)
         while True:
-            joined = {group for group in groups if not found.isdisjoint(group)}
+            joined = {group for group in groups if not result.isdisjoint(group)}
             if not joined:
-                return found
+                return result
             groups -= joined
-            found = found.union(*joined)
+            result = result.union(*joined)
 
 
 def _scoped(scope: str) -> Any:
@@ -451,9 +451,9 @@ def formed(value: Any, form: Form) -> Pieces:
     """Return an array in the parts of a form."""
     if isinstance(value, Pieces):
         if form.fits(value.form):
-            made = max(form.made, value.made)
+            result = max(form.made, value.made)
             parts = [whole(part) for part in value.parts]
-            return Pieces(form.axis, parts, form.origins | value.origins, made)
+            return Pieces(form.axis, parts, form.origins | value.origins, result)
         value = whole(value)
     parts = [whole(part) for part in _part(value, form.axis, form.sizes)]
     return Pieces(form.axis, parts, form.origins, form.made)
@@ -501,9 +501,9 @@ class Interpreter:
             scope = str(equation.source_info.name_stack)
             self._scopes.append(scope)
             with _scoped(scope):
-                made = self.made(equation, operands, scope)
+                result = self.made(equation, operands, scope)
             self._scopes.pop()
-            known.update(zip(equation.outvars, made, strict=True))
+            known.update(zip(equation.outvars, result, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
     def made(self, equation: Any, operands: list[Any], scope: str) -> list[Any]:
@@ -525,9 +525,9 @@ class Interpreter:
                 rule = self._elementwise
             elif name in _PASSED:
                 rule = self._passed
-            found = None if rule is None else rule(equation, operands)
-            if found is not None:
-                return found if isinstance(found, list) else [found]
+            result = None if rule is None else rule(equation, operands)
+            if result is not None:
+                return result if isinstance(result, list) else [result]
         made = self._bound(equation, operands)
         return list(made) if equation.primitive.multiple_results else [made]
 
@@ -581,10 +581,10 @@ class Interpreter:
                 rows.append(_part(x, first.axis, first.sizes))
             else:
                 return None
-        made = [self._combined(equation, row) for row in zip(*rows, strict=True)]
-        own = [x for x in operands if isinstance(x, Pieces)]
-        every = self.ties.tie(*(x.origins for x in own))
-        return Pieces(first.axis, made, every, max(x.made for x in own))
+        result = [self._combined(equation, row) for row in zip(*rows, strict=True)]
+        local = [x for x in operands if isinstance(x, Pieces)]
+        every = self.ties.tie(*(x.origins for x in local))
+        return Pieces(first.axis, result, every, max(x.made for x in local))
 
     def _combined(self, equation: Any, row: Sequence[Any]) -> Any:
         """One part of what is made element by element; nothing is added to by zeros."""
@@ -613,12 +613,12 @@ class Interpreter:
         shape, axis = list(equation.params["shape"]), dimensions[x.axis]
         if rest or shape[axis] != sum(x.sizes):
             return None
-        made = []
+        result = []
         for part, size in zip(x.parts, x.sizes, strict=True):
             shape[axis] = size
-            made.append(lax.broadcast_in_dim(whole(part), tuple(shape), dimensions))
-        same = math.prod(made[0].shape) == math.prod(x.parts[0].shape)
-        return x.like(axis, made, x.made if same else max(x.made, Made.OTHER))
+            result.append(lax.broadcast_in_dim(whole(part), tuple(shape), dimensions))
+        same = math.prod(result[0].shape) == math.prod(x.parts[0].shape)
+        return x.like(axis, result, x.made if same else max(x.made, Made.OTHER))
 
     def _reshape(self, equation: Any, operands: list[Any]) -> Any:
         from jax import lax
@@ -635,11 +635,11 @@ class Interpreter:
             if all(n * inner % tail == 0 for n in x.sizes):
                 sizes = [n * inner // tail for n in x.sizes]
                 if sum(sizes) == size:
-                    made = []
-                    for part, own in zip(x.parts, sizes, strict=True):
-                        after[axis] = own
-                        made.append(lax.reshape(whole(part), tuple(after)))
-                    return x.like(axis, made)
+                    result = []
+                    for part, local in zip(x.parts, sizes, strict=True):
+                        after[axis] = local
+                        result.append(lax.reshape(whole(part), tuple(after)))
+                    return x.like(axis, result)
         return None
 
     def _dot_general(self, equation: Any, operands: list[Any]) -> Any:
@@ -653,9 +653,9 @@ class Interpreter:
         if x.axis in shared:
             axis = numbers[1][1 - side][shared.index(x.axis)]
             return x.multiplied(shared.index(x.axis), self._both(equation, side, operands, axis))
-        own = [d for d in range(len(x.parts[0].shape)) if d not in (*gone, *shared)]
+        local = [d for d in range(len(x.parts[0].shape)) if d not in (*gone, *shared)]
         out = equation.outvars[0].aval.ndim
-        axis = (len(shared) if side == 0 else out - len(own)) + own.index(x.axis)
+        axis = (len(shared) if side == 0 else out - len(local)) + local.index(x.axis)
         return x.multiplied(axis, self._each(equation, side, x.parts, [other] * len(x.parts)))
 
     def _each(
@@ -679,11 +679,11 @@ class Interpreter:
 
         (x,) = operands
         axes, name = equation.params["axes"], equation.primitive.name
-        made = [self._bound(equation, [part]) for part in x.parts]
+        result = [self._bound(equation, [part]) for part in x.parts]
         if x.axis in axes:
             join = {"reduce_max": lax.max, "reduce_min": lax.min, **_JOINED}[name]
-            return functools.reduce(join, made)
-        return x.like(x.axis - sum(a < x.axis for a in axes), made)
+            return functools.reduce(join, result)
+        return x.like(x.axis - sum(a < x.axis for a in axes), result)
 
     _reduce_sum = _reduce_prod = _reduce_max = _reduce_min = _reduce_and = _reduce_or = _reduced
 
@@ -758,51 +758,51 @@ class Interpreter:
             return self._sliced(x, starts, ends, [1] * len(sizes))
         if sizes[x.axis] != sum(x.sizes):
             return None
-        made = []
+        result = []
         for part, size in zip(x.parts, x.sizes, strict=True):
             sizes[x.axis] = size
-            made.append(lax.dynamic_slice(whole(part), list(map(whole, places)), sizes))
-        return x.like(x.axis, made)
+            result.append(lax.dynamic_slice(whole(part), list(map(whole, places)), sizes))
+        return x.like(x.axis, result)
 
     def _dynamic_update_slice(self, equation: Any, operands: list[Any]) -> Any:
         from jax import lax
 
         x, update, *places = operands
-        shape, inner = (list(one.aval.shape) for one in equation.invars[:2])
+        shape, inner = (list(item.aval.shape) for item in equation.invars[:2])
         starts = constants(places, shape, inner)
         wide = [axis for axis, size in enumerate(inner) if size != shape[axis]]
         if starts is not None and isinstance(x, Filled) and len(wide) == 1:
             return self._padded(update, x.number, wide[0], starts[wide[0]], shape[wide[0]])
-        own = next((y for y in (x, update) if isinstance(y, Pieces)), None)
-        if own is None or inner[own.axis] != sum(own.sizes):
+        local = next((y for y in (x, update) if isinstance(y, Pieces)), None)
+        if local is None or inner[local.axis] != sum(local.sizes):
             return None
         both = [y for y in (x, update) if isinstance(y, Pieces)]
-        if any(not own.form.fits(y.form) for y in both):
+        if any(not local.form.fits(y.form) for y in both):
             return None
         where = list(map(whole, places))
-        made = [
-            lax.dynamic_update_slice(one, part, where)
-            for one, part in zip(*(formed(y, own.form).parts for y in (x, update)), strict=True)
+        result = [
+            lax.dynamic_update_slice(item, part, where)
+            for item, part in zip(*(formed(y, local.form).parts for y in (x, update)), strict=True)
         ]
         every = self.ties.tie(*(y.origins for y in both))
-        return Pieces(own.axis, made, every, max(y.made for y in both))
+        return Pieces(local.axis, result, every, max(y.made for y in both))
 
     def _concatenate(self, equation: Any, operands: list[Any]) -> Any:
-        made = Pieces(equation.params["dimension"], operands, frozenset())
+        result = Pieces(equation.params["dimension"], operands, frozenset())
         if any(isinstance(x, Pieces) for x in operands):
-            if any(isinstance(x, Pieces) and x.axis != made.axis for x in operands):
+            if any(isinstance(x, Pieces) and x.axis != result.axis for x in operands):
                 return None
-            made.parts = [part for x in operands for part in getattr(x, "parts", [x])]
+            result.parts = [part for x in operands for part in getattr(x, "parts", [x])]
             origins = [x.origins for x in operands if isinstance(x, Pieces)]
-            made.origins = self.ties.tie(*origins)
-        return made if made.sizes in self.places else None
+            result.origins = self.ties.tie(*origins)
+        return result if result.sizes in self.places else None
 
     def _stack(self, equation: Any, operands: list[Any]) -> Any:
         from jax import lax
 
         axis = equation.params["axis"]
-        made = Pieces(axis, [lax.expand_dims(whole(x), [axis]) for x in operands])
-        return made if made.sizes in self.places else None
+        result = Pieces(axis, [lax.expand_dims(whole(x), [axis]) for x in operands])
+        return result if result.sizes in self.places else None
 
     def _pad(self, equation: Any, operands: list[Any]) -> Any:
         x, number = operands
@@ -822,23 +822,23 @@ class Interpreter:
         if isinstance(x, Pieces) and x.axis != axis:
             return None
         parts = getattr(x, "parts", [x])
-        own = [part.shape[axis] for part in parts]
+        local = [part.shape[axis] for part in parts]
         for sizes in sorted(self.places):
             starts, ends = zip(*bounds(sizes), strict=True)
             if ends[-1] != end or before not in starts:
                 continue
             first = starts.index(before)
-            if list(sizes[first : first + len(own)]) != own:
+            if list(sizes[first : first + len(local)]) != local:
                 continue
             shape = list(parts[0].shape)
-            made = []
+            result = []
             for k, size in enumerate(sizes):
                 shape[axis] = size
-                inside = first <= k < first + len(own)
+                inside = first <= k < first + len(local)
                 zeros = Filled(number, tuple(shape), parts[0].dtype, "")
-                made.append(parts[k - first] if inside else zeros)
+                result.append(parts[k - first] if inside else zeros)
             origins = x.origins if isinstance(x, Pieces) else frozenset()
-            return Pieces(axis, made, origins, getattr(x, "made", Made.OTHER))
+            return Pieces(axis, result, origins, getattr(x, "made", Made.OTHER))
         return None
 
     def _settled(
@@ -855,23 +855,23 @@ class Interpreter:
         forms = [_form(x) for x in carried]
         refused: set[int] = set()
         while True:
-            made = [
+            result = [
                 _form(x) for x in call(list(map(_unpacked, map(_packed, carried, forms), forms)))
             ]
             changed = False
-            for k, (own, new) in enumerate(zip(forms, made[: len(forms)], strict=True)):
-                if own is not None and new is not None and own.fits(new):
-                    every = self.ties.tie(own.origins, new.origins)
-                    kind = max(own.made, new.made)
-                    if (every, kind) != (own.origins, own.made):
-                        forms[k], changed = replace(own, origins=every, made=kind), True
-                elif own is not None:
+            for k, (local, new) in enumerate(zip(forms, result[: len(forms)], strict=True)):
+                if local is not None and new is not None and local.fits(new):
+                    every = self.ties.tie(local.origins, new.origins)
+                    kind = max(local.made, new.made)
+                    if (every, kind) != (local.origins, local.made):
+                        forms[k], changed = replace(local, origins=every, made=kind), True
+                elif local is not None:
                     forms[k], changed = None, True
                     refused.add(k)
                 elif new is not None and k not in refused:
                     forms[k], changed = new, True
             if not changed:
-                return forms, made
+                return forms, result
 
     def _scan(self, equation: Any, operands: list[Any]) -> Any:
         import jax
@@ -895,25 +895,25 @@ class Interpreter:
             return self.run(body.jaxpr, body.consts, values)
 
         def abstract(carried: list[Any]) -> list[Any]:
-            made: list[Any] = []
+            result: list[Any] = []
             forms = [_form(x) for x in carried]
 
             def call(given: list[Any], row: list[Any], fixed: list[Any]) -> list[Any]:
-                made[:] = iterate(list(map(_unpacked, given, forms)), row, fixed)
-                return [_packed(x, _form(x)) for x in made]
+                result[:] = iterate(list(map(_unpacked, given, forms)), row, fixed)
+                return [_packed(x, _form(x)) for x in result]
 
             given = [_packed(x, f) for x, f in zip(carried, forms, strict=True)]
-            one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)
-            jax.eval_shape(call, given, one, fixed)
-            return made
+            item = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)
+            jax.eval_shape(call, given, item, fixed)
+            return result
 
-        forms, made = self._settled(abstract, carried)
-        made_rows = made[len(forms) :]
+        forms, result = self._settled(abstract, carried)
+        made_rows = result[len(forms) :]
 
         def step(given: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
             values = iterate(list(map(_unpacked, given, forms)), row, fixed)
-            own, out = values[: len(forms)], values[len(forms) :]
-            return list(map(_packed, own, forms)), list(map(_packed, out, made_rows))
+            local, out = values[: len(forms)], values[len(forms) :]
+            return list(map(_packed, local, forms)), list(map(_packed, out, made_rows))
 
         end, out = lax.scan(
             step,

@@ -52,12 +52,12 @@ def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return None, None
-    made = of_program(thing)
-    if not isinstance(made, torch.nn.Module):
+    result = of_program(thing)
+    if not isinstance(result, torch.nn.Module):
         if hasattr(thing, "lower") or takes_arguments(thing):
             return None, None
-        made = thing() if memory else without_memory(thing)
-    first, *others = made if isinstance(made, tuple) and made else (made,)
+        result = thing() if memory else without_memory(thing)
+    first, *others = result if isinstance(result, tuple) and result else (result,)
     first = of_program(first)
     if not isinstance(first, torch.nn.Module) or len(others) > 1:
         return None, None
@@ -175,12 +175,12 @@ def torch_module(
             model, loss = torch_model(function, memory=True)
         if model is None:
             raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
-        own = example_inputs(model) if arguments is None else None
-        if arguments is None and own is None and takes_arguments(model.forward):
+        frames_of_user = example_inputs(model) if arguments is None else None
+        if arguments is None and frames_of_user is None and takes_arguments(model.forward):
             raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
         given = () if arguments is None else _attribute(_module(place), argument_name, place)
         with _users_code(instance):
-            positional, named = own or _call_form(given() if callable(given) else given)
+            positional, named = frames_of_user or _call_form(given() if callable(given) else given)
     if loss is not None and not positional:
         raise ParenvsError(f"{instance}: it has a loss, so the last argument has to be its target")
     return model, loss, positional, named
@@ -238,9 +238,9 @@ def jax_function(
             from parenvs.graph.parts import parted
 
             positional, named = _call_form(given() if callable(given) else given)
-            found = parted(function, positional, named) if parts else None
-    if found is not None:
-        return found.function, found.positional, found.named
+            result = parted(function, positional, named) if parts else None
+    if result is not None:
+        return result.function, result.positional, result.named
     return function, positional, named
 
 
@@ -269,8 +269,10 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
 def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
     """Lower the training step of a PyTorch module."""
     with _users_code(where):
-        own = example_inputs(model) if given is Ellipsis else None
-        positional, named = own or _call_form(without_memory(given) if callable(given) else given)
+        frames_of_user = example_inputs(model) if given is Ellipsis else None
+        positional, named = frames_of_user or _call_form(
+            without_memory(given) if callable(given) else given
+        )
         count = 0 if loss is None else 1
         if count > len(positional):
             raise ParenvsError(
@@ -339,15 +341,15 @@ def _module(module: str) -> Any:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
-        made: Any = importlib.util.module_from_spec(spec)
-        sys.modules[name] = made  # as importing does: dataclasses and pickle look there
+        result: Any = importlib.util.module_from_spec(spec)
+        sys.modules[name] = result  # as importing does: dataclasses and pickle look there
         try:
-            spec.loader.exec_module(made)
+            spec.loader.exec_module(result)
         except BaseException:
             del sys.modules[name]
             raise
-        made.__parenvs_stamp__ = written
-        return made
+        result.__parenvs_stamp__ = written
+        return result
 
 
 def _attribute(module: Any, name: str, where: str) -> Any:
@@ -377,8 +379,12 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
         words = error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if is_users(frame.filename)]
-        place = f"{own[-1].filename}:{own[-1].lineno}" if own else where
+        frames_of_user = [frame for frame in frames if is_users(frame.filename)]
+        place = (
+            f"{frames_of_user[-1].filename}:{frames_of_user[-1].lineno}"
+            if frames_of_user
+            else where
+        )
         words = str(error)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     message = " ".join(lines)

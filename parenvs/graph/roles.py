@@ -142,11 +142,11 @@ def with_arguments_named(
         return graph
     role = with_roles(graph, flow=flow, known=known).parameter_role.tolist()
     named = (Role.VARIABLE, Role.FROZEN, Role.BATCH)
-    alike = Counter(path for path, told in zip(paths, role, strict=True) if told in named)
+    alike = Counter(path for path, assigned in zip(paths, role, strict=True) if assigned in named)
     mixed = {
         argument
-        for path, argument, told in zip(paths, arguments, role, strict=True)
-        if alike[path] > 1 and told in named
+        for path, argument, assigned in zip(paths, arguments, role, strict=True)
+        if alike[path] > 1 and assigned in named
     }
     strings, places = list(graph.strings), graph.parameter_path.tolist()
     for index, (name, path, argument) in enumerate(zip(names, paths, arguments, strict=True)):
@@ -203,16 +203,18 @@ def with_roles(
         HloError: a choice is no argument's index, or matches no path.
     """
     flow = flow or Flow(graph)
-    found = _detected(graph, flow)
+    detected = _detected(graph, flow)
     if known is not None:
-        found = [
-            pair if pair[0] == Role.SCALAR and told != Role.VARIABLE else (told, "it is known")
-            for pair, told in zip(
-                found, [known[k] for k in graph.parameter_argument.tolist()], strict=True
+        detected = [
+            pair
+            if pair[0] == Role.SCALAR and assigned != Role.VARIABLE
+            else (assigned, "it is known")
+            for pair, assigned in zip(
+                detected, [known[k] for k in graph.parameter_argument.tolist()], strict=True
             )
         ]
-    role = [told for told, _ in found]
-    guesses = [path for path, (_, why) in zip(graph.paths, found, strict=True) if _GUESS in why]
+    role = [assigned for assigned, _ in detected]
+    guesses = [path for path, (_, why) in zip(graph.paths, detected, strict=True) if _GUESS in why]
     notes = graph.notes
     if guesses and variables is None and batch is None:
         more = f" and {len(guesses) - 3:,} more" if len(guesses) > 3 else ""
@@ -227,8 +229,8 @@ def with_roles(
     chosen = _without_state(chosen, role)
     if variables is not None:
         role = [
-            Role.VARIABLE if picked else Role.FROZEN if told == Role.VARIABLE else told
-            for picked, told in zip(chosen, role, strict=True)
+            Role.VARIABLE if picked else Role.FROZEN if assigned == Role.VARIABLE else assigned
+            for picked, assigned in zip(chosen, role, strict=True)
         ]
     for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
         for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
@@ -236,12 +238,12 @@ def with_roles(
                 role[index] = given
     tensors = graph.parameter_tensor.tolist()
     if batch_size is None:
-        inputs = [t for t, told in zip(tensors, role, strict=True) if told == Role.BATCH]
+        inputs = [t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.BATCH]
         batch_size, note = samples(Axes(flow), inputs, graph.phase.tolist())
         notes += (note,) if note else ()
         if batch is None and known is None and not note:
             notes += _data_without_samples(graph, role, int(batch_size))
-    scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
+    scalars = {t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.SCALAR}
     graph = replace(
         graph,
         batch_size=int(batch_size),
@@ -253,17 +255,19 @@ def with_roles(
     )
     if frozen is None:
         return graph
-    trained = {t for t, (told, _) in zip(tensors, found, strict=True) if told == Role.VARIABLE}
-    held = {t for t, told in zip(tensors, role, strict=True) if told == Role.FROZEN}
+    trained = {
+        t for t, (assigned, _) in zip(tensors, detected, strict=True) if assigned == Role.VARIABLE
+    }
+    held = {t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.FROZEN}
     return without_updates(graph, trained & held, flow)
 
 
 def reasons(graph: Graph) -> list[str]:
     """Why the reader takes each entry parameter for what it does, in words, (P,)."""
-    found = _detected(graph, Flow(graph))
+    detected = _detected(graph, Flow(graph))
     return [
-        why if told == role else "as the reader was told"
-        for (told, why), role in zip(found, graph.parameter_role.tolist(), strict=True)
+        why if assigned == role else "as the reader was told"
+        for (assigned, why), role in zip(detected, graph.parameter_role.tolist(), strict=True)
     ]
 
 
@@ -271,10 +275,10 @@ def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -
     """Warn of numbers and masks taken as data of which no dimension has as many as the batch."""
     odd = [
         path
-        for path, told, tensor in zip(
+        for path, assigned, tensor in zip(
             graph.paths, role, graph.parameter_tensor.tolist(), strict=True
         )
-        if told == Role.BATCH
+        if assigned == Role.BATCH
         and int(graph.element_type[tensor]) in FLOATING | _MASKS
         and len(graph.shape(tensor)) > 1
         and all(length % batch_size for length in graph.shape(tensor))
@@ -312,7 +316,7 @@ def _without_state(chosen: list[bool], role: Sequence[Role]) -> list[bool]:
     If there is nothing else among what is chosen, it stays.
     """
     state = (Role.OPTIMISER, Role.STATISTICS)
-    rest = [picked and told not in state for picked, told in zip(chosen, role, strict=True)]
+    rest = [picked and assigned not in state for picked, assigned in zip(chosen, role, strict=True)]
     return rest if any(rest) else chosen
 
 
@@ -324,33 +328,33 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     """The role of each parameter by the data flow, and the reason in words, (P,)."""
     tensors = graph.parameter_tensor.tolist()
     kind, shapes = graph.element_type.tolist(), flow.shapes
-    found: dict[int, tuple[Role, str]] = {}
+    detected: dict[int, tuple[Role, str]] = {}
     for tensor in tensors:
         if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
-            found[tensor] = Role.SCALAR, "it is a number"
-    keys = _by_keys(graph, flow, found)
-    _by_update(graph, flow, found)
+            detected[tensor] = Role.SCALAR, "it is a number"
+    keys = _by_keys(graph, flow, detected)
+    _by_update(graph, flow, detected)
     for tensor in tensors:
         if not shapes[tensor]:
-            found.setdefault(tensor, (Role.SCALAR, "it is a number"))
+            detected.setdefault(tensor, (Role.SCALAR, "it is a number"))
         elif kind[tensor] not in FLOATING and kind[tensor] not in _SMALL:
-            found.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[kind[tensor]][0]} values"))
+            detected.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[kind[tensor]][0]} values"))
     returned = set(graph.outputs.tolist())
     for tensor in tensors:
         if tensor in returned:
-            found.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
-    _by_use(graph, flow, found)
-    kept = [t for t in tensors if found[t][0] == Role.STATISTICS]
-    given = [t for t in tensors if found[t][0] == Role.BATCH]
-    if given and (keys or kept):
+            detected.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
+    _by_use(graph, flow, detected)
+    retained = [t for t in tensors if detected[t][0] == Role.STATISTICS]
+    given = [t for t in tensors if detected[t][0] == Role.BATCH]
+    if given and (keys or retained):
         axes, phase = Axes(flow), graph.phase.tolist()
         size, _ = samples(axes, given, phase)
         for tensor in keys:
             if flow.shapes[tensor][0] == size:
-                found[tensor] = Role.BATCH, "random numbers are drawn from it for each sample"
-        for tensor in _with_the_batch(axes, kept, given, size, forward_of(phase)):
-            found[tensor] = Role.BATCH, "each sample carries its own part of it on"
-    return [found[t] for t in tensors]
+                detected[tensor] = Role.BATCH, "random numbers are drawn from it for each sample"
+        for tensor in _with_the_batch(axes, retained, given, size, forward_of(phase)):
+            detected[tensor] = Role.BATCH, "each sample carries its own part of it on"
+    return [detected[t] for t in tensors]
 
 
 def _with_the_batch(
@@ -421,15 +425,17 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         if not (shapes[source] or by_value[update.output]):
             continue  # gradients decide about a scale of the loss, but it is not made of them
         if not (by_gradient[update.output] or update.roots):
-            told = Role.FROZEN if source in forward else Role.OPTIMISER
+            assigned = Role.FROZEN if source in forward else Role.OPTIMISER
             if shapes[source]:
-                found.setdefault(source, (told, f"{where} updates it, but no gradient reaches it"))
+                found.setdefault(
+                    source, (assigned, f"{where} updates it, but no gradient reaches it")
+                )
         elif not by_gradient[update.output]:
             if shapes[source]:
                 made_of = flow.ancestors([update.output])
                 of_data = source in forward or any(made_of[t] for t in given)
-                told = Role.STATISTICS if of_data else Role.OPTIMISER
-                found.setdefault(source, (told, f"{where} updates it without a gradient"))
+                assigned = Role.STATISTICS if of_data else Role.OPTIMISER
+                found.setdefault(source, (assigned, f"{where} updates it without a gradient"))
         elif (
             source in forward
             and not update.passed.isdisjoint(trained - {update.output})
@@ -463,16 +469,19 @@ def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
     waiting, seen, ends = [source], {source}, set()
     while waiting:
         for reader in viewed_readers(flow, waiting.pop()):
-            for made in flow.results[reader]:
-                if flow.graph.phase[reader] != Phase.FORWARD or made in seen:
+            for result in flow.results[reader]:
+                if flow.graph.phase[reader] != Phase.FORWARD or result in seen:
                     continue
-                seen.add(made)
-                mixed = trained - {source} & walk(flow, made).inputs.keys()
-                if flow.opcode[reader] in ELEMENTWISE and flow.shapes[made] == flow.shapes[source]:
-                    waiting.append(made)
+                seen.add(result)
+                mixed = trained - {source} & walk(flow, result).inputs.keys()
+                if (
+                    flow.opcode[reader] in ELEMENTWISE
+                    and flow.shapes[result] == flow.shapes[source]
+                ):
+                    waiting.append(result)
                     if mixed:
-                        ends.add(made)
-    readers = {flow.opcode[r] for made in ends for r in viewed_readers(flow, made)}
+                        ends.add(result)
+    readers = {flow.opcode[r] for result in ends for r in viewed_readers(flow, result)}
     return bool(readers - ELEMENTWISE) and "reduce" not in readers
 
 

@@ -91,8 +91,8 @@ class Lowered:
         from parenvs.graph.reader import read_proto
 
         options.setdefault("name", self.name)
-        told = {"known": self.roles or None, "told": self.notes, "results": self.results}
-        return read_proto(self.proto, where or self.name, **told, **options)
+        role = {"known": self.roles or None, "told": self.notes, "results": self.results}
+        return read_proto(self.proto, where or self.name, **role, **options)
 
 
 def of_program(thing: Any) -> Any:
@@ -179,7 +179,7 @@ def lower_module(
 
 def _cure(module: Any, made: Callable[[], Any]) -> str:
     """What to do first, if a module that is refused in training is read in evaluation mode."""
-    training = [one for one in module.modules() if one.training]
+    training = [item for item in module.modules() if item.training]
     if not training or example_inputs(module) is not None:
         return ""
     try:
@@ -188,8 +188,8 @@ def _cure(module: Any, made: Callable[[], Any]) -> str:
     except ParenvsError:
         return ""
     finally:
-        for one in training:
-            one.training = True
+        for item in training:
+            item.training = True
     return (
         "call .eval() on the module first: then it is read, without dropout and with the "
         "statistics that it has; or "
@@ -244,8 +244,8 @@ def from_jax(function: Callable[..., Any], *args: Any, parts: bool = True, **opt
     jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")
     lowered, notes = lowered_of(jitted, args, {}, parts)
-    told = {"results": results_of(lowered), "told": notes}
-    return read_proto(proto_of(lowered), where=where, **told, **options)
+    role = {"results": results_of(lowered), "told": notes}
+    return read_proto(proto_of(lowered), where=where, **role, **options)
 
 
 def from_torch(
@@ -265,8 +265,8 @@ def from_torch(
     Raises:
         ParenvsError: see ``lower_module``.
     """
-    own = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
-    return lower_module(module, inputs, keywords, **own).graph(**reading or {})
+    local = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
+    return lower_module(module, inputs, keywords, **local).graph(**reading or {})
 
 
 def lowered_of(
@@ -284,13 +284,13 @@ def lowered_of(
 
     from parenvs.graph.parts import parted
 
-    found = None
+    result = None
     if parts and hasattr(jitted, "trace"):
-        found = parted(jitted, positional, named)
-    if found is None:
+        result = parted(jitted, positional, named)
+    if result is None:
         return jitted.lower(*positional, **named), ()
-    again = jax.jit(found.function, keep_unused=True)
-    return again.lower(*found.positional, **found.named), (found.note,)
+    again = jax.jit(result.function, keep_unused=True)
+    return again.lower(*result.positional, **result.named), (result.note,)
 
 
 def globs(texts: Sequence[str]) -> int | tuple[str, ...]:

@@ -495,8 +495,8 @@ def argument_path(name: str) -> str:
 
 def without_comments(line: str) -> str:
     """Return a line without its ``/*...*/``."""
-    kept, place = [], 0
+    retained, place = [], 0
     while (start := line.find("/*", place)) >= 0 and (stop := line.find("*/", start + 2)) >= 0:
-        kept.append(line[place:start])
+        retained.append(line[place:start])
         place = stop + 2
-    return "".join((*kept, line[place:]))
+    return "".join((*retained, line[place:]))

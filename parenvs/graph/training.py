@@ -91,8 +91,8 @@ class Training:
         gradients = {root for root in roots if not forward[root]}
         transposed = [
             (source, root)
-            for source, found in _by_source(flow, updates, returned)
-            for root in found
+            for source, result in _by_source(flow, updates, returned)
+            for root in result
             if root in gradients and is_transpose(flow, source, root)
         ]
         scalar = any(not flow.shapes[t] for t in losses)
@@ -205,25 +205,25 @@ def find_updates(flow: Flow) -> list[Update]:
         Update(
             output,
             source_of[output],
-            found.roots,
-            {handed_on[t] for t in found.passed & handed_on.keys()} - {output},
+            result.roots,
+            {handed_on[t] for t in result.passed & handed_on.keys()} - {output},
         )
-        for output, found in walks.items()
+        for output, result in walks.items()
         if output in source_of
     ]
 
 
 def _handed_on(flow: Flow, output: int) -> set[int]:
     """The output, and what the loops or branches that return it have computed it as."""
-    waiting, made = [output], set()
+    waiting, results = [output], set()
     while waiting:
         tensor = waiting.pop()
         index = flow.producer[tensor]
-        if index >= 0 and flow.opcode[index] != "parameter" and tensor not in made:
-            made.add(tensor)
+        if index >= 0 and flow.opcode[index] != "parameter" and tensor not in results:
+            results.add(tensor)
             if flow.opcode[index] in CARRIES:
                 waiting += flow.before[tensor]
-    return made
+    return results
 
 
 def _rank(source: int, twin: int | None, claimed: set[int]) -> int:
@@ -274,13 +274,13 @@ def returned_gradients(
         )
     )
     if is_gradient is None:
-        found = [root for output in pairs for root in open_outputs[output]]
-        needed = flow.ancestors(found)
-        known = set(found)
+        result = [root for output in pairs for root in open_outputs[output]]
+        needed = flow.ancestors(result)
+        known = set(result)
 
         def is_gradient(output: int) -> bool:
             inner = [root for root in open_outputs[output] if root not in known]
-            return bool(found) and not any(needed[root] for root in inner)
+            return bool(result) and not any(needed[root] for root in inner)
 
     gradient, twins = is_gradient, set(graph.twins)
     pair(lambda source, output: (output, source) in twins and gradient(output))
@@ -441,14 +441,14 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
     phase = _flow_phases(flow, training)
     used = flow.makers(flow.ancestors(flow.graph.outputs.tolist()))
     phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
-    told = (
+    role = (
         "what its loss needs is forward"
         if training.losses
         else "it returns no loss, so forward is what the first readers of its variables need"
     )
     note = (
         f"the module has no scopes of automatic differentiation; its phases follow from its data "
-        f"flow: {told}, what the gradients need besides is backward; roles rest on that"
+        f"flow: {role}, what the gradients need besides is backward; roles rest on that"
     )
     return replace(graph, phase=_filled(flow, phase.tolist(), _FORWARD), notes=(*graph.notes, note))
 
@@ -564,19 +564,19 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     if not dropped:
         return graph
     outputs = [t for t in graph.outputs.tolist() if t not in dropped]
-    kept, needed = _live(flow, outputs)
+    retained, needed = _live(flow, outputs)
     state -= needed
-    for index, made in enumerate(flow.results):
+    for index, results in enumerate(flow.results):
         if flow.opcode[index] == "parameter" and graph.parent[index] < 0:
-            kept[index] = state.isdisjoint(made)
+            retained[index] = state.isdisjoint(results)
     for index, outer in enumerate(graph.parent.tolist()):  # parents stand before what is in them
         if outer >= 0:
-            kept[index] = kept[outer]
+            retained[index] = retained[outer]
     note = (
         f"gradients, updates and optimiser state of {len(frozen)} frozen weights are left "
         "out of the step"
     )
-    selected = _selected(graph, kept, np.array(outputs, dtype=np.int32), state)
+    selected = _selected(graph, retained, np.array(outputs, dtype=np.int32), state)
     return replace(selected, notes=(*graph.notes, note))
 
 

@@ -52,10 +52,10 @@ class Program(NamedTuple):
 
     def inside(self) -> dict[int, list[int]]:
         """Return the instructions in the computations of each loop and branch, in order."""
-        found: dict[int, list[int]] = {}
+        result: dict[int, list[int]] = {}
         for row, outer in enumerate(self.parent):
-            found.setdefault(outer, []).append(row)
-        return found
+            result.setdefault(outer, []).append(row)
+        return result
 
 
 def _quotient(a: int, b: int) -> int:
@@ -275,12 +275,12 @@ def _extrapolated(
 
 def _needed(program: Program, rows: Sequence[int], tensors: set[int]) -> tuple[list[int], set[int]]:
     """Return those of ``rows`` that compute ``tensors``, and these with all that they need."""
-    needed, found = set(tensors), []
+    needed, result = set(tensors), []
     for row in reversed(rows):
         if not needed.isdisjoint(program.results[row]):
             needed.update(program.operands[row])
-            found.append(row)
-    return found[::-1], needed
+            result.append(row)
+    return result[::-1], needed
 
 
 def trip_counts(program: Program) -> dict[int, int | None]:

@@ -70,7 +70,7 @@ def goes_through_layers(
         t: first[out] for t, out in zip(loop.inputs, loop.outputs, strict=True) if out in first
     }
     learn(program, loop.body, second)
-    stacks, shared, own = set(weights), set(), 0
+    stacks, shared, local = set(weights), set(), 0
     for row in loop.body:
         opcode, operands = program.opcodes[row], program.operands[row]
         used = stacks.intersection(operands)
@@ -79,12 +79,12 @@ def goes_through_layers(
         if opcode in ("dynamic-slice", "gather") and any(
             first.get(t) != second.get(t) for t in operands[1:]
         ):
-            own += size_of(program.shapes[program.results[row][0]])
+            local += size_of(program.shapes[program.results[row][0]])
         elif opcode in MAPPED or opcode in VIEWS:
             stacks.update(program.results[row])
         else:
             shared |= used
-    return own > sum(size_of(program.shapes[t]) for t in shared)
+    return local > sum(size_of(program.shapes[t]) for t in shared)
 
 
 def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> bool:
@@ -220,7 +220,9 @@ class Writer:
         opcodes = _numbered(row.opcode for row in rows)
         strings = _numbered(["", *(t for r in rows for t in (r.name, r.attribute)), *paths])
         role = old.parameter_role[list(parameters)]
-        scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
+        scalars = {
+            t for t, given_role in zip(tensors, role, strict=True) if given_role == Role.SCALAR
+        }
         return replace(
             old,
             dims=np.array([d for shape in self.shapes for d in shape], dtype=np.int64),
@@ -647,10 +649,10 @@ class _Unroller:
         """Write an instruction as it is, with all that is inside it."""
         program, phase = self.program, self.phases[row]
         name = self.here = rename(self.names[row])
-        old, made = program.operands[row], program.results[row]
+        old, result = program.operands[row], program.results[row]
         operands = [self.tensor(self.value[t], phase) for t in old]
-        results = [self.writer.tensor(program.shapes[t], program.types[t]) for t in made]
-        self.value.update(zip(made, results, strict=True))
+        results = [self.writer.tensor(program.shapes[t], program.types[t]) for t in result]
+        self.value.update(zip(result, results, strict=True))
         self.write_like(row, operands, results, phase, name, parent)
         known = [(t, self.known.get(new)) for t, new in zip(old, operands, strict=True)]
         number = value_of(program, row, {t: value for t, value in known if value is not None})

@@ -58,17 +58,17 @@ class Axes:
         if key not in self._factors:
             fields = json.loads(graph.strings[attribute] or "{}")
             try:
-                found = factors_of(Instruction(flow.opcode[index], fields, operands, results))
+                label = factors_of(Instruction(flow.opcode[index], fields, operands, results))
             except HloError:
-                found = ()
-            self._factors[key] = found
+                label = ()
+            self._factors[key] = label
         return self._factors[key]
 
     def journey(self, tensor: int, dimension: int, instructions: Container[int]) -> Journey:
         """Follow a dimension through some of the instructions, into loops and out of them."""
-        flow, found = self.flow, Journey()
+        flow, label = self.flow, Journey()
         waiting = deque([(tensor, dimension)])
-        found.reached.add((tensor, dimension))
+        label.reached.add((tensor, dimension))
         while waiting:
             tensor, dimension = waiting.popleft()
             new: list[tuple[int, int]] = []
@@ -80,16 +80,16 @@ class Axes:
                         dimensions, done = self.move(index, place, dimension)
                         new += [(flow.results[index][0], d) for d in dimensions]
                         if done:
-                            found.done.setdefault(done, []).append(index)
+                            label.done.setdefault(done, []).append(index)
             for after in flow.after[tensor]:  # what loops and branches carry
                 opcode = flow.opcode[flow.producer[after]]
                 if opcode in CARRIES or opcode == "parameter":
                     new.append((after, dimension))
             for pair in new:
-                if pair not in found.reached:
-                    found.reached.add(pair)
+                if pair not in label.reached:
+                    label.reached.add(pair)
                     waiting.append(pair)
-        return found
+        return label
 
     def move(self, index: int, place: int, dimension: int) -> Move:
         """What an instruction makes of a dimension of its operand at ``place``."""
@@ -102,9 +102,9 @@ class Axes:
             return [dimension], ""  # all but the last of time is time
         for factor in self.factors(index):
             if (place, dimension) in factor.pairs:
-                made = [d for slot, d in factor.pairs if slot == OUT]
+                result = [d for slot, d in factor.pairs if slot == OUT]
                 shared = flow.opcode[index] == "dot" and len(factor.pairs) == _BOTH_AND_RESULT
-                return made, SHARED if shared else _DONE[factor.kind]
+                return result, SHARED if shared else _DONE[factor.kind]
         return [], ""
 
 
@@ -146,12 +146,12 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     @cache
     def of_weights(size: int) -> set[tuple[int, int]]:
         """Where the dimensions of a size go that other inputs have, and are not repeated along."""
-        found: set[tuple[int, int]] = set()
+        label: set[tuple[int, int]] = set()
         for tensor in flow.graph.parameter_tensor.tolist():
             for dimension, length in enumerate(() if data[tensor] else flow.shapes[tensor]):
                 if length == size:
-                    found |= axes.journey(tensor, dimension, instructions).reached
-        return found
+                    label |= axes.journey(tensor, dimension, instructions).reached
+        return label
 
     def with_members(index: int, size: int) -> bool:
         """Whether a product pairs a dimension of data with one that weights have of their own."""
@@ -190,14 +190,14 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
                 sizes[tensor] = dimension
                 ahead.update((size, (what, loop)) for size, what, loop in skipped)
                 break
-    found = {flow.shapes[t][d] for t, d in sizes.items() if d}
+    label = {flow.shapes[t][d] for t, d in sizes.items() if d}
     for tensor in inputs:
         shape = flow.shapes[tensor]
         dimension = sizes.get(tensor, 0)
         if not dimension and shape[:1] and shape[0] in ahead:
             if len(shape) == 1 and len(inputs) > 1:
                 continue
-            dimension = int(len(shape) > 1 and shape[1] in found)
+            dimension = int(len(shape) > 1 and shape[1] in label)
         if shape and shape[dimension]:
             votes[shape[dimension]] += 1
             if int(flow.graph.element_type[tensor]) in FLOATING:
@@ -208,7 +208,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
         if len(votes) > 1 and sums_rows(flow, index) and of_data(index, 1):
             votes.pop(flow.shapes[flow.operands[index][-1]][0], None)
     size = max(votes, key=lambda size: (votes[size], size in floating))
-    if size not in found:
+    if size not in label:
         return size, ""
     number, (what, loop) = next(iter(ahead.items()))
     if what == CONTRACTED:
@@ -247,7 +247,7 @@ def sums_rows(flow: Flow, index: int) -> bool:
 
 def forward_of(phase: Sequence[int]) -> set[int]:
     """Return the instructions of the forward pass."""
-    return {index for index, found in enumerate(phase) if found == Phase.FORWARD}
+    return {index for index, label in enumerate(phase) if label == Phase.FORWARD}
 
 
 def _is_inside(flow: Flow, index: int, loop: int) -> bool:
@@ -343,8 +343,8 @@ class Use:
             self._reduced(index, labels[0])
         elif opcode == "concatenate" and '"dimensions":[0]' not in self._attribute(index):
             if DATA in labels:
-                for found in labels:
-                    self._decide(found, DATA, "it stands beside the batch, row by row")
+                for result in labels:
+                    self._decide(result, DATA, "it stands beside the batch, row by row")
         elif opcode in ELEMENTWISE or opcode in PARTS:
             self._together(operands, labels)
         labels = [self._of(t) for t in operands]
@@ -364,7 +364,7 @@ class Use:
             label = None  # every sample may meet it, and so may a weight
         for tensor in flow.results[index]:
             self._label[tensor] = label
-        data = [t for t, found in zip(operands, labels, strict=True) if found == DATA]
+        data = [t for t, result in zip(operands, labels, strict=True) if result == DATA]
         if label == DATA and data:
             repeated = opcode == "broadcast" and not flow.shapes[operands[0]]
             if repeated or (opcode in ELEMENTWISE and self._numbers.issuperset(data)):
@@ -431,8 +431,8 @@ class Use:
             self._decide(left, DATA, "a kernel slides over it")
             self._decide(right, WEIGHT, "it is the kernel of a convolution")
         elif DATA in labels:
-            own = operands[labels.index(DATA)]
-            if any(self._is_contracted(index, own, done) for done in (SHARED, CONTRACTED)):
+            local = operands[labels.index(DATA)]
+            if any(self._is_contracted(index, local, done) for done in (SHARED, CONTRACTED)):
                 verdict, why = DATA, "each sample is multiplied with its own part of it"
             else:
                 verdict, why = WEIGHT, "the batch is multiplied with it"

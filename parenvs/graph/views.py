@@ -54,8 +54,8 @@ class Part:
         if size != 1:
             return replace(self, start=first, shape=(size, *self.shape[1:]))
         rest = self.shape[1:]
-        one = Part(self.parameter, rest, (*self.indices, first), 0, rest[0] if rest else 0)
-        return Reshaped(one, (1, *rest))
+        item = Part(self.parameter, rest, (*self.indices, first), 0, rest[0] if rest else 0)
+        return Reshaped(item, (1, *rest))
 
 
 @dataclass(frozen=True)
@@ -127,17 +127,17 @@ class Mapped:
         """Return a block along the leading dimension, None if a source has no such block."""
         if (start, size) not in self.cuts:
             sources = [s if isinstance(s, int) else s.cut(start, size) for s in self.sources]
-            found = tuple(s for s in sources if s is not None)
-            if len(found) < len(sources):
+            result = tuple(s for s in sources if s is not None)
+            if len(result) < len(sources):
                 return None
             shape = inner = (size, *self.shape[1:])
-            if self.elementwise and all(isinstance(s, Reshaped) for s in found):
-                shapes = {s.source.shape for s in found if isinstance(s, Reshaped)}
+            if self.elementwise and all(isinstance(s, Reshaped) for s in result):
+                shapes = {s.source.shape for s in result if isinstance(s, Reshaped)}
                 if len(shapes) == 1:  # what follows may undo the reshape
                     (inner,) = shapes
-                    found = tuple(s.source for s in found if isinstance(s, Reshaped))
+                    result = tuple(s.source for s in result if isinstance(s, Reshaped))
             share = self.share * size / self.shape[0]
-            block = Mapped(self.row, found, inner, self.elementwise, share)
+            block = Mapped(self.row, result, inner, self.elementwise, share)
             self.cuts[start, size] = block if inner == shape else Reshaped(block, shape)
         return self.cuts[start, size]
 
@@ -180,8 +180,8 @@ class Stack:
 
     def written(self, start: int, block: Value, size: int) -> Stack:
         """Return the stack after a block was written into it."""
-        kept = {k: b for k, b in self.blocks.items() if sum(k) <= start or k[0] >= start + size}
-        return Stack(self.shape, {**kept, (start, size): block}, self.base)
+        retained = {k: b for k, b in self.blocks.items() if sum(k) <= start or k[0] >= start + size}
+        return Stack(self.shape, {**retained, (start, size): block}, self.base)
 
     def pieces(self) -> list[Value]:
         """Return the blocks in order, behind the base where they do not cover it."""
@@ -198,14 +198,14 @@ Value: TypeAlias = int | View
 
 def _covering(blocks: dict[tuple[int, int], Value], start: int, size: int) -> list[Value]:
     """Return the blocks in order if they follow each other from ``start`` on; else none."""
-    found = []
+    result = []
     end = start
     for first, length in sorted(blocks):
         if first != end:
             return []
         end += length
-        found.append(blocks[first, length])
-    return found if end == start + size else []
+        result.append(blocks[first, length])
+    return result if end == start + size else []
 
 
 def reshaped(value: Value | None, shape: Shape) -> Value | None:
@@ -270,14 +270,14 @@ def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
     largest = {b.start: b for b in blocks if not any(contains(other, b) for other in blocks)}
     if not inside or any(_overlap(a, b) for a, b in pairwise(sorted(largest.items()))):
         return []
-    found: list[Part] = []
+    result: list[Part] = []
     place, end, rest = whole.start, whole.start + whole.shape[0], whole.shape[1:]
     while place < end:
         indices = (*whole.indices, place)
-        one = Part(whole.parameter, rest, indices, 0, rest[0] if rest else 0)
-        found.append(largest.get(place, one))
+        item = Part(whole.parameter, rest, indices, 0, rest[0] if rest else 0)
+        result.append(largest.get(place, item))
         place += largest[place].shape[0] if place in largest else 1
-    return found
+    return result
 
 
 def _overlap(one: tuple[int, Part], other: tuple[int, Part]) -> bool:

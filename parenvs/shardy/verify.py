@@ -419,22 +419,22 @@ def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int],
     A collective in a function counts once for each call of the function.
     """
     reshards: list[str] = []
-    own: dict[str, Counter[str]] = {}  # collectives of each function itself
+    local: dict[str, Counter[str]] = {}  # collectives of each function itself
     calls: dict[str, Counter[str]] = {}
     for name, function in _functions(module):
-        own[name], calls[name] = Counter(), Counter()
+        local[name], calls[name] = Counter(), Counter()
         for operation in walk(function):
             kind = operation.name.removeprefix("sdy.")
             if kind == "reshard":
                 reshards.append(str(operation.results[0].type))
             elif kind in _COLLECTIVES:
-                own[name][kind] += 1
+                local[name][kind] += 1
             elif operation.name == "func.call":
                 calls[name][str(operation.attributes["callee"]).removeprefix("@")] += 1
 
     @cache
     def total(name: str) -> Counter[str]:
-        counts = own[name].copy()
+        counts = local[name].copy()
         for callee, times in calls[name].items():
             for kind, count in total(callee).items():
                 counts[kind] += times * count

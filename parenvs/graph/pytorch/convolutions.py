@@ -116,8 +116,8 @@ def _max_pool(
     def places() -> Array:
         padded = lax.pad(lax.stop_gradient(x), low, [(a, b, 0) for a, b in pads])
         best = jnp.argmax(windows(padded, lead), -1)
-        own = np.arange(math.prod(x.shape[lead:])).reshape(x.shape[lead:])
-        choices = windows(jnp.asarray(np.pad(own, pads[lead:])), 0)
+        local = np.arange(math.prod(x.shape[lead:])).reshape(x.shape[lead:])
+        choices = windows(jnp.asarray(np.pad(local, pads[lead:])), 0)
         choices = jnp.broadcast_to(choices, (*best.shape, len(offsets)))
         return jnp.take_along_axis(choices, best[..., None], -1)[..., 0]
 
@@ -279,12 +279,12 @@ def _bicubic(
         else:
             at = (np.arange(size) + 0.5) * (1 / factors[k] if factors else held / size) - 0.5
         low = np.floor(at).astype(np.int32)
-        made: Any = 0.0
+        result: Any = 0.0
         for place, weight in zip(range(-1, 3), _cubic(at - low), strict=True):
             share = jnp.asarray(weight.reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
             row = np.clip(low + place, 0, held - 1)
-            made = made + jnp.take(x, row, axis=axis, mode="clip") * share
-        x = made
+            result = result + jnp.take(x, row, axis=axis, mode="clip") * share
+        x = result
     return x
 
 
@@ -332,14 +332,14 @@ def _grid_sampler(
     shares = [at - low for at, low in zip(places, lows, strict=True)]
     near = range(-1, 3) if interpolation == 2 else range(2)
     weights = [_cubic(s) if interpolation == 2 else [1 - s, s] for s in shares]
-    made: Any = 0.0
+    result: Any = 0.0
     for steps in itertools.product(range(len(near)), repeat=len(sizes)):
         weight: Any = math.prod(
             (w[k] for w, k in zip(weights[1:], steps[1:], strict=True)), start=weights[0][steps[0]]
         )
         index = [low + near[k] for low, k in zip(lows, steps, strict=True)]
-        made = made + taken(index) * weight[..., None]
-    return jnp.moveaxis(made, -1, 1)
+        result = result + taken(index) * weight[..., None]
+    return jnp.moveaxis(result, -1, 1)
 
 
 @operation("searchsorted.Tensor")

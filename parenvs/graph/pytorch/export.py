@@ -151,9 +151,9 @@ def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> 
         return module(*inputs, **keywords)
     flat = fx_pytree.tree_flatten_spec((inputs, keywords), module._in_spec)
     with fx_traceback.preserve_node_meta():
-        made = torch.fx.Interpreter(module).run(*flat, enable_io_processing=False)
+        result = torch.fx.Interpreter(module).run(*flat, enable_io_processing=False)
     spec: Any = module._out_spec
-    return pytree.tree_unflatten(made, spec)
+    return pytree.tree_unflatten(result, spec)
 
 
 def loss_of(output: Any, title: str) -> tuple[Any, bool]:
@@ -166,9 +166,9 @@ def loss_of(output: Any, title: str) -> tuple[Any, bool]:
     Raises:
         HloError: no floating tensor is in it.
     """
-    found = _own_loss(output)
-    if found is not None:
-        return found, True
+    result = _own_loss(output)
+    if result is not None:
+        return result, True
     parts = output.logits if hasattr(output, "logits") else output
     tensors = [t for t in pytree.tree_leaves(parts) if _is_floating(t)]
     if not tensors:
@@ -182,9 +182,9 @@ def _own_loss(output: Any) -> Any:
     """The loss that a module returns itself, or None."""
     if isinstance(output, torch.Tensor):
         return output if _is_scalar(output) else None
-    found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if found is not None and _is_floating(found):
-        return found.mean() if found.ndim else found
+    result = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if result is not None and _is_floating(result):
+        return result.mean() if result.ndim else result
     if isinstance(output, (tuple, list)):
         scalars = [x for x in output if _is_scalar(x)]
         return scalars[0] if len(scalars) == 1 else None
@@ -288,8 +288,8 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
         or ".item()" in words
     )
     words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
-    own = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
-    where = f"{own[-1][0].f_code.co_filename}:{own[-1][1]}: {where}" if own else where
+    local = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
+    where = f"{local[-1][0].f_code.co_filename}:{local[-1][1]}: {where}" if local else where
     if any(_is_packed(frame) for frame, _ in frames):
         remedy = (
             "packed sequences have shapes that depend on values: give the recurrent layer the "
@@ -401,8 +401,8 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     if getattr(signature, "user_inputs_to_mutate", None):
         raise HloError(f"{title} changes one of its inputs in place; copy it first")
     graph = program.graph
-    kept = {*outputs, *(value.name for value in updated.values())}
-    needed = _needed(graph, kept)
+    retained = {*outputs, *(value.name for value in updated.values())}
+    needed = _needed(graph, retained)
     trained = _needed(graph, set(outputs))
     reached = _needed(graph, set(outputs), _has_gradient)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
@@ -424,28 +424,28 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
                 if node not in trained:
                     unused.append(path)
                     continue
-                told = "frozen" if target in frozen or node not in reached else "weight"
-                if told == "frozen" and target not in frozen:
+                role = "frozen" if target in frozen or node not in reached else "weight"
+                if role == "frozen" and target not in frozen:
                     constant.append(path)
             elif kind == "BUFFER":
-                told = "statistics" if path in updated else "buffer"
+                role = "statistics" if path in updated else "buffer"
             elif kind == "CONSTANT_TENSOR":
-                told = "constant"
+                role = "constant"
             elif kind == "USER_INPUT":
-                told, path = "batch", names.get(node.name, node.name)
+                role, path = "batch", names.get(node.name, node.name)
             else:
                 raise HloError(f"{title} needs {kind.lower()} {node.name!r} as input")
             type_ = _type(node.meta["val"])
             if not isinstance(type_, TensorType):
                 continue  # a number, which is a constant of the program
-            if node in needed or told == "batch":
-                value = _constant(program, spec.target) if told == "constant" else None
-                inputs.append(Input(node.name, path, type_, told, value))
+            if node in needed or role == "batch":
+                value = _constant(program, spec.target) if role == "constant" else None
+                inputs.append(Input(node.name, path, type_, role, value))
         elif node.op == "call_function" and node in needed:
             nodes.append(_node(node))
         elif node.op == "get_attr" and node in needed and not _inner(node):
             raise HloError(f"{title} needs {node.target!r}, which torch.export gives no input for")
-    used = {one.path for one in inputs}
+    used = {item.path for item in inputs}
     unused = [path for path in unused if path not in used]
     if unused:
         more = f" and {len(unused) - 3:,} more" if len(unused) > 3 else ""
@@ -473,15 +473,15 @@ def _has_gradient(node: Any) -> bool:
 
 def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None = None) -> set[Any]:
     """The nodes that those of ``names`` are made of, they included; only ``through`` some."""
-    found: set[Any] = set()
+    result: set[Any] = set()
     waiting = [node for node in graph.nodes if node.name in names]
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in result:
+            result.add(node)
             if through is None or through(node):
                 waiting.extend(node.all_input_nodes)
-    return found
+    return result
 
 
 def _node(node: Any) -> Node:
@@ -535,8 +535,8 @@ def _argument(value: Any) -> Any:
 
 
 def _inner(node: Any) -> Any:
-    found = getattr(node.graph.owning_module, node.target, None) if node.op == "get_attr" else None
-    return found if isinstance(found, torch.fx.GraphModule) else None
+    result = getattr(node.graph.owning_module, node.target, None) if node.op == "get_attr" else None
+    return result if isinstance(result, torch.fx.GraphModule) else None
 
 
 def _subprogram(module: Any) -> Subprogram:

@@ -224,7 +224,7 @@ def _over_last(x: Merged, function: Callable[[Array], Any], keep: int = 1) -> An
 def _results(made: Any, head: Groups) -> Any:
     """What a function made of an array, seen in the groups of its leading dimensions."""
     if isinstance(made, tuple):
-        return tuple(_results(one, head) for one in made)
+        return tuple(_results(item, head) for item in made)
     if made is None:
         return None
     count = sum(map(len, head))
@@ -237,42 +237,42 @@ def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
     groups = (*x.groups[:dim], (x.shape[dim],), *x.groups[dim + 1 :])
     array = _reshaped(x.array, sum(groups, ()))
     axis = sum(map(len, groups[:dim]))
-    made = function(array, axis)
+    output = function(array, axis)
 
     def result(one: Array) -> Tensor:
         size = one.shape[axis]
         return seen(one, (*groups[:dim], (size,), *groups[dim + 1 :]))
 
-    return tuple(map(result, made)) if isinstance(made, tuple) else result(made)
+    return tuple(map(result, output)) if isinstance(output, tuple) else result(output)
 
 
 def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:
     dims = range(x.ndim) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
     gone = {d % x.ndim for d in dims}
     axes = [axis for d in sorted(gone) for axis in x.axes(d)]
-    made = function(x.array, axes, True, **how)
+    result = function(x.array, axes, True, **how)
     groups = tuple((1,) * len(group) if d in gone else group for d, group in enumerate(x.groups))
-    left = seen(_reshaped(made, sum(groups, ())), groups)
+    left = seen(_reshaped(result, sum(groups, ())), groups)
     shape = [1 if d in gone else n for d, n in enumerate(x.shape)]
     return view(left, shape if keepdim else [n for d, n in enumerate(shape) if d not in gone])
 
 
 def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
     outputs = _groups(weight)[:-1]
-    made = _contracted(x, weight, weight.ndim - 1, outputs)
-    return made if bias is None else _each(lambda a, b: a + b, made, bias)
+    result = _contracted(x, weight, weight.ndim - 1, outputs)
+    return result if bias is None else _each(lambda a, b: a + b, result, bias)
 
 
 def _contracted(x: Tensor, weight: Tensor, inputs: int, outputs: Groups) -> Any:
     """Contract the last dimension of ``x`` with dimension ``inputs`` of a matrix or vector."""
     head = _groups(x)[:-1]
     left = _reshaped(_array(x), (*sum(head, ()), x.shape[-1]))
-    own = _groups(weight)
-    own = tuple((weight.shape[d],) if d == inputs else group for d, group in enumerate(own))
-    right = _reshaped(_array(weight), sum(own, ()))
-    axis = sum(len(group) for group in own[:inputs])
-    made = lax.dot_general(left, right, (((left.ndim - 1,), (axis,)), ((), ())))
-    return seen(made, head + outputs)
+    local = _groups(weight)
+    local = tuple((weight.shape[d],) if d == inputs else group for d, group in enumerate(local))
+    right = _reshaped(_array(weight), sum(local, ()))
+    axis = sum(len(group) for group in local[:inputs])
+    result = lax.dot_general(left, right, (((left.ndim - 1,), (axis,)), ((), ())))
+    return seen(result, head + outputs)
 
 
 def _product(function: Any, x: Tensor, y: Tensor) -> Any:
@@ -287,8 +287,8 @@ def _product(function: Any, x: Tensor, y: Tensor) -> Any:
         return None
     (left, right), groups = fitted
     pair = [
-        _reshaped(_array(one), head.shape + tuple(one.shape[batch:]))
-        for one, head in ((x, left), (y, right))
+        _reshaped(_array(item), head.shape + tuple(item.shape[batch:]))
+        for item, head in ((x, left), (y, right))
     ]
     return _results(jnp.matmul(*pair), groups)
 
@@ -329,12 +329,12 @@ def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
             return None
         groups.append(group)
     pair = []
-    for one in (x, index):
-        own = tuple(group or (one.shape[d],) for d, group in enumerate(groups))
-        pair.append((_reshaped(_array(one), sum(own, ())), own))
+    for item in (x, index):
+        local = tuple(group or (item.shape[d],) for d, group in enumerate(groups))
+        pair.append((_reshaped(_array(item), sum(local, ())), local))
     axis = sum(len(group) for group in groups[:dim])
-    made = jnp.take_along_axis(pair[0][0], pair[1][0], axis=axis, mode="clip")
-    return seen(made, pair[1][1])
+    result = jnp.take_along_axis(pair[0][0], pair[1][0], axis=axis, mode="clip")
+    return seen(result, pair[1][1])
 
 
 def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
@@ -347,10 +347,10 @@ def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
     given = list(operands)
     for k, array in zip(places, arrays, strict=True):
         given[k] = array
-    made = function(*given, **keywords)
-    if isinstance(made, tuple):
-        return tuple(seen(one, groups) for one in made)
-    return seen(made, groups)
+    result = function(*given, **keywords)
+    if isinstance(result, tuple):
+        return tuple(seen(item, groups) for item in result)
+    return seen(result, groups)
 
 
 def _slice(
@@ -383,8 +383,8 @@ def _cut(x: Merged, dim: int, start: int, length: int) -> Tensor:
 
 def _select(function: Any, x: Merged, dim: int, index: int) -> Any:
     dim %= x.ndim
-    one = _cut(x, dim, index % x.shape[dim], 1)
-    return view(one, [n for d, n in enumerate(x.shape) if d != dim])
+    item = _cut(x, dim, index % x.shape[dim], 1)
+    return view(item, [n for d, n in enumerate(x.shape) if d != dim])
 
 
 def _parts(function: Any, x: Merged, sizes: Sequence[int], dim: int = 0) -> Any:
@@ -474,7 +474,7 @@ def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how:
         way = _each if elementwise else _TRANSPARENT.get(name)
         first_only = way in _FIRST
         if way is not None and (not first_only or isinstance(args[0], Merged)):
-            made = way(function, *args, **how)
-            if made is not None:
-                return made
+            result = way(function, *args, **how)
+            if result is not None:
+                return result
     return function(*map(plain, args), **{key: plain(value) for key, value in how.items()})

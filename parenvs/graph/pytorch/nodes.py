@@ -189,29 +189,29 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
     for node in exported.nodes:
         for value in _values((*node.arguments, *node.keywords.values())):
             users.setdefault(value.name, []).append(node)
-    weights = {one.name: one for one in exported.inputs if one.kind in ("weight", "frozen")}
+    weights = {item.name: item for item in exported.inputs if item.kind in ("weight", "frozen")}
     parts: dict[str, set[int]] = {}  # name of a weight or bias -> numbers of parts by its users
     for node in exported.nodes:
         given = list(_operands(node))
-        found = [name for name in given if name in weights]
-        if not found:
+        result = [name for name in given if name in weights]
+        if not result:
             continue
         count = 0
         if node.operation in _WEIGHT:
             count = _taken_apart(node, users)
-            own = {_WEIGHT[node.operation], _BIAS.get(node.operation, -1)}
+            local = {_WEIGHT[node.operation], _BIAS.get(node.operation, -1)}
             found_as = {
                 value.name
                 for k, value in enumerate(node.arguments)
-                if k in own and isinstance(value, Value)
+                if k in local and isinstance(value, Value)
             }
-            if not found_as.issuperset(found):
+            if not found_as.issuperset(result):
                 count = 0
         elif node.operation == "split_with_sizes" and _dimension(node, 1) == 0:
             count = _equal(node.arguments[1])
         elif node.operation == "slice.Tensor" and _dimension(node, 0) == 0:
             continue  # a part that has been taken already
-        for name in found:
+        for name in result:
             parts.setdefault(name, set()).add(count)
     seen: dict[str, tuple[tuple[int, ...], ...]] = {}
     for name, counts in parts.items():
@@ -262,9 +262,9 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
     taken: set[int] = set()  # outputs that slices take
     waiting = [node]
     while waiting:
-        made = waiting.pop()
-        shape = made.result.shape
-        readers = users.get(made.name, ())
+        result = waiting.pop()
+        shape = result.result.shape
+        readers = users.get(result.name, ())
         for user in readers:
             last = len(shape) - 1
             if user.operation == "split_with_sizes":

@@ -268,8 +268,8 @@ def _from_real(x: Array, dim: Sequence[int], normalisation: int, onesided: bool)
 @operation("_fft_c2r")
 def _to_real(x: Array, dim: Sequence[int], normalisation: int, last_dim_size: int) -> Array:
     sizes = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
-    made = jnp.fft.irfftn(x, sizes, axes=dim, norm="forward")
-    return _scaled(made, normalisation, math.prod(sizes))
+    result = jnp.fft.irfftn(x, sizes, axes=dim, norm="forward")
+    return _scaled(result, normalisation, math.prod(sizes))
 
 
 def _done(x: Array) -> Array:

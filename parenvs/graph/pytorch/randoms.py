@@ -63,8 +63,8 @@ def _dropout(x: Array, share: float, train: bool | None = True, *, key: Key) -> 
         return x, jnp.ones(x.shape, jnp.bool_)
     if share == 1:
         return jnp.zeros_like(x), jnp.zeros(x.shape, jnp.bool_)
-    kept = key.keeps(x.shape, 1 - share)
-    return jnp.where(kept, x / (1 - share), 0), kept
+    retained = key.keeps(x.shape, 1 - share)
+    return jnp.where(retained, x / (1 - share), 0), retained
 
 
 @random("bernoulli.p")
@@ -197,16 +197,16 @@ def _run(
         for back in range(1 + bidirectional):
             number = layer * (1 + bidirectional) + back
             of_input, of_state, *others = weights[each * number : each * (number + 1)]
-            bias, own = others[:2] if has_biases else (None, None)
-            held = (of_state, own, *others[len(others) - projected :])
+            bias, local = others[:2] if has_biases else (None, None)
+            held = (of_state, local, *others[len(others) - projected :])
 
             def step(state: State, given: Array, held: Any = held) -> Any:
                 state = cell(state, given, *held)
                 return state, state[0]
 
             start = tuple(state[number] for state in states)
-            end, made = lax.scan(step, start, _dense(x, of_input, bias), reverse=bool(back))
-            directions.append(made)
+            end, result = lax.scan(step, start, _dense(x, of_input, bias), reverse=bool(back))
+            directions.append(result)
             last.append(end)
         x = jnp.concatenate(directions, -1) if bidirectional else directions[0]
         if dropout and train and layer < layers - 1:
@@ -243,9 +243,11 @@ def _like(program: Program, start: Sequence[Array]) -> Program:
     """A body whose results have the types of what it starts from, as a loop's have to."""
 
     def body(*given: Array) -> tuple[Any, ...]:
-        made = program(*given)
-        carried = [jnp.asarray(x, s.dtype) for x, s in zip(made[: len(start)], start, strict=True)]
-        return (*carried, *made[len(start) :])
+        result = program(*given)
+        carried = [
+            jnp.asarray(x, s.dtype) for x, s in zip(result[: len(start)], start, strict=True)
+        ]
+        return (*carried, *result[len(start) :])
 
     return body
 
@@ -257,11 +259,11 @@ def _scan(
     body = _like(body, start)
 
     def step(carried: Sequence[Array], row: Sequence[Array]) -> tuple[Any, Any]:
-        made = body(*carried, *row, *others)
-        return list(made[: len(start)]), made[len(start) :]
+        result = body(*carried, *row, *others)
+        return list(result[: len(start)]), result[len(start) :]
 
-    last, made = lax.scan(step, list(start), list(rows))
-    return (*last, *made)
+    last, result = lax.scan(step, list(start), list(rows))
+    return (*last, *result)
 
 
 @operation("while_loop")

@@ -87,10 +87,12 @@ def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
 
 def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
     """The element of a rank along a dimension, and its place."""
-    own = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
-    values, places = lax.sort((x, own), dimension=dim % x.ndim, num_keys=1, is_stable=True)
-    one = tuple(lax.index_in_dim(y, rank, dim % x.ndim, keepdims=keepdim) for y in (values, places))
-    return one[0], one[1]
+    local = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
+    values, places = lax.sort((x, local), dimension=dim % x.ndim, num_keys=1, is_stable=True)
+    item = tuple(
+        lax.index_in_dim(y, rank, dim % x.ndim, keepdims=keepdim) for y in (values, places)
+    )
+    return item[0], item[1]
 
 
 @operation("_softmax", "_safe_softmax")
@@ -241,11 +243,11 @@ def _scaled_product(
     columns = scale_b.ndim < 2 or scale_b.shape in ((1, 1), (1, y.shape[1]))
     if not (rows and columns):
         raise NotImplementedError("scales of blocks of a matrix")
-    made = lax.dot(x, y, preferred_element_type=jnp.float32)
-    made = made * scale_a.astype(jnp.float32) * scale_b.astype(jnp.float32)
-    made = made if bias is None else made + bias.astype(jnp.float32)
-    made = made if scale_result is None else made * scale_result
-    return made.astype(out_dtype or x.dtype)
+    result = lax.dot(x, y, preferred_element_type=jnp.float32)
+    result = result * scale_a.astype(jnp.float32) * scale_b.astype(jnp.float32)
+    result = result if bias is None else result + bias.astype(jnp.float32)
+    result = result if scale_result is None else result * scale_result
+    return result.astype(out_dtype or x.dtype)
 
 
 @operation("_cdist_forward")

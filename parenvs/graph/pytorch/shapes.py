@@ -204,26 +204,26 @@ def _embedding_bag(
     if scale_grad_by_freq:
         raise NotImplementedError("gradients scaled by how often a row is looked up")
     rows = jnp.take(table, ids, axis=0, mode="clip")
-    kept = jnp.ones(ids.shape, jnp.bool_) if padding_idx < 0 else ids != padding_idx
+    retained = jnp.ones(ids.shape, jnp.bool_) if padding_idx < 0 else ids != padding_idx
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]
     bags = offsets.shape[0] - int(include_last_offset)
     low = -jnp.inf if mode == 2 else 0
     if padding_idx >= 0:
-        rows = jnp.where(kept[:, None], rows, jnp.asarray(low, rows.dtype))
+        rows = jnp.where(retained[:, None], rows, jnp.asarray(low, rows.dtype))
     if bag_size is not None:
-        rows, kept = rows.reshape(bags, bag_size, -1), kept.reshape(bags, bag_size)
-        made, counts = (jnp.max if mode == 2 else jnp.sum)(rows, 1), jnp.sum(kept, 1)
+        rows, retained = rows.reshape(bags, bag_size, -1), retained.reshape(bags, bag_size)
+        result, counts = (jnp.max if mode == 2 else jnp.sum)(rows, 1), jnp.sum(retained, 1)
     else:
         at = jnp.sum(offsets[:bags] <= lax.iota(offsets.dtype, ids.shape[0])[:, None], -1) - 1
         start = jnp.full((bags, rows.shape[1]), low, rows.dtype)
-        made = start.at[at].max(rows) if mode == 2 else start.at[at].add(rows)
-        counts = jnp.zeros((bags,), jnp.int32).at[at].add(kept.astype(jnp.int32))
+        result = start.at[at].max(rows) if mode == 2 else start.at[at].add(rows)
+        counts = jnp.zeros((bags,), jnp.int32).at[at].add(retained.astype(jnp.int32))
     if mode == 1:
-        made = made / jnp.maximum(counts, 1).astype(made.dtype)[:, None]
+        result = result / jnp.maximum(counts, 1).astype(result.dtype)[:, None]
     if mode == 2:
-        made = jnp.where(counts[:, None] > 0, made, 0)
-    return made, None, None, None
+        result = jnp.where(counts[:, None] > 0, result, 0)
+    return result, None, None, None
 
 
 def _wrapped(index: Array, size: int) -> Array:
@@ -277,9 +277,9 @@ def _gather(x: Array, dim: int, index: Array, sparse_grad: bool = False) -> Arra
 
 
 def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
-    own = [lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)]
-    own[dim % index.ndim] = index
-    return tuple(own)
+    local = [lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)]
+    local[dim % index.ndim] = index
+    return tuple(local)
 
 
 def _source(source: Any, index: Array, x: Array) -> Array:

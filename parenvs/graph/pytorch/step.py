@@ -59,9 +59,9 @@ class Program:
     def abstract(self, *kinds: str) -> dict[str, jax.ShapeDtypeStruct]:
         """Path -> shape and type of the inputs of some kinds, as ``values`` has to hold them."""
         return {
-            one.path: jax.ShapeDtypeStruct(self.shape(one), _dtype(one.type.element))
-            for one in self.exported.inputs
-            if one.kind in kinds
+            item.path: jax.ShapeDtypeStruct(self.shape(item), _dtype(item.type.element))
+            for item in self.exported.inputs
+            if item.kind in kinds
         }
 
     def shape(self, one: Input) -> tuple[int, ...]:
@@ -89,17 +89,17 @@ class Program:
         """
         drawn = None if key is None else Key(key)
         known: dict[str, Any] = {}
-        for one in self.exported.inputs:
-            if one.kind == "constant":
-                kind = _dtype(one.type.element)
-                known[one.name] = (
-                    jnp.zeros(one.type.shape, kind)
-                    if one.value is None
-                    else jnp.asarray(one.value, kind)
+        for item in self.exported.inputs:
+            if item.kind == "constant":
+                kind = _dtype(item.type.element)
+                known[item.name] = (
+                    jnp.zeros(item.type.shape, kind)
+                    if item.value is None
+                    else jnp.asarray(item.value, kind)
                 )
             else:
-                groups = self.fused.get(one.path, tuple((n,) for n in one.type.shape))
-                known[one.name] = merged.seen(values[one.path], groups)
+                groups = self.fused.get(item.path, tuple((n,) for n in item.type.shape))
+                known[item.name] = merged.seen(values[item.path], groups)
         self._run_all(self.exported.nodes, known, drawn)
         loss = merged.plain(known[self.exported.loss.name])
         updated = {
@@ -133,14 +133,14 @@ class Program:
             for x in node.arguments
         ]
         if node.operation == _TAKE:
-            made = arguments[0][arguments[1]]
-            made = made() if callable(made) else made
-            if made is None:
+            result = arguments[0][arguments[1]]
+            result = result() if callable(result) else result
+            if result is None:
                 raise HloError(
                     f"{_place(self.exported, node)}: result {arguments[1]} of "
                     f"{node.arguments[0].name} is needed, for which there is no expression"
                 )
-            return _checked(self.exported, node, lambda: made)
+            return _checked(self.exported, node, lambda: result)
         keywords = {k: _given(x, known) for k, x in without_place(node.keywords).items()}
         if node.operation in RANDOM:
             keywords["key"] = key
@@ -377,8 +377,8 @@ def _changed(
         rule.update(part(weight), part(gradient), jax.tree.map(part, state), count)
         for part in (jnp.real, jnp.imag)
     ]
-    changed, own = jax.tree.map(lax.complex, *parts)
-    return changed, own
+    changed, local = jax.tree.map(lax.complex, *parts)
+    return changed, local
 
 
 def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -391,14 +391,14 @@ def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tu
     masters = state.get("master", {})
     new: Tree = {}
     for path, weight in weights.items():
-        own = {name: state[name][path] for name in rule.state}
+        local = {name: state[name][path] for name in rule.state}
         held = masters.get(path, weight)
-        kind = next((part.dtype for part in own.values()), held.dtype)
-        changed, own = _changed(rule, held, gradients[path].astype(kind), own, count)
+        kind = next((part.dtype for part in local.values()), held.dtype)
+        changed, local = _changed(rule, held, gradients[path].astype(kind), local, count)
         changed = changed.astype(held.dtype)
         new[path] = changed.astype(weight.dtype)
         if path in masters:
             new_state["master"][path] = changed
         for name in rule.state:
-            new_state[name][path] = own[name]
+            new_state[name][path] = local[name]
     return new, new_state
