@@ -175,7 +175,7 @@ def exact_hybrid(
     deadline = np.inf if time_limit is None else begin + time_limit
     limits, goal = constraints or Constraints(), objective or Objective()
     best, searches, others = incumbent, [], np.inf
-    for setting in _settings(problem, limits):
+    for setting in settings(problem, limits):
         if best is not None and time.perf_counter() > deadline:
             others = min(others, problem.kernel_bound_seconds * goal.weight(setting.devices))
             continue
@@ -416,8 +416,8 @@ def one_stage(
     return best
 
 
-def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
-    """Everything that the stages of a plan may share."""
+def settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
+    """Yield everything that the stages of a plan may share."""
     software, batch = software_of(problem), problem.batch
     if limits.schedule not in (None, SCHEDULES[0]):
         return

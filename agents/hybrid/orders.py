@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -249,24 +249,6 @@ def one_server(limits: Constraints | None) -> Constraints:
     return replace(limits, chunks=1, context=1, expert=1)
 
 
-def settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> Iterator[Setting]:
-    """Yield everything that the stages of plans may share: micro-batches, sequence parallelism.
-
-    Args:
-        problem: the problem.
-        limits: the constraints.
-    """
-    software, batch = software_of(problem), problem.batch
-    inside = problem.cluster.devices_per_server
-    sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
-    for samples in range(1, min(batch, inside * limits.most_micro_batch) + 1):
-        if batch % samples == 0:
-            for sequence in sequences:
-                yield Setting(
-                    batch // samples, samples, problem.cluster.devices, sequence, 1, 1, software
-                )
-
-
 class Completed(NamedTuple):
     """The best plans of orders.
 
@@ -408,7 +390,10 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
     """
     slowest = np.array([min(speeds_of(problem))])
     found = []
-    for setting in settings(problem, limits):
+    most = problem.cluster.devices_per_server * limits.most_micro_batch
+    for setting in exact.settings(problem, limits):
+        if setting.samples > most:  # a stage has one server
+            continue
         tables = ServerTables(problem, setting, slowest, 0.0, limits)  # no runs
         if tables.is_possible:
             found.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))

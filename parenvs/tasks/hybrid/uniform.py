@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -185,12 +185,7 @@ class Uniform:
         return Split(tp, samples * 1.0, context, shared, expert, expert_tp=expert_tp), alike
 
 
-def uniform_stages(
-    model: HybridModel,
-    plans: Uniform,
-    count: int,
-    dealt: Callable[[int, int], np.ndarray] | None = None,
-) -> Stages:
+def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
     """Return uniform plans of ``count`` stages and one schedule as arrays.
 
     Layers are dealt out as evenly as whole numbers allow; embedding and head take the place of a
@@ -200,7 +195,6 @@ def uniform_stages(
         model: the chain.
         plans: the plans.
         count: stages of each.
-        dealt: another rule from numbers of layers and pieces to bounds (default: ``even_bounds``).
     """
     every, before = model.kinds_before, model.crossing_after
     schedule = str(plans.schedule[0]) if plans.size else ""
@@ -209,7 +203,7 @@ def uniform_stages(
     by_chunks = []
     for chunks in every_chunks:
         numbers = piece_of(schedule, count, int(chunks)).T
-        bounds = (dealt or even_bounds)(len(model), int(numbers.max()) + 1)
+        bounds = even_bounds(len(model), int(numbers.max()) + 1)
         pieces = np.diff(every[bounds], axis=0)[numbers]
         after, ahead = before[bounds[1:]][numbers], before[bounds[:-1]][numbers]
         if schedule:
