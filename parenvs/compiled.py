@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, update_wrapper
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 F = TypeVar("F", bound=Callable)
 
@@ -93,11 +93,11 @@ def _disk_cache(function: Callable) -> Any:
 
     class Files(caching.CompileResultCacheImpl):
         # Later folders are used where earlier ones cannot be written.
-        _locator_classes = (
+        _locator_classes: ClassVar = [
             stamped(caching.UserProvidedCacheLocator),
             stamped(caching.InTreeCacheLocator),
             stamped(caching.UserWideCacheLocator),
-        )
+        ]
 
     class Cache(caching.FunctionCache):
         _impl_class = Files

@@ -15,14 +15,14 @@ from parenvs.tasks.sharding.problem import NEVER, Reduced
 class Arrays(NamedTuple):
     """A pairwise model with memory terms: n nodes, s strategies, d = 2 m directed edges, u terms.
 
-    A directed edge p leads from a node, its source, to a neighbour; its table is the costs of the
-    source's strategies (rows) with the neighbour's.
+    A directed edge p leads from a node, its source, to a neighbor; its table is the costs of the
+    source's strategies (rows) with the neighbor's.
     """
 
     offset: np.ndarray  # (n + 1,) where each node's strategies begin
     costs: np.ndarray  # (s,) float64
-    start: np.ndarray  # (n + 1,) where each node's directed edges begin; by neighbour ascending
-    neighbour: np.ndarray  # (d,)
+    start: np.ndarray  # (n + 1,) where each node's directed edges begin; by neighbor ascending
+    neighbor: np.ndarray  # (d,)
     reverse: np.ndarray  # (d,) the same edge from the other end
     table: np.ndarray  # (d,) where each table begins in ``pair``
     pair: np.ndarray  # (2 e,) float64, costs of pairs; inf if forbidden
@@ -61,7 +61,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
         offset=reduced.offset,
         costs=reduced.costs.astype(float),
         start=np.searchsorted(source[order], np.arange(count + 1)).astype(np.int64),
-        neighbour=target[order],
+        neighbor=target[order],
         reverse=position[(order + edges) % max(2 * edges, 1)],
         table=table[:-1],
         pair=pair,
@@ -201,7 +201,7 @@ def complete(
     Args:
         m: the model.
         costs: (s,) costs that lead the choice.
-        messages: from neighbours that have not chosen.
+        messages: from neighbors that have not chosen.
         tree: memory of the empty plan; changed to that of the plan.
         allowed: (s,) int8, all 1; changed.
         chosen: (n,) overwritten.
@@ -215,7 +215,7 @@ def complete(
         for s in range(size):
             work[s] = costs[begin + s] if allowed[begin + s] else np.inf
         for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbour[p]
+            other = m.neighbor[p]
             if other < node:
                 row = m.table[m.reverse[p]] + chosen[other] * size
                 for s in range(size):
@@ -243,7 +243,7 @@ def complete(
             return node
         chosen[node] = strategy
         for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbour[p]
+            other = m.neighbor[p]
             if other > node:
                 at, row = m.offset[other], m.table[p]
                 width = m.offset[other + 1] - at
@@ -255,9 +255,9 @@ def complete(
 
 @compiled
 def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> bool:
-    """Whether every later neighbour keeps a strategy that goes with this one."""
+    """Whether every later neighbor keeps a strategy that goes with this one."""
     for p in range(m.start[node], m.start[node + 1]):
-        other = m.neighbour[p]
+        other = m.neighbor[p]
         if other < node:
             continue
         at = m.offset[other]
@@ -279,7 +279,7 @@ def plan_cost(m: Arrays, chosen: np.ndarray) -> float:
     for node in range(len(m.offset) - 1):
         total += m.costs[m.offset[node] + chosen[node]]
         for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbour[p]
+            other = m.neighbor[p]
             if other > node:
                 width = m.offset[other + 1] - m.offset[other]
                 total += m.pair[m.table[p] + chosen[node] * width + chosen[other]]
@@ -315,9 +315,9 @@ def improve(
         tree: memory of ``chosen``; changed with it.
         chosen: (n,) the plan, legal; changed.
         best: (n,) the best plan; changed where a better one is found.
-        local: (s,) costs of each strategy with the neighbours in ``chosen``; changed with it.
-        blocked: (s,) how many neighbours forbid each strategy, which ``local`` leaves out; changed.
-        marks: (n,) int64, all 0; a place in the tree, or a number of neighbours in it, below 0.
+        local: (s,) costs of each strategy with the neighbors in ``chosen``; changed with it.
+        blocked: (s,) how many neighbors forbid each strategy, which ``local`` leaves out; changed.
+        marks: (n,) int64, all 0; a place in the tree, or a number of neighbors in it, below 0.
         space: float64 scratch, (2 * largest + 1) * (most strategies of a node).
         rng: draws the trees.
         lead: by how much ``best`` is cheaper than ``chosen`` at first.
@@ -342,7 +342,7 @@ def improve(
         temperature = warm * (cold / warm) ** (1.0 - left) if warm > 0.0 else 0.0
         # Sizes are log-uniform: most trees are small, and some reach far.
         wanted = int(math.exp(rng.random() * math.log(largest + 1.0)))
-        # Grow an induced tree: a node joins if exactly one neighbour is in it.
+        # Grow an induced tree: a node joins if exactly one neighbor is in it.
         size, waiting = 0, 0
         node, through = int(rng.random() * count), -1
         while True:
@@ -350,7 +350,7 @@ def improve(
             marks[node] = size + 1
             size += 1
             for p in range(m.start[node], m.start[node + 1]):
-                other = m.neighbour[p]
+                other = m.neighbor[p]
                 if marks[other] <= 0:
                     marks[other] -= 1
                     if waiting < len(frontier):
@@ -367,13 +367,13 @@ def improve(
                 through = frontier[at]
                 waiting -= 1
                 frontier[at] = frontier[waiting]
-                node = m.neighbour[m.reverse[through]]
+                node = m.neighbor[m.reverse[through]]
                 if marks[node] == -1:
                     improved = True
                     break
             if not improved:
                 break
-        # Costs of each strategy with the neighbours outside of the tree; the forbidden ones are
+        # Costs of each strategy with the neighbors outside of the tree; the forbidden ones are
         # counted in the second half meanwhile.
         for i in range(size):
             begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
@@ -382,7 +382,7 @@ def improve(
                 space[half + i * widest + s] = blocked[begin + s]
         for i in range(1, size):
             p = parents[i]
-            node, other = nodes[i], m.neighbour[p]
+            node, other = nodes[i], m.neighbor[p]
             above = (marks[other] - 1) * widest
             width, across = (
                 m.offset[node + 1] - m.offset[node],
@@ -417,7 +417,7 @@ def improve(
                 price += priced[m.offset[node] + new] - priced[m.offset[node] + old]
                 if i:
                     p = parents[i]
-                    other = m.neighbour[p]
+                    other = m.neighbor[p]
                     width = m.offset[other + 1] - m.offset[other]
                     target = fresh[marks[other] - 1]
                     change += m.pair[m.table[p] + new * width + target]
@@ -442,10 +442,10 @@ def improve(
         for i in range(size):
             node = nodes[i]
             for p in range(m.start[node], m.start[node + 1]):
-                marks[m.neighbour[p]] = 0
+                marks[m.neighbor[p]] = 0
             marks[node] = 0
             if done and fresh[i] != chosen[node]:
-                tell_neighbours(m, node, chosen[node], fresh[i], local, blocked)
+                tell_neighbors(m, node, chosen[node], fresh[i], local, blocked)
                 chosen[node] = fresh[i]
         if done:
             current += change
@@ -459,7 +459,7 @@ def improve(
 
 @compiled
 def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.ndarray) -> None:
-    """Write what each strategy costs with the neighbours in a choice, as ``improve`` takes it.
+    """Write what each strategy costs with the neighbors in a choice, as ``improve`` takes it.
 
     Args:
         m: the model.
@@ -473,7 +473,7 @@ def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.n
     for node in range(len(m.offset) - 1):
         begin, width = m.offset[node], m.offset[node + 1] - m.offset[node]
         for p in range(m.start[node], m.start[node + 1]):
-            row = m.table[m.reverse[p]] + chosen[m.neighbour[p]] * width
+            row = m.table[m.reverse[p]] + chosen[m.neighbor[p]] * width
             for s in range(width):
                 cost = m.pair[row + s]
                 local[begin + s] += cost if cost < np.inf else 0.0
@@ -481,12 +481,12 @@ def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.n
 
 
 @compiled
-def tell_neighbours(
+def tell_neighbors(
     m: Arrays, node: int, old: int, new: int, local: np.ndarray, blocked: np.ndarray
 ) -> None:
-    """Change what the neighbours' strategies cost with a node that changes its own."""
+    """Change what the neighbors' strategies cost with a node that changes its own."""
     for p in range(m.start[node], m.start[node + 1]):
-        other = m.neighbour[p]
+        other = m.neighbor[p]
         begin, width = m.offset[other], m.offset[other + 1] - m.offset[other]
         before, after = m.table[p] + old * width, m.table[p] + new * width
         for t in range(width):
@@ -532,7 +532,7 @@ def best_subtrees(
     # Leaves first: a node joins after its parent, so every child is folded in before.
     for i in range(size - 1, 0, -1):
         p = parents[i]
-        node, other = nodes[i], m.neighbour[p]
+        node, other = nodes[i], m.neighbor[p]
         width, across = m.offset[node + 1] - m.offset[node], m.offset[other + 1] - m.offset[other]
         above, row, below = half + (marks[other] - 1) * widest, m.table[p], half + i * widest
         value, line, costs = space[below], m.pair[row : row + across], space[low : low + across]
@@ -551,7 +551,7 @@ def best_subtrees(
         width = m.offset[nodes[i] + 1] - m.offset[nodes[i]]
         below = half + i * widest
         if i:
-            other = m.neighbour[parents[i]]
+            other = m.neighbor[parents[i]]
             row = m.table[m.reverse[parents[i]]] + fresh[marks[other] - 1] * width
             for s in range(width):
                 space[below + s] += m.pair[row + s]
@@ -631,7 +631,7 @@ def sweep(
                 at = m.message[p]
                 for s in range(size):
                     work[s] += messages[at + s]
-                if m.neighbour[p] > node:
+                if m.neighbor[p] > node:
                     after += 1
             degree = m.start[node + 1] - m.start[node]
             # TRW-S weight (Kolmogorov 2006, section 4): 1 / max(later, earlier neighbors).
@@ -645,7 +645,7 @@ def sweep(
                     work[s] -= minimum if minimum < np.inf else 0.0
                     marginals[begin + s] = work[s]
             for p in range(m.start[node], m.start[node + 1]):
-                other = m.neighbour[p]
+                other = m.neighbor[p]
                 if (other > node) != (turn == 0):
                     continue
                 width = m.offset[other + 1] - m.offset[other]
@@ -686,7 +686,7 @@ def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
         begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
         degree, before = m.start[node + 1] - m.start[node], 0
         for p in range(m.start[node], m.start[node + 1]):
-            before += m.neighbour[p] < node
+            before += m.neighbor[p] < node
         share = 1.0 / max(degree - before, before, 1)
         for s in range(size):
             total = costs[begin + s]
@@ -700,7 +700,7 @@ def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
 def decode(
     m: Arrays, costs: np.ndarray, messages: np.ndarray, chosen: np.ndarray, work: np.ndarray
 ) -> None:
-    """Choose a strategy for each node in turn, by its costs, neighbours and messages.
+    """Choose a strategy for each node in turn, by its costs, neighbors and messages.
 
     The memory is left out, and what is forbidden may be chosen where nothing else is left.
     """
@@ -709,7 +709,7 @@ def decode(
         for s in range(size):
             work[s] = costs[begin + s]
         for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbour[p]
+            other = m.neighbor[p]
             if other < node:
                 row = m.table[m.reverse[p]] + chosen[other] * size
                 for s in range(size):
@@ -742,7 +742,7 @@ def profile(m: Arrays, chosen: np.ndarray, out: np.ndarray) -> None:
 
 
 class Dual:
-    """Maximises the Lagrangian bound over the prices of memory.
+    """Maximizes the Lagrangian bound over the prices of memory.
 
     Attributes:
         bound: best bound so far.

@@ -110,7 +110,7 @@ EPISODES = 64
 def greedy(problem: Sharding) -> Answer:
     """Return the plan that takes the cheapest legal strategy of each node, one after the other.
 
-    A strategy costs what it and the edges to decided neighbours cost, and at least what those to
+    A strategy costs what it and the edges to decided neighbors cost, and at least what those to
     the others will.
 
     Raises:

@@ -171,7 +171,7 @@ def _edges(
     The first is ordered as messages are.
     """
     count, source = len(reduced.ends), np.repeat(np.arange(len(reduced)), np.diff(model.start))
-    (forward,) = np.nonzero(source < model.neighbour)  # as edges by nodes, ascending
+    (forward,) = np.nonzero(source < model.neighbor)  # as edges by nodes, ascending
     order = np.lexsort((reduced.ends[:, 1], reduced.ends[:, 0]))
     degree = int(np.diff(model.start).max(initial=0))
     cap = 2**_BITS // (degree + 1)
@@ -184,7 +184,7 @@ def _edges(
         end = max(int(np.searchsorted(ends, before + _PART, side="right")), begin + 1)
         part, p = order[begin:end], forward[begin:end]
         entry = ranges(reduced.edge_offset[part], length[begin:end])
-        width = np.diff(model.offset)[model.neighbour[p]]
+        width = np.diff(model.offset)[model.neighbor[p]]
         height = length[begin:end] // width
         row = ranges(model.message[p], height)
         each_row = np.repeat(row, np.repeat(width, height))
@@ -300,8 +300,8 @@ class Program:
         source = np.repeat(np.arange(count), np.diff(m.start))
         node = np.repeat(np.arange(count), sizes)
         own = ranges(m.offset[source], sizes[source])  # strategy of each message
-        (p,) = np.nonzero(source < m.neighbour)
-        height, width = sizes[source[p]], sizes[m.neighbour[p]]
+        (p,) = np.nonzero(source < m.neighbor)
+        height, width = sizes[source[p]], sizes[m.neighbor[p]]
         pair = ranges(m.table[p], height * width)
         first = np.repeat(ranges(m.message[p], height), np.repeat(width, height))
         second = ranges(np.repeat(m.message[m.reverse[p]], height), np.repeat(width, height))

@@ -508,7 +508,7 @@ class Search:
         if self.proven or self.clock.left <= 1:
             return
         certificate, self.looked = self.certificate(), self.cost
-        kept = certificate.better(min(self.cost, NEVER))
+        kept = certificate.better(int(min(self.cost, NEVER)))
         if self.chosen is not None:
             kept[self.model.offset[:-1] + self.chosen] = True
         before = _PROGRAM if self.solving is None else _SHRUNK * self.solving.size
@@ -601,7 +601,7 @@ class Search:
             if core_size(self.reduced, kept) > _PART + count:
                 kept[begin:end] = before
                 break
-            for other in model.neighbour[model.start[node] : model.start[node + 1]].tolist():
+            for other in model.neighbor[model.start[node] : model.start[node + 1]].tolist():
                 if other not in seen:
                     seen.add(other)
                     waiting.append(other)

@@ -40,7 +40,7 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.exports.rules import Apart, Shares, Synchronised, Whole, regrouped, without_partial
+from parenvs.exports.rules import Apart, Shares, Synchronized, Whole, regrouped, without_partial
 from parenvs.exports.torch import Split, TorchPlan
 from parenvs.graph.layout import DATA, MODEL
 from parenvs.graph.pytorch.export import argument_names
@@ -752,7 +752,7 @@ class _Part(nn.Module):
             if self.fused:
                 stack.enter_context(Apart())
             if parallel.own_samples:
-                stack.enter_context(Synchronised(parallel.mesh[DATA].get_group()))
+                stack.enter_context(Synchronized(parallel.mesh[DATA].get_group()))
             return self._run(parallel, stage, given)
 
     def _run(self, parallel: Parallel, stage: Stage | None, given: Sequence[torch.Tensor]) -> Any:

@@ -368,8 +368,8 @@ class _Sum(torch.autograd.Function):
         return total, None
 
 
-class Synchronised(TorchFunctionMode):
-    """Takes the statistics of batch normalisations over all processes of a group.
+class Synchronized(TorchFunctionMode):
+    """Takes the statistics of batch normalizations over all processes of a group.
 
     PyTorch's own does so on GPUs alone, and in modules, which a traced stage has not. Every process
     has as many samples.
@@ -385,12 +385,12 @@ class Synchronised(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run a function; batch normalisation in training with the statistics of all."""
+        """Run a function; batch normalization in training with the statistics of all."""
         kwargs = kwargs or {}
         if func is torch.nn.functional.batch_norm:
             return self._functional(*args, **kwargs)
         if func in (torch.batch_norm, torch.ops.aten.batch_norm.default):
-            return self._normalised(func, *args, **kwargs)
+            return self._normalized(func, *args, **kwargs)
         return func(*args, **kwargs)
 
     def _functional(
@@ -404,11 +404,11 @@ class Synchronised(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> torch.Tensor:
-        return self._normalised(
+        return self._normalized(
             torch.batch_norm, x, weight, bias, mean, variance, training, momentum, eps, False
         )
 
-    def _normalised(
+    def _normalized(
         self,
         func: Callable[..., torch.Tensor],
         x: torch.Tensor,
@@ -430,9 +430,9 @@ class Synchronised(TorchFunctionMode):
         count = x.numel() // x.shape[1] * self.group.size()
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         mean = _Sum.apply(wide.sum(over), self.group) / count
-        centred = wide - mean.view(shape)
-        variance = _Sum.apply(centred.square().sum(over), self.group) / count
-        made = centred * (variance + eps).rsqrt().view(shape)
+        centered = wide - mean.view(shape)
+        variance = _Sum.apply(centered.square().sum(over), self.group) / count
+        made = centered * (variance + eps).rsqrt().view(shape)
         if weight is not None:
             made = made * weight.view(shape)
         if bias is not None:

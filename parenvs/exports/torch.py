@@ -34,7 +34,7 @@ class TorchPlan:
     Attributes:
         instance: of the plan.
         task: of the plan.
-        pipe: stages; the mesh is pipe x data x model, the model's ranks neighbours.
+        pipe: stages; the mesh is pipe x data x model, the model's ranks neighbors.
         data: replicas.
         model: tp ranks.
         shapes: name of each parameter -> its shape; empty if the plan says nothing of parameters.

@@ -241,18 +241,18 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     assert counts == {"all-reduce": len(list(module.parameters()))}
 
 
-def test_synchronised__is_pytorch_s_batch_normalisation(alone):
+def test_synchronized__is_pytorch_s_batch_normalization(alone):
     """Of one process; several are compared with one device where plans run."""
-    from parenvs.exports.rules import Synchronised
+    from parenvs.exports.rules import Synchronized
 
     group = torch.distributed.group.WORLD
     torch.manual_seed(0)
     x, wanted = torch.randn(6, 4, 5), torch.randn(6, 4, 5)
     for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
         own = torch.nn.BatchNorm1d(4, **options)
-        synchronised = deepcopy(own)
+        synchronized = deepcopy(own)
         results = []
-        for module, mode in ((own, nullcontext()), (synchronised, Synchronised(group))):
+        for module, mode in ((own, nullcontext()), (synchronized, Synchronized(group))):
             given = x.clone().requires_grad_()
             with mode:
                 for _ in range(2):
@@ -264,9 +264,9 @@ def test_synchronised__is_pytorch_s_batch_normalisation(alone):
                 results[-1].append(module.eval()(x))
         torch.testing.assert_close(results[0], results[1])
     traced = (x, None, None, torch.zeros(4), torch.ones(4), True, 0.1, 1e-5, False)
-    with Synchronised(group):
+    with Synchronized(group):
         found = torch.ops.aten.batch_norm.default(*traced)
-        assert "Synchronised" not in type(found).__name__ and found.grad_fn is None
+        assert "Synchronized" not in type(found).__name__ and found.grad_fn is None
     torch.testing.assert_close(found, torch.batch_norm(*traced))
 
 

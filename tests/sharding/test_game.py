@@ -240,7 +240,7 @@ def test_env__singles_are_the_best_changes_of_a_node():
 @pytest.mark.thorough
 @each("columns", [tuple(COLUMNS), BARE, ("rule",), ()])
 def test_construct__episodes_of_any_boards_are_played_together_as_alone(columns):
-    """To the last bit, whatever their numbers of nodes, neighbours and intervals are."""
+    """To the last bit, whatever their numbers of nodes, neighbors and intervals are."""
     mixed = [numbered("mesh", 0), numbered("classes", 0), numbered("mesh", 3)]
     mixed += [*boards(2, free=True, **FREE), *boards(3, free=False, nodes=9, edges=14)]
     width, rng = max(int(board.sizes.max()) for board in mixed), np.random.default_rng(0)
@@ -267,7 +267,7 @@ def test_construct__episodes_of_any_boards_are_played_together_as_alone(columns)
 
 
 def test_env__observation_of_the_first_node():
-    """Second writing of costs, of the least that neighbours add, and of the memory."""
+    """Second writing of costs, of the least that neighbors add, and of the memory."""
     board = boards(1, free=True, nodes=6, edges=9, forbidden=0.0)[0]
     observation, _ = make(problem=board.problem, reduction=False).reset()
     costs = board.costs[: board.sizes[0]]

@@ -33,11 +33,11 @@ class Known(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """A neighbour of a node.
+    """A neighbor of a node.
 
     Attributes:
-        node: the neighbour.
-        table: (k of the neighbour, k of the node) float64 costs of pairs; inf if forbidden.
+        node: the neighbor.
+        table: (k of the neighbor, k of the node) float64 costs of pairs; inf if forbidden.
         forbids: whether a pair is forbidden.
     """
 
@@ -168,7 +168,7 @@ class Board:
 
     @cached_property
     def beside(self) -> tuple[tuple[Beside, ...], ...]:
-        """Neighbours of each node, ascending."""
+        """Neighbors of each node, ascending."""
         reduced, sizes = self.reduced, self.sizes
         beside: list[list[Beside]] = [[] for _ in sizes]
         values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
@@ -181,7 +181,7 @@ class Board:
 
     @cached_property
     def later(self) -> tuple[tuple[Beside, ...], ...]:
-        """Neighbours of each node that are decided after it."""
+        """Neighbors of each node that are decided after it."""
         return tuple(
             tuple(other for other in others if other.node > node)
             for node, others in enumerate(self.beside)
@@ -319,7 +319,7 @@ class Witness:
 
         Args:
             node: the node in hand.
-            costs: (s,) of strategies with all decided neighbours; inf if forbidden.
+            costs: (s,) of strategies with all decided neighbors; inf if forbidden.
             legal: (k,) bool, strategies to look at; those that fail become false.
         """
         self.mended = {int(self.chosen[node]): {}}
@@ -340,7 +340,7 @@ class Witness:
             self.chosen[other] = value
 
     def _mend(self, node: int, strategy: int, costs: np.ndarray) -> dict[int, int] | None:
-        """Return what neighbours change to so that a strategy can be taken; None if nothing."""
+        """Return what neighbors change to so that a strategy can be taken; None if nothing."""
         board, changes = self.board, {node: strategy}
         spare = self.spare.copy()
         board.spend(spare, node, int(self.chosen[node]), 1)
@@ -382,7 +382,7 @@ SWEEPS = 60
 
 
 def messages_of(board: Board) -> np.ndarray:
-    """Return the messages that each strategy gets from all neighbours that follow, (s,) float32.
+    """Return the messages that each strategy gets from all neighbors that follow, (s,) float32.
 
     They are computed once for a board.
     """
@@ -411,7 +411,7 @@ def wanted_of(board: Board) -> np.ndarray:
 
 
 class _Messages:
-    """Messages into every node from each of its neighbours, (k,) each; 0 at first."""
+    """Messages into every node from each of its neighbors, (k,) each; 0 at first."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -455,7 +455,7 @@ class _Messages:
         return bound
 
     def ahead(self) -> np.ndarray:
-        """Return the sums of messages from neighbours that follow, (s,)."""
+        """Return the sums of messages from neighbors that follow, (s,)."""
         ahead = np.zeros(len(self.board.costs))
         for node, others in enumerate(self.board.later):
             at = slice(self.board.offset[node], self.board.offset[node + 1])

@@ -142,13 +142,13 @@ class IntraOpSharding(RowGame):
 
     ## Action Space
     ``Discrete(25)``: the strategy of the node in hand; of the family ``classes`` 8, of a named
-    problem as many as it needs. A strategy is legal if it is allowed with all decided neighbours,
-    every neighbour that follows keeps one allowed with it, and the limit is kept with all other
+    problem as many as it needs. A strategy is legal if it is allowed with all decided neighbors,
+    every neighbor that follows keeps one allowed with it, and the limit is kept with all other
     nodes at their least. Where no pair is forbidden and every node has a strategy that always uses
     its least, as in the contest's problems B, G, L and V after reduction and in the family
     ``mesh``, exactly the strategies that can be completed are legal. On all other problems a legal
     plan for the rest is always kept as a witness, and a strategy must also go with the witness
-    after its neighbours are mended, so that there are no dead ends; strategies that can be
+    after its neighbors are mended, so that there are no dead ends; strategies that can be
     completed only otherwise are masked there.
 
     ## Observation Space
@@ -174,7 +174,7 @@ class IntraOpSharding(RowGame):
     ## Info
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
     ``cost``, and of the problem ``start`` (the plan that takes the cheapest legal strategy of each
-    node, one after the other, by what it costs with decided neighbours and at least with those that
+    node, one after the other, by what it costs with decided neighbors and at least with those that
     follow), ``bound``, ``best_known``, ``optimum`` and ``regret`` as far as they are known.
 
     ## Arguments
@@ -207,7 +207,7 @@ class IntraOpSharding(RowGame):
 
     options = ("instance",)
     rule = (
-        "the strategy of the least cost with decided neighbours and messages, less what the limit "
+        "the strategy of the least cost with decided neighbors and messages, less what the limit "
         "is exceeded by if all that follow take what messages lead to"
     )
     columns: ClassVar[Mapping[str, str]] = turns.COLUMNS

@@ -309,8 +309,8 @@ class Reduced:
         assert self.problem is not None
         strategies = np.full(len(self.problem), -1, dtype=np.int64)
         strategies[self.nodes] = self.values[self.offset[:-1] + chosen]
-        for node, neighbours, table in self.steps:
-            strategies[node] = table[tuple(strategies[x] for x in neighbours)]
+        for node, neighbors, table in self.steps:
+            strategies[node] = table[tuple(strategies[x] for x in neighbors)]
         return strategies
 
     def cost(self, chosen: np.ndarray) -> int:
@@ -525,9 +525,9 @@ class _Reduction:
             self.add_edge(into, other, costs[image])
         self.remove(node, (into,), table)
 
-    def remove(self, node: int, neighbours: tuple[int, ...], table: np.ndarray) -> None:
-        """Remove a node without edges; ``table`` tells its strategy by those of neighbours."""
-        self.steps.append((node, neighbours, table))
+    def remove(self, node: int, neighbors: tuple[int, ...], table: np.ndarray) -> None:
+        """Remove a node without edges; ``table`` tells its strategy by those of neighbors."""
+        self.steps.append((node, neighbors, table))
         self.alive[node] = False
         self.terms[node] = {}
         self.dirty.discard(node)
@@ -535,27 +535,27 @@ class _Reduction:
     # Nodes
 
     def simplify_node(self, node: int) -> None:
-        """Drop strategies that are forbidden or substituted; minimise a node out."""
+        """Drop strategies that are forbidden or substituted; minimize a node out."""
         allowed = self.cost[node] < NEVER
         if not allowed.all():
             self.keep(node, allowed)
         self.terms[node] = {
             times: used for times, used in self.terms[node].items() if len(used) > 1 or used[0]
         }
-        if not self.terms[node] and self.minimise(node):
+        if not self.terms[node] and self.minimize(node):
             return
         if len(self.cost[node]) > 1:
             mask = self.substituted(node)
             if not mask.all():
                 self.keep(node, mask)
-        elif self.edges[node]:  # one strategy: its edges are costs of the neighbours
+        elif self.edges[node]:  # one strategy: its edges are costs of the neighbors
             for other in list(self.edges[node]):
                 pair = self.edges[other][node][:, 0]
                 self.cost[other] = np.minimum(self.cost[other] + pair, NEVER)
                 self.drop_edge(node, other)
 
-    def minimise(self, node: int) -> bool:
-        """Minimise out a node without memory and with at most two neighbours; whether it was."""
+    def minimize(self, node: int) -> bool:
+        """Minimize out a node without memory and with at most two neighbors; whether it was."""
         others = sorted(self.edges[node])
         own, kept = self.cost[node], self.kept[node]
         sizes = [int(self.problem.sizes[other]) for other in others]

@@ -1,6 +1,6 @@
 """``Construct``: n episodes that decide the nodes of their boards one after the other.
 
-A strategy is legal if it is allowed with all decided neighbours, every neighbour that follows keeps
+A strategy is legal if it is allowed with all decided neighbors, every neighbor that follows keeps
 one that is allowed with it, the limit is kept with all other nodes at their floors, and, on boards
 that are not free, the witness can be mended for it (``parenvs.tasks.sharding.board``).
 """
@@ -25,11 +25,11 @@ COLUMNS = {
     "rule": "-2 ln(1 + 20 x) of the excess x of cost and messages over the least legal one, less "
     "10 times the pressure where the limit is exceeded",
     "messages": "ln(1 + x) / 4 of that excess x over the least",
-    "ahead": "the same of the least that neighbours that follow cost more with it",
+    "ahead": "the same of the least that neighbors that follow cost more with it",
     "both": "the same of its cost and that",
     "pressure": "by how much the limit is exceeded while the node uses memory, as a share of the "
     "headroom, if all that follow take what the messages lead to; 0 if it uses none; from -1 to 4",
-    "cost": "ln(1 + x) / 4 of the excess x of its cost with decided neighbours over the least",
+    "cost": "ln(1 + x) / 4 of the excess x of its cost with decided neighbors over the least",
     "use": "share of the memory that is free, all others at their least, that it takes",
     "mass": "its memory over time, over that of the strategy that takes most",
 }
@@ -44,8 +44,8 @@ CONTEXTS = {
     "legal": "share of the strategies that are legal",
     "floor": "ln of the start plan's cost over the bound of what is decided, / 4, from -1 to 1",
     "strategies": "log2 of their number / 8",
-    "later": "neighbours that follow / 16, at most 1",
-    "earlier": "neighbours that are decided / 16, at most 1",
+    "later": "neighbors that follow / 16, at most 1",
+    "earlier": "neighbors that are decided / 16, at most 1",
     "spread": "ln(1 + x) / 4 of what the dearest legal strategy costs more than the cheapest",
     "free": "share of the headroom that is free while the node uses memory",
     "nodes": "log2 of the nodes / 12",
@@ -53,8 +53,8 @@ CONTEXTS = {
 """What it says of the turn."""
 BARE = tuple(name for name in COLUMNS if name not in AHEAD)
 """Columns that do not."""
-_BY_MESSAGES, _BY_NEIGHBOURS = {"rule", "messages", "pressure"}, {"ahead", "both"}
-"""Columns that need messages, and costs of neighbours that follow."""
+_BY_MESSAGES, _BY_NEIGHBORS = {"rule", "messages", "pressure"}, {"ahead", "both"}
+"""Columns that need messages, and costs of neighbors that follow."""
 _DEPTH = 4.0
 """What logarithms of excesses are divided by."""
 _SHARP = 2.0, 20.0, 10.0
@@ -94,7 +94,7 @@ class Construct:
     ) -> None:
         self.width, self.columns, self.guarded = width, tuple(columns), guarded
         self.by_messages = not _BY_MESSAGES.isdisjoint(columns)
-        self.by_neighbours = not _BY_NEIGHBOURS.isdisjoint(columns)
+        self.by_neighbors = not _BY_NEIGHBORS.isdisjoint(columns)
         self.boards: list[Any] = [None] * count
         self.witness: list[Witness | None] = [None] * count
         self.tables = Tables(count, self.by_messages)
@@ -103,7 +103,7 @@ class Construct:
         self.unit, self.reference = np.ones((2, count))
         self.is_free, self.is_exact = np.zeros((2, count), dtype=np.bool_)
         self.turn = np.zeros(count, dtype=np.int64)
-        self.costs = np.zeros((count, 0))  # of strategies with decided neighbours
+        self.costs = np.zeros((count, 0))  # of strategies with decided neighbors
         self.room = np.zeros((count, 0), dtype=np.int64)  # headroom that is left
         self.wish = np.zeros((count, 0), dtype=np.int64)  # the same if all get what they want
         self.chosen = np.zeros((count, 0), dtype=np.int64)
@@ -231,7 +231,7 @@ class Construct:
             yield at, first[at] + number
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``: costs beside neighbours; memory, if all get their wish, too."""
+        """See ``RowGame.judging``: costs beside neighbors; memory, if all get their wish, too."""
         count = len(_Hand(self, rows).own)
         formulas = Timed(lambda: _Hand(self, rows).pressures(), count)
         return Timed(partial(self._look, rows), count), formulas
@@ -280,7 +280,7 @@ class _Hand:
         self.ahead = np.zeros(0)
         self.unit = turns.unit[rows][self.of]
         self.legal = np.isfinite(self.own)
-        if turns.by_neighbours or not turns.is_free[rows].all():
+        if turns.by_neighbors or not turns.is_free[rows].all():
             self.ahead = self._ahead()
             self.legal &= np.isfinite(self.ahead)
         self._memory()
@@ -292,7 +292,7 @@ class _Hand:
             yield k, slice(int(self.parts[k]), int(self.parts[k] + self.size[k]))
 
     def _ahead(self) -> np.ndarray:
-        """Return the least that neighbours which follow cost more with each strategy, (m,)."""
+        """Return the least that neighbors which follow cost more with each strategy, (m,)."""
         tables, costs = self.tables, self.turns.costs.reshape(-1)
         ahead, later = np.zeros(len(self.own)), self.tables.later[self.node]
         edges, ats = ranges(tables.edge[self.node], later), np.repeat(np.arange(len(later)), later)
@@ -353,7 +353,7 @@ class _Hand:
             values["rule"] = -outside * np.log1p(inside * more)
             values["rule"] -= weight * np.maximum(pressure, 0.0)
             values |= {"messages": self._regret(led), "pressure": pressure}
-        if turns.by_neighbours:
+        if turns.by_neighbors:
             values["ahead"] = self._regret(self.ahead)
             values["both"] = self._regret(self.own + self.ahead)
         return np.stack([values[name] for name in turns.columns], axis=1)
@@ -412,7 +412,7 @@ def board_of(problem: Sharding, reduction: bool = True) -> Board:
 def completed(board: Board) -> Board:
     """Return a board with a witness, and with the greedy plan, whose cost is the reference.
 
-    The greedy plan takes the legal strategy of the least cost with decided neighbours and, at
+    The greedy plan takes the legal strategy of the least cost with decided neighbors and, at
     best, with those that follow.
 
     Raises:
@@ -461,9 +461,9 @@ class Block:
 
     Attributes:
         nodes: its nodes, the one that it is of first.
-        order: (node, neighbours in the block that are left when it is eliminated), as places in
+        order: (node, neighbors in the block that are left when it is eliminated), as places in
             ``nodes``.
-        around: nodes whose strategies decide what the block can gain: it and its neighbours.
+        around: nodes whose strategies decide what the block can gain: it and its neighbors.
     """
 
     def __init__(self, board: Board, root: int) -> None:
@@ -512,7 +512,7 @@ class Block:
 
     @cached_property
     def tables(self) -> list[tuple[tuple[int, int], np.ndarray]]:
-        """Places of two neighbours in the block, and the costs of their pairs."""
+        """Places of two neighbors in the block, and the costs of their pairs."""
         index = {node: at for at, node in enumerate(self.nodes)}
         return [
             ((index[other.node], at), other.table)
@@ -596,7 +596,7 @@ class Block:
         return strategies, np.array([self._cost(own, one) for one in strategies])
 
     def _cost(self, own: list[np.ndarray], taken: np.ndarray) -> float:
-        """Return what strategies of the block, (m,), cost within it and with its neighbours."""
+        """Return what strategies of the block, (m,), cost within it and with its neighbors."""
         total = sum(float(costs[s]) for costs, s in zip(own, taken.tolist(), strict=True))
         return total + sum(float(table[taken[a], taken[b]]) for (a, b), table in self.tables)
 
@@ -642,11 +642,11 @@ BLOCK_COLUMNS = {
     "single": "ln(1 + x) / 4 of what the node alone saves within the limit",
     "block": "the same of the sum over the block",
     "unlimited": "the same of that sum without the limit",
-    "excess": "the same of what the block's nodes cost with their neighbours beyond their least",
+    "excess": "the same of what the block's nodes cost with their neighbors beyond their least",
     "size": "nodes of the block / 16",
-    "degree": "log2(1 + neighbours of the node) / 12",
+    "degree": "log2(1 + neighbors of the node) / 12",
     "since": "turns since the block was solved over those of an episode; 1: never",
-    "changed": "1 if its nodes or their neighbours have changed since",
+    "changed": "1 if its nodes or their neighbors have changed since",
     "gained": "ln(1 + x) / 4 of what it gained then",
     "free": "least share of the headroom that is free while the node uses memory",
 }
@@ -737,7 +737,7 @@ class _State:
         self.gain = np.zeros(len(board))  # of the last try
         self.last = 0.0
         self.costs: list[np.ndarray] = [np.zeros(0)] * len(board)  # of strategies, all else as is
-        self.now = np.zeros(len(board))  # cost of each node with its neighbours
+        self.now = np.zeros(len(board))  # cost of each node with its neighbors
         self.could = np.zeros(len(board))  # what each node alone could save, memory apart
         self._measure(range(len(board)))
 
