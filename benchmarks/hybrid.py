@@ -555,6 +555,15 @@ LEFT_OUT: list[Column] = [
     ("left out", "{left_out:.1%}"),
     ("MFU of a device", "{baseline:.1%}"),
 ]
+MISSED = 0.1
+MISSES: list[Column] = [
+    ("source", lambda part: escaped(part["source"])),
+    ("table", lambda part: escaped(part["table"])),
+    ("stack", "{stack}"),
+    ("n", "{n}"),
+    ("mean", "{mean_absolute:.1%}"),
+    ("worst", lambda part: f"{part['worst']:+.1%}"),
+]
 TOOLS = ("calculon", "llm_analysis")
 """Tools whose recorded outputs are compared."""
 
@@ -603,6 +612,12 @@ def page(data: dict[str, Any]) -> list[str]:
             "sources.",
             columns(data["left_out"], LEFT_OUT),
         ]
+    missed = [part for part in data["tables"] if part["mean_absolute"] > MISSED]
+    missed.sort(key=lambda part: -part["mean_absolute"])
+    sections += [
+        f"**Misses.** Tables whose mean absolute error is above {MISSED:.0%}:",
+        columns(missed, MISSES, left=3),
+    ]
     if "beaten" in data:
         sections.append(
             f"{len(data['beaten'])} measured steps are shorter than the best uniform plan by the "

@@ -41,11 +41,6 @@ def test_cluster__presets_are_the_papers(name, servers):
     assert str(cluster) == f"{name} ({servers}x8 v100)"
 
 
-def test_cluster__figures_have_sources():
-    assert all(device.source for device in DEVICES.values())
-    assert {"v100", "a100", "h100"} <= set(DEVICES)
-
-
 @each(
     ("text", "inter", "intra"),
     [
@@ -53,8 +48,6 @@ def test_cluster__figures_have_sources():
         ("2x4:v100,100Gbps", 100e9 / 8, 150e9),
         ("2x4:V100, 10 GB/s", 10e9, 150e9),
         ("2x4:v100,1.5Tbit/s,300GBps", 1.5e12 / 8, 300e9),
-        ("2x4:v100,800Mbps,7KB/s", 1e8, 7e3),
-        ("2x4:v100,16bps,5B/s", 2, 5),
     ],
 )
 def test_cluster__short_form(text, inter, intra):
@@ -90,38 +83,21 @@ def test_cluster__sync_seconds_by_formula(method):
         assert seconds == pytest.approx(expected, rel=1e-15)
 
 
-def test_cluster__unknown_sync_method():
-    with pytest.raises(ClusterError, match="unknown method 'gossip'; known: allreduce"):
-        PRESETS["A"].sync_seconds(np.ones(1), np.array([0]), np.array([4]), "gossip")
-
-
 @each(
     ("text", "message"),
     [
         ("", "does not parse: give a preset"),
-        ("Z", "does not parse: give a preset"),
-        ("4x8", "does not parse"),
         ("4x8:", "does not parse"),
-        ("4*8:v100", "does not parse"),
-        ("-4x8:v100", "does not parse"),
-        ("4x8:v100,", "does not parse"),
         ("4x8:v100,25Gbps,1GB/s,2GB/s", "does not parse"),
         ("9" * 5000 + "x8:v100", "does not parse"),
         ("4x8:v100,25", "bandwidth '25' does not parse; write it like 25Gbps"),
-        ("4x8:v100,25gbps", "bandwidth '25gbps' does not parse"),
         ("4x8:v100,-25Gbps", "bandwidth '-25Gbps' does not parse"),
-        ("4x8:v100,nanGbps", "bandwidth 'nanGbps' does not parse"),
         ("4x8:v100,0Gbps", "inter_bw must be a positive number, not 0.0"),
         ("4x8:v100," + "9" * 400 + "Gbps", "inter_bw must be a positive number, not inf"),
         ("0x8:v100", "servers must be a whole number from 1 to 100000, not 0"),
-        ("4x0:v100", "devices_per_server must be a whole number"),
-        ("999999999x8:v100", "servers must be a whole number"),
         ("4x8:v10", r"unknown device 'v10' \(did you mean 'v100'\?\); known: v100"),
-        ("4x8:tpu", r"unknown device 'tpu'; known"),
         ("missing.json", "no file 'missing.json'"),
-        (7, "expected a name"),
         (None, "expected a name"),
-        ([1], "expected a name"),
     ],
 )
 def test_cluster__bad_text(text, message):
@@ -132,31 +108,20 @@ def test_cluster__bad_text(text, message):
 
 BAD = [
     ({"servers": "2"}, "servers must be a whole number from 1 to 100000, not '2'"),
-    ({"servers": 2.0}, "servers must be a whole number"),
     ({"servers": True}, "servers must be a whole number from 1 to 100000, not True"),
-    ({"servers": None}, "servers must be a whole number"),
-    ({"servers": 0}, "servers must be a whole number"),
     ({"servers": 10**400}, "servers must be a whole number"),
     ({"devices_per_server": -1}, "devices_per_server must be a whole number"),
     ({"intra_bw": "1e9"}, "intra_bw must be a positive number, not '1e9'"),
-    ({"intra_bw": True}, "intra_bw must be a positive number, not True"),
-    ({"intra_bw": [1]}, "intra_bw must be a positive number"),
     ({"inter_bw": float("nan")}, "inter_bw.* (must be .*, not nan|NaN is not a JSON number)"),
     ({"inter_bw": float("inf")}, "inter_bw.* (must be .*, not inf|Infinity is not a JSON)"),
-    ({"inter_bw": 10**400}, "inter_bw must be a positive number"),
-    ({"inter_bw": 0}, "inter_bw must be a positive number, not 0"),
     ({"speed": 1}, r"unknown field 'speed' \(did you mean 'speeds'\?\)"),
     ({"name": 3}, "field 'name' must be a text, not 3"),
     ({"device": 3}, "field 'device' must be a name or an object, not 3"),
-    ({"device": None}, "field 'device' must be a name or an object"),
-    ({"device": ["v100"]}, "field 'device' must be a name or an object"),
     ({"device": "a10"}, "did you mean 'a100'"),
     ({"device": {"name": "x"}}, "field 'device.peak_flops' is missing"),
     ({"device": {**GOOD["device"], "cores": 1}}, "unknown field 'device.cores'"),
     ({"device": {**GOOD["device"], "name": 1}}, "field 'device.name' must be a text, not 1"),
-    ({"device": {**GOOD["device"], "name": []}}, "field 'device.name' must be a text"),
     ({"device": {**GOOD["device"], "peak_flops": "1e14"}}, "device.peak_flops must be a positive"),
-    ({"device": {**GOOD["device"], "memory_bw": False}}, "device.memory_bw must be a positive"),
     (
         {"device": {**GOOD["device"], "memory_bytes": None}},
         "device.memory_bytes must be a positive",
@@ -174,12 +139,6 @@ def test_cluster__bad_object(change, message, tmp_path):
             Cluster.parse(given_)
         assert str(caught.value).startswith(f"{where}: ")
         assert "\n" not in str(caught.value)
-
-
-@each("key", GOOD)
-def test_cluster__missing_key(key):
-    with pytest.raises(ClusterError, match=key):
-        Cluster.parse({k: v for k, v in GOOD.items() if k != key})
 
 
 @each("content", [b"", b"{", b"[1, 2]", b"3", b'"C"', b"\xff\xfe", b"[" * 100_000, b"null"])
@@ -222,18 +181,6 @@ clusters = st.sampled_from(list(PRESETS.values())) | st.builds(
 def test_cluster__json_round_trip(cluster):
     content = json.loads(json.dumps(cluster.to_json()))
     assert Cluster.parse(content) == cluster
-
-
-def test_cluster__json_form():
-    assert PRESETS["C"].to_json() == "C"
-    assert Cluster.parse("4x8:v100").to_json() == {
-        "servers": 4,
-        "devices_per_server": 8,
-        "intra_bw": 150e9,
-        "inter_bw": 25e9 / 8,
-        "device": "v100",
-    }
-    assert Cluster.parse(GOOD).to_json() == GOOD
 
 
 def test_cluster__parts():
@@ -289,18 +236,6 @@ def test_device__peaks_by_precision():
     assert Device("own", 1e12, 1e9, 1e9).peak("fp8") == 1e12
 
 
-@each(
-    ("device", "element_type", "peak"),
-    [
-        ("a100", "f32", 156e12), ("a100", "bf16", 312e12), ("a100", "s32", 156e12),
-        ("a100", "f8e4m3fn", 312e12), ("h100", "f8e5m2", 1978.9e12), ("v100", "bf16", 15.7e12),
-        ("v100", "f16", 125e12), ("v100", "f32", 15.7e12),
-    ],
-)  # fmt: skip
-def test_device__peak_of_elements(device, element_type, peak):
-    assert DEVICES[device].peak_of(element_type) == peak
-
-
 def test_cluster__at_a_precision():
     cluster = Cluster.parse("2x8:a100-fp32")
     assert cluster == Cluster.parse("2x8:a100").at("fp32")
@@ -353,16 +288,6 @@ def test_links__ranks_of_a_group_in_each_server(group, stride, ranks, servers):
     gathered = links.all_gather(7.0, group, stride)
     assert gathered == 7.0 * (group - 1) / group / slow
     assert links.all_reduce(7.0, group, stride) == 2 * gathered
-
-
-def test_links__latency_and_sends():
-    links = Links(8, 100.0, 10.0, share=0.5, send_share=0.25, hop_in=1.0, hop_out=3.0)
-    assert links.ring(16, 1).lap == 14 * 1.0 + 2 * 3.0
-    assert links.ring(8, 1).lap == 7 * 1.0
-    assert links.ring(1, 1).lap == 0
-    assert links.send(5.0, True) == 5.0 / 25.0 + 1.0
-    assert links.send(5.0, False) == 5.0 / 2.5 + 3.0
-    assert links.all_to_all(8.0, 2, 8) == 4.0 / 5.0 + 2 * 3.0
 
 
 def test_links__whole_servers_as_in_the_pure_tasks():

@@ -1,12 +1,11 @@
 """The shipped models: published sizes, files, roles and phases, and plans of them."""
 
-import time
 from collections import Counter
 
 import numpy as np
 import pytest
 from cases import each, slow
-from published_models import PUBLISHED, published
+from published_models import published
 
 from parenvs import Pipeline, judge, load_graph, load_profile, problem
 from parenvs.agents.partition.exact import exact_partition
@@ -14,15 +13,15 @@ from parenvs.agents.pipeline.exact import exact_full
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.checks import ELEMENT_TYPES
-from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.instances import PAPER, data_folder, manifest, names
+from parenvs.graph.graph import Phase, Role
+from parenvs.instances import PAPER, manifest, names
 from parenvs.tasks.partition.problem import load_partitioning
 
 pytestmark = pytest.mark.thorough
 
 MODERN = [name for name in names() if name not in PAPER]
 PLANNED = ("llama3-8b", "mixtral-8x7b-scanned", "resnet-50", "unet-sd1", "big-lstm", "dlrm-criteo")
-"""Of each kind one: planned in the tests, all in benchmarks/models.py."""
+"""Of each kind one."""
 TOO_LARGE = ("mixtral-8x7b-scanned", "dlrm-criteo")
 """Models that are too large for two servers: of DLRM one table with its gradient for a device."""
 LARGE = [name for name in MODERN if "70b" in name or "175b" in name]
@@ -45,41 +44,6 @@ def test_models__published_sizes(name):
     assert 2.95 < graphs["train"]["flops"] / graphs["forward"]["flops"] < 3.15
     assert entry(name)["source"]
     assert name in PAPER or entry(name)["trained_as"]
-
-
-def test_models__at_least_twelve_families():
-    assert len({manifest()["instances"][name]["family"] for name in names()}) >= 12
-    assert set(PUBLISHED) == {name.removesuffix("-scanned") for name in names()}
-
-
-def file_sizes():
-    """Name -> bytes of its files."""
-    return {name: sum(g["bytes"] for g in entry(name)["graphs"].values()) for name in names()}
-
-
-def test_models__files_are_small():
-    """The folder stays below 6 MB more than the paper's models."""
-    sizes = file_sizes()
-    assert sum(sizes[name] for name in MODERN) < 6e6
-    assert max(sizes.values()) < 1e6
-
-
-@pytest.mark.slow
-def test_models__files_load_fast():
-    """A load takes no longer than T5's, by process time, with a factor of three for the machine."""
-    sizes = file_sizes()
-
-    def seconds(name):
-        path, taken = data_folder() / entry(name)["graphs"]["train"]["file"], []
-        for _ in range(3):
-            begin = time.process_time()
-            Graph.load(path)
-            taken.append(time.process_time() - begin)
-        return min(taken)
-
-    largest = max(MODERN, key=lambda name: sizes[name])
-    bytes_ratio = sizes[largest] / sizes["t5-11b"]
-    assert seconds(largest) < 3 * max(bytes_ratio, 1) * seconds("t5-11b")
 
 
 @pytest.mark.parametrize("name", SIZED)
@@ -158,28 +122,6 @@ def test_models__exact_plans(name):
     report = judge(answer.plan, pipeline)
     assert answer.status == "optimal"
     assert report.legal
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        x
-        if x in ("llama3-8b-scanned", "vit-h14-scanned")
-        else pytest.param(x, marks=pytest.mark.slow)
-        for x in MODERN
-        if x.endswith("-scanned")
-    ],
-)
-def test_models__scanned_and_unrolled_files_have_one_chain(name):
-    other = name.removesuffix("-scanned")
-    ours, theirs = load_profile(name, "C"), load_profile(other, "C")
-    assert len(ours) == len(theirs)
-    np.testing.assert_allclose(np.sort(ours.forward), np.sort(theirs.forward), rtol=1e-6)
-    np.testing.assert_array_equal(
-        ours.parameter_bytes[ours.parameter_bytes > 0],
-        theirs.parameter_bytes[theirs.parameter_bytes > 0],
-    )
-    assert ours.cut_bytes.max() == theirs.cut_bytes.max()
 
 
 def test_models__a_tied_table_is_held_where_it_is_read_twice():
