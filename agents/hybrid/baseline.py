@@ -77,7 +77,6 @@ def random_plan(
 
 
 def _answer(space: UniformSpace, k: int, method: str, begin: float) -> Answer:
-    """Return one of the plans as an answer that proves nothing."""
     return Answer(
         problem=space.problem,
         plan=space.plan(k),

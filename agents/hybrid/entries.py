@@ -173,7 +173,6 @@ def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
 
 
 def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProblem:
-    """Make a problem without reference."""
     settings = {
         "tier": tier,
         "servers": hybrid.cluster.servers,

@@ -77,6 +77,7 @@ def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> 
     weight = np.array([ranking.goal.weight(count) for count in devices.tolist()])[of]
     values = space.length * weight
     for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
+        # The closed form is a lower bound of the simulation: nothing behind can be shorter.
         if values[k] >= ranking.value or time.process_time() > deadline:
             return
         if np.isfinite(values[k]):
@@ -235,6 +236,7 @@ def _deepened(
     def bounds() -> list[float]:
         return [others, *(search.bound * weight[id(search)] for search in searches)]
 
+    # A tight target prunes most labels; what it rules out raises the bound of the next round.
     least = min(bounds())
     for share in _SHARES:
         finished = True
@@ -473,7 +475,6 @@ def _weight(goal: Objective, answer: Answer) -> float:
 
 
 def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
-    """Return the error for a problem without a plan that fits."""
     for uneven in (limits.uneven, True):
         try:
             space = UniformSpace.build(problem, replace(limits, uneven=uneven))

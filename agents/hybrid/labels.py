@@ -342,6 +342,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         group = int(tables.configs.group[config])
         device = (labels.device[rows] - group)[:, None]
         number = tables.classes[np.maximum(first, 0), end]
+        # Not infinite: with one micro-batch the core adds 0 times what stages behind take.
         seconds = np.where(usable[number], costs.seconds[config, number], _NEVER)
         seconds = seconds + self._waits(k, labels, rows, end)
         update = np.maximum(labels.update[rows][:, None], costs.update[config, number])
@@ -349,6 +350,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         tail = prepend_tail(
             labels.tail[rows][:, None], costs.hiding[config, number], costs.exposed[config, number]
         )
+        # Fact 4: dealt out evenly, the layers in front take W/e on each of the e devices in front.
         front_seconds = tables.device_seconds[np.maximum(first, 0)] / device
         legal = (first >= lowest) & usable[number]
         legal &= self._least(core, tail, update, front_seconds) < self.upper

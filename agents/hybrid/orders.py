@@ -279,7 +279,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
     model, m = tables.problem.model, tables.setting.micro_batches
     n, rows = len(model), np.arange(batch)
     core = np.full((batch, n + 1), NEVER)
-    core[:, n] = 0.0
+    core[:, n] = 0.0  # suffixes of no layers
     begin = np.arange(n + 1)
     sizes = tables.sizes
     end = np.minimum(begin[:, None] + sizes, n)
@@ -480,6 +480,7 @@ class Orders:
             deadline: ``time.perf_counter()`` behind which the first plan that fits will do.
         """
         tried = np.array(list(orders))
+        # Tables of short runs are small: far plans are looked at only if there are no others.
         for factor in (_FAR, np.inf):
             for bounded in self.settings:
                 if self.best is not None and time.perf_counter() > deadline:

@@ -194,7 +194,6 @@ class Climber:
         return bool(np.isfinite(value).any())
 
     def _keep(self, start: int) -> None:
-        """Keep the plan of a start if it is its best."""
         if self.value[start] < self.best_value[start] * (1 - SLACK):
             parts = [self.best.take(np.array([k])) for k in range(len(self.value))]
             parts[start] = self.plans.take(np.array([start]))

@@ -181,7 +181,6 @@ class ServerLabels(LabelSearch[_Labels]):
         return labels.code * (len(self.tables.problem.model) + 1) + labels.layer
 
     def _stage(self, k: int, kind: int, rows: np.ndarray, labels: _Labels) -> list[_Labels]:
-        """Put stages on a server of one type in front of some labels."""
         tables, model, m = self.tables, self.tables.problem.model, self.m
         costs = tables.costs(LAST if k == 1 else INNER, k)
         code = labels.code[rows] + self.strides[kind]
@@ -230,7 +229,6 @@ class ServerLabels(LabelSearch[_Labels]):
         ]  # fmt: skip
 
     def _complete(self, k: int, labels: _Labels) -> None:
-        """Put the first stage in front of all labels; keep the best plan."""
         tables, m = self.tables, self.m
         costs = tables.costs(FIRST, k)
         number = tables.number[0, labels.layer]

@@ -210,7 +210,6 @@ class StageTables:
         self._working_full = held.working[:, :, full][:, :, self._chain]
 
     def _ask(self, runs: np.ndarray) -> None:
-        """Judge the (K, Q) layers of classes."""
         step, held = self._judged(runs, 0 * runs, 0 * runs)
         self.tied = step.tied[:, 0]
         self._busy, self._hiding = step.busy - step.gathers, step.hiding
@@ -233,7 +232,6 @@ class StageTables:
         return beaten
 
     def _drop(self, which: np.ndarray) -> None:
-        """Leave out configurations."""
         stay = ~which
         self.configs = Configurations(*(column[stay] for column in self.configs))
         self.tied = self.tied[stay]
@@ -387,6 +385,7 @@ class StageTables:
             open_ = open_ & ~fits
         config, number = np.nonzero(open_)
         size = self.size[number]
+        # Block by block, as every number of fully recomputed layers of each stage is a row.
         for begin in range(0, len(config), _BLOCK):
             block = slice(begin, begin + _BLOCK)
             self._try(

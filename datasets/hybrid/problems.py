@@ -344,7 +344,6 @@ def _cluster(servers: int, device: str) -> Cluster:
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    """Return a number whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
@@ -477,7 +476,6 @@ def _row(kind: str, seed: int) -> Mapping[str, np.ndarray]:
 
 
 def _problem(kind: str, name: str, row: Mapping[str, np.ndarray]) -> Hybrid:
-    """Return the problem of a pool's row."""
     device = DEVICES[int(row["device"])]
     cluster = _cluster(int(row["servers"]), device)
     if kind in TIERS:
@@ -530,7 +528,6 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 def _json(problem: Hybrid) -> dict[str, Any]:
-    """Return a problem as an object of JSON types."""
     assert problem.model.shape is not None
     return {
         "shape": problem.model.shape.to_json(),

@@ -280,7 +280,6 @@ def moved(stack: Stack, name: str, side: int) -> Stack:
 
 
 def _told(stack: Stack, other: Stack, name: str, side: int, device: str) -> str:
-    """What differs on a device, in words."""
     if name in ("matmul_share", "link_share"):
         return f"{WORDS[name]} {FACTORS[name][side] - 1:+.0%}".replace("%", " %")
     scale, unit = (1e6, " us") if name == "launch" else (1, "")

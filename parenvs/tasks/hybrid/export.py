@@ -148,7 +148,6 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
 
 
 def _shared(model: HybridModel, plan: HybridPlan) -> tuple[str, ...]:
-    """The trainable weights that layers of several stages read."""
     if model.chain is None:
         return ()
     last = len(plan.stages) - 1
@@ -257,7 +256,6 @@ def _model_classes(
 
 
 def _check_classes(classes: DimensionClasses, chosen: np.ndarray, refusal: str) -> None:
-    """Raise an error if classes cannot be split, alone or together."""
     words = Explainer(classes)
     for label in np.flatnonzero(chosen & classes.blocked).tolist():
         raise InfeasibleError(f"{refusal}: {words.blocked(label)}")
@@ -283,7 +281,6 @@ def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
 
 
 def _notes(plan: HybridPlan, micro_batches: int, eager: bool) -> tuple[str, ...]:
-    """What a hybrid plan says beyond the layout of inputs and outputs."""
     stage = plan.stages[0]
     notes = []
     if micro_batches > 1 and not eager:

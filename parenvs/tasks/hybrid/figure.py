@@ -379,7 +379,6 @@ def _draw_memory(page: Page, top: float, height: float, report: HybridReport) ->
 
 
 def _draw_seconds(page: Page, top: float, report: HybridReport) -> None:
-    """Draw one bar in proportion to the parts of a step, each named once below it."""
     from matplotlib.patches import Patch
 
     axes = page.axes(_LEFT, top, WIDTH - _LEFT - _RIGHT, 0.34)
@@ -403,7 +402,6 @@ def _draw_seconds(page: Page, top: float, report: HybridReport) -> None:
 
 
 def _caption(axes: Axes, words: str) -> None:
-    """Write a line above the axes."""
     axes.annotate(
         words, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", size=9,
         color=QUIET, annotation_clip=False,
@@ -504,7 +502,6 @@ def draw_plans(
 
 
 def _lines(name: str) -> str:
-    """The name of a plan in lines that end behind commas."""
     whole = name.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
     return textwrap.fill(whole, _LETTERS)
 

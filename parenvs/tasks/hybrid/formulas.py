@@ -294,6 +294,7 @@ def step(
     again = _again(kinds, machine, stages.full, stages.selective)
     if np.any(stages.offload):
         of_stage, first = _moved(model, machine, stages, (of_stage, first), again)
+    # Recomputation and waits of a stage are spread over its layers: a chunk has its share of them.
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
     ends = _ends(model, machine, stages, split, speed)
     forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
@@ -313,19 +314,23 @@ def step(
     busy = forward + backward + again + exchange + sends
     gathers, gather_start = _gathers(model, machine, stages, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
+    # A micro-batch reaches stage s when it has passed the first chunks of all stages in front.
     before = running_sums(chunk) - chunk
     hiding = backward + again + of_stage.backward_exchange
     sums, exposed = reduction(held, machine, stages, hiding)
     if stages.pieces is None:
         core = core_of(*_resources(before + busy, busy, chunk, links, stages), stages.micro_batches)
+        # The last backward pass goes on in the stages in front: it hides the sums of those behind.
         ahead = running_sums(hiding) - hiding
         ahead[1:] += running_sums(links) / 2  # gradients' way to the stages in front
         tail = tail_of(exposed, ahead)
     else:
         table = passes(model, cluster, machine, stages, held)
         core, left = schedules.core(stages.schedule, *table, stages.rounds)
+        # Gathers are no passes of the schedule: the worst stage waits for them in each round.
         core = core + stages.rounds * gathers.max(axis=0)
         tail = np.maximum((exposed - left).max(axis=0), 0.0)
+    # Nothing runs beside the gather of the first layer.
     core = core + gather_start.max(axis=0)
     tied = _tied(model, machine, stages)
     update = _update(held, machine, stages)
@@ -569,6 +574,7 @@ def _states(
     if np.any(shared[0]):
         largest = _largest_layer(model, stages)
         weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
+    # Half precision: fp32 master weight and two moments; full precision needs no master copy.
     moments = 12.0 if machine.precision in HALF else 8.0
     each = np.maximum(stages.gradient_bytes, stack.gradient_least)
     gradients = each * sums[1]
@@ -724,6 +730,7 @@ def _seconds_per_element(
     single = np.maximum(last, stages.behind(last)) == np.minimum(server, stages.behind(server))
     scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
     ranks = _wide(replicas * np.where(scattered, stages.tp, 1), shape)
+    # With unequal ranks the side with fewer of them passes the larger shares.
     fewest = np.minimum(ranks, stages.behind(ranks))
     hop = _wide(links.hop(single), shape)
     seconds = (links.send(machine.width, single, fewest) - hop) / fewest
@@ -862,6 +869,7 @@ def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Fi
         backward: seconds of the backward pass of a micro-batch.
         overlap: whether gradients are summed during it.
     """
+    # The gradients of the first layer are made last, so its share can hide beside nothing.
     hidden = np.maximum(total / np.maximum(layers, 1), total - backward)
     return np.where(overlap, hidden, total)
 
@@ -871,6 +879,7 @@ def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     alone = stages.pieces is not None and set(stages.fronts) & set(stages.backs)
     if alone or not np.any(model.tied_parameters) or not np.any(stages.several):
         return np.zeros(np.shape(stages.tp)[1:])
+    # Where tp differs, the end with fewer ranks has the larger parts, and takes longer.
     ranks = np.minimum(stages.tp[0], stages.tp[stages.last])
     size = stages.gradient_bytes * model.tied_parameters / ranks
     seconds = machine.links.all_reduce(size, 2, machine.links.devices_per_server)
@@ -878,7 +887,6 @@ def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
 
 
 def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages) -> np.ndarray:
-    """(S, ...) seconds of the optimiser."""
     dense, experts = held
     stack = machine.stack
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full

@@ -123,7 +123,6 @@ class Splitting:
         return found
 
     def _labels(self, tensor: int) -> list[int]:
-        """Classes of a tensor's dimensions larger than 1."""
         start, end = self.program.graph.dim_offset[tensor : tensor + 2].tolist()
         wide = self.program.graph.dims[start:end] > 1
         return self.classes.label[start:end][wide].tolist()
@@ -619,14 +618,12 @@ class Work:
         return tuple(found)
 
     def _summed(self, tp: int) -> dict[int, tuple[int, ...]]:
-        """See ``Splitting.summed``."""
         key = ("summed", tp)
         if key not in self._known:
             self._known[key] = self.splitting.summed(tp)
         return self._known[key]
 
     def _makes_gradient(self, origins: tuple[int, ...]) -> bool:
-        """Whether what instructions make is the gradient of a weight."""
         made = [t for i in origins for t in self.program.flow.results[i]]
         return bool(self.program.is_gradient[made].any())
 

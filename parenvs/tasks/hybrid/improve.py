@@ -148,7 +148,6 @@ def family_of_name(name: str) -> str:
 
 
 def _names(place: str) -> list[str]:
-    """Return the names of a set's problems, or of a bank's."""
     if place in BANKS:
         return [f"{place}/{number}" for number in range(BANKS[place])]
     return [problem.instance for problem in problem_sets()[place]]
@@ -497,7 +496,6 @@ class HybridImprovement(RowGame):
                 left = left[several:]
 
     def _of(self, table: Table, rows: np.ndarray, plans: Plans) -> Plans:
-        """Return plans of rows as a table takes them."""
         servers = plans.servers[: table.speeds.shape[1]]
         return plans._replace(rows=self.at[rows], servers=servers).trimmed()
 
@@ -578,7 +576,6 @@ class HybridImprovement(RowGame):
         return looked, Timed(lambda: [table.judge(plans) for table, plans in found], count)
 
     def _contexts(self, rows: np.ndarray) -> np.ndarray:
-        """Return the contexts of episodes, (C, k)."""
         plans = self.plans.take(rows)
         used, count, chunks = plans.used, plans.count, plans.chunks
         layers, batch, devices = self.size[:, rows]

@@ -157,7 +157,6 @@ class _Product(NamedTuple):
 
 
 def _weight_gradient(machine: Machine, product: _Product) -> Figure:
-    """Seconds of the product that makes the gradients of a product's weights."""
     _, m, n, k, times, batch = product
     return times * matmul_seconds(machine, k, n, m, batch)
 
@@ -330,7 +329,6 @@ class TransformerBlock(Layer):
         return forward, backward
 
     def _dispatch(self, machine: Machine, split: Split) -> Figure:
-        """Seconds in which tokens pass to their experts, or back."""
         shape, stack, links = self.shape, machine.stack, machine.links
         once = machine.width * self._tokens(split) * shape.hidden * shape.capacity / split.shared
         if not stack.two_levels:

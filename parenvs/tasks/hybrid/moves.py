@@ -316,19 +316,16 @@ def _scaled(name: str) -> Callable[..., None]:
 
 
 def _shared(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    """Sequence parallelism on or off."""
     work.plans.shared[which] = 1 - work.plans.shared[which]
 
 
 def _expert(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    """Experts dealt out among one replica (``value`` 0), or as many as can be (infinite)."""
     plans = work.plans
     most = work.table.experts[plans.rows[which]]
     plans.expert[which] = np.where(value == 0, 1, most)
 
 
 def _zero(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    """The ZeRO level of every stage."""
     used = work.plans.stage < work.plans.count[which]
     work.plans.zero[:, which] = np.where(used, value.astype(np.int64), 0)
 
@@ -341,7 +338,6 @@ def _recompute(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.nd
 
 
 def _shard(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    """States shared by the replicas of a server, or by all."""
     plans = work.plans
     near = work.table.inside // plans.tp[:, which].max(axis=0)
     plans.shard[which] = np.where(plans.shard[which] > 0, 0, np.where(near > 1, near, 0))
@@ -362,7 +358,6 @@ def _stage_tp(
 def _stage_zero(
     work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
 ) -> None:
-    """ZeRO 1 or none on a stage."""
     plans = work.plans
     plans.zero[stage, which] = (plans.zero[stage, which] == 0).astype(np.int64)
 
@@ -476,6 +471,7 @@ def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> P
         moves: (N,) numbers in ``CATALOGUE``.
     """
     stages, pieces = len(plans.devices), len(plans.ends)
+    # Most moves need one more stage or piece at most; room for twice as many is slow to fill.
     grow = _GROWS[moves].any()
     wide = plans.padded(*(int(room_of(x)) if grow else x + 1 for x in (pieces, stages)))
     work = _Work(table, wide, order)

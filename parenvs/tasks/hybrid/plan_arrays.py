@@ -472,7 +472,6 @@ class Table:
         mine[:kinds], mine[-2:] = prepared.figures[:-2], prepared.figures[-2:]
 
     def _reserve(self, prepared: Prepared, n: int, servers: int) -> None:
-        """Make room for a problem that is larger than those before."""
         kinds = len(prepared.problem.model.kinds)
         wide = self.kinds_before.shape
         if n + 1 > wide[1] or kinds > wide[2]:
@@ -543,7 +542,6 @@ class Table:
         return Judged(length, fullness, busy, held)
 
     def _parts(self, plans: Plans, seconds: bool) -> Iterator[Judged]:
-        """Judge plans a cache at a time."""
         for begin in range(0, max(len(plans.count), 1), JUDGED):
             part = plans.take(np.arange(begin, min(begin + JUDGED, len(plans.count)))).trimmed()
             stages = self.stages(part)
@@ -575,6 +573,7 @@ class Table:
         ):
             own = self.place(name, rows, values)
             at = at * self.sizes[axis, rows] + np.maximum(own, 0)
+        # Illegal splits have place -1: any row will do, as what they cost is never read.
         at = (np.maximum(at, 0) * 2 + plans.shared) + rows * self._room
         return self._figures.take(at, axis=2)
 
@@ -822,6 +821,7 @@ class Uniforms:
     def __init__(self, problem: Hybrid) -> None:
         self._space, good = space_of(problem)
         numbers = np.flatnonzero(good)
+        # One fixed order: the first completions of a choice are a fair sample on every machine.
         numbers = np.random.default_rng(0).permutation(numbers)
         chosen, codes = choices_of(self._space.plans, numbers), []
         self.shown: list[np.ndarray] = []

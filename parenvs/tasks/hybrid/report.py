@@ -162,7 +162,6 @@ def _ranges(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
 
 
 def _schedule(plan: HybridPlan) -> Iterator[str]:
-    """Chunks, and the order of passes."""
     count = len(plan.stages)
     is_interleaved = plan.schedule == SCHEDULES[1]
     if plan.schedule in schedules.SPLIT:
@@ -192,7 +191,6 @@ def _schedule(plan: HybridPlan) -> Iterator[str]:
 
 
 def _parts(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
-    """Backward passes that can be split in two."""
     if plan.schedule in schedules.SPLIT and model.shape is None:
         yield (
             f"schedule: {plan.schedule} splits backward passes, and {model.name} has no shape that "
@@ -201,7 +199,6 @@ def _parts(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
 
 
 def _split(plan: HybridPlan) -> Iterator[str]:
-    """What schedules with split backward passes need."""
     name, count = plan.schedule, len(plan.stages)
     if plan.chunks != schedules.CHUNKS[name]:
         yield f"chunks: schedule {name} has {schedules.CHUNKS[name]}, not {plan.chunks}"
@@ -267,7 +264,6 @@ def _torn(first: int, stage: HybridStage, inside: int) -> int | None:
 
 
 def _samples(plan: HybridPlan) -> Iterator[str]:
-    """Samples of a micro-batch, of a replica, of a step."""
     samples = _samples_of(plan)
     if not samples:
         return  # no replica at all: its devices are the reason
@@ -293,7 +289,6 @@ def _samples_of(plan: HybridPlan) -> int:
 
 
 def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
-    """What of the model each rank gets."""
     widest = max(stage.tp for stage in plan.stages)
     for tp in sorted({stage.tp for stage in plan.stages} - {1}):
         if reason := model.reasons_against_tp(tp):
@@ -325,7 +320,6 @@ def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
 
 
 def _shard(plan: HybridPlan) -> Iterator[str]:
-    """Replicas among which ZeRO shares states."""
     if not plan.shard:
         return
     if plan.shard == 1 or not any(stage.zero for stage in plan.stages):
@@ -340,7 +334,6 @@ def _shard(plan: HybridPlan) -> Iterator[str]:
 
 
 def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
-    """Experts, and the replicas among which they are dealt out."""
     if experts % plan.expert:
         yield f"expert: {plan.expert} does not divide the model's {_count(experts, 'expert')}"
     for number, stage in enumerate(plan.stages):
@@ -364,7 +357,6 @@ def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
 
 
 def _recompute(plan: HybridPlan) -> Iterator[str]:
-    """As many modes as layers."""
     for number, stage in enumerate(plan.stages):
         again = stage.recompute
         is_list = bool(again) and not isinstance(again, dict)
@@ -377,7 +369,6 @@ def _recompute(plan: HybridPlan) -> Iterator[str]:
 
 
 def _offload(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
-    """Activations that wait in the memory of the server."""
     if not plan.offload:
         return
     if not cluster.device.host_bw:
@@ -390,7 +381,6 @@ def _offload(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
 
 
 def _count(number: int, noun: str) -> str:
-    """Return a number with its noun, ``1 chunk`` or ``2 chunks``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -570,7 +560,6 @@ class HybridReport(TimedReport):
 
     @property
     def _rounds(self) -> int:
-        """How often a stage does all of its chunks."""
         return 0 if self.arrays is None else round(float(self.arrays.rounds))
 
     @cached_property

@@ -281,7 +281,6 @@ class _Waves(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
-    """Sort the operations of a step into waves."""
     chunks = CHUNKS[schedule]
     neighbours: dict[Place, tuple[Place | None, Place | None]] = {}
     for chain in chains(schedule, stages, chunks):
@@ -357,6 +356,7 @@ def core(
     table = passes.reshape(3, stages, chunks, -1)
     links = np.concatenate([transfers.reshape(stages * chunks, -1), np.zeros((1, table.shape[-1]))])
     seconds, left = np.empty(table.shape[-1]), np.empty((stages, table.shape[-1]))
+    # Beyond the steady rounds each one repeats the one before: its busiest work is added instead.
     capped = np.minimum(columns, steady(stages, int(columns.max(initial=1))))
     for count in np.unique(capped):
         every, own = _waves(schedule, stages, int(count)), np.flatnonzero(capped == count)
@@ -523,6 +523,7 @@ def simulate(
     while events:
         now, stage, members = heapq.heappop(events)
         is_busy[stage] = False
+        # The passes of an operation end together, and set free what waits for them.
         for kind, number, m in members:
             following = behind[number] if kind == FORWARD else ahead[number]
             if kind == FORWARD and following < 0:

@@ -230,7 +230,6 @@ class TransformerShape:
         return 2 if self.bias and self.norm_bias else 1
 
     def _summed(self, of_block: Callable[[TransformerShape], float]) -> float:
-        """Sum a figure over all blocks."""
         kind_of = self.kind_of
         return sum(kind_of.count(i) * of_block(kind) for i, kind in enumerate(self.kinds))
 

@@ -364,6 +364,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     heads, tails = zip(*rows, strict=True)
     counts = [len(others) for others in tails]
     columns = [np.repeat(np.array(column), counts) for column in zip(*heads, strict=True)]
+    # Micro-batches and chunks of one mesh share their list, which becomes arrays once.
     apart = {id(others): others for others in tails}  # of a mesh the same list
     made = {key: [np.array(x) for x in zip(*own, strict=True)] for key, own in apart.items()}
     parts = zip(*(made[id(others)] for others in tails), strict=True)

@@ -211,7 +211,6 @@ class Stack:
     def _share(
         self, shares: tuple[tuple[str, float], ...], what: str, device: str, precision: str
     ) -> float:
-        """Return the share for a device and precision, or that of others."""
         by_key = dict(shares)
         for key in (f"{device} {precision}", device, f"other {precision}", "other"):
             if key in by_key:

@@ -52,12 +52,10 @@ class HybridOptions(GraphOptions):
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Return the texts of a list with commas."""
     return tuple(each.strip() for each in text.split(","))
 
 
 def _levels(text: str) -> tuple[int, ...]:
-    """Return the ZeRO levels of a list with commas."""
     levels = _words(text)
     if not set(levels) <= {"0", "1", "2", "3"}:
         raise ParenvsError(f"--zero must be some of 0,1,2,3, not {text!r}")

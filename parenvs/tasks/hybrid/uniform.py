@@ -162,6 +162,7 @@ class Uniform:
         """Yield the plans of as many stages and one schedule: which, their chain, their stages."""
         _, order = np.unique(self.schedule, return_inverse=True)
         kinds = order * (self.pp.max(initial=0) + 1) + self.pp
+        # Layers are asked once for each different split: thousands of plans have a few hundred.
         split, alike = self._splits()
 
         for kind in np.unique(kinds):

@@ -271,7 +271,6 @@ def _table(report: HybridReport, colour: bool) -> list[str]:
 
 
 def _gigabytes(count: float) -> str:
-    """Bytes as a number of GB with three digits, a dot for none."""
     return f"{count / 1e9:.3g}" if count >= 5e5 else "·"
 
 
@@ -323,7 +322,6 @@ def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
 
 
 def _named(parts: tuple[Part, ...], names: dict[str, str]) -> list[Part]:
-    """Parts by their names; those that neither plan has are left out."""
     return [Part(names[part.name], part.a, part.b) for part in parts if part.a or part.b]
 
 
