@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -244,9 +243,8 @@ class Prefixes:
         return PrefixBounds(*best)
 
 
-@dataclass
-class Columns:
-    """Columns of a table of states (k, p, e) of one k: a row for each state that may be searched.
+class Columns(NamedTuple):
+    """States (k, p, e) of one k that may be part of a shorter plan, (states,) each.
 
     "In front" means the s stages before the transfer at p, and the transfers between them.
 
@@ -254,7 +252,7 @@ class Columns:
         pivot: p.
         device: e.
         seconds: prefix sum of seconds at p.
-        before: least seconds in front; after ``tighten``, with the tail that they bring.
+        before: least seconds in front; after ``tightened``, with the tail that they bring.
         before_forward: least forward seconds in front.
         before_backward: least backward seconds in front.
         reduce: least seconds of tail that the stages in front bring: the all-reduce of a single
@@ -279,20 +277,19 @@ class Columns:
     sum_limit: np.ndarray
 
     def take(self, rows: np.ndarray) -> Columns:
-        """The states where ``rows``, bool, is true."""
-        return Columns(*(getattr(self, column.name)[rows] for column in fields(self)))
+        """Return the states where ``rows``, bool, is true."""
+        return Columns(*(values[rows] for values in self))
 
-    def tighten(self, before: np.ndarray, forward: np.ndarray, budget: float) -> None:
-        """Put in better bounds of the seconds (with tail) and the forward seconds in front."""
-        self.before = np.maximum(self.before, before)
-        self.before_forward = np.maximum(self.before_forward, forward)
-        self.core_limit = budget - self.before - self.reduce
-        self.sum_limit = budget - self.before_forward
-
-    @property
-    def least_transfer(self) -> np.ndarray:
-        """Least seconds of the transfers at p."""
-        return np.minimum(self.fast, self.slow)
+    def tightened(self, before: np.ndarray, forward: np.ndarray, budget: float) -> Columns:
+        """Return them with better bounds of seconds (with tail) and forward seconds in front."""
+        before = np.maximum(self.before, before)
+        forward = np.maximum(self.before_forward, forward)
+        return self._replace(
+            before=before,
+            before_forward=forward,
+            core_limit=budget - before - self.reduce,
+            sum_limit=budget - forward,
+        )
 
 
 class Bounds:
@@ -345,13 +342,13 @@ class Bounds:
         columns = self._within_limits(k, columns)
         if s > 1 and self.prefixes is not None and columns.pivot.size:
             length, seconds, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
-            columns.tighten(seconds, forward, budget)
-            columns = self._within_limits(k, columns.take(length <= budget))
+            columns = columns.tightened(seconds, forward, budget).take(length <= budget)
+            columns = self._within_limits(k, columns)
         return columns
 
     def _within_limits(self, k: int, columns: Columns) -> Columns:
         """The states whose transfer, and whose suffix's work by fact 2, keep the core limit."""
-        m, transfer = self.pipeline.micro_batches, columns.least_transfer
+        m, transfer = self.pipeline.micro_batches, np.minimum(columns.fast, columns.slow)
         room = self.pipeline.cluster.devices - columns.device - k + self._capacity[k]
         work = self.pipeline.seconds_sum[-1] - columns.seconds
         work_limit = (columns.core_limit - transfer) * room

@@ -106,21 +106,6 @@ class Machine(NamedTuple):
     keeps: bool
 
 
-class States(NamedTuple):
-    """States that may be part of a plan: see ``Columns``, whose fields these are, (s,) each."""
-
-    pivot: np.ndarray
-    device: np.ndarray
-    before: np.ndarray
-    before_forward: np.ndarray
-    hidden: np.ndarray
-    reduce: np.ndarray
-    fast: np.ndarray
-    slow: np.ndarray
-    core_limit: np.ndarray
-    sum_limit: np.ndarray
-
-
 class Labels(NamedTuple):
     """One layer of labels, sorted by (same, device, pivot, core).
 
@@ -240,7 +225,7 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
     for i in range(first, end):
         p, e = states.pivot[i], states.device[i]
         core_limit, sum_limit = states.core_limit[i] - saved, states.sum_limit[i] - saved
-        fast, slow, hidden = states.fast[i], states.slow[i], states.hidden[i]
+        fast, slow, hidden = states.fast[i], states.slow[i], states.before_backward[i]
         sizes[:] = 0
         for d in range(e + 1, devices + 1):
             group = d - e
@@ -408,8 +393,8 @@ class LabelSearch:
         least = np.inf
         flight = int(formulas.in_flight(np.array(k), self.pipeline.micro_batches))
         chunk = max(_PAIRS // max(len(labels.core), 1), 1)
-        for columns in self._states(k):
-            states, upper = _states_of(columns), self.upper
+        for states in self._states(k):
+            upper = self.upper
             for first in range(0, len(states.pivot), chunk):
                 if time.perf_counter() > self.deadline:
                     raise OutOfTimeError
@@ -470,7 +455,7 @@ class LabelSearch:
                 )
                 pivots, firsts = [], []
 
-    def _keep(self, states: States, state: int, parent: int, length: float) -> None:
+    def _keep(self, states: Columns, state: int, parent: int, length: float) -> None:
         """Keep a completed plan if it is shorter than the best."""
         if length >= self.upper * (1.0 - SLACK):
             return
@@ -481,14 +466,6 @@ class LabelSearch:
             device_cuts.append(int(layer.device[parent]))
             parent = layer.parent[parent]
         self.best = np.array(cuts), np.array(device_cuts)
-
-
-def _states_of(columns: Columns) -> States:
-    return States(
-        columns.pivot, columns.device, columns.before, columns.before_forward,
-        columns.before_backward, columns.reduce, columns.fast, columns.slow, columns.core_limit,
-        columns.sum_limit,
-    )  # fmt: skip
 
 
 def _chain_of(pipeline: Pipeline) -> Chain:
@@ -529,7 +506,7 @@ def prepare() -> None:
     )
     machine = Machine(1, 1, np.zeros(1, dtype=np.bool_), one, 1.0, 1.0, 1.0, False)
     labels = Labels(np.zeros((2, 2), dtype=np.int64), nothing, nothing, number, number, nothing)
-    states = States(
-        nothing, nothing, number, number, number, number, number, number, number, number
+    states = Columns(
+        nothing, nothing, number, number, number, number, number, number, number, number, number
     )
     _extend(chain, machine, labels, states, 1, 0, 0, False, 0.0)
