@@ -300,7 +300,6 @@ class Bounds:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Prepare what does not depend on the state."""
         self.pipeline, self.stages = pipeline, pipeline.stages
         self.prefixes: Prefixes | None = None
         self._forward_share, self._backward_share = least_shares(pipeline)
@@ -418,7 +417,6 @@ class Relaxation:
     """The programmes of one problem, of two stages or more."""
 
     def __init__(self, pipeline: Pipeline, deadline: float = np.inf) -> None:
-        """Prepare what does not depend on limits; m blocks, both ends of the chain included."""
         self.pipeline, self.deadline, self._tests = pipeline, deadline, 0
         cluster, variables = pipeline.cluster, pipeline.variable_sum
         pivots = distinct_pivots(pipeline)

@@ -160,7 +160,6 @@ class Corridor:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Prepare sweeps of a problem."""
         prepare()
         self.pipeline, self.sweeps = pipeline, 0
         variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
@@ -594,7 +593,6 @@ class _Search:
         return found
 
     def _keep(self, plan: Cuts) -> float:
-        """Keep the plan if it is the shortest; returns its seconds."""
         length = self.corridor.length(plan)
         if length < self.upper:
             self.plan, self.upper = plan, length

@@ -246,7 +246,6 @@ def one_stage(pipeline: Pipeline) -> Answer:
 
 
 def _length(pipeline: Pipeline, plan: Cuts | None) -> float:
-    """Seconds of a step, infinite without a plan."""
     return np.inf if plan is None else float(pipeline.length(*plan))
 
 

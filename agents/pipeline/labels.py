@@ -169,7 +169,6 @@ def put(
 
 @compiled
 def _longer(values):
-    """Return the values in rows of twice the length."""
     grown = np.empty((len(values), 2 * values.shape[1]), dtype=values.dtype)
     grown[:, : values.shape[1]] = values
     return grown
@@ -456,7 +455,6 @@ class LabelSearch:
                 pivots, firsts = [], []
 
     def _keep(self, states: Columns, state: int, parent: int, length: float) -> None:
-        """Keep a completed plan if it is shorter than the best."""
         if length >= self.upper * (1.0 - SLACK):
             return
         self.upper = length

@@ -198,7 +198,6 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
 
 
 def _learned(request: PipelineRequest) -> Answer:
-    """Return the best plan of the network that ships."""
     problem = request.problem
     plan = cuts_of(learned("PipelinePlan-v1", problem, seed=request.seed, deadline=np.inf).plan)
     return Answer(
@@ -313,7 +312,6 @@ class Remarks:
 
 
 def _shapes(choice: Choice) -> Table:
-    """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
     table = empty(
         "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
     )

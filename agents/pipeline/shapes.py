@@ -322,14 +322,12 @@ class _Run:
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
     def _of_devices(self) -> dict[int, list[Trial]]:
-        """The trials of each number of devices."""
         trials: dict[int, list[Trial]] = {cluster.devices: [] for cluster in self.clusters}
         for trial in self.trials:
             trials[trial.devices].append(trial)
         return trials
 
     def _tried(self, devices: int, trials: list[Trial]) -> Tried:
-        """The shapes of one number of devices, in a line."""
         shortest = min(trials, key=lambda trial: trial.length, default=None)
         bound = min((min(trial.bound, trial.length) for trial in trials), default=np.inf)
         if shortest is None or shortest.plan is None:
@@ -368,11 +366,9 @@ class _Run:
 
     @property
     def _best_cluster(self) -> Cluster | None:
-        """The cluster of the best plan."""
         return None if self.best is None else self.best.cluster
 
     def _is_out(self, trial: Trial) -> bool:
-        """Whether the trial cannot hold a plan shorter than the best."""
         return trial.settled or trial.bound >= self.upper * (1 - SLACK)
 
     def _open(self) -> Iterator[Trial]:
@@ -387,7 +383,6 @@ class _Run:
                 self._keep(trial, plan)
 
     def _keep(self, trial: Trial, plan: Cuts) -> None:
-        """Put a plan into its trial, and the trial into ``best`` if it is the shortest."""
         length = float(trial.pipeline.length(*plan))
         if length < trial.length:
             trial.plan, trial.length = plan, length

@@ -169,7 +169,6 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def _attention(rng: np.random.Generator) -> np.ndarray:
-    """Return the operations of an attention block."""
     scores, mixing = log_uniform(rng, 0.5, 8.0), rng.uniform(0.1, 1.5)
     return np.array(
         [
@@ -185,7 +184,6 @@ def _attention(rng: np.random.Generator) -> np.ndarray:
 
 
 def _feed_forward(rng: np.random.Generator) -> np.ndarray:
-    """Return the operations of a feed-forward block."""
     width = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
     return np.array(
         [
@@ -215,12 +213,10 @@ def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarr
 
 
 def _plain_block() -> np.ndarray:
-    """Return convolution, bias and activation of VGG."""
     return np.array([[1.0, 1.0, 1.0], [0.01, 0.002, 1.0], [0.005, 0.0, 1.0]])
 
 
 def _residual_block(rng: np.random.Generator) -> np.ndarray:
-    """Return the operations of a bottleneck block of ResNet."""
     narrow = rng.uniform(0.25, 1.0)
     inner = [0.005, 0.0, 1.0 + narrow]
     return np.array(

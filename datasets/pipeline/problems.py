@@ -292,7 +292,6 @@ def generated_cluster(
 
 
 def _attempt(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
-    """Draw a problem, whether it fits the memory or not."""
     cluster, stages = _cluster_and_stages(rng, ranges)
     micro_batches = _log_integer(rng, *ranges.micro_batches)
     n = _log_integer(rng, *ranges.pivots)
@@ -360,7 +359,6 @@ def _ratios(rng: np.random.Generator, ranges: Ranges, micro_batches: int, stages
 
 
 def _median_cut(cut_bytes: np.ndarray) -> float:
-    """Return the median of the cuts inside the chain that any bytes cross."""
     inner = cut_bytes[:-1]
     return float(np.median(inner[inner > 0]))
 
@@ -474,7 +472,6 @@ def bank(tier: str) -> Bank:
 
 
 def _row(tier: str, number: int) -> Mapping[str, np.ndarray]:
-    """Return what a bank keeps of a problem."""
     pipeline = numbered(number, tier).pipeline
     cuts, devices = PipelineTask().start(pipeline)
     return {
@@ -627,13 +624,11 @@ def make_set(name: str, seed: int) -> list[DrawnProblem]:
 
 @lru_cache(maxsize=len(SETS))
 def _by_name(set_name: str) -> dict[str, DrawnProblem]:
-    """Return the problems of a set by their names."""
     return {problem.name: problem for problem in load_set(set_name)}
 
 
 @lru_cache(maxsize=len(SETS))
 def _shipped(name: str) -> tuple[DrawnProblem, ...]:
-    """Read a shipped set once."""
     return tuple(_read(data_folder() / f"{name}.npz"))
 
 
@@ -722,8 +717,6 @@ def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
 
 
 def _equal(one: DrawnProblem, other: DrawnProblem) -> bool:
-    """Return whether two problems differ in nothing but their names."""
-
     def identity(problem: DrawnProblem) -> tuple[Any, ...]:
         pipeline = problem.pipeline
         settings = (pipeline.micro_batches, pipeline.copies, pipeline.recompute, pipeline.sync)

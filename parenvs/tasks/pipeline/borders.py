@@ -461,7 +461,6 @@ def _of_chain(
 def _of_graph(
     plan: PipelinePlan, graph: Graph | None
 ) -> tuple[tuple[str, ...], Sequence[int], PipelinePlan, list[str]]:
-    """The same of a graph, of the plan with its cuts at the nearest borders."""
     source = load_graph(plan.instance, "forward") if graph is None else graph
     written = forward_part(unrolled(source))
     pivots = written.pivots()

@@ -91,7 +91,6 @@ class CutKernel:
     """
 
     def __init__(self, space: CutSpace, most_bytes: int = MOST_BYTES) -> None:
-        """Build the tables; ``kernel_of`` finds those that exist."""
         self._most_bytes = most_bytes
         pipeline, cluster = space.pipeline, space.pipeline.cluster
         count, windows = len(space.pivots), space.windows()
@@ -568,7 +567,6 @@ class PipelineCut(Rowed):
         rows: str | None = None,
         problem: Pipeline | None = None,
     ) -> None:
-        """Load the instance and find its candidates; see the class for the arguments."""
         super().__init__(count)
         if problem is None:
             problem = load_problem(
@@ -812,7 +810,6 @@ class PipelineCut(Rowed):
         return np.zeros(len(actions))
 
     def _features(self, rows: Rows) -> np.ndarray:
-        """Return ``features`` of episodes ``rows``, a fresh array or a view."""
         kernel, step, size = self.kernel, self._common, self.action_space.n
         if rows is EVERY and kernel is not None and step is not None:
             if step == 0:

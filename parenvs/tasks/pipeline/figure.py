@@ -153,7 +153,6 @@ def _numbers(
 
 
 def _label(axes: Axes, words: str, y: float, tall: float, colour: str) -> None:
-    """Write the name of a row into the left margin; nothing where the row is tiny."""
     font = min(9.0, tall * 72 * 0.75)
     if font >= 4.5:
         axes.annotate(
@@ -172,7 +171,6 @@ def _label(axes: Axes, words: str, y: float, tall: float, colour: str) -> None:
 
 
 def _lengths(axes: Axes, report: Report, scale: float) -> None:
-    """Draw dashed lines at both lengths, with their names above, turned away from each other."""
     both = [
         ("L", report.length_seconds, (0, (5, 2))),
         ("simulated", report.simulated_seconds, (0, (1.5, 1.5))),
@@ -243,7 +241,6 @@ def draw(viewable: Report | Pipeline) -> Figure:
 
 
 def _draw_problem(page: Page, top: float, pipeline: Pipeline) -> None:
-    """Draw the chain and its parameters, with the names of some pivots."""
     width = WIDTH - LEFT - RIGHT
     share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
     ticks = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
@@ -256,7 +253,6 @@ def _draw_problem(page: Page, top: float, pipeline: Pipeline) -> None:
 
 
 def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> None:
-    """Draw the chain with its stages, memory, and the schedule below."""
     stages, width = report.stages, WIDTH - LEFT - RIGHT - (_MEMORY + 0.45)
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
     cuts = [stage.end for stage in stages[:-1]]
@@ -345,7 +341,6 @@ def _draw_chain(
     stages: tuple[Stage, ...],
     marks: list[float],
 ) -> None:
-    """Draw the bytes that a cut after each pivot would send, over the share of compute seconds."""
     from matplotlib.ticker import FuncFormatter
 
     axes = page.axes(LEFT, top, width, height)
@@ -457,7 +452,6 @@ def _draw_parameters(
 
 
 def _draw_memory(page: Page, top: float, height: float, report: Report) -> None:
-    """Draw the bytes on each device of every stage, and the limit."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     stages, limit = report.stages, report.memory_limit_bytes

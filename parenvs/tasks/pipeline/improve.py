@@ -250,7 +250,6 @@ class Boards:
     def _judge(
         self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray, known: Any
     ) -> Judged:
-        """Judge plans of problems whose costs the arrays have."""
         figures = self.figures[:, rows, None]
         micro_batches, copies, limit, intra, inter, server, _ = figures
         width = self.chain.shape[1]
@@ -292,7 +291,6 @@ class Boards:
     def _judge_one(
         self, index: int, row: int, points: np.ndarray, devices: np.ndarray, result: Judged
     ) -> None:
-        """Judge the plans of a problem by its own formulas, in place."""
         board, inner = self.boards[row], slice(1, int(self.stages[row]))
         plan = board.pivots[points[inner, index].T], devices[inner, index].T
         times = board.pipeline.stage_times(*plan)
@@ -626,7 +624,6 @@ class PipelineImprovement(RowGame):
         tied: str = TIED[0],
         problem: Pipeline | None = None,
     ) -> None:
-        """Find the source of problems; see the class for the arguments."""
         self._settings: dict[str, Any] = {
             **{"instance": instance, "cluster": cluster, "stages": stages},
             **{"micro_batch": micro_batch, "micro_batches": micro_batches, "copies": copies},
@@ -788,7 +785,6 @@ class PipelineImprovement(RowGame):
         self.over[rows[self.turn[rows] >= turns_of(self.boards.stages[rows])]] = True
 
     def _judge(self, rows: np.ndarray) -> None:
-        """Judge the plans of rows."""
         for mine, its in zip(self._now, self.boards.settle(rows), strict=True):
             mine[rows] = its[:, 0]
 
@@ -943,7 +939,6 @@ def _fresh(tier: str, family: str | None, stream: Stream) -> Start:
 
 
 def _number(stream: Stream, first: int, end: int, family: str | None) -> int:
-    """Draw the number of a problem, of a family if it is given."""
     number = int(stream.rng.integers(first, end))
     if family is None:
         return number

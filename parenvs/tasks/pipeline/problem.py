@@ -138,7 +138,6 @@ class Pipeline(ChainSums):
         return self._sharing(stages=stages, cluster=cluster or self.cluster)
 
     def _sharing(self, **changes: Any) -> Pipeline:
-        """The problem with changes that the prefix sums do not depend on."""
         other = replace(self, **changes)
         for name, value in vars(self).items():
             if name != "is_group":
@@ -337,7 +336,6 @@ class Pipeline(ChainSums):
         return self.report(plan, any_stages=True) if plan.cuts else self
 
     def _stages(self, plan: PipelinePlan, times: StageTimes, simulated: float) -> tuple[Stage, ...]:
-        """Describe the stages of a plan whose simulated step takes ``simulated`` seconds."""
         profile = self.profile
         memory = self.stage_memory(np.array(plan.cuts), np.array(plan.device_cuts))
         bounds = [0, *plan.cuts, len(profile)]

@@ -125,7 +125,6 @@ class StageProfile:
 
     @property
     def _numeric(self) -> tuple[str, ...]:
-        """Names of the arrays of numbers."""
         keys = ("forward", "backward", "cut_bytes", "parameter_bytes")
         optional = (_OPTIONAL, "frozen_bytes")
         return (*keys, *(key for key in optional if getattr(self, key) is not None))
@@ -321,7 +320,6 @@ def load_profile(
 
 
 def _check_samples(name: str, micro_batch: Any) -> None:
-    """Raise a ProfileError for samples per micro-batch that cannot be."""
     if not isinstance(micro_batch, int) or not 1 <= micro_batch <= LARGEST_NUMBER:
         raise ProfileError(
             f"profile {name}: micro_batch must be a whole number >= 1, not {shown(micro_batch)}"

@@ -504,7 +504,6 @@ class Stages:
     """
 
     def __init__(self, pipeline: Pipeline, pivots: np.ndarray) -> None:
-        """Find the stages and the bytes of their weights and cuts."""
         self.pipeline, self.count = pipeline, len(pivots)
         i, j = np.triu_indices(self.count, 1)
         variables = pipeline.variable_sum[pivots]

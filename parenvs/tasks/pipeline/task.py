@@ -322,7 +322,6 @@ class PipelineTask(Task):
 
 
 def _is_of_the_paper(fingerprint: str) -> bool:
-    """Return whether a graph is the forward pass of an instance of the paper."""
     from parenvs.instances import PAPER, manifest
 
     shipped = manifest()["instances"]

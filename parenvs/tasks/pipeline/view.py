@@ -117,7 +117,6 @@ class _Chain:
         return f"{AFTER}{self._occurrence(cut - 1)}"
 
     def _outermost(self, path: Path, end: int, pivot: int) -> Path:
-        """The outermost scope of ``path`` whose first (0) or last (1) pivot this is, or ()."""
         scopes = (path[:depth] for depth in range(1, len(path) + 1))
         return next((scope for scope in scopes if self.spans[scope][end] == pivot), ())
 
@@ -161,7 +160,6 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
 
 
 def _alike(a: Path, b: Path) -> bool:
-    """Whether two paths are equal but for their numbers."""
     return len(a) == len(b) and all(_kind(x) == _kind(y) for x, y in zip(a, b, strict=True))
 
 
