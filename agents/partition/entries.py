@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.planners import TRAINED_AGENTS, solve
-from parenvs.cluster import Cluster, choose_cluster
+from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
     BOUND,
     ONE,
@@ -25,7 +25,7 @@ from parenvs.core.leaderboard import (
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import PAPER, load_graph
-from parenvs.tasks.partition.classes import Step
+from parenvs.tasks.partition.classes import WHOLE, Step
 from parenvs.tasks.partition.problem import (
     STEP_OPTIONS,
     Partitioning,
@@ -68,34 +68,20 @@ class PartitionProblem(TaskProblem):
         Args:
             partition: path -> partitioned dimension; variables that are not named are replicated.
         """
-        return self.plan_class(
-            instance=self.instance,
-            fingerprint=self.fingerprint,
-            cluster=self.cluster,
-            partition={path: int(dimension) for path, dimension in partition.items()},
-            scope=self.scope,
-            rules=self.settings["rules"],
-            uneven=self.settings["uneven"],
-            **self.step,
-        )
+        decided = {path: int(dimension) for path, dimension in partition.items()}
+        head = (self.instance, self.fingerprint, self.cluster)
+        return self.plan_class(*head, decided, scope=self.scope, **self._options)
 
     @property
-    def step(self) -> dict[str, Any]:
-        """The settings that say how a step runs."""
-        return {key: self.settings[key] for key in STEP_OPTIONS if key in self.settings}
+    def _options(self) -> dict[str, Any]:
+        """Rules, treatment of uneven dimensions, and how a step runs."""
+        names = ("rules", "uneven", *STEP_OPTIONS)
+        return {key: self.settings[key] for key in names if key in self.settings}
 
     def load(self) -> Partitioning:
         """See ``TaskProblem.load``."""
-        settings = self.settings
-        return load_partitioning(
-            self.instance,
-            self.cluster,
-            settings["rules"],
-            settings["uneven"],
-            self.scope,
-            self.reward,
-            **self.step,
-        )
+        asked = {"scope": self.scope, "reward": self.reward}
+        return load_partitioning(self.instance, self.cluster, **asked, **self._options)
 
     def fingerprint_of(self, target: Partitioning) -> str:
         """See ``TaskProblem.fingerprint_of``."""
@@ -132,9 +118,9 @@ class PartitionProblem(TaskProblem):
         if optimum.proven:
             return Reference(cost, cost, OPTIMAL, "exact")
         assert optimum.bound is not None
-        replicate = partitioning.replicate_seconds
-        paper = self.reward == "paper"
-        bound = 1 / optimum.bound if paper else (1 - optimum.bound) * replicate
+        best = optimum.bound  # of the return
+        is_paper = self.reward == "paper"
+        bound = 1 / best if is_paper else (1 - best) * partitioning.replicate_seconds
         return Reference(cost, bound, BOUND, "exact")
 
     def words(self, cost: float) -> str:
@@ -148,41 +134,16 @@ class BatchProblem(PartitionProblem):
     scope = "inputs"
 
 
-class _PartitionShape(NamedTuple):
-    """Cluster and rules that a partition task plans every shipped graph for."""
-
-    label: str
-    cluster: str | None  # None: one server of 8 V100
-    rules: str
-
-
-_PARTITION_SHAPES: dict[str, tuple[_PartitionShape, ...]] = {
-    "operator-partition-paper": (
-        _PartitionShape("8", None, "shardy"),
-        _PartitionShape("8", None, "automap"),
-    ),
-    "operator-partition-step-time": (
-        _PartitionShape("8", None, "shardy"),
-        _PartitionShape("8", None, "automap"),
-        _PartitionShape("C", "C", "shardy"),
-    ),
-    "data-parallel": (_PartitionShape("8", None, "shardy"), _PartitionShape("C", "C", "shardy")),
+PAPERS, SECONDS = "operator-partition-paper", "operator-partition-step-time"
+LIMITED, BATCH = "operator-partition-memory", "data-parallel"
+"""The leaderboard's tasks; plans of ``LIMITED`` must fit the memory of the devices."""
+_SERVER = ("8", "1x8:v100")
+_SHAPES: dict[str, tuple[tuple[str, str, str], ...]] = {
+    PAPERS: ((*_SERVER, "shardy"), (*_SERVER, "automap")),
+    SECONDS: ((*_SERVER, "shardy"), (*_SERVER, "automap"), ("C", "C", "shardy")),
+    BATCH: ((*_SERVER, "shardy"), ("C", "C", "shardy")),
 }
-"""Name of a partition task -> its shapes."""
-
-
-class _LimitedShape(NamedTuple):
-    """A graph on a cluster whose memory limits plans, and how a step runs there."""
-
-    instance: str
-    label: str
-    cluster: str | dict[str, Any]
-    rules: str
-    micro_batch: int
-    micro_batches: int
-    recompute: str = "none"
-
-
+"""Task -> label, cluster and rules that every graph of the paper is planned for."""
 _RTX: dict[str, Any] = {
     "servers": 1,
     "devices_per_server": 8,
@@ -196,71 +157,57 @@ _RTX: dict[str, Any] = {
     "inter_bw": 1.25e9,
 }
 """NVIDIA GeForce RTX 2080 Ti on PCIe 3.0 x16 (NVIDIA, GeForce RTX 20 series; one direction)."""
+_CLUSTERS: dict[str, Any] = {
+    "8": "1x8:v100", "64": "8x8:v100,10Gbps", "8a100": "1x8:a100", "C": "C", "8rtx": _RTX,
+}  # fmt: skip
 _LIMITED_SHAPES = (
-    _LimitedShape("vgg-19", "8", "1x8:v100", "automap", 512, 1),
-    _LimitedShape("vgg-19", "C", "C", "automap", 256, 2),
-    _LimitedShape("t5-base", "64", "8x8:v100,10Gbps", "shardy", 64, 4),
-    _LimitedShape("t5-base", "64", "8x8:v100,10Gbps", "shardy", 64, 1, "full"),
-    _LimitedShape("t5-3b", "8", "1x8:v100", "shardy", 16, 4, "full"),
-    _LimitedShape("t5-3b", "8rtx", _RTX, "shardy", 8, 8, "full"),
-    _LimitedShape("t5-3b", "C", "C", "shardy", 32, 2, "full"),
-    _LimitedShape("t5-11b", "8", "1x8:v100", "shardy", 8, 8, "full"),
-    _LimitedShape("t5-11b", "8a100", "1x8:a100", "shardy", 64, 1, "full"),
-    _LimitedShape("t5-11b", "8a100", "1x8:a100", "shardy", 8, 8),
-    _LimitedShape("t5-11b", "C", "C", "shardy", 64, 1, "full"),
-    _LimitedShape("t5-11b", "C", "C", "shardy", 8, 8),
-    _LimitedShape("bert-48", "8rtx", _RTX, "shardy", 16, 4, "full"),
-    _LimitedShape("bert-48", "8rtx", _RTX, "shardy", 64, 1, "full"),
-    _LimitedShape("bert-48", "C", "C", "automap", 64, 1, "full"),
-    _LimitedShape("whisper-large", "8", "1x8:v100", "shardy", 64, 4, "full"),
-    _LimitedShape("dlrm-criteo", "8a100", "1x8:a100", "shardy", 8192, 8),
+    ("vgg-19", "8", "automap", 512, 1, "none"),
+    ("vgg-19", "C", "automap", 256, 2, "none"),
+    ("t5-base", "64", "shardy", 64, 4, "none"),
+    ("t5-base", "64", "shardy", 64, 1, "full"),
+    ("t5-3b", "8", "shardy", 16, 4, "full"),
+    ("t5-3b", "8rtx", "shardy", 8, 8, "full"),
+    ("t5-3b", "C", "shardy", 32, 2, "full"),
+    ("t5-11b", "8", "shardy", 8, 8, "full"),
+    ("t5-11b", "8a100", "shardy", 64, 1, "full"),
+    ("t5-11b", "8a100", "shardy", 8, 8, "none"),
+    ("t5-11b", "C", "shardy", 64, 1, "full"),
+    ("t5-11b", "C", "shardy", 8, 8, "none"),
+    ("bert-48", "8rtx", "shardy", 16, 4, "full"),
+    ("bert-48", "8rtx", "shardy", 64, 1, "full"),
+    ("bert-48", "C", "automap", 64, 1, "full"),
+    ("whisper-large", "8", "shardy", 64, 4, "full"),
+    ("dlrm-criteo", "8a100", "shardy", 8192, 8, "none"),
 )
-"""Problems of task ``operator-partition-memory``: of graphs of the split ``test``, with a batch, an
-accumulation and a recomputation for which some plan fits the memory of a device, and for which that
-of everything that can be split does not, or is slower than the best."""
-
-
-def limited_problems(instances: Instances = None) -> Iterator[PartitionProblem]:
-    """Yield the problems of task ``operator-partition-memory``, without references."""
-    kind, reward, problem = _KINDS[LIMITED]
-    for shape in _LIMITED_SHAPES:
-        if instances is not None and shape.instance not in instances:
-            continue
-        graph = load_graph(shape.instance)
-        settings: dict[str, Any] = {
-            "cluster": shape.cluster,
-            "rules": shape.rules,
-            "uneven": "pad",
-            **Step.of(
-                Cluster.parse(shape.cluster),
-                shape.micro_batch,
-                shape.micro_batches,
-                shape.recompute,
-                memory_limit=True,
-            )
-            .on(graph)
-            .settings,
-        }
-        again = "-again" if shape.recompute == "full" else ""
-        name = f"{shape.instance}-{shape.rules}-{shape.label}-{shape.micro_batches}x"
-        name += f"{shape.micro_batch}{again}"
-        yield problem(name, kind, reward, shape.instance, graph.fingerprint, settings, UNKNOWN, 0.0)
+"""Instance, cluster, rules, micro-batch, micro-batches and recomputation of the problems of
+``LIMITED``: some plan fits, and splitting all that can be split does not fit or is slower."""
 
 
 def problems(task: str, instances: Instances = None) -> Iterator[PartitionProblem]:
     """Yield the problems of a task, without references."""
+    reward, problem = _KINDS[task][:2]
+    named: list[tuple[str, str, dict[str, Any]]] = []
     if task == LIMITED:
-        yield from limited_problems(instances)
-        return
-    kind, reward, problem = _KINDS[task]
-    for instance in (x for x in PAPER if instances is None or x in instances):
-        fingerprint = load_graph(instance).fingerprint
-        for mesh in _PARTITION_SHAPES[task]:
-            cluster = mesh.cluster or "1x8:v100"
-            assert choose_cluster(mesh.cluster) == Cluster.parse(cluster)
-            settings = {"cluster": cluster, "rules": mesh.rules, "uneven": "pad"}
-            name = f"{instance}-{mesh.rules}-{mesh.label}"
-            yield problem(name, kind, reward, instance, fingerprint, settings, UNKNOWN, 0.0)
+        for instance, label, rules, samples, count, recompute in _LIMITED_SHAPES:
+            again = "-again" if recompute == "full" else ""
+            name = f"{instance}-{rules}-{label}-{count}x{samples}{again}"
+            cluster = _CLUSTERS[label]
+            step = Step.of(Cluster.parse(cluster), samples, count, recompute, memory_limit=True)
+            named.append((name, instance, {"cluster": cluster, "rules": rules, "step": step}))
+    else:
+        named += [
+            (f"{instance}-{rules}-{label}", instance, {"cluster": cluster, "rules": rules})
+            for instance in PAPER
+            for label, cluster, rules in _SHAPES[task]
+        ]
+    for name, instance, settings in named:
+        if instances is not None and instance not in instances:
+            continue
+        graph = load_graph(instance)
+        step = settings.pop("step", WHOLE).on(graph)
+        settings |= {"uneven": "pad", **step.settings}
+        head = (name, PartitionPlan.task, reward, instance)
+        yield problem(*head, graph.fingerprint, settings, UNKNOWN, 0.0)
 
 
 AGENTS: dict[str, Description] = {
@@ -293,34 +240,30 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     return lambda problem: solve(problem.target, agent, seed=seed, steps=steps).plan
 
 
-LIMITED = "operator-partition-memory"
-"""The task whose plans must fit the memory of the devices."""
-_KINDS: dict[str, tuple[str, str, type[PartitionProblem]]] = {
-    "operator-partition-paper": (PartitionPlan.task, "paper", PartitionProblem),
-    "operator-partition-step-time": (PartitionPlan.task, "step_time", PartitionProblem),
-    LIMITED: (PartitionPlan.task, "step_time", PartitionProblem),
-    "data-parallel": (PartitionPlan.task, "step_time", BatchProblem),
-}
-_TITLES = {
-    "operator-partition-paper": "Partition as many dimensions of variables as possible, all at "
-    "once.",
-    "operator-partition-step-time": "Partition variables and batch so that a training step is as "
-    "short as possible.",
-    LIMITED: "Partition variables and batch so that a training step fits the memory and is as "
-    "short as possible.",
-    "data-parallel": "Partition the batch inputs alone so that a training step is as short as "
-    "possible.",
-}
-_WITHOUT = {
-    "operator-partition-paper": "data-parallel",  # it decides no variable
-    "operator-partition-step-time": "",
-    LIMITED: "",
-    "data-parallel": "expert",  # it decides no input
-}
+_KINDS: dict[str, tuple[str, type[PartitionProblem], str, str]] = {
+    PAPERS: (
+        "paper", PartitionProblem, "data-parallel",  # which decides no variable
+        "Partition as many dimensions of variables as possible, all at once.",
+    ),
+    SECONDS: (
+        "step_time", PartitionProblem, "",
+        "Partition variables and batch so that a training step is as short as possible.",
+    ),
+    LIMITED: (
+        "step_time", PartitionProblem, "",
+        "Partition variables and batch so that a training step fits the memory and is as short as "
+        "possible.",
+    ),
+    BATCH: (
+        "step_time", BatchProblem, "expert",  # which decides no input
+        "Partition the batch inputs alone so that a training step is as short as possible.",
+    ),
+}  # fmt: skip
+"""Task -> reward, class of the problems, the agent that it is without, title."""
 TASKS = {
     name: TaskKind(
-        title=_TITLES[name],
-        kind=kind,
+        title=title,
+        kind=PartitionPlan.task,
         reward=reward,
         cost="1 / return under the paper's reward (0.4 a dimension partitioned, 0.1 replicated)"
         if reward == "paper"
@@ -329,10 +272,10 @@ TASKS = {
         + (", whatever its memory" if name == LIMITED else ""),
         problem=problem,
         problems=partial(problems, name),
-        agents={agent: words for agent, words in AGENTS.items() if agent != _WITHOUT[name]},
+        agents={agent: words for agent, words in AGENTS.items() if agent != without},
         planner=planner,
         docs="partition",
     )
-    for name, (kind, reward, problem) in _KINDS.items()
+    for name, (reward, problem, without, title) in _KINDS.items()
 }
 """Tasks of this kind."""
