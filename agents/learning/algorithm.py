@@ -160,7 +160,6 @@ class Settings:
         rate: of Adam at the start; it falls in a line.
         last_rate: share of it at the end.
         width: of hidden layers.
-        attention: whether rows attend to each other.
         sharpness: weight of the rule's score at the start.
         gradient: largest norm of a gradient.
     """
@@ -170,7 +169,6 @@ class Settings:
     rate: float = 3e-4
     last_rate: float = 0.1
     width: int = 64
-    attention: bool = False
     sharpness: float = SHARPNESS
     gradient: float = 0.5
 
@@ -228,7 +226,7 @@ class Algorithm(ABC):
     @property
     def shape(self) -> dict[str, Any]:
         """Arguments of the network that settings decide."""
-        return {name: getattr(self.settings, name) for name in ("width", "attention", "sharpness")}
+        return {name: getattr(self.settings, name) for name in ("width", "sharpness")}
 
     def logs(self, seen: Seen) -> Tensor:
         """Return the logarithms of the chances with which a plan is drawn, (n, A)."""

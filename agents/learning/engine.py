@@ -534,11 +534,7 @@ def _prompt(link: Any) -> Any:
 
 @contextlib.contextmanager
 def _linked() -> Iterator[None]:
-    """Say in the block that who is at the other end of a link is gone.
-
-    Raises:
-        LostError: it is.
-    """
+    """Say in the block that who is at the other end of a link is gone."""
     try:
         yield
     except (EOFError, OSError) as error:

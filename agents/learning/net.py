@@ -196,7 +196,6 @@ class RowsNet(nn.Module):
         outputs: numbers for each action.
         values: numbers for each turn.
         width: of the hidden layers.
-        attention: whether rows attend to each other once.
         sharpness: weight of the rule's score at the start.
     """
 
@@ -206,7 +205,6 @@ class RowsNet(nn.Module):
         outputs: int = 1,
         values: int = 1,
         width: int = WIDTH,
-        attention: bool = False,
         sharpness: float = SHARPNESS,
     ) -> None:
         super().__init__()
@@ -217,9 +215,6 @@ class RowsNet(nn.Module):
             self.context = nn.Linear(lens.contexts, width)
             self.action = nn.Linear(lens.features, width, bias=False)
             self.row = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-            self.attention = (
-                nn.MultiheadAttention(width, 4, batch_first=True) if attention else None
-            )
             self.pool = nn.Sequential(nn.Linear(2 * width + lens.contexts, width), nn.ReLU())
             self.head = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU())
             self.last = nn.Linear(width, outputs)
@@ -253,8 +248,6 @@ class RowsNet(nn.Module):
         table = LegalRows(mask) if self._is_packed(mask) else AllRows(mask)
         rows = table.of(rows)
         hidden = self.row(self.action(rows) + table.spread(self.context(context)))
-        if self.attention is not None:
-            hidden = hidden + self.attention(hidden, hidden, hidden, ~mask, need_weights=False)[0]
         pooled = self.pool(torch.cat([*table.pooled(hidden), context], dim=1))
         # The head's layer of (row, pool) is a sum of two, of which one is the turn's.
         layer = cast(nn.Linear, self.head[0])
@@ -266,7 +259,7 @@ class RowsNet(nn.Module):
 
     def _is_packed(self, mask: Tensor) -> bool:
         """Whether legal rows alone are computed: on a CPU; others do not wait for their number."""
-        return self.attention is None and mask.device.type == "cpu" and mask.numel() > 0
+        return mask.device.type == "cpu" and mask.numel() > 0
 
 
 class AllRows:

@@ -156,7 +156,7 @@ class Share(NamedTuple):
         ]
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """What n environments did in a turn.
 
     Attributes:
@@ -208,11 +208,11 @@ class Envs:
         self._teacher = _teacher(env_id, self.env)
 
     def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
-        """Begin all episodes anew; return what is seen and ``Step.worth``."""
+        """Begin all episodes anew; return what is seen and ``Transition.worth``."""
         observation, infos = self.env.reset(seed=seeds)
         return self.lens(observation, infos), self._worth(infos)
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: np.ndarray) -> Transition:
         """Take a turn by actions, (n,) int64, of the action space."""
         observation, paid, terminated, truncated, infos = self.env.step(actions)
         cut, last = np.flatnonzero(truncated & ~terminated), None
@@ -226,7 +226,7 @@ class Envs:
             last = self.lens(batched, {})
         over = np.asarray(terminated | truncated)
         seen, worth = self.lens(observation, infos), self._worth(infos)
-        return Step(seen, np.asarray(paid, np.float64), over, cut, last, worth)
+        return Transition(seen, np.asarray(paid, np.float64), over, cut, last, worth)
 
     def spent(self) -> float:
         """Return the processor seconds of other processes."""
@@ -237,11 +237,7 @@ class Envs:
         self.env.close()
 
     def _worth(self, infos: Any) -> Tensor | None:
-        """Return ``Step.worth``, NaN of which a teacher says nothing.
-
-        Raises:
-            ParenvsError: there is no teacher.
-        """
+        """Return ``Transition.worth``, NaN of which a teacher says nothing."""
         if not self.taught:
             return None
         known = infos.get("action_values") if self._teacher is None else self._teacher()

@@ -250,9 +250,7 @@ class Rainbow(Algorithm):
     def network(self) -> RowsNet:
         """See ``Algorithm.network``."""
         settings, several = self.settings, self.settings.quantiles
-        return RowsNet(
-            self.lens, several, several, settings.width, settings.attention, sharpness=SHARPNESS
-        )
+        return RowsNet(self.lens, several, several, settings.width, sharpness=SHARPNESS)
 
     def quantiles(self, net: RowsNet, seen: Seen) -> Tensor:
         """Return the quantiles of actions' returns, (k, A, q), in units of the spread."""

@@ -89,11 +89,7 @@ def session(
 
 
 def _answers(address: str) -> None:
-    """Check that somebody listens at an address; Ray itself would try for minutes.
-
-    Raises:
-        ParenvsError: nobody does, or it is no address.
-    """
+    """Check that somebody listens at an address; Ray itself would try for minutes."""
     if address == "auto":
         return
     host, colon, port = address.rpartition("://")[2].rpartition(":")

@@ -43,7 +43,6 @@ class RowsPolicy(MaskableActorCriticPolicy):
         action_space: ``Discrete``.
         lr_schedule: learning rate of the share of the training that is left.
         width: of hidden layers.
-        attention: whether rows attend to each other once.
         sharpness: weight of the rule's score at the start.
         net: the network, in place of a new one.
         **more: arguments of sb3-contrib's policies.
@@ -58,7 +57,6 @@ class RowsPolicy(MaskableActorCriticPolicy):
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
         width: int = 64,
-        attention: bool = False,
         sharpness: float = SHARPNESS,
         net: RowsNet | None = None,
         **more: Any,
@@ -68,9 +66,7 @@ class RowsPolicy(MaskableActorCriticPolicy):
             raise ParenvsError(
                 f"RowsPolicy needs observations with {', '.join(OWN)}; take MultiInputPolicy"
             )
-        self.options: dict[str, Any] = {
-            "width": width, "attention": attention, "sharpness": sharpness
-        }  # fmt: skip
+        self.options: dict[str, Any] = {"width": width, "sharpness": sharpness}
         self._given = (net,)  # not a module of this one until it is built
         super().__init__(observation_space, action_space, lr_schedule, **more)
 

@@ -24,7 +24,7 @@ from parenvs.agents.learning.engine import (
     own_host,
 )
 from parenvs.agents.learning.net import Seen, beside
-from parenvs.agents.learning.play import Envs, Play, Share, Step, Told
+from parenvs.agents.learning.play import Envs, Play, Share, Told, Transition
 
 Tick = Callable[[Any], object]
 
@@ -111,13 +111,15 @@ class Remote:
         found = self.engine.all(self.processes, "reset", [(each,) for each in given])
         return beside([each[0] for each in found]), _beside([each[1] for each in found])
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: np.ndarray) -> Transition:
         """See ``Envs.step``."""
         given = np.split(actions, self.ends[:-1])
-        found: list[Step] = self.engine.all(self.processes, "step", [(each,) for each in given])
+        found: list[Transition] = self.engine.all(
+            self.processes, "step", [(each,) for each in given]
+        )
         begins = [0, *self.ends[:-1]]
         ends = [each.last for each in found if each.last is not None]
-        return Step(
+        return Transition(
             beside([each.seen for each in found]),
             np.concatenate([each.paid for each in found]),
             np.concatenate([each.over for each in found]),

@@ -140,11 +140,7 @@ def on_problem(request: Request, agent: str) -> TrainResult:
 
 
 def _claim(place: Path, config: TrainConfig, resume: bool) -> bool:
-    """Write the configuration into a folder, or check that it is there; return whether it is new.
-
-    Raises:
-        ParenvsError: the folder holds a run that is not to be resumed, or another one.
-    """
+    """Write the configuration into a folder, or check it; return whether it is new."""
     check_free(place, resume)
     if not claimed(place):
         given = {name: value for name, value in asdict(config).items() if value is not None}
@@ -409,11 +405,7 @@ class Training:
         self._first = stream.getvalue()
 
     def _load(self, state: Any) -> None:
-        """Go on from what ``save`` wrote.
-
-        Raises:
-            ParenvsError: it is of another run.
-        """
+        """Go on from what ``save`` wrote."""
         try:
             for name in _KEPT:
                 if name != "seconds":
@@ -433,11 +425,7 @@ class Training:
             ) from None
 
     def _again(self, error: LostError) -> None:
-        """Begin anew with all processes, from the last checkpoint.
-
-        Raises:
-            ParenvsError: processes were lost too often since then.
-        """
+        """Begin anew with all processes, from the last checkpoint."""
         while True:
             self._lost += 1
             if self._lost > TRIES:

@@ -25,7 +25,7 @@ from parenvs.core.leaderboard import (
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import PAPER, load_graph
-from parenvs.tasks.partition.classes import WHOLE, Step
+from parenvs.tasks.partition.classes import WHOLE, StepSettings
 from parenvs.tasks.partition.problem import (
     STEP_OPTIONS,
     Partitioning,
@@ -192,7 +192,9 @@ def problems(task: str, instances: Instances = None) -> Iterator[PartitionProble
             again = "-again" if recompute == "full" else ""
             name = f"{instance}-{rules}-{label}-{count}x{samples}{again}"
             cluster = _CLUSTERS[label]
-            step = Step.of(Cluster.parse(cluster), samples, count, recompute, memory_limit=True)
+            step = StepSettings.of(
+                Cluster.parse(cluster), samples, count, recompute, memory_limit=True
+            )
             named.append((name, instance, {"cluster": cluster, "rules": rules, "step": step}))
     else:
         named += [

@@ -124,16 +124,12 @@ class _Program:
     """
 
     def __init__(self, problem: Partitioning, classes: np.ndarray) -> None:
-        from scipy.sparse import coo_array
-
         self.problem, self.classes = problem, classes
         column = np.full(len(problem.classes), -1)
         column[classes] = np.arange(len(classes))
         pairs = column[problem.classes.conflicts]
         pairs = pairs[(pairs >= 0).all(axis=1)]
-        rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
-        entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
-        self.conflicts = coo_array(entries, shape=(len(pairs), len(classes))).tocsr()
+        self.conflicts = conflict_matrix(pairs, len(classes))
         self.saved: list[np.ndarray] = []
         self.needed: list[float] = []
 
@@ -212,6 +208,15 @@ class _Program:
         if not self.problem.legal(chosen):
             raise RuntimeError("the solver broke a constraint; install a newer SciPy")
         return _Round(chosen, bound, nodes, time_is_up)
+
+
+def conflict_matrix(pairs: np.ndarray, count: int) -> Any:
+    """(pairs, count) sparse, a row of two ones for each pair of classes, (pairs, 2)."""
+    from scipy.sparse import coo_array
+
+    rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
+    entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
+    return coo_array(entries, shape=(len(pairs), count)).tocsr()
 
 
 def _least_memory(program: _Program, limit: float, deadline: float) -> str:

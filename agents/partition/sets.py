@@ -26,6 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from parenvs.agents.partition.exact import conflict_matrix
 from parenvs.core.game import EVERY
 from parenvs.datasets.partition.problems import (
     LIMITS,
@@ -146,16 +147,12 @@ def _solved(
 ) -> tuple[np.ndarray | None, float]:
     """Return a plan of the largest weight with ``rows @ plan >= needed``, and a bound of these."""
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
 
     count = len(weights)
     pairs = np.array([(k, r) for k, row in enumerate(problem.rivals) for r in row if k < r])
     constraints = []
     if len(pairs):
-        at = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
-        entries = (np.ones(at.size), (at, pairs.ravel().astype(np.int32)))
-        matrix = coo_array(entries, shape=(len(pairs), count)).tocsr()
-        constraints.append(LinearConstraint(matrix, ub=1))
+        constraints.append(LinearConstraint(conflict_matrix(pairs, count), ub=1))
     if len(rows):
         constraints.append(LinearConstraint(rows, lb=needed))
     solution = milp(

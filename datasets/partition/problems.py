@@ -33,7 +33,7 @@ from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
 from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
 from parenvs.instances import data_folder, manifest
-from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, Step
+from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, StepSettings
 from parenvs.tasks.partition.linear import CLASS, Linear, Sizes
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.partition.task import PartitionTask
@@ -90,7 +90,7 @@ def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
 
 def _checked(row: SetRow, where: str) -> SetRow:
     try:
-        Step.of(
+        StepSettings.of(
             Cluster.parse(row.cluster), row.micro_batch, row.micro_batches, row.recompute,
             row.memory_limit,
         )  # fmt: skip
@@ -274,11 +274,7 @@ def sizes_of(name: str) -> Sizes:
 
 @lru_cache(maxsize=256)
 def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
-    """Return what ``LIMITS`` problems of a set share, and the row that says the rest.
-
-    Raises:
-        ParenvsError: the row is of another graph.
-    """
+    """Return what ``LIMITS`` problems of a set share, and the row that says the rest."""
     row = bank(name)[number]
     instance = str(row["instance"])
     if str(row["fingerprint"]) != _fingerprint(instance):
@@ -512,11 +508,7 @@ def _built(name: str, row: str, stamp: int) -> Linear:
 
 
 def _begun(problem: Partitioning, name: str = "") -> Linear:
-    """Return a problem with the plans within memory that it begins with.
-
-    Raises:
-        ParenvsError: it has no limit of memory, or pays another reward; no plan of it fits.
-    """
+    """Return a problem with the plans within memory that it begins with."""
     if problem.scope != "variables" or problem.reward != REWARD:
         raise ParenvsError(
             "problem: PartitionPlan-v1 plays the scope variables with the reward "

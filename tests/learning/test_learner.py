@@ -92,9 +92,8 @@ def test_net__of_legal_rows_alone_is_that_of_all_rows(monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@each("attention", [False, True])
-def test_net__untrained_is_the_rule_and_illegal_actions_have_no_chance(attention):
-    net = RowsNet(LENS, attention=attention)
+def test_net__untrained_is_the_rule_and_illegal_actions_have_no_chance():
+    net = RowsNet(LENS)
     batch = seen(20, 5)
     logs, values = log_policy(net, batch)
     best = torch.where(batch.mask, batch.rows[..., 0], -torch.inf).argmax(dim=1)
@@ -103,9 +102,8 @@ def test_net__untrained_is_the_rule_and_illegal_actions_have_no_chance(attention
     assert torch.isfinite(entropy(logs)).all()
 
 
-@each("attention", [False, True])
-def test_net__rows_of_padding_change_nothing(attention):
-    net = moved(RowsNet(LENS, attention=attention))
+def test_net__rows_of_padding_change_nothing():
+    net = moved(RowsNet(LENS))
     batch = seen(6, 5)
     short = Seen(batch.rows[:, :5], batch.context, batch.mask[:, :5])
     for one, other in zip(log_policy(net, batch), log_policy(net, short), strict=True):

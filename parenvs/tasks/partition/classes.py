@@ -475,7 +475,7 @@ _MAX_BYTES = 1e30
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSettings:
     """How a training step runs.
 
     Attributes:
@@ -499,7 +499,7 @@ class Step:
         micro_batches: int = 1,
         recompute: str = REMADE[0],
         memory_limit: float | str | bool | None = None,
-    ) -> Step:
+    ) -> StepSettings:
         """Check the settings of a step.
 
         Args:
@@ -523,7 +523,7 @@ class Step:
         samples = None if micro_batch is None else int(micro_batch)
         return cls(samples, int(micro_batches), recompute, limit_of(memory_limit, cluster))
 
-    def on(self, graph: Graph) -> Step:
+    def on(self, graph: Graph) -> StepSettings:
         """The same step, with no micro-batch of its own if it is the graph's batch."""
         return replace(self, micro_batch=None) if self.micro_batch == graph.batch_size else self
 
@@ -569,7 +569,7 @@ def _check_count(name: str, number: Any, minimum: int) -> None:
         raise ParenvsError(f"{name} must be a whole number from {minimum}, not {shown(number)}")
 
 
-WHOLE = Step()
+WHOLE = StepSettings()
 """The step of the whole batch at once."""
 
 
@@ -577,7 +577,7 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
     """The bytes that an argument ``memory_limit`` means, or None without a limit.
 
     Raises:
-        ParenvsError: it is no limit, see ``Step.of``.
+        ParenvsError: it is no limit, see ``StepSettings.of``.
     """
     if memory_limit is None or memory_limit is False:
         return None

@@ -938,11 +938,7 @@ class DataParallelVectorEnv(GameVectorEnv, single=DataParallelEnv):
 
 
 def _problem(scope: str, given: dict[str, Any]) -> Partitioning:
-    """Return the problem that arguments are, or name.
-
-    Raises:
-        ParenvsError: its plans are of another scope.
-    """
+    """Return the problem that arguments are, or name."""
     problem: Partitioning | None = given["problem"]
     if problem is None:
         settings = {name: given[name] for name in SETTINGS}

@@ -32,7 +32,7 @@ from parenvs.tasks.partition.classes import (
     UNEVEN,
     WHOLE,
     DimensionClasses,
-    Step,
+    StepSettings,
     at_micro_batch,
     dimension_classes,
     full_scope,
@@ -48,7 +48,7 @@ SCOPES = ("variables", "inputs")
 REWARDS = ("paper", "step_time")
 """What plans are paid for: dimensions that are partitioned, or seconds of a step that are saved."""
 STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
-"""Options that say how a step runs, see ``Step.of``; plan files leave out defaults."""
+"""Options that say how a step runs, see ``StepSettings.of``; plan files leave out defaults."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class Partitioning:
     scope: str = SCOPES[0]
     reward: str = "paper"
     instance: str = ""
-    step: Step = WHOLE
+    step: StepSettings = WHOLE
 
     def __post_init__(self) -> None:
         """Refuse unknown scopes and rewards; take the graph's name where no instance is given."""
@@ -336,7 +336,7 @@ class Partitioning:
             reward: ``"paper"`` or ``"step_time"``.
             instance: name or path that plans carry (default: the graph's name).
             **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``, see
-                ``parenvs.tasks.partition.classes.Step.of``.
+                ``parenvs.tasks.partition.classes.StepSettings.of``.
 
         Raises:
             ParenvsError: one device only, no trainable variable, paths that are not unique,
@@ -353,7 +353,7 @@ class Partitioning:
                 "from_hlo(path, variables=...), an argument's index or globs over parameter "
                 "paths, save it as .npz and give that"
             )
-        how = Step.of(cluster, **step).on(graph)
+        how = StepSettings.of(cluster, **step).on(graph)
         classes = dimension_classes(graph, rules, uneven, cluster.devices)
         if how.micro_batch is not None:
             classes = at_micro_batch(classes, how.micro_batch, uneven)
@@ -802,14 +802,14 @@ def load_partitioning(
     if isinstance(instance, Graph):
         graph = load_graph(instance, arguments=arguments, **options)
         return Partitioning.build(graph, own, rules, uneven, scope, reward, **settings)
-    text, step = text_of(instance, "a Graph"), Step.of(own, **settings)
+    text, step = text_of(instance, "a Graph"), StepSettings.of(own, **settings)
     how = (arguments, reading_key(options), stamp(text))
     named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
     return _cached(scope, reward, step, text, how, named, rules, uneven)
 
 
 @lru_cache(maxsize=64)
-def _cached(scope: str, reward: str, step: Step, *key: Any) -> Partitioning:
+def _cached(scope: str, reward: str, step: StepSettings, *key: Any) -> Partitioning:
     """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
     classes = _cached_classes(*key, step.micro_batch)
     return replace(classes, scope=scope, reward=reward, step=step.on(classes.graph))
