@@ -17,9 +17,9 @@ ALGORITHMS = {
 """Agent of this package that ``parenvs train`` takes -> its class."""
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
 """Agents that train on the problem itself (``parenvs train``, with the extra ``agents``)."""
-LEARNED, LEARNED_SEARCH = GENERAL = ("learned", "learned+search")
-"""Planners by networks that ship, which were trained on other problems: the best of several plans
-that a network makes, and a search from it."""
+LEARNED = "learned"
+"""Planner by networks that ship, which were trained on other problems: the best of several plans
+that a network makes."""
 POLICIES = (
     "keep-degrees", "fastest", "myopic", "hysteresis", "look-ahead", "parcae", "varuna", "bamboo",
 )  # fmt: skip

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks import pages as results
 from benchmarks.framework import ROOT
-from parenvs.agents.names import GENERAL, TRAINED
+from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.core.leaderboard import kind_of
 from parenvs.core.plan import current
 from parenvs.leaderboard.check import check_file
@@ -51,7 +51,7 @@ def pages() -> Made:
 def cheap(entry: Entry) -> bool:
     """Return whether an entry can be made again in no time, and is the same on any machine."""
     known = kind_of(entry.task).agents
-    if entry.entry not in known or entry.entry in (*TRAINED, *GENERAL):
+    if entry.entry not in known or entry.entry in (*TRAINED, LEARNED):
         return False
     is_timed = re.search(r"\bs a problem|seconds", known[entry.entry].search_budget)
     return not is_timed and sum(entry.seconds.values()) <= SECONDS

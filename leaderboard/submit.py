@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parenvs.agents.names import GENERAL, TRAINED
+from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
 from parenvs.core.registry import TASKS
 from parenvs.core.request import STEPS
@@ -31,7 +31,7 @@ def learned_from(agent: str) -> tuple[str, ...]:
     """Return what an agent learned from, as ``Entry.trained_on``; empty if it did not learn."""
     if agent in TRAINED:
         return ("the problem itself",)
-    return _FITTED_ON.get(agent, ("generated",) if agent in GENERAL else ())
+    return _FITTED_ON.get(agent, ("generated",) if agent == LEARNED else ())
 
 
 def check_agent(task: Task, agent: str) -> None:
