@@ -272,6 +272,7 @@ class Algorithm(ABC):
         parts = [
             torch.zeros_like(each) if each.grad is None else each.grad for each in self.weights
         ]
+        # The sum and its count travel together, so that the mean is over all learners.
         count = losses.new_tensor([len(losses)])
         flat = torch.cat([*(part.flatten() for part in parts), count])
         self.peers.together(self, "descend", flat)
@@ -309,6 +310,7 @@ class Algorithm(ABC):
             passes: over the turns.
         """
         every = self.peers.gather(keys)
+        # By rank among all keys every learner draws the same order, wherever turns were played.
         rank = torch.searchsorted(every.sort().values, keys)
         own = torch.full((len(every),), -1).index_copy(0, rank, torch.arange(len(keys)))
         for _ in range(passes):
@@ -373,6 +375,7 @@ def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None =
             noise = random(logs.shape[1])
         else:
             noise = torch.rand(logs.shape, generator=random)
+        # Gumbel-max: the argmax of log p - log(-log u) is a draw from p.
         logs = logs - (-noise.clamp(min=1e-20).log()).log()
     return torch.where(mask, logs.nan_to_num(), -torch.inf).argmax(dim=-1)
 

@@ -86,6 +86,7 @@ class PPO(Algorithm):
         following, coming = self.values(batch.after), torch.zeros_like(batch.rewards[0])
         for turn in range(len(result) - 1, -1, -1):
             goes_on = self.discount * (~batch.ended[turn]).float()
+            # delta_t = r_t + gamma V(s_t+1) - V(s_t);  A_t = delta_t + gamma lambda A_t+1.
             error = batch.rewards[turn] + goes_on * following - values[turn]
             coming = error + goes_on * self.settings.trace * coming
             result[turn], following = coming, values[turn]
@@ -109,6 +110,7 @@ class PPO(Algorithm):
         settings = self.settings
         logs, values = log_policy(self.net, seen)
         own = logs.gather(1, part["actions"][:, None])[:, 0]
+        # L = min(r A, clip(r, 1 - eps, 1 + eps) A), of the ratio r of chances (equation 7).
         ratio = (own - part["logs"]).exp()
         advantages = self.scaled(part["advantages"])
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
@@ -137,6 +139,7 @@ class PPO(Algorithm):
         Args:
             sums: of the squares, and how many they are.
         """
+        # A running mean over at most 100 batches, so that early returns are forgotten.
         self.seen_returns = min(self.seen_returns + 1.0, 100.0)
         square = self.spread**2 if self.seen_returns > 1.0 else 0.0
         square += (float(sums[0] / sums[1]) - square) / self.seen_returns
@@ -214,6 +217,7 @@ class Group(PPO):
         figures = self.improve(seen.at(complete), chosen)
         settings = self.settings
         nats = settings.nats + (settings.last_nats - settings.nats) * progress
+        # Per episode: a target per step lets long episodes wander off.
         lacking = (nats - figures["entropy"] * length) / nats
         self.weight += settings.tug * min(max(lacking, -1.0), 1.0)
         self.weight = min(max(self.weight, -settings.pull), settings.pull)

@@ -113,8 +113,10 @@ class Memory:
         turns, envs = self.parts["priority"].shape[1:]
         priority = self.parts["priority"][: self.count].flatten().numpy()
         ends = np.cumsum(priority)
+        # Stratified: one draw in each of ``count`` equal parts of the priorities' sum.
         points = (np.arange(count) + torch.rand(count, generator=random).numpy()) / count
         chosen = np.minimum(np.searchsorted(ends, points * ends[-1], "right"), len(ends) - 1)
+        # w_i = (N P(i)) ** -beta, over the largest (arXiv 1511.05952).
         weights = (len(priority) * priority[chosen] / ends[-1]) ** -correction
         weights /= weights.max()
         batch, turn, env = np.unravel_index(chosen, (self.count, turns, envs))
@@ -274,6 +276,7 @@ class Rainbow(Algorithm):
     def act(self, seen: Seen, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``Algorithm.act``."""
         actions, noise = self.best(seen), chance(1 + seen.mask.shape[1])
+        # Environment i of n explores with epsilon ** (1 + 7 i / (n - 1)) (arXiv 1803.00933).
         shares = self.settings.chance ** (1.0 + 7.0 * chance.share)
         if not self.lens.scored:
             shares = shares.clamp(min=1.0 - self.progress / self.settings.wander)
@@ -314,6 +317,7 @@ class Rainbow(Algorithm):
         seen, after = minibatch.seen.to(self.device), minibatch.after.to(self.device)
         with torch.no_grad():
             behind = self.quantiles(self.target, after)
+            # Double: the online network chooses, the target network evaluates.
             best = self._best(self.quantiles(self.net, after), after.mask)
             behind = _of(behind, best) * self.spread
             left = minibatch.left.to(self.device)[:, None]
@@ -329,6 +333,7 @@ class Rainbow(Algorithm):
         found = _of(self.quantiles(self.net, seen), minibatch.actions.to(self.device))
         error = wanted[:, None, :] - found[:, :, None]
         huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
+        # Quantile Huber loss: |tau - 1{error < 0}| times Huber (arXiv 1710.10044).
         share = (self._levels[None, :, None] - (error.detach() < 0).float()).abs()
         return (share * huber).mean(dim=2).sum(dim=1), (wanted - found).mean(dim=1).detach()
 

@@ -427,14 +427,17 @@ def _linked(same: _Same, rules: str) -> DimensionClasses:
     factors = Factors.of(graph, rules)
     size = len(graph.dims)
     links = coo_array((np.ones(len(factors.links)), factors.links.T), shape=(size, size))
+    # "Split together" is an equivalence: classes are the components of the links.
     count, label = connected_components(links, directed=False)
     blocked_by = np.full(count, -1, dtype=np.int32)
+    # Backwards, so that the first instruction that blocks a class is the one that stays.
     for instruction, dimension in factors.untouchable[::-1].tolist():
         blocked_by[label[dimension]] = instruction
     first_conflict: dict[tuple[int, int], int] = {}  # pair of classes -> instruction
     for instruction, classes in _exclusive(factors, label):
         for i, lower in enumerate(classes):
             for upper in classes[i + 1 :]:
+                # Two factors of one instruction in one class would both be split: never legal.
                 if lower == upper:
                     if blocked_by[lower] < 0:
                         blocked_by[lower] = instruction
@@ -686,6 +689,7 @@ def _costs(
     FLOPs are in proportion to each factor that holds the batch, or else to the results' elements.
     """
     graph = classes.graph
+    # A factor that holds the batch scales FLOPs once, so k of them scale by ratio ** k.
     ratio = scaled.batch_size / graph.batch_size
     held = classes.factors.instruction[batch[classes.factor_class]]
     count = np.bincount(held, minlength=len(graph.opcode))
@@ -733,6 +737,7 @@ def synchronised_once(classes: DimensionClasses) -> np.ndarray:
     wanted, waits = needed.tolist(), [False] * len(graph.opcode)
     backward = ((graph.phase == Phase.BACKWARD) & (graph.parent < 0)).tolist()
     updates = (graph.phase == Phase.UPDATE).tolist()
+    # Backwards: whether a result can wait depends on all that read it, which come later.
     for index in range(len(waits) - 1, -1, -1):
         used = any(wanted[tensor] for tensor in results[outs[index] : outs[index + 1]])
         waits[index] = backward[index] and not used

@@ -74,6 +74,7 @@ def device_share(classes: DimensionClasses, devices: int) -> np.ndarray:
     dimension of the class decides.
     """
     size = classes.graph.dims
+    # The fullest device holds ceil(d / N) of d elements; size 0 would divide by zero.
     share = np.ceil(size / devices) / np.maximum(size, 1)
     largest = np.full(len(classes), 1 / devices)
     splittable = size > 1
@@ -90,6 +91,7 @@ def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndar
         share: (C,) largest share on one device, ``device_share``.
     """
     instruction = classes.factors.instruction
+    # An instruction has at most one factor in a legal plan, so what classes save adds up.
     whole = np.bincount(classes.factor_class, seconds[instruction], len(classes))
     return whole * (1 - share)
 
@@ -112,6 +114,7 @@ def all_reduce_seconds(
     instruction = factors.instruction[factors.partial]
     often = (runs(graph, seconds) * times)[instruction]
     size_bytes = graph.tensor_bytes_of(instruction) * often
+    # Inside a loop each trip sums its own result: times of the loop and of the step multiply.
     ring_seconds = cluster.sync_seconds(size_bytes, np.array(0), np.array(cluster.devices))
     return np.bincount(classes.factor_class[factors.partial], ring_seconds, len(classes))
 
@@ -159,6 +162,7 @@ def step_parts(
         all_reduce: (C,) ``all_reduce_seconds``.
         chosen: (C,) bool, the partitioned classes.
     """
+    # T = T_replicate - sum(saved) + sum(all-reduce), apart: reports show both parts.
     compute = replicate_seconds - float(saved[chosen].sum())
     return compute, float(all_reduce[chosen].sum())
 
@@ -186,6 +190,7 @@ def paper_return(dimensions: int, counts: np.ndarray) -> LinearReturn:
         dimensions: number of dimensions that are decided, size 1 included.
         counts: (C,) those of them that belong to each class, size 1 excluded.
     """
+    # A replicated dimension pays 0.1 already, so partitioning it adds 0.4 - 0.1.
     weights = (PARTITION_REWARD - REPLICATION_REWARD) * counts
     return LinearReturn(paper_reward(0, dimensions), weights)
 
@@ -322,6 +327,7 @@ class Footprint:
         backward = graph.phase[np.maximum(self.first, 0)] == Phase.BACKWARD
         update = graph.phase[np.maximum(self.last, 0)] == Phase.UPDATE
         self.gradient = self.transient & backward & update
+        # A tensor is in memory from its first moment to its last, both included.
         tensor = np.flatnonzero(self.transient)
         self.order, self.again = np.arange(steps), np.zeros(steps, dtype=bool)
         self.stays = Stays(tensor, self.first[tensor], self.last[tensor])
@@ -352,6 +358,7 @@ class Footprint:
     def alive(self, chosen: np.ndarray) -> np.ndarray:
         """(m,) bytes of gradients and activations at each moment."""
         size = (self.bytes * self.scale(chosen))[self.stays.tensor]
+        # Sums of births and deaths: linear in the tensors, where moments times tensors were not.
         step = np.zeros(len(self.order) + 1)
         np.add.at(step, self.stays.first, size)
         np.subtract.at(step, self.stays.last + 1, size)
@@ -557,6 +564,7 @@ class Footprint:
         crossing, total = np.cumsum(change)[:end], np.cumsum(kept)
         if not kept.any():
             return np.zeros(0, dtype=np.int64)
+        # Borders at local minima of crossing bytes keep least per segment (arXiv 1604.06174).
         narrow = _narrowest(crossing)
         best, lowest = np.zeros(0, dtype=np.int64), np.inf
         for halvings in range(_HALVINGS):

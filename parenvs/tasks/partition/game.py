@@ -446,6 +446,7 @@ class Turns:
             given, actions = actions, np.zeros(len(position), dtype=np.int64)
             actions[rows] = given
         wrong = self._wrong(actions, idle)
+        # Choice c of question q has the code 2q + c, see ``Transitions``.
         codes = position + position
         codes += actions
         position += self._one
@@ -471,6 +472,7 @@ class Turns:
             ended = complete.nonzero()[0]
             if ended.size:
                 above = ended[self.figures(ended)["excess_bytes"] > 0]
+                # The last step takes back what was earned, so that the return is -1 in all.
                 rewards[above] = ILLEGAL - self.earned[above]
             self.earned += rewards if idle is None else np.where(idle, 0.0, rewards)
         return rewards[rows], over[rows]

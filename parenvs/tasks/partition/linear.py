@@ -133,6 +133,7 @@ class Linear:
 
             tried = [0.0, *PRICES.tolist(), 1.0]
             index = next((i for i, price in enumerate(tried) if fits(price)), len(tried) - 1)
+            # Bisection between the last price that fails and the first that fits.
             least, price = tried[max(index - 1, 0)], tried[index]
             for _ in range(HALVINGS):
                 middle = (least + price) / 2
@@ -289,7 +290,9 @@ def _moments(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, 
 def _maximal(rows: np.ndarray) -> np.ndarray:
     """Return the rows, (m, g), of which no other one is as large in every column."""
     rows = np.unique(rows, axis=0)
+    # Only a row with a larger sum can dominate, so one pass in this order suffices.
     rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
+    # Columns that vary most decide most comparisons, on a slice that stays in the cache.
     order = np.argsort(-rows.std(axis=0), kind="stable")
     rows, kept, count = rows[:, order], np.empty_like(rows), 0
     some = slice(0, FIRST_COLUMNS)
