@@ -18,7 +18,6 @@ import typer
 
 from parenvs import __version__
 from parenvs.instances import data_folder, manifest
-from parenvs.machine import cores, counted, processor
 from parenvs.view.terminal import say, say_json
 
 PURPOSES = {
@@ -92,6 +91,8 @@ def diagnosis(everything: bool = False) -> Diagnosis:
     Args:
         everything: whether all shipped graphs are loaded, and not only the smallest.
     """
+    from parenvs.machine import cores, counted, processor
+
     report = Diagnosis()
     report.facts = {
         "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {_place()}",

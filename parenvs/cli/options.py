@@ -18,7 +18,8 @@ from msgspec import Meta
 from parenvs.core.registry import DEFAULT, TASKS, environments, task_of_name
 from parenvs.core.task import FRAMEWORKS, PRESETS, Task
 from parenvs.errors import ParenvsError
-from parenvs.instances import names
+from parenvs.graph.sources import is_function
+from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
 from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
 from parenvs.view.terminal import Step, check_range, note
@@ -516,20 +517,14 @@ class Model:
     @property
     def kept(self) -> bool:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
-        from parenvs import instances
-
         if self.how is None:
             return False
-        return instances.reads_anew(
-            self.instance, **{k: v for k, v in self.how.items() if k in instances.READING}
-        )
+        return reads_anew(self.instance, **{k: v for k, v in self.how.items() if k in READING})
 
     def graph(self) -> Graph:
         """Load the graph."""
-        from parenvs import instances
-
         assert self.how is not None
-        return instances.load_graph(self.instance, **self.how)
+        return load_graph(self.instance, **self.how)
 
     @property
     def graph_read(self) -> Graph | None:
@@ -538,10 +533,9 @@ class Model:
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
-        from parenvs.graph import python_source
-        from parenvs.graph.sources import is_function
-
         if is_function(self.instance):
+            from parenvs.graph import python_source
+
             with Step(f"lowering {self.instance}") as step:
                 if python_source.lower(self.instance, self.options.get("arguments")).kept:
                     step.result = "kept from the last time (--no-cache lowers it anew)"
@@ -624,20 +618,18 @@ class Model:
 
         Nothing is written if the instance alone gives the graph.
         """
-        from parenvs import instances
-        from parenvs.graph import python_source
-        from parenvs.graph.sources import is_function
-
         if path is None or not self.kept:
             return
         from parenvs.files import replacing
 
         self.graph().save(path.with_suffix(".npz"))
         if is_function(self.instance):
+            from parenvs.graph import python_source
+
             with replacing(path.with_suffix(".pb")) as stream:
                 lowered = python_source.lower(self.instance, self.options.get("arguments"))
                 stream.write(lowered.proto)
-        elif self.instance not in names() and self.instance.endswith(instances.GRAPH_SUFFIXES[1:]):
+        elif self.instance not in names() and self.instance.endswith(GRAPH_SUFFIXES[1:]):
             module = path.with_suffix(Path(self.instance).suffix)
             if not _same(module, self.instance):
                 with replacing(module) as stream, Path(self.instance).open("rb") as source:

@@ -122,7 +122,10 @@ def plan(
     request, choice = _settled(model, request, [agent])
     answer = _answer(request, agent, choice)
     report = model.named(answer.report, out_)
-    today = now_of(request, answer, _today(now)) if report.legal else None
+    # Another task's cost model takes longer to read than most plans take to find.
+    is_asked = as_json or verbose or now is not None
+    has_baseline = is_asked or bool(request.usual) or model.task.supports(Task.price)
+    today = now_of(request, answer, _today(now)) if report.legal and has_baseline else None
     runs = formats.runs_in(answer.report.plan, model.graph_read) if report.legal else {}
     remarks = None
     if model.task.supports(Task.remarks):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.agents.learning.options import TrainOptions
-from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, check_engine
 from parenvs.cli import options
 from parenvs.cli.options import (
     ClusterText,
@@ -26,6 +25,7 @@ from parenvs.cli.options import (
 )
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
+from parenvs.core.task import ENGINES
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.view.commands import MORE, of
 from parenvs.view.terminal import (
@@ -108,6 +108,8 @@ def train(
     training = TrainOptions(**values_in(TrainOptions, given))
     given = without(TrainOptions, given)
     if engine is not None or address is not None:
+        from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
+
         check_engine(engine or LOCAL, address)
     run = _Run(
         training, {} if envs is None else {"envs": envs}, resume, until_optimal, as_json,

@@ -433,8 +433,8 @@ class Now:
     def line(self) -> str:
         """Return it as a line of text."""
         if self.cost is None or self.ratio is None:
-            return f"now: {self.words}: {self.note}"
-        head = f"now: {self.words}: {self.cost:.4g}{self.unit}; this plan"
+            return f"baseline: {self.words}: {self.note}"
+        head = f"baseline: {self.words}: {self.cost:.4g}{self.unit}; this plan"
         if round(self.ratio, 3) == 1:
             return f"{head} is as fast"
         if self.ratio < 1:

@@ -29,7 +29,7 @@ def test_for__says_the_task_and_what_is_usual(run):
     assert "note: task hybrid, as --for is given" in err
     assert "runs in: megatron" in out
     assert re.search(
-        r"^now: the rule of thumb of Megatron: tp 8, pp 1, .* s a step; this plan", out, re.M
+        r"^baseline: the rule of thumb of Megatron: tp 8, pp 1, .* s a step; this plan", out, re.M
     )
     out, _ = good(run("plan", *CASE, "--for", "deepspeed", "--json"))
     now = json.loads(out)["now"]
@@ -40,11 +40,11 @@ def test_for__says_the_task_and_what_is_usual(run):
 def test_now__degrees_and_files_of_flags(run):
     """A plan beside the degrees of itself, and beside its own flags, is as fast."""
     out, _ = good(run("plan", *CASE, "--for", "megatron", "--now", "tp 8 pp 2", "--out", "m.json"))
-    (line,) = re.findall(r"^now: (tp 8, pp 2, .*)$", out, re.M)
+    (line,) = re.findall(r"^baseline: (tp 8, pp 2, .*)$", out, re.M)
     assert re.search(r"times as fast$", line)
     good(run("export", "m.json", "--to", "megatron", "--out", "m.sh"))
     out, _ = good(run("plan", *CASE, "--for", "megatron", "--now", "m.sh"))
-    assert re.search(r"^now: .*; this plan is as fast$", out, re.M)
+    assert re.search(r"^baseline: .*; this plan is as fast$", out, re.M)
     out, _ = good(run("judge", "m.json"))
     assert "runs in: megatron" in out
     status, _, err = run("plan", *CASE, "--for", "megatron", "--now", "tp 9")
@@ -52,8 +52,11 @@ def test_now__degrees_and_files_of_flags(run):
 
 
 def test_now__of_other_tasks(run):
-    out, _ = good(run("plan", "t5-base", "--task", "partition", "--cluster", "1x8:a100"))
-    assert re.search(r"^now: data parallel, FSDP if .*: tp 1, pp 1, dp 8, .* this plan ", out, re.M)
+    """By the hybrid model, which is read if it is asked for."""
+    plan = ("plan", "t5-base", "--task", "partition", "--cluster", "1x8:a100")
+    words = r"^baseline: data parallel, FSDP if .*: tp 1, pp 1, dp 8, .* this plan "
+    assert re.search(words, good(run(*plan, "-v"))[0], re.M)
+    assert "baseline" not in good(run(*plan))[0]
     status, _, err = run("plan", "intra-op-test/mesh-000", "--agent", "greedy", "--now", "tp 2")
     assert status == 2 and "--now is for plans with seconds of a step; task sharding" in err
 

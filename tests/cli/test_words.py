@@ -118,7 +118,7 @@ def test_words__a_transformer_is_planned_along_all_axes(run):
     assert status == 0 and " x dp " in out.splitlines()[0]
     answer, now, runs, following = out.splitlines()
     assert " a step" in answer and answer.endswith("optimal among those searched")
-    assert now.startswith("now: ") and runs.startswith("runs in: ")
+    assert now.startswith("baseline: ") and runs.startswith("runs in: ")
     assert following.startswith("next: parenvs plan llama3-8b")
     assert "near the best" in run("plan", "llama3-8b", *given, "-v")[1]
 
