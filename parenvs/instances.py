@@ -8,14 +8,16 @@ import os
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.graph.graph import Graph
-from parenvs.graph.sources import SUFFIXES as GRAPH_SUFFIXES
-from parenvs.graph.sources import from_hlo, is_function
-from parenvs.graph.sources import stamp as stamp_of_function
+
+if TYPE_CHECKING:
+    from parenvs.graph.graph import Graph
+
+GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", ".mlir", ".mlirbc")
+"""Endings of files that hold a graph."""
 
 PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 """Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
@@ -89,6 +91,9 @@ def load_graph(
         UnknownInstanceError: ``instance`` is neither a shipped name, a file nor a function.
         ParenvsError: see ``parenvs.graph.python_source.lower`` and the reader of the format.
     """
+    from parenvs.graph.graph import Graph
+    from parenvs.graph.sources import is_function
+
     for name in reading:
         if name not in READING:
             raise ParenvsError(
@@ -111,6 +116,8 @@ def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:
 
     That is so for a function, and where options of reading are given.
     """
+    from parenvs.graph.sources import is_function
+
     return is_function(os.fspath(instance)) or bool(reading_key(reading))
 
 
@@ -157,6 +164,8 @@ def _cached_graph(
     text: str, kind: str, arguments: str | None, reading: Key, changed_ns: int | None
 ) -> Graph:
     """Load a graph; ``changed_ns``, the time of the file's last change, is part of the key."""
+    from parenvs.graph.sources import from_hlo, is_function
+
     options = dict(reading)
     if text in manifest()["instances"]:
         return _read_anew(_shipped(text, kind), options)
@@ -193,10 +202,12 @@ def reading_key(reading: dict[str, Any]) -> Key:
 
 def stamp(text: str) -> int | None:
     """Return the time of a file's last change; None for a shipped name, or without a file."""
+    from parenvs.graph import sources
+
     if text in manifest()["instances"]:
         return None
-    if is_function(text):
-        return stamp_of_function(text)
+    if sources.is_function(text):
+        return sources.stamp(text)
     with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
         return Path(text).stat().st_mtime_ns
     return None
@@ -205,6 +216,8 @@ def stamp(text: str) -> int | None:
 @lru_cache(maxsize=32)
 def _shipped(name: str, kind: str) -> Graph:
     """Load a graph of a shipped instance."""
+    from parenvs.graph.graph import Graph
+
     return Graph.load(data_folder() / manifest()["instances"][name]["graphs"][kind]["file"])
 
 

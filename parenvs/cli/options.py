@@ -18,7 +18,6 @@ from msgspec import Meta
 from parenvs.core.registry import DEFAULT, TASKS, environments, task_of_name
 from parenvs.core.task import FRAMEWORKS, PRESETS, Task
 from parenvs.errors import ParenvsError
-from parenvs.graph.sources import is_function
 from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
 from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
@@ -533,7 +532,7 @@ class Model:
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
-        if is_function(self.instance):
+        if _is_function(self.instance):
             from parenvs.graph import python_source
 
             with Step(f"lowering {self.instance}") as step:
@@ -623,7 +622,7 @@ class Model:
         from parenvs.files import replacing
 
         self.graph().save(path.with_suffix(".npz"))
-        if is_function(self.instance):
+        if _is_function(self.instance):
             from parenvs.graph import python_source
 
             with replacing(path.with_suffix(".pb")) as stream:
@@ -639,3 +638,9 @@ class Model:
 def _same(path: Path, instance: str) -> bool:
     """Return whether a path and an instance are one file."""
     return path.exists() and Path(instance).exists() and path.samefile(instance)
+
+
+def _is_function(instance: str) -> bool:
+    from parenvs.graph.sources import is_function
+
+    return is_function(instance)

@@ -25,9 +25,8 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.registry import TASKS, task_of, task_of_name
-from parenvs.core.task import FRAMEWORKS, Task
+from parenvs.core.task import FRAMEWORKS, GraphOptions, Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
-from parenvs.graph.sources import GraphOptions
 from parenvs.view.terminal import (
     Json,
     OtherInstance,

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parenvs.core.task import option
 from parenvs.errors import HloError, ParenvsError, need_extra, shown
 from parenvs.graph.graph import Graph, Role
 
 _FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
-SUFFIXES = (".npz", ".pb", ".txt", ".hlo", ".mlir", ".mlirbc")
-"""Endings of files that hold a graph."""
 
 
 def is_function(instance: str) -> bool:
@@ -291,28 +288,3 @@ def lowered_of(
         return jitted.lower(*positional, **named), ()
     again = jax.jit(result.function, keep_unused=True)
     return again.lower(*result.positional, **result.named), (result.note,)
-
-
-def globs(texts: Sequence[str]) -> int | tuple[str, ...]:
-    """Return what commands take for parameters: globs over paths, or the index of an argument."""
-    return int(texts[0]) if len(texts) == 1 and texts[0].isdecimal() else tuple(texts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphOptions:
-    """How a graph's entry parameters are read, see ``parenvs.load_graph``."""
-
-    arguments: str | None = option(
-        None, "What gives a function's arguments: NAME in its file, or FILE.py:NAME.", flag="args"
-    )
-    variables: Any = option(
-        None, "Globs over paths, or an argument's index: trained variables.", kind=list, read=globs
-    )
-    batch: Any = option(
-        None,
-        "The same: inputs whose first dimension is the batch.",
-        "batch-inputs",
-        kind=list,
-        read=globs,
-    )
-    frozen: Any = option(None, "The same: weights that are not trained.", kind=list, read=globs)

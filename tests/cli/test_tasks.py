@@ -12,9 +12,8 @@ from commands import caller
 from parenvs import judge, load_plan
 from parenvs.cli.options import flags_in, flags_of, values_for, values_in
 from parenvs.core.registry import TASKS, register
-from parenvs.core.task import Task, option
+from parenvs.core.task import GraphOptions, Task, option
 from parenvs.errors import ParenvsError
-from parenvs.graph.sources import GraphOptions
 
 QUICK = {
     "pipeline": ("plan-test/cnn-003", "even", "pipedream"),
@@ -92,7 +91,7 @@ def test_tasks__plans_draw_and_read_their_search_options(run):
     assert "  ·  cost " in out.splitlines()[0] and Path("p.svg").stat().st_size > 5000
     status, _, err = run("plan", QUICK["elastic"][0], "--rounds", "1")
     assert status == 2
-    assert err == "parenvs: --rounds is not an option of --task elastic, but of order, sharding\n"
+    assert err == "parenvs: --rounds is not an option of --task elastic, but of sharding\n"
 
 
 # Flags

@@ -30,7 +30,7 @@ EMPTY = {"a", "an", "and", "for", "in", "it", "its", "of", "that", "the", "to", 
 """Words that say nothing about what an option means."""
 MOST_SECONDS = 0.2
 """Of processor, until a shell has the words that a TAB may mean."""
-HEAVY = ("gymnasium", "jinja2", "matplotlib", "msgspec", "numpy", "pydantic", "rich", "scipy")
+HEAVY = ("gymnasium", "jinja2", "matplotlib", "numpy", "pydantic", "rich", "scipy")
 
 
 def options():
@@ -169,7 +169,7 @@ LINES = {
     "a command": (("parenvs", "pl"), {"plan"}),
     "an option": (("parenvs", "plan", "--clu"), {"--cluster"}),
     "an instance": (("parenvs", "plan", "llama3-"), {"llama3-8b", "llama3-405b"}),
-    "an agent": (("parenvs", "plan", "t5-3b", "--task", "elastic", "--agent", "va"), {"varuna"}),
+    "an agent": (("parenvs", "plan", "t5-3b", "--task", "elastic", "--agent", "ke"), {"keep-degrees"}),
     "a task": (("parenvs", "plan", "--task", "hy"), {"hybrid"}),
     "a cluster": (("parenvs", "plan", "--cluster", "h100"), {"h100-2", "h100-4"}),
     "a framework": (("parenvs", "export", "plan.json", "--to", "tor"), {"torch", "torchtitan"}),

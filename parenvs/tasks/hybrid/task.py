@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import FRAMEWORKS, PRECISIONS, Remarks, Task, given, option
+from parenvs.core.task import FRAMEWORKS, PRECISIONS, GraphOptions, Remarks, Task, given, option
 from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
-from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

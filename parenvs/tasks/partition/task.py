@@ -8,10 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.cluster import Cluster, choose_cluster
-from parenvs.core.task import PRECISIONS, Task, given, option, refuse_settings
+from parenvs.core.task import PRECISIONS, GraphOptions, Task, given, option, refuse_settings
 from parenvs.errors import ParenvsError, shown
-from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,6 +148,8 @@ class PartitionTask(Task):
             return refuse_settings(source, cluster, options)
         settings = given(options)
         precision = settings.pop("precision", None)
+        from parenvs.cluster import choose_cluster
+
         parsed = choose_cluster(cluster, settings.pop("devices", None))
         if precision is not None:
             parsed = parsed.at(precision)
@@ -166,6 +166,8 @@ class PartitionTask(Task):
         target = self._member(plan.instance if target is None else target)
         if isinstance(target, Partitioning):
             return target.report(plan)
+        from parenvs.cluster import Cluster
+
         judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
         if isinstance(target, (str, os.PathLike)):
             target = load_graph(target)

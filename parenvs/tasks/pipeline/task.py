@@ -7,10 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.cluster import Cluster
-from parenvs.core.task import PRECISIONS, Remarks, Task, given, option, refuse_settings
+from parenvs.core.task import (
+    PRECISIONS,
+    GraphOptions,
+    Remarks,
+    Task,
+    given,
+    option,
+    refuse_settings,
+)
 from parenvs.errors import ParenvsError, shown
-from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,6 +148,8 @@ class PipelineTask(Task):
             return refuse_settings(source, cluster, options)
         settings = given(options)
         precision = settings.pop("precision", None)
+        from parenvs.cluster import Cluster
+
         parsed = Cluster.parse("C" if cluster is None else cluster)
         if precision is not None:
             parsed = parsed.at(precision)
@@ -178,6 +186,8 @@ class PipelineTask(Task):
         target = target if known is None else known
         if isinstance(target, Pipeline):
             return target.report(plan)
+        from parenvs.cluster import Cluster
+
         judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
         if isinstance(target, (str, os.PathLike)):
             target = load_profile(target, judged_cluster, plan.micro_batch)
