@@ -225,7 +225,7 @@ def test_planning__options_of_reading_a_module(monkeypatch, tmp_path):
         calls.append(options)
         return load_graph("vgg-19")
 
-    monkeypatch.setattr(instances, "from_hlo", from_hlo)
+    monkeypatch.setattr("parenvs.graph.sources.from_hlo", from_hlo)
     for _ in range(2):
         load_graph(path, variables=1, batch=["x", "y"])
     load_graph(path, variables=1)
@@ -364,7 +364,7 @@ def test_planning__warnings_are_notes(run, monkeypatch):
         return graph
 
     Path("m.txt").write_text("x")
-    monkeypatch.setattr(instances, "from_hlo", from_hlo)
+    monkeypatch.setattr("parenvs.graph.sources.from_hlo", from_hlo)
     instances._cached_graph.cache_clear()
     status, _, err = run("plan", "m.txt", "--cluster", "A")
     assert status == 0

@@ -169,7 +169,7 @@ LINES = {
     "a command": (("parenvs", "pl"), {"plan"}),
     "an option": (("parenvs", "plan", "--clu"), {"--cluster"}),
     "an instance": (("parenvs", "plan", "llama3-"), {"llama3-8b", "llama3-405b"}),
-    "an agent": (("parenvs", "plan", "t5-3b", "--task", "elastic", "--agent", "ke"), {"keep-degrees"}),
+    "an agent": (("parenvs", "plan", "t5-3b", "--task", "elastic", "--agent", "fa"), {"fastest"}),
     "a task": (("parenvs", "plan", "--task", "hy"), {"hybrid"}),
     "a cluster": (("parenvs", "plan", "--cluster", "h100"), {"h100-2", "h100-4"}),
     "a framework": (("parenvs", "export", "plan.json", "--to", "tor"), {"torch", "torchtitan"}),
