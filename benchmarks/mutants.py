@@ -31,7 +31,7 @@ ROOMS = {
     "parenvs/core": ("tests/core", "tests/envs"),
     "parenvs/envs": ("tests/envs",),
     "parenvs/fields.py": ("tests/test_fields.py",),
-    "parenvs/graph/rules.py": ("tests/graph", "tests/partition"),
+    "parenvs/graph/opcodes.py": ("tests/graph", "tests/partition"),
     "parenvs/tasks/pipeline": ("tests/pipeline",),
     "parenvs/tasks/partition": ("tests/partition",),
     "parenvs/tasks/hybrid": ("tests/hybrid",),

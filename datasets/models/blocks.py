@@ -132,6 +132,7 @@ def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
     again. Arguments and result are those of ``attend``.
     """
     batch, queries, *trailing = q.shape
+    # The loop's dimension leads, as scan goes through the first.
     chunks = q.reshape(batch, queries // chunk, chunk, *trailing).swapaxes(0, 1)
     core = jax.checkpoint(attend, static_argnums=3)
 

@@ -87,6 +87,7 @@ def kept(name: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
     settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
     packages = sorted((x.name, x.version) for x in metadata.distributions())
     key = [_FORM, __version__, sys.version, sys.path, packages, settings, *name]
+    # The stem is what is known before the user's code runs; contents are compared in the entry.
     stem = _digest(json.dumps(key).encode())
     for entry in _entries(_folder, f"{stem}-*"):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error):

@@ -352,6 +352,7 @@ def _wrong_order(arrays: Arrays) -> Wrong:
     if (parent >= rows).any():
         yield "parent", "an instruction stands before the one that it is inside, or is its own"
         return
+    # Topological order is what every later pass relies on: one walk, no recursion.
     maker = np.full(len(arrays["element_type"]), -1)
     producer = np.repeat(rows, np.diff(arrays["result_offset"]))
     results = arrays["results"]

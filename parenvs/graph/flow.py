@@ -279,7 +279,9 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     used_later = last[produced] > producer
     used_later &= ~np.isin(produced, np.array(sorted(views), dtype=np.int64))
     crossing = produced[used_later]
-    change_bytes = np.zeros(count + 1)  # of what crosses, from one pivot to the next
+    # A result crosses every cut from its producer up to its last reader: as differences, whose
+    # running sum is what crosses each cut.
+    change_bytes = np.zeros(count + 1)
     np.add.at(change_bytes, producer[used_later], graph.tensor_bytes[crossing])
     np.subtract.at(change_bytes, last[crossing], graph.tensor_bytes[crossing])
     held = {Role.VARIABLE: np.zeros(count), Role.FROZEN: np.zeros(count)}

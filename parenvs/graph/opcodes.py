@@ -85,6 +85,7 @@ def _convolution(call: Call) -> float:
             out[numbers.output_spatial[k]],
             window,
         )
+    # Each output feature reads the input features of its own group alone.
     features = lhs[numbers.input_feature] // max(call.instruction.feature_group_count, 1)
     batch = lhs[numbers.input_batch] // max(call.instruction.batch_group_count, 1)
     return 2.0 * features * out[numbers.output_feature] * batch * taps

@@ -37,6 +37,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
         Positions in the text, in a topological order. The order is the text's own where the
         counters contradict the operands.
     """
+    # Counters that contradict the operands were given by a pass, not by the trace.
     before = _constraints(names, operands)
     if len(in_order(before, list(range(len(names))))) < len(names):
         return list(range(len(names)))  # the counters are no trace order

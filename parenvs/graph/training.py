@@ -190,6 +190,7 @@ def find_updates(flow: Flow) -> list[Update]:
         ]
         if near and (twin.get(output) is None or min(near)[0] < _OTHERS):
             pairs += near
+    # Nearest first, so that moments do not take the input that a weight's new value is nearer to.
     pairs.sort()
     source_of: dict[int, int] = {}
     taken: set[int] = set()

@@ -205,6 +205,7 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
         if more == carried:
             break
         carried = more
+    # Only what the test needs is run: the loop's work may have any size.
     values = [{k: start[k] for k in carried}]  # before each iteration
     for trips in range(_STEPS):
         goes_on = _goes_on(program, loop, condition, values[-1])
@@ -265,6 +266,7 @@ def _extrapolated(
         }
         return not _goes_on(program, loop, condition, then)
 
+    # Exponential, then binary search: the test of a linear counter changes once.
     end = 1
     while not stops(end):
         end *= 2

@@ -213,6 +213,7 @@ class Writer:
             paths: (P,) path of each.
             outputs: (O,) tensors.
         """
+        # Entry parameters are written where they are first used; in a graph they stand first.
         computed = [row.opcode != "parameter" or row.parent >= 0 for row in self.rows]
         order = sorted(range(len(self.rows)), key=computed.__getitem__)
         place = {before: after for after, before in enumerate(order)} | {-1: -1}

@@ -42,8 +42,6 @@ from parenvs.graph.pytorch.nodes import (
 )
 from parenvs.graph.sources import TITLE
 
-STOP = "parenvs.stop_gradient"
-"""Name of the operation whose result is its argument, without a gradient."""
 _BLOCK = "wrap_with_set_grad_enabled"
 
 

@@ -118,6 +118,7 @@ def view(x: Tensor, size: Sequence[int]) -> Tensor:
     size = list(size)
     if -1 in size:
         size[size.index(-1)] = math.prod(x.shape) // max(-math.prod(size), 1)
+    # Splitting the array's dimensions is free; merging them would end a sharding of the second.
     groups = refined(_array(x).shape, size)
     if groups is None:
         return jnp.reshape(plain(x), size)

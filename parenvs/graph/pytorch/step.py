@@ -254,7 +254,7 @@ def _adam(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Ar
     m = 0.9 * state["m"] + 0.1 * gradient
     v = 0.999 * state["v"] + 0.001 * jnp.square(gradient)
     deviation = jnp.sqrt(v) / jnp.sqrt(1 - 0.999**count).astype(v.dtype) + 1e-8
-    rate = (1e-3 / (1 - 0.9**count)).astype(m.dtype)
+    rate = (1e-3 / (1 - 0.9**count)).astype(m.dtype)  # bias correction of the first moment
     return weight - rate * m / deviation, {"m": m, "v": v}
 
 
