@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.compiled import compiled
+from parenvs.tasks.sharding.board import ranges
 from parenvs.tasks.sharding.problem import NEVER, Reduced
 
 
@@ -74,13 +75,6 @@ def arrays_of(reduced: Reduced) -> Arrays:
         usage=reduced.usages,
         slack=reduced.slack,
     )
-
-
-def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Whole numbers from each beginning on, so many of each."""
-    ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) - np.repeat(ends - length - begin, length)
 
 
 _LEAST = -(2**62)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.highs import solver
-from parenvs.agents.sharding.loops import Arrays, arrays_of, ranges
+from parenvs.agents.sharding.loops import Arrays, arrays_of
+from parenvs.tasks.sharding.board import ranges
 from parenvs.tasks.sharding.problem import NEVER, Reduced
 
 _BITS = 61
@@ -627,7 +628,4 @@ def shared_profile(reduced: Reduced, share: np.ndarray) -> np.ndarray:
     own = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]
     starts = reduced.term_offset[:-1]
     used = np.add.reduceat(own, starts) if len(own) else np.zeros(0)
-    change = np.zeros(len(reduced.slack) + 1)
-    np.add.at(change, reduced.term_times[:, 0], used)
-    np.add.at(change, reduced.term_times[:, 1], -used)
-    return np.cumsum(change)[:-1]
+    return reduced.at_times(used)

@@ -63,10 +63,6 @@ class Usage(NamedTuple):
     lengths: np.ndarray
     amount: np.ndarray
 
-    def at_times(self, chosen: np.ndarray) -> np.ndarray:
-        """Return what strategies, (g,), use at each time from first to last, (g, times)."""
-        return np.repeat(self.amount[:, chosen].T, self.lengths, axis=1)
-
 
 @dataclass(frozen=True, eq=False)
 class Board:

@@ -322,8 +322,11 @@ class Reduced:
 
     def profile(self, chosen: np.ndarray) -> np.ndarray:
         """Return what the terms of a choice, (n,), use at each time, (T,)."""
-        used = self.usages[self.term_offset[:-1] + chosen[self.term_node]]
-        change = np.zeros(len(self.slack) + 1, dtype=np.int64)
+        return self.at_times(self.usages[self.term_offset[:-1] + chosen[self.term_node]])
+
+    def at_times(self, used: np.ndarray) -> np.ndarray:
+        """Return the sum at each time, (T,), of what terms use, (u,)."""
+        change = np.zeros(len(self.slack) + 1, dtype=used.dtype)
         np.add.at(change, self.term_times[:, 0], used)
         np.add.at(change, self.term_times[:, 1], -used)
         return np.cumsum(change)[:-1]
