@@ -52,10 +52,12 @@ def arrays_of(reduced: Reduced) -> Arrays:
     pair = np.empty(int(table[-1]))
     values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
     for edge in range(edges):
-        one = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
+        costs_of_edge = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
         first, second = table[position[edge]], table[position[edge + edges]]
-        pair[first : first + len(one)] = one
-        pair[second : second + len(one)] = one.reshape(sizes[a[edge]], -1).T.ravel()
+        pair[first : first + len(costs_of_edge)] = costs_of_edge
+        pair[second : second + len(costs_of_edge)] = costs_of_edge.reshape(
+            sizes[a[edge]], -1
+        ).T.ravel()
     message = np.concatenate([[0], np.cumsum(sizes[source[order]])]).astype(np.int64)
     by_node = np.argsort(reduced.term_node, kind="stable")
     return Arrays(
@@ -578,12 +580,12 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
         for s in range(begin, end):
             out[s] = m.costs[s]
         for term in range(m.term_start[node], m.term_start[node + 1]):
-            each = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
+            rate = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
             # A term costs its usage times the sum of the prices while it is in use.
-            if each > 0.0:
+            if rate > 0.0:
                 at = m.term_at[term] - begin
                 for s in range(begin, end):
-                    out[s] += each * m.usage[at + s]
+                    out[s] += rate * m.usage[at + s]
 
 
 @compiled

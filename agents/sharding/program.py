@@ -85,9 +85,9 @@ def certify(
     totals = np.where(allowed, reduced.costs, 0).astype(float)
     np.add.at(totals, at, np.abs(moved))
     sums = np.concatenate([[0.0], np.cumsum(price)])
-    each = np.diff(sums[model.term_times], axis=1)[term, 0]
+    rates = np.diff(sums[model.term_times], axis=1)[term, 0]
     rounding = len(price) * np.finfo(float).eps * sums[-1]  # of the differences of sums
-    np.add.at(totals, used_at, (each + rounding) * used + 1.0)
+    np.add.at(totals, used_at, (rates + rounding) * used + 1.0)
     pairs = reduced.edge_costs[reduced.edge_costs < NEVER]
     largest = max(float(totals.max(initial=1.0)), float(pairs.max(initial=0)), 1.0)
     largest += 3 * float(np.abs(moved).max(initial=0.0)) + 2.0
@@ -324,16 +324,16 @@ class Program:
         right = np.zeros(count + len(own))
         right[:count] = 1.0
         matrix = coo_matrix((entries, (rows, columns)), shape=(len(right), len(costs))).tocsr()
-        made = highspy.HighsLp()
-        made.num_row_, made.num_col_ = matrix.shape
-        made.col_cost_ = costs / self.scale
-        made.col_lower_, made.col_upper_ = np.zeros(len(costs)), np.ones(len(costs))
-        made.row_lower_ = made.row_upper_ = right
-        made.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        made.a_matrix_.start_, made.a_matrix_.index_ = matrix.indptr, matrix.indices
-        made.a_matrix_.value_ = matrix.data
+        linear = highspy.HighsLp()
+        linear.num_row_, linear.num_col_ = matrix.shape
+        linear.col_cost_ = costs / self.scale
+        linear.col_lower_, linear.col_upper_ = np.zeros(len(costs)), np.ones(len(costs))
+        linear.row_lower_ = linear.row_upper_ = right
+        linear.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        linear.a_matrix_.start_, linear.a_matrix_.index_ = matrix.indptr, matrix.indices
+        linear.a_matrix_.value_ = matrix.data
         self.rows = len(right)
-        return made
+        return linear
 
     def _add_times(self, times: list[int]) -> None:
         """Add what the strategies use at some times, as shares of the slack there."""
@@ -562,12 +562,12 @@ class Tree:
         node = int(np.where(counts > 1, divided, -1.0).argmax())
         if largest[node] > 1 - _WHOLE:  # whole: what is left is rounding
             node = int(counts.argmax())
-        one = kept.copy()
-        one[offset[node] : offset[node + 1]] = False
-        other = kept.copy()
+        fixed = kept.copy()
+        fixed[offset[node] : offset[node + 1]] = False
+        excluded = kept.copy()
         at = offset[node] + chosen[node]
-        one[at], other[at] = True, False
-        for part in (one, other):
+        fixed[at], excluded[at] = True, False
+        for part in (fixed, excluded):
             heapq.heappush(self.open, (bound, -self.made, part))
             self.made += 1
         return True
@@ -605,8 +605,8 @@ class Tree:
         """
         model, first = self.program.model, self.program.reduced.offset[:-1]
         sums = np.concatenate([[0.0], np.cumsum(price)])
-        each = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
-        paid = np.bincount(self.usage.strategy, each * self.usage.used, minlength=len(share))
+        rates = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
+        paid = np.bincount(self.usage.strategy, rates * self.usage.used, minlength=len(share))
         mean = np.add.reduceat(share * paid, first)
         spread: np.ndarray = np.add.reduceat(share * np.abs(paid - mean[self.node]), first)
         return spread

@@ -257,12 +257,12 @@ class Solving:
             # One of its own, as whole numbers cost the other one the basis of its programs.
             program = Program(self.core, self.price, self._stopped.is_set)
             program.whole(_HALF * (end - time.monotonic()), self._offer, self.start, nodes)
-        made = 0
+        grown = 0
         while not (tree.over or self._stopped.is_set() or time.monotonic() >= end):
-            if nodes is not None and made >= nodes:
+            if nodes is not None and grown >= nodes:
                 break
             grow(end - time.monotonic(), 50)
-            made += 50
+            grown += 50
 
 
 @cache
@@ -755,8 +755,8 @@ class Search:
                     pool.submit(chain.move, priced, warm, done, batch, total, lead)
                     for chain, lead in zip(chains, leads, strict=True)
                 ]
-                for chain, one in zip(chains, moving, strict=True):
-                    one.result()
+                for chain, future in zip(chains, moving, strict=True):
+                    future.result()
                     self.offer(chain.best)
                 done += batch
                 self.worked += batch * self.move.seconds

@@ -163,16 +163,16 @@ def _source(name: str) -> _Source:
 
 def _made_of(graph: Graph, wanted: set[int]) -> dict[int, set[int]]:
     """Return the kept tensors that each tensor is made of, through those that are not kept."""
-    made: dict[int, set[int]] = {}
+    sources_of: dict[int, set[int]] = {}
     for instruction in range(len(graph.opcode)):
         read = graph.operands[slice(*graph.operand_offset[instruction : instruction + 2])].tolist()
         sources: set[int] = set()
         for tensor in read:
-            sources |= {tensor} if tensor in wanted else made.get(tensor, set())
+            sources |= {tensor} if tensor in wanted else sources_of.get(tensor, set())
         results = slice(*graph.result_offset[instruction : instruction + 2])
         for tensor in graph.results[results].tolist():
-            made[tensor] = sources - {tensor}
-    return made
+            sources_of[tensor] = sources - {tensor}
+    return sources_of
 
 
 def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
@@ -217,8 +217,8 @@ def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | Non
         labels = {label for split in splits[b] for label in split}
         for a in (index[x] for x in made_of if x in index):
             sizes = float(footprint.bytes[tensors[a]]), float(footprint.bytes[tensor])
-            table = [[_reshard(one, other, labels, *sizes, axes) for other in splits[b]]
-                     for one in splits[a]]  # fmt: skip
+            table = [[_reshard(before, after, labels, *sizes, axes) for after in splits[b]]
+                     for before in splits[a]]  # fmt: skip
             moved = slow * np.exp(ranges.noise * rng.standard_normal()) * np.array(table)
             ends.append([a, b])
             tables.append(np.rint(moved).astype(np.int64).ravel().tolist())
@@ -278,11 +278,11 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | 
         own *= np.exp(ranges.noise * rng.standard_normal(len(own)))
         costs.append(np.rint(own).astype(np.int64).tolist())
         usages.append(whole.usages[at].tolist())
-    some = np.flatnonzero((index[whole.ends] >= 0).all(axis=1))
-    ends = index[whole.ends[some]].tolist()
+    inner = np.flatnonzero((index[whole.ends] >= 0).all(axis=1))
+    ends = index[whole.ends[inner]].tolist()
     tables = [
         whole.edge_costs[slice(*whole.edge_offset[edge : edge + 2])].tolist()
-        for edge in some.tolist()
+        for edge in inner.tolist()
     ]
     return _with_limit(rng, ranges, name, "classes", lives, costs, usages, ends, tables)
 

@@ -594,9 +594,9 @@ def reshard(
         written, tensors = torch_plan(new, graph), source.head.tensors
         for name, shape in written.shapes.items():
             if name not in tensors or tensors[name].shape != shape:
-                found = tensors[name].shape if name in tensors else "not there"
+                result = tensors[name].shape if name in tensors else "not there"
                 raise ParenvsError(
-                    f"{source.folder}: {shown(name)} is {found}, and the plan has {shape}; "
+                    f"{source.folder}: {shown(name)} is {result}, and the plan has {shape}; "
                     "plan the model that was trained"
                 )
         stages: dict[str, int] = files.shards.stages(graph)
@@ -622,10 +622,10 @@ def reshard(
                 for row, count in source.read.items():
                     read[row, number] = count
             write_index(folder, new, source.head, parts)
-    each = max(per_parameter)  # frozen weights have no optimiser state: then the formula differs
+    item = max(per_parameter)  # frozen weights have no optimiser state: then the formula differs
     return Resharding(
-        source.plan, new, read, predicted_bytes(source.files, files, graph, each),
-        files.shards.fetched_from(source.files.shards, graph, each),
+        source.plan, new, read, predicted_bytes(source.files, files, graph, item),
+        files.shards.fetched_from(source.files.shards, graph, item),
     )  # fmt: skip
 
 

@@ -494,7 +494,7 @@ def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
             if ir.StringAttr(operation.attributes["sym_name"]).value == "main"
         )
         kind = ir.FunctionType(ir.TypeAttr(main_function.attributes["function_type"]).value)
-        inputs, results = ([_shape(ir, one) for one in x] for x in (kind.inputs, kind.results))
+        inputs, results = ([_shape(ir, item) for item in x] for x in (kind.inputs, kind.results))
         version = stablehlo.get_current_version()
         serialized = stablehlo.serialize_portable_artifact(module, version)
     # An exported function of the same signature, into which the module is put.
@@ -536,11 +536,17 @@ def _collectives(text: str) -> Iterator[tuple[str, list[float]]]:
         if match is None or match["half"] == "-done":
             continue
         sizes = []
-        for one in _TYPE.finditer(match["types"]):
+        for array in _TYPE.finditer(match["types"]):
             elements = 1
-            for length in filter(None, one["sizes"].split(",")):
+            for length in filter(None, array["sizes"].split(",")):
                 elements *= int(length)
-            bits = 8 if one["kind"] == "pred" else 16 if one["kind"] == "bf16" else int(one["bits"])
+            bits = (
+                8
+                if array["kind"] == "pred"
+                else 16
+                if array["kind"] == "bf16"
+                else int(array["bits"])
+            )
             sizes.append(elements * bits / 8)
         if match["half"] == "-start" and match["kind"] != "all-reduce":
             sizes = sizes[len(sizes) // 2 :]  # operands come first

@@ -67,7 +67,7 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
         size = path.stat().st_size
         if size > _LARGEST:
             raise ParenvsError(f"{path}: {size:,} bytes, and may have {_LARGEST:,}")
-        found = _Inert(io.BytesIO(path.read_bytes())).load()
+        result = _Inert(io.BytesIO(path.read_bytes())).load()
     except OSError as error:
         raise ParenvsError(
             f"{folder}: no folder of torch.distributed.checkpoint ({path}: {error.strerror})"
@@ -76,7 +76,7 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
         raise _fault(path, one_line(error)) from None
     except _DAMAGED:
         raise _fault(path, "it is damaged") from None
-    state = _state(found, "Metadata")
+    state = _state(result, "Metadata")
     known, data = state.get("state_dict_metadata"), state.get("storage_data")
     if not isinstance(known, dict) or not isinstance(data, dict):
         raise _fault(path, "it has no tensors")
@@ -144,14 +144,16 @@ def _entry(
     fields = _state(entry, "TensorStorageMetadata")
     if not fields:
         return BytesStorageMetadata()
-    made = fields.get("properties")
-    dtype = made.state[0] if isinstance(made, Thing) and isinstance(made.state, tuple) else None
+    result = fields.get("properties")
+    dtype = (
+        result.state[0] if isinstance(result, Thing) and isinstance(result.state, tuple) else None
+    )
     shape, listed = _shape(fields.get("size")), fields.get("chunks")
     if not isinstance(dtype, torch.dtype) or shape is None or not isinstance(listed, list):
         raise _fault(path, f"{shown(name)} is no tensor")
     chunks = []
-    for one in listed:
-        own = _state(one, "ChunkStorageMetadata")
+    for item in listed:
+        own = _state(item, "ChunkStorageMetadata")
         corner, extent = _shape(own.get("offsets")), _shape(own.get("sizes"))
         if corner is None or extent is None or not len(corner) == len(extent) == len(shape):
             raise _fault(path, f"{shown(name)}: a piece is none")
@@ -239,9 +241,9 @@ def load(
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
             entry = known.get(key)
             if not isinstance(entry, TensorStorageMetadata) or entry.size != parameter.shape:
-                found = entry.size if isinstance(entry, TensorStorageMetadata) else "not there"
+                result = entry.size if isinstance(entry, TensorStorageMetadata) else "not there"
                 raise ParenvsError(
-                    f"{folder}: {shown(name)} is {found}, and the module has "
+                    f"{folder}: {shown(name)} is {result}, and the module has "
                     f"{tuple(parameter.shape)}"
                 )
             state[key] = parameter.detach()
@@ -300,14 +302,14 @@ def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
     place = metadata.storage_data[item.storage_index]
     with (folder / place.relative_path).open("rb") as stream:
         stream.seek(place.offset)
-        found = read_tensors(io.BytesIO(stream.read(place.length)))
+        result = read_tensors(io.BytesIO(stream.read(place.length)))
     entry = metadata.state_dict_metadata[item.storage_index.fqn]
     chunks = entry.chunks if isinstance(entry, TensorStorageMetadata) else []
     extent = next(x.sizes for x in chunks if x.offsets == item.storage_index.offset)
-    if not isinstance(found, torch.Tensor) or found.shape != extent:
+    if not isinstance(result, torch.Tensor) or result.shape != extent:
         raise ValueError(f"{shown(item.storage_index.fqn)}: a piece is not of {tuple(extent)}")
     corner = zip(item.storage_offsets, item.lengths, strict=True)
-    return found[tuple(slice(a, a + n) for a, n in corner)]
+    return result[tuple(slice(a, a + n) for a, n in corner)]
 
 
 def _named(parallel: Parallel, optimiser: torch.optim.Optimizer) -> dict[str, Any]:

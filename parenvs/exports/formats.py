@@ -84,13 +84,13 @@ def stages_said(
         modes: what is recomputed of each layer of the model.
         **fields: of ``Stages``.
     """
-    made = tuple(
+    alike = tuple(
         Stage(own, ranks * tp, tp, zero, tuple(m for a, b in own for m in modes[a:b]))
         for own in layers
     )
     count = len(modes)
     return Stages(
-        plan=None, run=None, replan=lambda stages: None, stages=made,
+        plan=None, run=None, replan=lambda stages: None, stages=alike,
         names=tuple(f"layer_{k}" for k in range(count)), chunks=len(layers[0]), **fields,
     )  # fmt: skip
 
@@ -397,49 +397,51 @@ def read_megatron(text: str, layers: int) -> Stages:
     Raises:
         ParenvsError: a flag is missing or is no number; the line names it.
     """
-    found = Settings.of(text, r"(--[\w-]+)(?:[ =]+(?!--)(\"[^\"]*\"|[^\s\\)]+))?")
-    number = found.number
+    settings = Settings.of(text, r"(--[\w-]+)(?:[ =]+(?!--)(\"[^\"]*\"|[^\s\\)]+))?")
+    number = settings.number
     layers, pp = number("--num-layers", layers), number("--pipeline-model-parallel-size", 1)
     tp, context = number("--tensor-model-parallel-size", 1), number("--context-parallel-size", 1)
     devices = number("--nnodes", 1) * number("--nproc-per-node")
     dp = devices // (tp * pp * context)
     sharded = {words: zero for zero, words in _SHARDED.items()}
     zero = sharded.get(
-        found.word("--data-parallel-sharding-strategy"), int("--use-distributed-optimizer" in found)
+        settings.word("--data-parallel-sharding-strategy"),
+        int("--use-distributed-optimizer" in settings),
     )
-    precision = "bf16" if "--bf16" in found else "fp16" if "--fp16" in found else "fp32"
+    precision = "bf16" if "--bf16" in settings else "fp16" if "--fp16" in settings else "fp32"
     for name, recipe in _RECIPES.items():
         kind, _, word = recipe[1].partition(" ")
-        precision = name if found.word(kind) == word else precision
-    parts = _parts_said(found, layers, pp)
+        precision = name if settings.word(kind) == word else precision
+    attentions = {backend: kind for kind, backend in _ATTENTION.items()}
+    parts = _parts_said(settings, layers, pp)
     count = number("--num-distributed-optimizer-instances", 1)
     chunks = len(parts) // pp
-    overlapped = chunks > 1 and "--no-overlap-p2p-communication" not in found
+    overlapped = chunks > 1 and "--no-overlap-p2p-communication" not in settings
     p2p = "" if pp == 1 else "overlapped" if overlapped else "blocking"
     return stages_said(
         dealt(parts, pp), dp * context, tp, zero,
-        modes=_modes_said(found, parts, layers),
+        modes=_modes_said(settings, parts, layers),
         batch=number("--global-batch-size"),
         micro_batch=number("--micro-batch-size"),
         schedule="interleaved" if chunks > 1 else "1f1b",
-        sequence_parallel="--sequence-parallel" in found,
+        sequence_parallel="--sequence-parallel" in settings,
         context=context,
         expert=number("--expert-model-parallel-size", 1),
         expert_tp=number("--expert-tensor-parallel-size", 0),
         shard=dp * context // count if count > 1 else 0,
         precision=precision,
-        gradient_bytes=2 if "--grad-reduce-in-bf16" in found else 4,
-        gradient_overlap="--overlap-grad-reduce" in found,
+        gradient_bytes=2 if "--grad-reduce-in-bf16" in settings else 4,
+        gradient_overlap="--overlap-grad-reduce" in settings,
         p2p=p2p,
-        attention={v: k for k, v in _ATTENTION.items()}.get(found.word("--attention-backend"), ""),
-        tensor_overlap="--tp-comm-overlap" in found,
+        attention=attentions.get(settings.word("--attention-backend"), ""),
+        tensor_overlap="--tp-comm-overlap" in settings,
     )  # fmt: skip
 
 
-def _parts_said(found: Settings, layers: int, pp: int) -> list[tuple[int, int]]:
-    layout = found.word("--pipeline-model-parallel-layout")
-    first = found.number("--decoder-first-pipeline-num-layers", 0)
-    last = found.number("--decoder-last-pipeline-num-layers", 0)
+def _parts_said(settings: Settings, layers: int, pp: int) -> list[tuple[int, int]]:
+    layout = settings.word("--pipeline-model-parallel-layout")
+    first = settings.number("--decoder-first-pipeline-num-layers", 0)
+    last = settings.number("--decoder-last-pipeline-num-layers", 0)
     if layout:
         while group := re.search(r"\(([^)]+)\)\*(\d+)", layout):
             layout = layout.replace(group[0], group[1] * int(group[2]), 1)
@@ -448,16 +450,16 @@ def _parts_said(found: Settings, layers: int, pp: int) -> list[tuple[int, int]]:
         inner = layers - first - last
         sizes = [first, *[inner // max(pp - 2, 1)] * (pp - 2), last]
     else:
-        each = found.number("--num-layers-per-virtual-pipeline-stage", layers // pp)
-        sizes = [each] * (layers // each)
+        per_chunk = settings.number("--num-layers-per-virtual-pipeline-stage", layers // pp)
+        sizes = [per_chunk] * (layers // per_chunk)
     return list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
 
 
-def _modes_said(found: Settings, parts: list[tuple[int, int]], layers: int) -> list[str]:
-    kind = found.word("--recompute-granularity") or "none"
-    if found.word("--recompute-method") != "block":
+def _modes_said(settings: Settings, parts: list[tuple[int, int]], layers: int) -> list[str]:
+    kind = settings.word("--recompute-granularity") or "none"
+    if settings.word("--recompute-method") != "block":
         return [kind] * layers
-    count, modes = found.number("--recompute-num-layers"), ["none"] * layers
+    count, modes = settings.number("--recompute-num-layers"), ["none"] * layers
     for first, end in parts:
         modes[first : min(first + count, end)] = [kind] * min(count, end - first)
     return modes
@@ -593,8 +595,8 @@ def read_torchtitan(text: str, layers: int) -> Stages:
     Raises:
         ParenvsError: a key is missing or is no number; the line names it.
     """
-    found = Settings.of(text, r"(?m)^(\w+) *= *([^\[\n]+)$")
-    number = found.number
+    settings = Settings.of(text, r"(?m)^(\w+) *= *([^\[\n]+)$")
+    number = settings.number
     pp, context = number("pipeline_parallel_degree", 1), number("context_parallel_degree", 1)
     shared, copies = number("data_parallel_shard_degree"), number("data_parallel_replicate_degree")
     tp, dp = number("tensor_parallel_degree", 1), shared * copies
@@ -602,20 +604,20 @@ def read_torchtitan(text: str, layers: int) -> Stages:
     sizes = named or [layers]
     parts = list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
     schedules = {words: name for name, words in _SCHEDULES.items()}
-    schedule = schedules.get(found.word("pipeline_parallel_schedule"), "1f1b")
-    reshard = {"always": 3, "never": 2}.get(found.word("fsdp_reshard_after_forward"), 0)
+    schedule = schedules.get(settings.word("pipeline_parallel_schedule"), "1f1b")
+    reshard = {"always": 3, "never": 2}.get(settings.word("fsdp_reshard_after_forward"), 0)
     zero = reshard if pp == 1 else min(reshard, 1)
     precision = {words: name for name, words in _DTYPES.items() if name != "tf32"}[
-        found.word("mixed_precision_param") or "bfloat16"
+        settings.word("mixed_precision_param") or "bfloat16"
     ]
     for name, (converter, options) in _CONVERTERS.items():
         recipe = str(options.get("recipe_name", ""))
-        if f"[{converter}]" in text and found.word("recipe_name") == recipe:
+        if f"[{converter}]" in text and settings.word("recipe_name") == recipe:
             precision = name
     micro = number("pipeline_parallel_microbatch_size", number("local_batch_size"))
     return stages_said(
         dealt(parts, pp, schedule == "zb-v"), dp * context, tp, zero,
-        modes=[found.word("mode") or "none"] * sum(sizes),
+        modes=[settings.word("mode") or "none"] * sum(sizes),
         batch=number("global_batch_size"),
         micro_batch=micro,
         schedule=schedule,
@@ -627,7 +629,7 @@ def read_torchtitan(text: str, layers: int) -> Stages:
         precision=precision,
         gradient_bytes=4,
         gradient_overlap=None,
-        tensor_overlap=found.word("enable_async_tensor_parallel") == "true",
+        tensor_overlap=settings.word("enable_async_tensor_parallel") == "true",
     )  # fmt: skip
 
 
@@ -680,15 +682,15 @@ def runs_in(plan: Plan, graph: Graph | None = None) -> dict[str, float | str]:
         Framework -> that share, or why it does not run the plan: a sentence that begins with the
         field that stands against it.
     """
-    found: dict[str, float | str] = {}
+    losses: dict[str, float | str] = {}
     for name in FORMATS:
         try:
             loss = exported(plan, name, graph).loss
         except ParenvsError as error:
-            found[name] = str(error)
+            losses[name] = str(error)
         else:
-            found[name] = loss if isfinite(loss) else "memory: as it runs there it does not fit"
-    return found
+            losses[name] = loss if isfinite(loss) else "memory: as it runs there it does not fit"
+    return losses
 
 
 def runs_words(found: Mapping[str, float | str]) -> str:
@@ -704,8 +706,8 @@ def runs_words(found: Mapping[str, float | str]) -> str:
             field = why.partition(":")[0]
             reasons.setdefault("instance" if " " in field else field, []).append(name)
     others = [f"{', '.join(names)} ({field})" for field, names in reasons.items()]
-    told = [f"runs in: {', '.join(runs) or 'no framework as it is'}"]
-    return "; not in ".join(told + ([", ".join(others)] if others else []))
+    reported = [f"runs in: {', '.join(runs) or 'no framework as it is'}"]
+    return "; not in ".join(reported + ([", ".join(others)] if others else []))
 
 
 def read_back(text: str, layers: int) -> Stages:

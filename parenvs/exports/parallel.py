@@ -264,16 +264,16 @@ def _trained(
     calls: Sequence[fx.Node], parts: Sequence[nn.Module], source: Mapping[fx.Node, tuple[int, int]]
 ) -> set[fx.Node]:
     """What parts make that has a gradient: numbers that are no whole ones, made of weights."""
-    found: set[fx.Node] = set()
+    trained: set[fx.Node] = set()
     for number, (call, part) in enumerate(zip(calls, parts, strict=True)):
-        made = _gradients(part, [x in found for x in call.args])
-        results = made if isinstance(made, tuple) else (made,)
-        found |= {
+        gradients = _gradients(part, [x in trained for x in call.args])
+        results = gradients if isinstance(gradients, tuple) else (gradients,)
+        trained |= {
             node
             for node, (maker, place) in source.items()
             if maker == number and results[place] and (node is not call or len(results) == 1)
         }
-    return found
+    return trained
 
 
 def _gradients(part: nn.Module, given: Sequence[Any]) -> Any:
@@ -298,8 +298,8 @@ def _gradients(part: nn.Module, given: Sequence[Any]) -> Any:
         else:
             value = node.meta.get("val")
             whole = isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
-            some = any(np.any(known[x]) for x in node.all_input_nodes)
-            known[node] = some and not whole and node.target != _DETACH
+            trained = any(np.any(known[x]) for x in node.all_input_nodes)
+            known[node] = trained and not whole and node.target != _DETACH
     raise AssertionError("unreachable")
 
 
@@ -553,10 +553,10 @@ class Parallel:
             ParenvsError: there is one, and the plan divides the batch otherwise than by DTensors.
         """
         plan = self.plan
-        one = plan.pipe == plan.micro_batches == 1 and not self.own_samples
+        undivided = plan.pipe == plan.micro_batches == 1 and not self.own_samples
         for name, x in zip(self._names, inputs, strict=False):
             same = len(x) == 1 if x.ndim else plan.pipe == 1
-            if not (one or same or self._has_samples(x)):
+            if not (undivided or same or self._has_samples(x)):
                 raise ParenvsError(
                     f"inputs: {shown(name)} of shape {tuple(x.shape)} has no {plan.batch} samples "
                     "in front, so that its plan needs one stage, one micro-batch and no replicas "
@@ -635,10 +635,10 @@ class Parallel:
     def _place(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
         if self._grid is not None:
-            made: dict[int, tuple[nn.Parameter, int]] = {}  # tied ones stay tied
+            distributed: dict[int, tuple[nn.Parameter, int]] = {}  # tied ones stay tied
             for name, parameter in list(part.named_parameters(remove_duplicate=False)):
                 owner, _, own_name = name.rpartition(".")
-                if id(parameter) not in made:
+                if id(parameter) not in distributed:
                     split, parts = self._split(part.name_of(name), parameter)
                     if parts > 1 and self.plan.zero:
                         raise ParenvsError(
@@ -650,8 +650,11 @@ class Parallel:
                         parameter.detach(), self._grid, self._placements(split, parts),
                         src_data_rank=None,
                     )  # fmt: skip
-                    made[id(parameter)] = nn.Parameter(placed, parameter.requires_grad), parts
-                own, parts = made[id(parameter)]
+                    distributed[id(parameter)] = (
+                        nn.Parameter(placed, parameter.requires_grad),
+                        parts,
+                    )
+                own, parts = distributed[id(parameter)]
                 module = part.get_submodule(owner)
                 module.register_parameter(own_name, own)
                 if parts > 1:
@@ -689,9 +692,9 @@ class _PipelineStage(pipelining.PipelineStage):
     """A stage that finds shapes on zeros: words and classes of any value may be out of bounds."""
 
     def _to_tensor(self, arg: Any) -> torch.Tensor:
-        made: torch.Tensor = super()._to_tensor(arg)
-        given = isinstance(arg, torch.Tensor) or made.is_floating_point()
-        return made if given else torch.zeros_like(made)
+        tensor: torch.Tensor = super()._to_tensor(arg)
+        given = isinstance(arg, torch.Tensor) or tensor.is_floating_point()
+        return tensor if given else torch.zeros_like(tensor)
 
 
 def _lost(error: Exception) -> Exception | None:

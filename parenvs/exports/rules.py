@@ -54,7 +54,7 @@ def regrouped(own: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int
     >>> regrouped((96, 32), (3, 32, 32), 1), regrouped((96, 32), (4, 24, 32), 0)
     ((0, 3), (0, 1))
     """
-    found, index = (-1, 1), 0
+    result, index = (-1, 1), 0
     for number, size in enumerate(own):
         first, product = index, 1
         while index < len(planned) and (product < size or index == first):
@@ -63,10 +63,10 @@ def regrouped(own: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int
         if product != size:
             raise ValueError(f"{tuple(planned)} is no grouping of {tuple(own)}")
         if first <= dim < index:
-            found = (number, math.prod(planned[first:dim]))
+            result = (number, math.prod(planned[first:dim]))
     if index < len(planned):
         raise ValueError(f"{tuple(planned)} is no grouping of {tuple(own)}")
-    return found
+    return result
 
 
 def without_partial(placements: Sequence[Placement]) -> list[Placement]:
@@ -188,8 +188,8 @@ def _mark(x: Any, parts: int) -> DTensor:
 def _marked(
     local: torch.Tensor, like: DTensor, placements: Sequence[Placement], parts: int = 1
 ) -> DTensor:
-    made = DTensor.from_local(local, like.device_mesh, placements, run_check=False)
-    return _mark(made, parts) if parts > 1 else made
+    result = DTensor.from_local(local, like.device_mesh, placements, run_check=False)
+    return _mark(result, parts) if parts > 1 else result
 
 
 def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
@@ -313,10 +313,10 @@ def _attention(
             "have; call it with need_weights=False, or plan without tp"
         )
     length, samples, _ = query.shape
-    made: Any = functional.linear(query, weight, bias)
+    projected: Any = functional.linear(query, weight, bias)
     q, k, v = (
         x.view(length, samples, heads, width // heads).permute(1, 2, 0, 3)
-        for x in _split(_mark(made, parts_of(weight)), width, -1)
+        for x in _split(_mark(projected, parts_of(weight)), width, -1)
     )
     mask = _as_numbers(attn_mask, query.dtype)
     if mask is not None and mask.ndim == 3:
@@ -432,13 +432,13 @@ class Synchronized(TorchFunctionMode):
         mean = _Sum.apply(wide.sum(over), self.group) / count
         centered = wide - mean.view(shape)
         variance = _Sum.apply(centered.square().sum(over), self.group) / count
-        made = centered * (variance + eps).rsqrt().view(shape)
+        result = centered * (variance + eps).rsqrt().view(shape)
         if weight is not None:
-            made = made * weight.view(shape)
+            result = result * weight.view(shape)
         if bias is not None:
-            made = made + bias.view(shape)
+            result = result + bias.view(shape)
         if running_mean is not None and running_variance is not None:
             unbiased = variance.detach() * (count / max(count - 1, 1))
             running_mean.lerp_(mean.detach().to(running_mean), momentum)
             running_variance.lerp_(unbiased.to(running_variance), momentum)
-        return made.to(x.dtype)
+        return result.to(x.dtype)

@@ -490,8 +490,8 @@ def move(
             raise ParenvsError(f"{error}{f' ({gone[0]})' if gone else ''}") from None
         return cells, place, rows
 
-    found: Any = together(scheduled)[0]
-    cells, place, rows = found
+    result: Any = together(scheduled)[0]
+    cells, place, rows = result
     me = dist.get_rank()
     ranks = np.flatnonzero(place == me).tolist()
     rank = ranks[0] if ranks else None

@@ -603,8 +603,7 @@ class _Reduction:
         """Which strategies to keep, (k,) bool: those that no other one replaces."""
         cost, count = self.cost[node], len(self.cost[node])
         tables = []
-        for other in self.edges[node]:
-            table = self.edges[node][other]
+        for table in self.edges[node].values():
             minimum = table.min(1)
             if minimum.any():
                 if (minimum >= NEVER).any():  # arc consistency comes first
@@ -633,10 +632,10 @@ class _Reduction:
             fit = excess <= 0
             r, s, excess = r[fit], s[fit], excess[fit]
         keep = np.ones(count, dtype=bool)
-        for one, other in zip(r.tolist(), s.tolist(), strict=True):
+        for winner, loser in zip(r.tolist(), s.tolist(), strict=True):
             # Of two that replace each other one has to stay.
-            if keep[one] and keep[other]:
-                keep[other] = False
+            if keep[winner] and keep[loser]:
+                keep[loser] = False
         return keep
 
     @staticmethod

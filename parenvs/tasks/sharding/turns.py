@@ -505,9 +505,9 @@ class Block:
             others = beside[at]
             order.append((at, tuple(sorted(others))))
             left.discard(at)
-            for one in others:
-                beside[one] = (beside[one] | others) - {one, at}
-                table[one] = size[one] + sum(size[x] for x in beside[one])
+            for neighbor in others:
+                beside[neighbor] = (beside[neighbor] | others) - {neighbor, at}
+                table[neighbor] = size[neighbor] + sum(size[x] for x in beside[neighbor])
         return order
 
     @cached_property
@@ -593,7 +593,7 @@ class Block:
         # Back substitution in reverse order of elimination.
         for at, others, best in reversed(back):
             strategies[:, at] = best[(rows, *(strategies[:, x] for x in others))]
-        return strategies, np.array([self._cost(own, one) for one in strategies])
+        return strategies, np.array([self._cost(own, taken) for taken in strategies])
 
     def _cost(self, own: list[np.ndarray], taken: np.ndarray) -> float:
         """Return what strategies of the block, (m,), cost within it and with its neighbors."""
