@@ -125,8 +125,9 @@ class Network:
 
     def save(self, path: Path) -> None:
         """Write the weights into an ``.npz`` file."""
+        arrays: dict[str, Any] = dict(self.weights)
         with replacing(path) as stream:
-            np.savez_compressed(stream, **self.weights)
+            np.savez_compressed(stream, **arrays)
 
     def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the logits of actions, (n, A) float32; those of illegal ones are ``LOWEST``.
