@@ -35,9 +35,9 @@ class Ranking:
     """The plan whose simulated step is best so far.
 
     Attributes:
-        goal: what is minimised.
+        goal: what is minimized.
         best: that plan, or None.
-        value: what is minimised of its simulated seconds, weighted by devices.
+        value: what is minimized of its simulated seconds, weighted by devices.
         count: plans that were simulated.
     """
 
@@ -122,7 +122,7 @@ def exact_uniform(
     Args:
         problem: the problem.
         constraints: that the plan must keep to.
-        objective: what is minimised (default: seconds of a step).
+        objective: what is minimized (default: seconds of a step).
         space: the uniform plans, if they were judged before.
 
     Raises:
@@ -162,7 +162,7 @@ def exact_hybrid(
     Args:
         problem: the problem.
         constraints: that the plan must keep to.
-        objective: what is minimised (default: seconds of a step).
+        objective: what is minimized (default: seconds of a step).
         incumbent: a plan that the answer must beat, uniform or not.
         time_limit: seconds after which the best plan found is returned without proof.
         ranking: is offered the best plan of every setting that may have one of a shorter simulated
@@ -229,7 +229,7 @@ def _deepened(
     least.
 
     Returns:
-        The best plan, and a proven bound of its seconds; without a plan, of what is minimised.
+        The best plan, and a proven bound of its seconds; without a plan, of what is minimized.
     """
     weight = {id(search): goal.weight(search.setting.devices) for search in searches}
 
@@ -470,7 +470,7 @@ def _upper(goal: Objective, best: Answer | None, setting: Setting) -> float:
 
 
 def _weight(goal: Objective, answer: Answer) -> float:
-    """Factor of an answer's seconds in what is minimised."""
+    """Factor of an answer's seconds in what is minimized."""
     return goal.weight(sum(stage.devices for stage in answer.plan.stages))
 
 

@@ -221,7 +221,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         self.bound = np.inf
         self._first_tp: int | None = None
         kinds = StageTables(problem, setting, limits, kinds=True)
-        if len(kinds.configs.tp):  # all work, evenly dealt out, and the optimiser
+        if len(kinds.configs.tp):  # all work, evenly dealt out, and the optimizer
             work = setting.micro_batches * kinds.device_seconds[-1]
             core = (work + kinds.device_update[-1]) / setting.devices
             self.bound = float(compose(problem.machine, core))

@@ -37,7 +37,7 @@ class Costs(NamedTuple):
         seconds: forward and backward pass of a micro-batch; ``NEVER`` where a stage does not fit.
         hiding: backward pass of a micro-batch.
         exposed: what the stage's last backward pass leaves of its gradients' collectives.
-        update: optimiser.
+        update: optimizer.
         least: the least that any plan leaves of them, however much it recomputes.
     """
 
@@ -177,7 +177,7 @@ class ServerTables:
 
     @cached_property
     def server_update(self) -> np.ndarray:
-        """(n+1,) least server-seconds of the optimiser in the layers before each boundary."""
+        """(n+1,) least server-seconds of the optimizer in the layers before each boundary."""
         return self.stages.device_update / self.problem.cluster.devices_per_server
 
     def most_work(self, longest: float) -> np.ndarray:

@@ -52,7 +52,7 @@ class HybridRequest(HybridSearch, Request):
 
     @property
     def goal(self) -> Objective:
-        """What is minimised."""
+        """What is minimized."""
         return Objective(self.objective, self.price)
 
     @property

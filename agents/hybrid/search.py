@@ -60,7 +60,7 @@ def local_search(
     Args:
         problem: the problem.
         constraints: that the plan must keep to.
-        objective: what is minimised (default: seconds of a step).
+        objective: what is minimized (default: seconds of a step).
         seed: of what is taken by chance.
         evaluations: number of plans that are judged beside the uniform ones (default:
             ``EVALUATIONS``; with a time limit, as many as it allows).
@@ -114,7 +114,7 @@ def starts_of(space: UniformSpace, values: np.ndarray, count: int = STARTS) -> P
 
     Args:
         space: the uniform plans.
-        values: (N,) what is minimised.
+        values: (N,) what is minimized.
         count: number of plans.
     """
     good = space.fits & (space.plans.schedule == "")
@@ -128,13 +128,13 @@ class Climber:
     Args:
         table: the problem, in row 0.
         plans: the starts; they fit.
-        goal: what is minimised.
+        goal: what is minimized.
         limits: what plans must keep to.
         rng: source of chance.
 
     Attributes:
         best: the best plan of each start so far.
-        best_value: (n,) what is minimised of it.
+        best_value: (n,) what is minimized of it.
         judged: number of plans that were judged.
     """
 

@@ -80,7 +80,7 @@ class StageCosts(NamedTuple):
             does not fit.
         hiding: backward pass of a micro-batch.
         exposed: what the stage's last backward pass leaves of its gradients' collectives.
-        update: optimiser.
+        update: optimizer.
     """
 
     seconds: np.ndarray
@@ -295,7 +295,7 @@ class StageTables:
 
     @cached_property
     def device_update(self) -> np.ndarray:
-        """(n+1,) least device-seconds of the optimiser in the layers before each boundary."""
+        """(n+1,) least device-seconds of the optimizer in the layers before each boundary."""
         return self._least(self.kind_update * self.configs.group[:, None])
 
     @cached_property

@@ -1,1 +1,1 @@
-"""Hybrid plans: pipeline, data and tensor parallelism together, with sharded optimiser states."""
+"""Hybrid plans: pipeline, data and tensor parallelism together, with sharded optimizer states."""

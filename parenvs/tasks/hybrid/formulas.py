@@ -214,7 +214,7 @@ class Step(NamedTuple):
         exposed: (S, ...) what of them the stage's own last backward pass does not hide.
         start: (S, ...) in which ZeRO 3 gathers the first layer, once a step.
         hiding: (S, ...) backward pass of a micro-batch, which hides those of stages behind.
-        update: (S, ...) optimiser.
+        update: (S, ...) optimizer.
         core: (...)
         tail: (...)
         tied: (...)
@@ -439,7 +439,7 @@ def memory(
         early: whether stages start as many forward passes as the pure pipeline task does.
         held: their ``parameters`` (default: they are computed).
         states: of the same plans that recompute other layers, which does not change weights,
-            gradients and optimiser (default: they are computed).
+            gradients and optimizer (default: they are computed).
     """
     if states is None:
         held = parameters(model, stages) if held is None else held
@@ -552,7 +552,7 @@ def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
 def _states(
     model: Model, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(S, ...) bytes of weights, of gradients, and of the optimiser.
+    """(S, ...) bytes of weights, of gradients, and of the optimizer.
 
     A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
     moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, or

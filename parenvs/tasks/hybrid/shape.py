@@ -65,7 +65,7 @@ class TransformerShape:
         sinks: whether every head has a learnt logit beside those of tokens (attention sinks).
         expert_bias: whether experts' networks have biases though nothing else has.
         norm_bias: whether norms have biases where linear layers have.
-        qk_norm: whether queries and keys of each head are normalised.
+        qk_norm: whether queries and keys of each head are normalized.
         router_bias: whether the router adds a number to every expert's score.
         next_tokens: tokens behind the next one that are predicted, too, each by a module of one
             more block behind a product of twice the width, and the head again (multi-token

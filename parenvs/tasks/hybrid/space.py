@@ -538,7 +538,7 @@ class UniformSpace:
         """Return the plan within memory of the least value, or None if no plan fits.
 
         Args:
-            values: (N,) what to minimise (default: seconds of a step).
+            values: (N,) what to minimize (default: seconds of a step).
         """
         if not self.fits.any():
             return None
@@ -631,7 +631,7 @@ class Objective:
             )
 
     def values(self, problem: Hybrid, seconds: Any, devices: Any) -> Any:
-        """Return what is minimised, elementwise.
+        """Return what is minimized, elementwise.
 
         Args:
             problem: the problem.
@@ -661,7 +661,7 @@ class NearBest(NamedTuple):
 
     Attributes:
         number: of the plan in its space.
-        value: what is minimised.
+        value: what is minimized.
         excess: share by which it exceeds the best.
         text: the plan in words.
     """
@@ -684,7 +684,7 @@ def near_best(
         space: the plans.
         share: most excess over the best plan.
         most: most plans in the list.
-        objective: what is minimised (default: seconds of a step).
+        objective: what is minimized (default: seconds of a step).
     """
     goal = objective or Objective()
     plans = space.plans

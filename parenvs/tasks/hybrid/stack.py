@@ -116,7 +116,7 @@ class Stack:
         early_stop: whether full recomputation leaves out a layer's last product, whose result no
             backward pass needs, as PyTorch's checkpoints that are not reentrant do.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
-        optimizer_bytes: bytes that an optimiser step moves, per parameter at half precision.
+        optimizer_bytes: bytes that an optimizer step moves, per parameter at half precision.
         optimizer_bytes_full: the same at full precision, which has no copies.
         state_bytes: bytes of weights, gradients and states per byte of weights; None: counted by
             precision, ``gradient_bytes`` and ZeRO.
@@ -478,7 +478,7 @@ STACKS: dict[str, Stack] = {
             date="2022-02",
             backward_overlap=False,
             accumulate_bytes=20.0,
-            source="Megatron-DeepSpeed with its BF16 optimiser, as BigScience ran it; share fitted "
+            source="Megatron-DeepSpeed with its BF16 optimizer, as BigScience ran it; share fitted "
             "on BigScience's steps of groups 1, 3 and 5; accumulate_bytes counted: each gradient "
             "is cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2)",
         ),

@@ -164,7 +164,7 @@ class HybridSearch:
     )
     objective: str = option(
         "seconds",
-        "What is minimised: seconds (default), tokens or money.",
+        "What is minimized: seconds (default), tokens or money.",
         values=("seconds", "tokens", "money"),
     )
     price: float = option(1.0, "Price of a device-hour, for the objective money (default: 1).")

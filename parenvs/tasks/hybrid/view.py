@@ -53,7 +53,7 @@ PARTS = {
 MEMORY_PARTS = {
     "weights": "weights",
     "gradients": "gradients",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
     "activations": "activations",
     "working": "working",
 }
