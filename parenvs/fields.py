@@ -102,7 +102,7 @@ def read(
         raise error(f"{prefix}expected one JSON object, not {shown(content)}")
     form = _form(cast(Any, kind))
     try:
-        for reason in _wrong_names(content, form, ()):
+        for reason in _wrong_names(kind, content, ()):
             raise error(f"{prefix}{reason}")
         content = _parsed(content, kind, prefix, error)
         result: _Kind = _converted(content, kind)
@@ -210,43 +210,36 @@ def _choices(form: Any) -> tuple[Any, ...]:
     return tuple(one for one in types if not isinstance(_plain(one), inspect.NoneType))
 
 
-def _parser(form: Any) -> Any:
-    """Return the method ``parse`` of a type's class; None if there is none."""
-    return next(
-        (getattr(getattr(_plain(one), "cls", None), "parse", None) for one in _choices(form)), None
-    )
-
-
 @dataclass(frozen=True)
 class _Class:
     """What is to be known of the fields of a dataclass before msgspec reads it.
 
     Attributes:
-        types: the type of each field.
+        hints: the type of each field.
         required: fields that must be given.
         none: fields that are None where they are not given.
-        parsers: the methods ``parse`` of those that have one.
-        nested: the others that hold objects.
+        parsers: the methods ``parse`` of those whose class has one.
     """
 
-    types: dict[str, Any]
+    hints: dict[str, Any]
     required: tuple[str, ...]
     none: tuple[str, ...]
     parsers: dict[str, Callable[[Any], Any]]
-    nested: tuple[str, ...]
 
 
 @lru_cache(maxsize=256)
 def _class(kind: type) -> _Class:
     """Return what is to be known of a dataclass."""
-    known = _form(kind).fields
-    parsers = {each.name: parse for each in known if (parse := _parser(each.type)) is not None}
+    known, hints = _form(kind).fields, get_type_hints(kind, include_extras=True)
+    parsers = {
+        name: inner.parse for name in hints for inner in _hints(hints[name])
+        if hasattr(inner, "parse")
+    }  # fmt: skip
     return _Class(
-        {each.name: each.type for each in known},
-        tuple(each.name for each in known if each.required),
-        tuple(each.name for each in known if each.default is None),
+        {field.name: hints[field.name] for field in known},
+        tuple(field.name for field in known if field.required),
+        tuple(field.name for field in known if field.default is None),
         parsers,
-        tuple(x.name for x in known if x.name not in parsers and _has_objects(x.type)),
     )
 
 
@@ -264,39 +257,35 @@ def _parsed(
     return result
 
 
-def _wrong_names(value: Any, form: Any, path: _Path) -> Iterator[str]:
+def _wrong_names(hint: Any, value: Any, path: _Path) -> Iterator[str]:
     """Yield a reason for each field that is missing, unknown, or None where it can be left out."""
-    for kind in map(_plain, _choices(form)):
-        if isinstance(kind, inspect.DataclassType) and isinstance(value, Mapping):
-            own = _class(kind.cls)
-            unknown = sorted(value.keys() - own.types.keys())
+    parsers: Mapping[str, Any] = {}
+    for kind in _hints(hint):
+        if is_dataclass(kind) and isinstance(value, Mapping):
+            own = _class(cast(Any, kind))
+            parsers = own.parsers
+            unknown = sorted(value.keys() - own.hints.keys())
             other = f", and {shown(unknown[0])} is no field" if unknown else ""
             for name in own.required:
                 if name not in value:
                     yield f"field {_text((*path, name))} is missing{other}"
             for name in unknown:
-                yield f"unknown field {_text((*path, name))}{did_you_mean(name, own.types)}"
+                yield f"unknown field {_text((*path, name))}{did_you_mean(name, own.hints)}"
             for name in own.none:
                 if value.get(name, "") is None:
-                    wanted = _words(own.types[name])
+                    wanted = _words(inspect.type_info(own.hints[name]))
                     yield f"field {_text((*path, name))} must be {wanted}, not None"
-            for name in own.nested:
-                yield from _wrong_names(value.get(name), own.types[name], (*path, name))
-        elif isinstance(kind, _LISTS) and isinstance(value, list) and _has_objects(kind.item_type):
-            for position, item in enumerate(value):
-                yield from _wrong_names(item, kind.item_type, (*path, position))
-        elif isinstance(kind, inspect.DictType) and isinstance(value, Mapping):
-            for name, item in value.items() if _has_objects(kind.value_type) else ():
-                yield from _wrong_names(item, kind.value_type, (*path, name))
+    for place, inner, part in _parts(hint, value) if _has_objects(hint) else ():
+        if place is not None and place not in parsers:
+            yield from _wrong_names(inner, part, (*path, place))
 
 
-def _has_objects(form: Any) -> bool:
+@lru_cache(maxsize=256)
+def _has_objects(hint: Any) -> bool:
     """Return whether a type is one of objects, or of lists or objects of these."""
-    for kind in map(_plain, _choices(form)):
-        inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
-        if isinstance(kind, inspect.DataclassType) or (inner is not None and _has_objects(inner)):
-            return True
-    return False
+    return any(
+        is_dataclass(kind) or any(map(_has_objects, get_args(kind))) for kind in _hints(hint)
+    )
 
 
 def _fault(hint: Any, value: Any, path: _Path) -> tuple[_Path, Any, Any, Exception | None]:
@@ -322,8 +311,8 @@ def _parts(hint: Any, value: Any) -> Iterator[tuple[str | int | None, Any, Any]]
             yield from ((None, Annotated[inner[0], _KEY], key) for key in value)
             yield from ((key, inner[1], part) for key, part in value.items())
         elif isinstance(value, Mapping) and is_dataclass(kind):
-            hints = get_type_hints(kind, include_extras=True)
-            yield from ((key, hints[key], part) for key, part in value.items())
+            hints = _class(cast(Any, kind)).hints
+            yield from ((key, hints[key], part) for key, part in value.items() if key in hints)
         elif isinstance(value, list) and get_origin(kind) in (list, tuple):
             types = () if get_origin(kind) is list or Ellipsis in inner else inner
             if len(types) in (0, len(value)):

@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 KINDS = {PARAMETER: "float32", "exp_avg": "bfloat16", "seen": "int8"}
 BYTES = 7
 CHANGES = (("T2 P2", "P2 D2"), ("T2 D2 ZeRO 3", "P2"), ("D4 ZeRO 2", "T2 D2 ZeRO 3"))
-"""From a plan to a plan; all of them are in ``benchmarks/reshard.py``."""
+"""From a plan to a plan."""
 
 
 @pytest.fixture(scope="module")

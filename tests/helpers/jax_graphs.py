@@ -19,7 +19,7 @@ SMALL = {
 }
 """Small models, and the two that are not shipped."""
 NAMES = ["vgg-19", "t5", "bert", "resnet50", "decoder"]
-"""One of each architecture; ``benchmarks/flops.py`` counts those of the paper in full size."""
+"""One of each architecture."""
 
 
 def model(name: str) -> Model:

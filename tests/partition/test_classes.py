@@ -154,7 +154,7 @@ def test_dimensions__equal_exhaustive_search(name):
 @settings(max_examples=50, derandomize=True)
 @given(data=st.data())
 def test_dimensions__equal_exhaustive_search_on_random_programs(data):
-    """Functions of a few steps and gradients of such; benchmarks/classes.py has thousands."""
+    """Functions of a few steps and gradients of such."""
     pytest.importorskip("jax")
     from random_programs import Program
 

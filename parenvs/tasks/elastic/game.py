@@ -228,7 +228,7 @@ BELIEVED = 2
 CAUTION = 0.3
 """Weight of the risk in the rule of column 0.
 
-Chosen on the bank by ``python benchmarks/elastic_windows.py --only rule``.
+Chosen on the problem pool.
 """
 SHARP = 30.0
 """What column 0 gives for an action that is worse by the fastest plan's rate."""

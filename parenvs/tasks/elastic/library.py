@@ -399,7 +399,7 @@ def _lost_nodes(nodes: int, replicas: int, count: int) -> list[int]:
 PRIOR = (3.6, 1200.0)
 """Departures, and intervals of a node, that ``departures`` counts before any are seen.
 
-Chosen on the bank of training jobs by ``python benchmarks/elastic_windows.py --only prior``.
+Chosen on the problem pool of training jobs.
 """
 
 

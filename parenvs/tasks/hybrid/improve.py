@@ -248,7 +248,7 @@ class HybridImprovement(RowGame):
     To stop at once has 0.951 of the speed of the best plans known of ``hybrid-test``, the rule of
     column 0 0.972, and local search by the same neighbours 0.972 in 0.1 s and 0.989 in a second. On
     58 % of the problems the start plan is within 2 % of the best known, so the mean checks a
-    learner's *sanity*; what tells learners apart are the others (``benchmarks/results/rules.md``).
+    learner's *sanity*; what tells learners apart are the others.
 
     ``parenvs.envs.hybrid_v0`` is the same for three agents that take turns over the moves of an
     axis each (``parenvs.tasks.hybrid.improve``).

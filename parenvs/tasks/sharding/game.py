@@ -137,8 +137,7 @@ class IntraOpSharding(RowGame):
 
     The rule alone has 0.972 and 1.000 of the best cost known on the test sets of ``mesh``, 0.958
     and 0.885 on those of ``classes``. It is within 2 % on most problems of all but the last, the
-    ``classes`` of ``intra-op-outside``, so the others check a learner's *sanity*
-    (``benchmarks/results/rules.md``).
+    ``classes`` of ``intra-op-outside``, so the others check a learner's *sanity*.
 
     ## Action Space
     ``Discrete(25)``: the strategy of the node in hand; of the family ``classes`` 8, of a named
