@@ -527,7 +527,8 @@ def torchtitan_table(planned: Stages) -> tuple[TomlTable, Stages]:
         **({"expert_tensor_parallel_degree": planned.expert_tp} if planned.expert_tp else {}),
         "pipeline_parallel_degree": len(planned.stages),
     }
-    if zero and dp > 1:
+    # States are shared over context ranks, too, where there is a single replica.
+    if zero and dp * planned.context > 1:
         parallelism["fsdp_reshard_after_forward"] = "always" if zero == 3 else "never"
     if len(planned.stages) > 1:
         parallelism["pipeline_parallel_schedule"] = _SCHEDULES[planned.schedule]
