@@ -288,10 +288,8 @@ def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
     return [run[: min(map(len, runs))] for run in runs]
 
 
-def groups_of(processes: int, wanted: Sequence[int] = ()) -> list[int]:
-    """Return the groups that collectives are measured in: those asked for, or 2, 4, ... and all."""
-    if wanted:
-        return list(wanted)
+def groups_of(processes: int) -> list[int]:
+    """Return the sizes of the groups that collectives are measured in: 2, 4, ... and all."""
     sizes = [2**k for k in range(1, processes.bit_length()) if 2**k < processes]
     return sizes + ([processes] if processes > 1 else [])
 
@@ -304,8 +302,6 @@ def calibrated(
     shapes: Sequence[tuple[int, int, int]] = (),
     meet: str = "127.0.0.1:0",
     seconds: float = 60.0,
-    groups: Sequence[int] = (),
-    kinds: Sequence[str] = COLLECTIVES,
 ) -> Calibration:
     """Measure this machine with PyTorch, in local processes.
 
@@ -317,8 +313,6 @@ def calibrated(
         shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
         meet: see ``parenvs.clock.kernels.together``.
         seconds: in which processes have to meet.
-        groups: processes of the collectives; empty for 2, 4, ... and all.
-        kinds: collectives that are measured.
 
     Raises:
         ParenvsError: PyTorch is missing, there are no such devices, or processes cannot meet.
@@ -341,7 +335,7 @@ def calibrated(
     answers = together(
         measure,
         processes,
-        (kind, wanted, copied, list(sizes), groups_of(processes, groups), repeats, tuple(kinds)),
+        (kind, wanted, copied, list(sizes), groups_of(processes), repeats),
         kind,
         meet,
         threads,

@@ -186,7 +186,6 @@ def measure(
     sizes: list[int],
     groups: list[int],
     repeats: int,
-    kinds: Sequence[str] = COLLECTIVES,
 ) -> dict[str, Any]:
     """Measure kernels on all processes at once, then collectives of growing groups.
 
@@ -201,30 +200,10 @@ def measure(
     for count in groups:
         group = dist.new_group(list(range(count)))
         for _ in range(_ROUNDS if rank < count else 0):  # spread over time
-            for kind in kinds:
+            for kind in COLLECTIVES:
                 _measure_kind(kind, count, sizes, group, device, repeats, seconds, missing)
         dist.barrier()
     return {"products": rates, "copies": moved, "collectives": seconds, "missing": missing}
-
-
-def reduced(rank: int, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
-    """Time all-reduces of all processes, of every size by turns.
-
-    Args:
-        rank: of this process.
-        sizes: bytes, each rounded by ``sized``.
-        repeats: rounds over all sizes; two more of each size run before one counts.
-
-    Returns:
-        Bytes -> samples in seconds.
-    """
-    found: dict[int, list[float]] = {}
-    for _ in range(repeats):
-        for size in sizes:
-            exact = sized(size, dist.get_world_size())
-            run = collective("all-reduce", exact, dist.group.WORLD, "cpu")
-            found.setdefault(exact, []).extend(samples(run, 1, 2, before=dist.barrier))
-    return found
 
 
 def _measure_kind(

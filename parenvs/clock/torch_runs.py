@@ -129,7 +129,6 @@ def start(
     kind: str = "cpu",
     meet: str = "127.0.0.1:0",
     seconds: float = MEET_SECONDS,
-    single: bool = True,
 ) -> list[dict[str, Any]]:
     """Train a module as a plan says, and on one device beside.
 
@@ -142,8 +141,6 @@ def start(
         kind: ``"cpu"``: gloo; ``"cuda"``: NCCL, a GPU for each process.
         meet: see ``parenvs.clock.kernels.together``.
         seconds: in which processes have to meet.
-        single: whether to compare: the first process trains on one device, too, before the others
-            begin, and states are returned.
 
     Returns:
         By rank: ``losses``, ``single`` (losses on one device, of the first process), seconds of
@@ -158,74 +155,8 @@ def start(
     """
     processes = plan.pipe * plan.data * plan.model
     check_device(kind, processes)
-    given = (source, arguments, plan, steps, adam, kind, single)
+    given = (source, arguments, plan, steps, adam, kind)
     return together(train, processes, given, kind, meet, 1, seconds, LIMIT_SECONDS, _PRELOAD)
-
-
-def race(
-    source: str,
-    arguments: str | None,
-    plans: Sequence[TorchPlan],
-    rounds: int,
-    warm_up: int = 1,
-    kind: str = "cpu",
-    seed: int = 0,
-) -> list[np.ndarray]:
-    """Time steps of several plans by turns, in an order that is drawn anew in every round.
-
-    Args:
-        source: the module, see ``start``.
-        arguments: its arguments, see there.
-        plans: of as many processes each.
-        rounds: that are timed: a step of every plan.
-        warm_up: rounds before them.
-        kind: ``"cpu"`` or ``"cuda"``.
-        seed: of the orders.
-
-    Returns:
-        For each plan, (processes, rounds) seconds of its steps, without the update.
-
-    Raises:
-        ParenvsError: there are no such devices, or a process failed.
-    """
-    processes = plans[0].pipe * plans[0].data * plans[0].model
-    check_device(kind, processes)
-    given = (source, arguments, list(plans), rounds, warm_up, kind, seed)
-    answers = together(laps, processes, given, kind, limit=LIMIT_SECONDS, preload=_PRELOAD)
-    return [np.array([answer[k] for answer in answers]) for k in range(len(plans))]
-
-
-def laps(
-    rank: int,
-    source: str,
-    arguments: str | None,
-    plans: Sequence[TorchPlan],
-    rounds: int,
-    warm_up: int,
-    kind: str,
-    seed: int,
-) -> list[list[float]]:
-    """Be one of the processes; see ``race``."""
-    warnings.simplefilter("ignore")
-    module, loss, batch = made(source, arguments, plans[0].batch)
-    runners = [
-        Parallel(module, loss, _with_inputs(plan, module, len(batch) - 1), *batch[:-1], device=kind)
-        for plan in plans
-    ]
-    watch = watch_of(kind)
-    random = np.random.default_rng(seed)  # the same orders in every process
-    found: list[list[float]] = [[] for _ in plans]
-    for number in range(warm_up + rounds):
-        for k in random.permutation(len(plans)).tolist():
-            for parameter in runners[k].parameters():
-                parameter.grad = None
-            dist.barrier()
-            stop = watch()
-            runners[k].step(*batch)
-            seconds = stop()
-            if number >= warm_up:
-                found[k].append(seconds)
-    return found
 
 
 def train(
@@ -236,14 +167,13 @@ def train(
     steps: int,
     adam: bool,
     kind: str,
-    single: bool,
 ) -> dict[str, Any]:
     """Be one of the processes; see ``start``."""
     warnings.simplefilter("ignore")  # of libraries, in every process
     module, loss, batch = made(source, arguments, plan.batch)
     plan = _with_inputs(plan, module, len(batch) - 1)
     found: dict[str, Any] = {}
-    if single and rank == 0:
+    if rank == 0:
         found |= _single(module, loss, batch, plan.micro_batches, steps, adam, kind)
     dist.barrier()
     torch.manual_seed(_SEED)
@@ -261,10 +191,9 @@ def train(
         stop = watch()
         optimiser.step()
         update.append(stop())
-    if single:
-        parts = parallel.parts
-        named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
-        found["state"] = _state(named, optimiser)
+    parts = parallel.parts
+    named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
+    found["state"] = _state(named, optimiser)
     optimiser.zero_grad()
     states = [
         x for state in optimiser.state.values() for x in state.values()
