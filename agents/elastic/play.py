@@ -84,7 +84,11 @@ class Observer:
             1.0 / count,
         )
         change = self.changes[event, plan][None]
-        return {"plans": self.plans, "change": change, "numbers": np.array([numbers], dtype=np.float32)}
+        return {
+            "plans": self.plans,
+            "change": change,
+            "numbers": np.array([numbers], dtype=np.float32),
+        }
 
 
 class Scored:

@@ -158,7 +158,11 @@ class Recorded(Source):
 
     name: str
     events: Course
-    is_named: ClassVar[bool] = True
+
+    @property
+    def is_named(self) -> bool:
+        """See ``Source``."""
+        return True
 
     @property
     def most(self) -> int:

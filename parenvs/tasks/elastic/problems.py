@@ -269,8 +269,6 @@ class Markov(Source):
     severity: _Probability = 0.0
     phase: Annotated[int, whole(1, MAX_INTERVALS)] = 1
 
-    name: ClassVar[str] = "markov"
-    is_named: ClassVar[bool] = False
     is_chain: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -295,6 +293,16 @@ class Markov(Source):
         phase = (np.arange(intervals) // self.phase) % len(self.leave)
         leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
         return leave, join, np.full(intervals, self.severity, dtype=np.float32)
+
+    @property
+    def name(self) -> str:
+        """See ``Source``."""
+        return "markov"
+
+    @property
+    def is_named(self) -> bool:
+        """See ``Source``."""
+        return False
 
     @property
     def most(self) -> int:
