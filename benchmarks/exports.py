@@ -27,8 +27,7 @@ from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
 from parenvs.exports.stages import layout_of
-from parenvs.graph.reader import read_proto
-from parenvs.graph.sources import proto_of
+from parenvs.graph.reader import proto_of, read_proto
 from parenvs.instances import load_graph, names
 from parenvs.tasks.hybrid.model import HybridModel
 

@@ -28,9 +28,8 @@ from parenvs.graph.pieces import (
     taken_apart,
     whole,
 )
-from parenvs.graph.reader import read_proto
+from parenvs.graph.reader import proto_of, read_proto, results_of
 from parenvs.graph.roles import find_twins, keys_of
-from parenvs.graph.sources import proto_of, results_of
 
 _MOST_WAYS = 16
 """Parts that one weight may have."""

@@ -23,6 +23,7 @@ from typing import Any
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.graph.cache import is_users, kept
 from parenvs.graph.graph import Graph
+from parenvs.graph.reader import proto_of, results_of
 from parenvs.graph.sources import (
     Lowered,
     example_inputs,
@@ -30,8 +31,6 @@ from parenvs.graph.sources import (
     lower_module,
     lowered_of,
     of_program,
-    proto_of,
-    results_of,
     split_name,
     stamp,
 )

@@ -40,25 +40,6 @@ def split_name(instance: str) -> tuple[str, str]:
     return match["module"], match["name"]
 
 
-def proto_of(lowered: Any) -> bytes:
-    """Serialize ``lowered``, the result of ``jax.jit(f, keep_unused=True).lower(...)``."""
-    return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-
-
-def results_of(lowered: Any) -> tuple[str, ...]:
-    """Name of each array that a lowered function returns, like ``[0]['q']``; none if unknown."""
-    import jax
-
-    tree = getattr(lowered, "out_tree", None)
-    if tree is None:
-        return ()
-    leaves = jax.tree.unflatten(tree, range(tree.num_leaves))
-    paths = jax.tree_util.tree_flatten_with_path(leaves)[0]
-    return tuple(jax.tree_util.keystr(path) for path, _ in paths)
-
-
-TITLE = "_parenvs_title"
-"""Attribute of an exported program's module: name of the class that was exported."""
 OPTIONS = ("loss", "targets", "optimiser", "masters")
 """Options of ``lower_module`` that are no inputs of a module."""
 
@@ -94,6 +75,8 @@ class Lowered:
 
 def of_program(thing: Any) -> Any:
     """Return the module of an ``ExportedProgram``; anything else as it is."""
+    from parenvs.graph.pytorch.nodes import TITLE
+
     torch = sys.modules["torch"]
     if not isinstance(thing, torch.export.ExportedProgram):
         return thing
@@ -110,6 +93,8 @@ def of_program(thing: Any) -> Any:
 
 def example_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the inputs that an exported program was made with; None for another module."""
+    from parenvs.graph.pytorch.nodes import TITLE
+
     return module.example_inputs if hasattr(module, TITLE) else None
 
 
@@ -236,7 +221,7 @@ def from_jax(function: Callable[..., Any], *args: Any, parts: bool = True, **opt
     """
     with need_extra("jax", "planning a function"):
         import jax
-    from parenvs.graph.reader import read_proto
+    from parenvs.graph.reader import proto_of, read_proto, results_of
 
     jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")

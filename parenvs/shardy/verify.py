@@ -35,8 +35,8 @@ from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, UnknownInstanceError, need_extra, one_line, shown
 from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
-from parenvs.graph.reader import hlo_of, is_stablehlo, read_proto
-from parenvs.graph.sources import Lowered, proto_of
+from parenvs.graph.reader import hlo_of, is_stablehlo, proto_of, read_proto
+from parenvs.graph.sources import Lowered
 from parenvs.instances import load_graph, manifest
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")

@@ -23,7 +23,7 @@ from jax import lax  # noqa: E402
 
 from parenvs.datasets.models import MODELS, vgg  # noqa: E402
 from parenvs.graph.proto import Module, Wrapper  # noqa: E402
-from parenvs.graph.sources import proto_of  # noqa: E402
+from parenvs.graph.reader import proto_of  # noqa: E402
 
 
 def shape(*sizes):

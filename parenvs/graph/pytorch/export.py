@@ -31,6 +31,7 @@ from torch.utils import _pytree as pytree
 
 from parenvs.errors import HloError, one_line, shown
 from parenvs.graph.pytorch.nodes import (
+    TITLE,
     ElementType,
     Exported,
     Input,
@@ -40,7 +41,6 @@ from parenvs.graph.pytorch.nodes import (
     TensorType,
     Value,
 )
-from parenvs.graph.sources import TITLE
 
 _BLOCK = "wrap_with_set_grad_enabled"
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from parenvs.errors import HloError
 
+TITLE = "_parenvs_title"
+"""Attribute of an exported program's module: name of the class that was exported."""
+
 
 class RefusedError(HloError):
     """A module that cannot be read, and what helps.
