@@ -14,9 +14,8 @@ from parenvs.errors import printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
-from parenvs.view.layers import kind_of, merged
 from parenvs.view.tables import empty
-from parenvs.view.words import duration, size
+from parenvs.view.words import duration, kind_of, merged, size
 
 if TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import Evaluation

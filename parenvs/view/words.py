@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 
 from parenvs.errors import printable
 
@@ -102,3 +103,111 @@ def _digits(value: float, digits: int) -> str:
         return "0"
     before = int(f"{value:.{digits - 1}e}".partition("e")[2]) + 1
     return f"{value:,.{max(digits - before, 0)}f}"
+
+
+MAX_COLUMNS = 48
+"""Columns of a table of layers, beyond which it becomes a list."""
+_MAX_RANGES = 4  # of numbers of layers, in a name that stands for several
+
+
+def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Layer of each variable, empty if it is in none, and its name within the layer.
+
+    A layer's name ends in a part of the path that is a number (``h/0``), else in a part with a
+    number that other paths have differently (``encoder/layer_0``), else in the first with any
+    number. Of nested layers (``stages/2/layers/5/layer/0``) those that give a table of about as
+    many rows as columns are taken. The last part of a path is never a layer.
+
+    >>> layers(["encoder/layer_0/conv1/bias", "encoder/layer_1/conv1/bias", "norm/bias"])
+    [('encoder/layer_0', 'conv1/bias'), ('encoder/layer_1', 'conv1/bias'), ('', 'norm/bias')]
+    """
+    split = [path.split("/") for path in paths]
+    seen: dict[str, set[str]] = {}
+    for parts in split:
+        for k, part in enumerate(parts[:-1]):
+            if re.search(r"\d", part):
+                prefix = "/".join(parts[: k + 1])
+                seen.setdefault(kind_of(prefix), set()).add(prefix)
+    nested: list[list[str]] = []  # names of the layers that each variable is in, outermost first
+    for parts in split:
+        ends = [k for k, part in enumerate(parts[:-1]) if re.search(r"\d", part)]
+        exact = [k for k in ends if parts[k].isdecimal()]
+        varied = [k for k in ends if len(seen[kind_of("/".join(parts[: k + 1]))]) > 1]
+        nested.append(["/".join(parts[: k + 1]) for k in exact or varied or ends[:1]])
+    families: dict[str, list[list[str]]] = {}
+    for names in nested:
+        if names:
+            families.setdefault(kind_of(names[0]), []).append(names)
+    depth = {kind: _depth(members) for kind, members in families.items()}
+    named = []
+    for path, names in zip(paths, nested, strict=True):
+        layer = names[min(depth[kind_of(names[0])], len(names)) - 1] if names else ""
+        named.append((layer, path[len(layer) + 1 :] if layer else path))
+    return named
+
+
+def _depth(nested: Sequence[Sequence[str]]) -> int:
+    """How deep the layers of a table lie so that it has about as many rows as columns.
+
+    Args:
+        nested: of each variable, the names of the layers it is in, outermost first.
+    """
+    deepest = max(map(len, nested))
+    numbers = nested[0][0].rpartition("/")[2].isdecimal()
+    sides = {}
+    for depth in range(1, deepest + 1):
+        rows = Counter(names[min(depth, len(names)) - 1] for names in nested)
+        sides[depth] = len(rows), max(rows.values())
+    if not numbers:  # a number in a name may also tell two parts of a layer apart: conv1, conv2
+        return next((d for d, (_, columns) in sides.items() if columns <= MAX_COLUMNS), deepest)
+    return min(sides, key=lambda depth: (max(sides[depth]), -depth))
+
+
+def kind_of(name: str) -> str:
+    """A name with ``#`` for every number."""
+    return re.sub(r"\d+", "#", name)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts ``layer_2`` before ``layer_10``."""
+    return [(int(x), "") if x.isdecimal() else (-1, x) for x in re.split(r"(\d+)", name)]
+
+
+def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, list[int]]]:
+    """Paths with equal keys that differ in the layer's number only, as ``layer_0..23/self/q``.
+
+    Returns:
+        The common name and the positions in ``paths``, in the order of their first one.
+    """
+    groups: dict[tuple[str, str, Hashable], list[tuple[str, int]]] = {}
+    for index, (layer, name) in enumerate(layers(paths)):
+        path, number = paths[index], ""
+        before, after = path, ""
+        numbers = list(re.finditer(r"\d+", layer or name))
+        if numbers:  # the layer begins the path; without one, the name is the path
+            start, end = numbers[-1].span()
+            before, number, after = path[:start], path[start:end], path[end:]
+        groups.setdefault((before, after, keys[index]), []).append((number, index))
+    return [
+        (
+            f"{before}{_ranges([number for number, _ in members])}{after}",
+            [index for _, index in members],
+        )
+        for (before, after, _), members in groups.items()
+    ]
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    """``0..23``, or ``{0,2,5..7}``; long lists are cut short."""
+    if len(numbers) == 1:
+        return numbers[0]
+    runs: list[list[str]] = []
+    for number in sorted(numbers, key=lambda x: (int(x), x)):
+        if runs and int(number) == int(runs[-1][-1]) + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
+    if len(words) > _MAX_RANGES:
+        words[_MAX_RANGES - 1 : -1] = ["…"]
+    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"

@@ -17,9 +17,8 @@ from parenvs.tasks.partition.view import (
     cells,
     grid,
 )
-from parenvs.view.layers import merged
 from parenvs.view.page import STAGE_COLOURS
-from parenvs.view.words import duration, size
+from parenvs.view.words import duration, merged, size
 
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 GREY, PALE, WHITE = "#D3D3D3", "#F5F5F5", "#FFFFFF"

@@ -16,8 +16,7 @@ from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.layout import shape_text
 from parenvs.tasks.partition.classes import DimensionClasses
-from parenvs.view.layers import merged
-from parenvs.view.words import duration, plural
+from parenvs.view.words import duration, merged, plural
 
 if TYPE_CHECKING:
     from parenvs.tasks.partition.problem import Partitioning, PartitionReport

@@ -18,13 +18,17 @@ from parenvs.errors import printable
 from parenvs.tasks.partition.classes import RULE_SETS, SETTINGS
 from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
 from parenvs.view.diff_text import MAX_ROWS, change_words, parts_lines, plans_lines, verdict_line
-from parenvs.view.layers import MAX_COLUMNS, kind_of, layers, merged, natural
 from parenvs.view.tables import empty
 from parenvs.view.words import (
+    MAX_COLUMNS,
     SEPARATOR,
     clip,
     clip_start,
     duration,
+    kind_of,
+    layers,
+    merged,
+    natural,
     paint,
     plural,
     reason_lines,
