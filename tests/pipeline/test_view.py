@@ -52,6 +52,11 @@ def report(pipeline):
 
 
 @pytest.fixture
+def too_large():
+    return report_of(problem(weight=2e9), *LEGAL)
+
+
+@pytest.fixture
 def malformed(pipeline):
     plan = pipeline.plan(np.array([12, 22, 31]), np.array([3, 4, 6]))
     return judge(dataclasses.replace(plan, cuts=(12, 5, 31), device_cuts=(3, 4, 99)), pipeline)
