@@ -366,11 +366,11 @@ class LabelSearch:
         index, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
         self._layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
         try:
-            many = isinstance(self.targets, np.ndarray) and len(self.targets) >= MANY
-            if many and stages > 2 and np.isfinite(self.upper):
+            pivots = self.targets if isinstance(self.targets, np.ndarray) else ()
+            if len(pivots) >= MANY and stages > 2 and np.isfinite(self.upper):
                 budget = formulas.core_budget(self.upper) * (1.0 - SLACK)
                 self._bounds.prefixes = Prefixes(
-                    self.pipeline, self.targets, budget, self.deadline, self.devices
+                    self.pipeline, np.asarray(pivots), budget, self.deadline, self.devices
                 )
             for k in range(1, stages):
                 labels, bound = self._extended(k, self._layers[-1])
