@@ -220,7 +220,7 @@ def _same_plans(standings: Sequence[Standing]) -> dict[str, str]:
         }
         if plans:
             groups.setdefault(json.dumps(plans, sort_keys=True), []).append(standing)
-    same = {}
+    same: dict[str, str] = {}
     for group in groups.values():
         first = min(group, key=lambda x: (x.checked.entry.authors != ("parenvs",), x.name))
         same |= {standing.name: first.name for standing in group if standing is not first}

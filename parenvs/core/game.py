@@ -499,7 +499,8 @@ class Groups(Generic[Part]):
 
     def part(self, row: int) -> Part:
         """Return the part that plays a row."""
-        return self._parts[self._of[row]]
+        part: Part = self._parts[self._of[row]]
+        return part
 
     def of(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
         """Return the parts of some rows: each part, its rows, and where these are among them."""
