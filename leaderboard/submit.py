@@ -286,6 +286,7 @@ def agent_submission(
         )
         say(f"{task} {submitted.entry}: {policy['kind']}")
         return submitted
+    assert kind.planner is not None  # a task without one takes policies, above
     plan = kind.planner(agent, seed, steps)
     settings: dict[str, Any] = {"agent": agent}
     if description.seeded:
@@ -326,8 +327,8 @@ def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None
     problem.target  # noqa: B018 - it loads the graph before the clock starts
     begin = time.perf_counter()
     try:
-        plan_ = plan(problem)
-        content = plan_.to_json() if hasattr(plan_, "to_json") else plan_
+        made: Any = plan(problem)
+        content = made.to_json() if hasattr(made, "to_json") else made
     except NO_PLAN as error:
         return None, 0.0, f"left out, {cleaned(str(error))}"
     spent = time.perf_counter() - begin

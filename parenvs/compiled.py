@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable)
 
@@ -93,7 +93,7 @@ def _disk_cache(function: Callable) -> Any:
 
     class Files(caching.CompileResultCacheImpl):
         # Later folders are used where earlier ones cannot be written.
-        _locator_classes: ClassVar = [
+        _locator_classes = [  # noqa: RUF012 - numba declares it so
             stamped(caching.UserProvidedCacheLocator),
             stamped(caching.InTreeCacheLocator),
             stamped(caching.UserWideCacheLocator),

@@ -203,7 +203,7 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
                     about["main"],
                     about["complete"],
                     each.default,
-                    next((x.ge for x in bounds if known is int), None),
+                    next((int(x.ge) for x in bounds if known is int and x.ge is not None), None),
                 )
             )
     return tuple(flags)
@@ -213,7 +213,8 @@ def _types(hint: Any) -> tuple[list[Any], list[Meta]]:
     """Return the types of an annotation's union, and its bounds."""
     if hasattr(hint, "__metadata__"):
         return [hint.__origin__], [x for x in hint.__metadata__ if isinstance(x, Meta)]
-    types, bounds = [hint], []
+    types: list[Any] = [hint]
+    bounds: list[Meta] = []
     for part in get_args(hint):
         inner, more = _types(part)
         types, bounds = [*inner, *types], [*bounds, *more]
