@@ -70,6 +70,7 @@ def elastic(
     the optimal policy.
     """
     from parenvs.agents.elastic.policies import play
+    from parenvs.tasks.elastic.problem import hindsight
     from parenvs.tasks.elastic.problems import load_elastic
 
     if seed < 0:
@@ -78,10 +79,11 @@ def elastic(
         problem = load_elastic(trace, model, interval, cluster, batch)
     course = problem.drawn(seed)
     runs: list[Run] = []
-    for policy in [*_policies(problem, policies or ["look-ahead"]), None]:
-        with Step(f"{'hindsight' if policy is None else policy.name} on {problem.name}", 1.0):
-            runs.append(_hindsight(problem, seed) if policy is None else
-                        play(problem, course, policy))  # fmt: skip
+    for policy in _policies(problem, policies or ["look-ahead"]):
+        with Step(f"{policy.name} on {problem.name}", 1.0):
+            runs.append(play(problem, course, policy))
+    with Step(f"hindsight on {problem.name}", 1.0):
+        runs.append(hindsight(problem, course))
     work, lines = files_of(runs[-2], plot=plot)
     with written(work, *lines, quiet=as_json):
         if as_json:
@@ -92,13 +94,11 @@ def elastic(
 
 
 def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
-    """Return the policies of some names, those of ``all`` for it."""
     from parenvs.agents.elastic.planners import policy_of
     from parenvs.agents.elastic.policies import POLICIES, optimal
     from parenvs.agents.names import LEARNED
-    from parenvs.tasks.elastic.problems import Markov
 
-    is_chain = isinstance(problem.source, Markov)
+    is_chain = problem.source.is_chain
     if names == ["all"]:
         names = [*POLICIES, LEARNED, *(["optimal"] if is_chain else [])]
     makers: list[Callable[[], Policy]] = [
@@ -110,12 +110,6 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
         with Step(f"preparing {name}", 1.0):
             policies.append(make())
     return policies
-
-
-def _hindsight(problem: Elastic, seed: int) -> Run:
-    from parenvs.tasks.elastic.problem import hindsight
-
-    return hindsight(problem, problem.drawn(seed))
 
 
 def _table(runs: list[Run]) -> Table:
