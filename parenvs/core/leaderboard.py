@@ -345,6 +345,11 @@ class Policies(NamedTuple):
     of_file: Callable[[Path], tuple[dict[str, Any], str, tuple[str, ...]]]
 
 
+def _no_problems(_names: Instances) -> Iterator[TaskProblem]:
+    """Yield nothing: the task's problems are all generated."""
+    return iter(())
+
+
 @dataclass(frozen=True)
 class TaskKind:
     """All that the leaderboard knows of one of its tasks; ``kinds`` lists them.
@@ -376,7 +381,7 @@ class TaskKind:
     cost: str
     trivial: str
     problem: type[TaskProblem]
-    problems: Callable[[Instances], Iterator[TaskProblem]] = field(default=lambda names: iter(()))
+    problems: Callable[[Instances], Iterator[TaskProblem]] = field(default=_no_problems)
     agents: Mapping[str, Description] = field(default_factory=dict)
     planner: Callable[[str, int, int], Planner] | None = None
     reward: str = ""

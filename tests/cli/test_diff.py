@@ -102,7 +102,9 @@ def test_diff__of_partitions(run):
         assert run("plan", *plan, "--out", f"{agent}.json")[0] == 0
     status, out, err = run("diff", "expert.json", "exact.json")
     assert (status, err) == (0, "")
-    assert "what each dimension class costs" in out and "predictions/kernel and 1 more" in out
+    assert (
+        "what each dimension class costs" in out and "block3_conv2..3/kernel and 2 more each" in out
+    )
     content = json.loads(run("diff", "expert.json", "exact.json", "--json")[1])
     total = sum(change["seconds"] for change in content["classes"])
     assert total == pytest.approx(content["seconds"])
