@@ -290,7 +290,6 @@ class Recorded:
     """What was chosen on the courses of one seed: no policy, but a reference can be judged so.
 
     Attributes:
-        seed: of the checker.
         plans: name of a problem -> plans of each course.
         rule: what chose them, which plays where the seed is another one; None if no rule did.
     """

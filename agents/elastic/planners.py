@@ -27,13 +27,7 @@ Best = Callable[[Any, np.ndarray], int]
 
 
 class Trained:
-    """Chooses what an agent rates highest of what ``ElasticPlan-v1`` would show it.
-
-    Args:
-        name: of the agent.
-        best: the agent.
-        **settings: arguments of the environment.
-    """
+    """Chooses what an agent rates highest of what ``ElasticPlan-v1`` would show it."""
 
     saves = True
     """Whether it may choose ``CHECKPOINT``."""
@@ -107,11 +101,7 @@ def policy_of(source: str) -> Callable[[], Policy]:
 
 @dataclass(frozen=True)
 class ElasticRequest(Request):
-    """A job whose plans are chosen on the course of ``seed``.
-
-    Attributes:
-        problem: the job.
-    """
+    """A job whose plans are chosen on the course of ``seed``."""
 
     problem: Elastic
 

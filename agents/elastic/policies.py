@@ -109,7 +109,6 @@ class LookAhead:
     plans that are equally good, the one in force.
 
     Args:
-        ahead: intervals to look ahead.
         prior: departures and intervals of a node that count before any are seen.
     """
 
@@ -265,11 +264,6 @@ def play(problem: Elastic, course: Course, policy: Policy) -> Run:
 def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
     """Return the probability of what happens to a plan with the next number of nodes.
 
-    Args:
-        library: the plans.
-        chain: of the nodes.
-        phase: of the day.
-
     Returns:
         (N+1, K, EVENTS, N+1), by nodes, plan, event and next nodes; 0 where nodes are not enough.
     """
@@ -301,7 +295,6 @@ class Optimal:
     """The optimal policy of a problem on a Markov chain.
 
     Attributes:
-        problem: the problem.
         samples: expected samples of an episode.
         change: (S, EVENTS, N+1, K) int8, the best plan to change to, or to repair.
         stays: (S, N+1, K, C) bool, whether to keep a plan to which nothing happened.

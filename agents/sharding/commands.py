@@ -251,7 +251,6 @@ class _Progress:
         self.last = 0.0
 
     def __call__(self, status: Status) -> None:
-        """Show the status if it is time."""
         if status.seconds - self.last < self.every:
             return
         self.last = status.seconds

@@ -197,7 +197,6 @@ def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
 
 
 def _contest(pairs: list[tuple[TaskProblem, float | None]]) -> list[tuple[str, float | None]]:
-    """Return letter and cost of the problems of the contest, if an entry has plans of any."""
     rows = [(problem.name.removeprefix(_PREFIX), cost) for problem, cost in pairs if problem.added]
     return rows if any(cost is not None for _, cost in rows) else []
 

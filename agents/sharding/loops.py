@@ -741,12 +741,10 @@ class Dual:
     """Maximizes the Lagrangian bound over the prices of memory.
 
     Attributes:
-        bound: best bound so far.
         price: (T,) its prices.
         chosen: (n,) the last choice that was decoded; it may exceed the limit.
 
     Args:
-        model: the problem.
         stopped: asked within sweeps whether to end; what is not swept by then stays as it is.
     """
 
@@ -878,10 +876,8 @@ class Chain:
     each other.
 
     Args:
-        model: the problem.
         empty: memory of the empty plan.
         chosen: (n,) the plan to begin with.
-        rng: draws the moves.
         largest: most nodes of a tree.
         widest: most strategies of a node.
 

@@ -170,11 +170,7 @@ def _answer(board: Board, chosen: np.ndarray, method: str, judged: int, begin: f
 
 @dataclass(frozen=True)
 class ShardingRequest(ShardingSearch, Request):
-    """A program whose nodes need strategies; ``random`` plays one episode for each n ``steps``.
-
-    Attributes:
-        problem: the program, n nodes.
-    """
+    """A program whose nodes need strategies; ``random`` plays one episode for each n ``steps``."""
 
     problem: Sharding
 

@@ -35,7 +35,6 @@ class Certificate(NamedTuple):
     Attributes:
         whole: bound of the cost without the constant, in units of 2^-k, a Python integer.
         extra: (s,) int64, by how much each strategy raises it if it is taken, in the same units.
-        shift: k.
     """
 
     whole: int
@@ -123,7 +122,6 @@ class Usages(NamedTuple):
 
     Attributes:
         strategy: number of the strategy among all.
-        term: number of the term.
         used: int64.
     """
 
@@ -267,7 +265,6 @@ class Program:
     """The program of a core, kept in memory and solved again and again.
 
     Args:
-        reduced: the core.
         price: (T,) prices of memory, whose largest tell which times to begin with.
         stopped: asked now and then whether to end.
     """
@@ -448,10 +445,6 @@ class Program:
     def relax(self, kept: np.ndarray, seconds: float) -> Relaxation | None:
         """Solve it without whole numbers, over some of its strategies, (s,) bool.
 
-        Args:
-            kept: which may be taken.
-            seconds: time limit.
-
         Returns:
             None if time is up.
         """
@@ -492,7 +485,6 @@ class Tree:
     """Branch and bound of a core by linear programs, each with an exact certificate.
 
     Args:
-        program: that of the core.
         cost: plans that cost as much or more are no matter; without the constant.
 
     Attributes:

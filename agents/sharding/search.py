@@ -95,10 +95,8 @@ class Status(NamedTuple):
     """How far a search is.
 
     Attributes:
-        seconds: since it began.
         cost: of the best plan, or None.
         bound: proven lower bound, or None.
-        work: what it does.
     """
 
     seconds: float
@@ -176,7 +174,6 @@ class Solving:
     """HiGHS and exact branch and bound at work on a core, in a thread.
 
     Args:
-        reduced: the problem.
         kept: (s,) bool, strategies that a plan can take that costs less than ``cost``.
         own: (s,) their numbers, ascending, by which plans that are found are told.
         cost: what is to be undercut, without the constant.
@@ -304,7 +301,6 @@ class Search:
 
     Attributes:
         reduced: the problem; what no better plan can take leaves it on the way.
-        clock: time and rounds.
         seed: seed of what is drawn.
         tell: told how far the search is, about once a second.
         threads: chains of moves that run at once.

@@ -63,7 +63,6 @@ class Ranges(NamedTuple):
     """What problems are drawn from.
 
     Attributes:
-        graphs: shipped graphs.
         tensors: least and most tensors of a part.
         noise: standard deviation of the logarithm of every cost.
         spare: how much more than a lean plan's peak may be used, as a share of it, (from, to).
@@ -129,7 +128,6 @@ class _Source:
     """A graph's tensors that have a place in memory, in the order in which they are made.
 
     Attributes:
-        partitioning: the graph's partition problem.
         tensors: (n,) tensors.
         lives: (n, 2) half-open interval of instructions.
         made_of: tensors and entry parameters that each tensor is made of.
@@ -432,12 +430,7 @@ def set_kind(name: str) -> SetKind:
 
 
 def costs(name: str, fingerprint: str) -> Reference | None:
-    """Return the least cost known of a problem of a set or a bank and its bound; None without them.
-
-    Args:
-        name: of the problem.
-        fingerprint: its own.
-    """
+    """Return the least known cost and the bound of a problem of a set or a bank, or None."""
     return costs_of(INTRA_OP, name, fingerprint)
 
 

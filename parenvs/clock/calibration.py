@@ -125,7 +125,6 @@ class Calibration:
 
     Attributes:
         cluster: one server of the processes' devices.
-        rows: what was measured.
         provenance: how, where and when; ``missing`` lists what could not be measured.
     """
 
@@ -284,7 +283,6 @@ def known_device(model: str) -> Device:
 
 
 def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
-    """Cut the samples of processes to one number; one that found a kernel slow ran it once."""
     return [run[: min(map(len, runs))] for run in runs]
 
 

@@ -30,10 +30,10 @@ TOLERANCE = 1e-3
 """Relative difference of losses up to which two runs count as the same training."""
 STATE_TOLERANCE = 0.1
 """Difference of an array of the state, as a share of its change, up to which it counts as equal."""
+# Times what rounding moves an array, up to which a difference is rounding's, too.
 _NOISE = 10.0
-"""Times what rounding moves an array, up to which a difference is rounding's, too."""
+# Share of an array that counts as its least change.
 _UNIT = 1e-6
-"""Share of an array that counts as its least change."""
 _TINY = 1e-12
 
 
@@ -49,11 +49,6 @@ def moved_apart(found: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> flo
 
     Both are lengths (the root of a sum of squares). Whole numbers have to be equal: else the result
     is infinite, as it is where anything is not finite.
-
-    Args:
-        found: what a run made of it.
-        wanted: what another run made of it.
-        start: what both began with.
     """
     if found.shape != wanted.shape:
         return math.inf
@@ -80,7 +75,6 @@ class States:
     """Weights, the optimiser's arrays and counters after the last step, beside one device.
 
     Attributes:
-        arrays: how many were compared.
         worst: name of the one that is furthest from what is allowed; "" if there is none.
         difference: of that one, as a share of its change; see ``moved_apart``.
         allowed: ``STATE_TOLERANCE``, or more where rounding alone moves it further.
@@ -153,7 +147,6 @@ class Traffic:
 
     Attributes:
         operations: how many ran; of those in a compiled loop, one.
-        bytes: of their whole arrays.
         predicted: bytes.
     """
 
@@ -172,13 +165,9 @@ class Run:
     """A plan that was run. R devices.
 
     Attributes:
-        plan: its file.
         words: what it was run as.
-        devices: R.
-        losses: of each step.
         single: of each step on one device.
         step: seconds of a step, of the last process to end.
-        single_step: on one device.
         seconds: predicted; None without a calibration.
         traffic: kind -> what was sent.
         memory: (R,) bytes on each device when most is in use.
@@ -525,7 +514,6 @@ def _add_gradients(
 
 
 def _statistics(layout: Layout) -> float:
-    """Bytes of the means and variances of batch normalisations, and of their gradients."""
     graph = layout.graph
     elements = [
         math.prod(graph.shape(tensor))

@@ -31,11 +31,10 @@ from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import awake_cores, hold_cores
 
 KINDS = ("cpu", "cuda")
-"""Kinds of devices that can be measured."""
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
           "bf16": torch.bfloat16}  # fmt: skip
+# Seconds of one run from which on it is not repeated.
 _SLOW = 1.0
-"""Seconds of one run from which on it is not repeated."""
 
 
 def check_device(kind: str, count: int) -> None:
@@ -67,7 +66,6 @@ def watch_of(kind: str) -> Callable[[], Callable[[], float]]:
 
 
 def _started() -> Callable[[], float]:
-    """Start the watch of this process's GPU, on all that is given to it from now on."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -140,10 +138,10 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 
 _ELEMENT = 4  # bytes of a float32
+# Rounds over all collectives, so that no size is measured in one moment.
 _ROUNDS = 4
-"""Rounds over all collectives, so that no size is measured in one moment."""
+# Bytes up to which a collective runs as often in every round as larger ones in all.
 _SMALL = 300_000
-"""Bytes up to which a collective runs as often in every round as larger ones in all."""
 GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -333,8 +331,6 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 @dataclass(eq=False)
 class _Call:
-    """One run of a layer inside of the whole module."""
-
     name: str
     module: nn.Module
     inputs: Any
@@ -536,7 +532,6 @@ def _cut_bytes(calls: Sequence[_Call]) -> list[int]:
 
 
 def _parameter_bytes(calls: Sequence[_Call]) -> list[int]:
-    """Bytes of the trained weights of each call, of which none was in an earlier one."""
     seen: set[int] = set()
     sizes = []
     for call in calls:
@@ -602,7 +597,6 @@ def _timed(
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with a history of its own, which in-place layers may change."""
     copy = tensor.detach()
     if tensor.requires_grad:
         copy.requires_grad_()

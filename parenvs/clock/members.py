@@ -23,10 +23,11 @@ from parenvs.core.registry import DEFAULT, TASKS
 from parenvs.errors import ParenvsError, one_line
 
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+# Seconds in which a process has to end before it is killed.
 _END_SECONDS = 2.0
-"""Seconds in which a process has to end before it is killed."""
+# Seconds in which others tell why they failed, behind the first that did.
 _LATER_SECONDS = 1.0
-"""Seconds in which others tell why they failed, behind the first that did."""
+# Words of the errors of processes whose neighbour is gone.
 _NETWORK = (
     "lost another",
     "connection",
@@ -38,7 +39,6 @@ _NETWORK = (
     "nccl",
     "peer",
 )
-"""Words of the errors of processes whose neighbour is gone."""
 
 
 def run_members(
@@ -163,7 +163,6 @@ def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
 
 
 def _answer(pipe: Any) -> Any:
-    """What a process says: whether it failed, and its answer; None if it ended without a word."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
@@ -241,14 +240,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class Timing(NamedTuple):
-    """Seconds of several runs.
-
-    Attributes:
-        seconds: median.
-        low: lower quartile.
-        high: upper quartile.
-        repeats: number of runs.
-    """
+    """Seconds of several runs: their median, and lower and upper quartile."""
 
     seconds: float
     low: float
@@ -305,12 +297,8 @@ class Layers:
     """The measured layers of a model.
 
     Attributes:
-        profile: the chain of layers.
-        forward: of each layer.
-        backward: of each layer.
         whole: forward and backward pass of the whole model with its loss.
         samples: first dimension of the first input.
-        processes: that measured at once.
     """
 
     profile: Any

@@ -201,13 +201,7 @@ def _key(key: Any) -> str:
 
 
 def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dict[int, int]:
-    """Pair parts of the outputs with parts of the inputs that have their tree.
-
-    Args:
-        made: of the outputs, the largest first.
-        given: of the inputs.
-        told: what the flow of data tells.
-    """
+    """Pair parts of the outputs with parts of the inputs that have their tree."""
     by_tree: dict[Any, list[Part]] = {}
     for part in given:
         if len(part.leaves) > 1 and part.path:
@@ -300,7 +294,6 @@ def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
 
 
 def _made_of(graph: Graph, tensor: int, source: int) -> bool:
-    """Whether a tensor is computed of another, by the instructions of the graph."""
     maker = {
         int(result): number
         for number in range(len(graph.opcode))

@@ -26,6 +26,7 @@ from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import argument_names, loss_of
 
+# Operation of PyTorch -> kind, and which of its arguments is the whole array; None: the result.
 _KINDS = {
     "all_reduce": ("all-reduce", 0),
     "allreduce_": ("all-reduce", 0),
@@ -37,7 +38,6 @@ _KINDS = {
     "alltoall_base_": ("all-to-all", 1),
     "send": ("send", 0),
 }
-"""Operation of PyTorch -> kind, and which of its arguments is the whole array; None: the result."""
 
 
 class Meter(TorchDispatchMode):
@@ -72,7 +72,6 @@ class Meter(TorchDispatchMode):
         return made
 
     def _count(self, name: str, args: Any, made: Any) -> None:
-        """Count a collective."""
         if name not in _KINDS:
             return
         kind, place = _KINDS[name]
@@ -115,8 +114,8 @@ RATE = 1e-3
 LIMIT_SECONDS = 3600.0
 """Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 _SEED = 0
+# Characters of an error that a note shows.
 _LONGEST = 200
-"""Characters of an error that a note shows."""
 _PRELOAD = ("parenvs.clock.torch_runs", "torch._dynamo")
 
 
@@ -384,7 +383,6 @@ def _alone(
     adam: bool,
     kind: str,
 ) -> dict[str, Any]:
-    """Losses, seconds and state of steps on one device."""
     own = copy.deepcopy(module).to(kind)
     torch.manual_seed(_SEED)
     optimiser = _optimiser(list(own.parameters()), adam)
@@ -455,7 +453,6 @@ def _optimiser(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimi
 
 
 def _with_inputs(plan: TorchPlan, module: nn.Module, inputs: int) -> TorchPlan:
-    """A plan of a measured chain of one stage, its inputs split among the replicas."""
     if plan.shapes or plan.pipe > 1 or plan.data == 1:
         return plan
     names = argument_names(module, inputs, 1).values()

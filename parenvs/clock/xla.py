@@ -46,7 +46,6 @@ from parenvs.machine import host
 from parenvs.shardy.verify import module_for
 
 KINDS = ("cpu", "cuda")
-"""Kinds of devices."""
 _COUNT = "--xla_force_host_platform_device_count"
 
 
@@ -96,13 +95,12 @@ def devices(kind: str, count: int) -> list[Any]:
 
 
 def _work(kind: str, count: int, work: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Work as the process; the devices are looked for first."""
     devices(kind, count)
     return work(*given)
 
 
+# Operations whose bodies are opened; `checkpoint` is not measured as recomputing.
 _INLINED = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint")
-"""Operations whose bodies are opened; ``checkpoint`` is not measured as recomputing."""
 
 
 @dataclass
@@ -110,8 +108,6 @@ class _Layer:
     """A run of operations of one scope.
 
     Attributes:
-        name: of the scope.
-        operations: of it.
         reads: variables that it takes from outside, in order.
         makes: variables that later layers or the function's results need.
     """
@@ -237,7 +233,6 @@ def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], li
     equations: list[tuple[str, Any]] = []
 
     def walk(body: Any, scope: str, known: dict[Any, Any]) -> dict[Any, Any]:
-        """Rename the variables of an inner body to those outside."""
         for operation in body.eqns:
             own = "/".join(filter(None, [scope, str(operation.source_info.name_stack)]))
             inputs = [known.get(x, x) if _is_variable(x) else x for x in operation.invars]
@@ -321,7 +316,6 @@ def _timed(
     wanted = [k for k, x in enumerate(layer.reads) if x in needing and _floats(x)]
 
     def part(*arguments: Any) -> list[Any]:
-        """The layer as a function of what needs gradients."""
         full = list(taken_by)
         for k, value in zip(wanted, arguments, strict=True):
             full[k] = value
@@ -355,7 +349,6 @@ def _timed(
 
 
 def _gradient_of(value: Any) -> Any:
-    """Ones like a result; whole numbers have gradients of no type."""
     import jax
     import jax.numpy as jnp
 
@@ -365,7 +358,6 @@ def _gradient_of(value: Any) -> Any:
 
 
 def _size(variable: Any) -> int:
-    """Bytes of a variable."""
     return int(np.prod(variable.aval.shape, initial=1)) * variable.aval.dtype.itemsize
 
 
@@ -421,8 +413,8 @@ _TYPES = {
     "bf16": "bfloat16",
     "fp8": "float8_e4m3fn",
 }
+# Seconds of one run from which on it is not repeated.
 _SLOW = 1.0
-"""Seconds of one run from which on it is not repeated."""
 _AXIS = "device"
 _ELEMENT = 4  # bytes of a float32
 
@@ -537,7 +529,6 @@ def _finished(run: Callable[..., Any], *given: Any) -> None:
 
 
 def _copies(own: Sequence[Any], size: int, repeats: int) -> list[float]:
-    """Time copies of arrays, on all devices at once; a copy reads and writes each byte."""
     import jax
 
     array = _spread(own, (size // _ELEMENT,), "float32")

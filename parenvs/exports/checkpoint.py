@@ -101,14 +101,7 @@ def file_name(number: int) -> str:
 
 
 def box_of(plan: TorchPlan, name: str, shape: tuple[int, ...], place: Place) -> Box:
-    """Return the slice of a parameter that a rank holds, as ``Parallel`` places it.
-
-    Args:
-        plan: the plan in PyTorch's words.
-        name: of the parameter.
-        shape: of the whole.
-        place: of the rank.
-    """
+    """Return the slice of a parameter that a rank holds, as ``Parallel`` places it."""
     box = [(0, size) for size in shape]
     by_data, by_model = plan.placements.get(name, (None, None))
     if by_model is not None:
@@ -121,7 +114,6 @@ def box_of(plan: TorchPlan, name: str, shape: tuple[int, ...], place: Place) -> 
 
 
 def _chunk(part: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
-    """The part of a range that ``torch.chunk`` gives a rank; it may be empty."""
     start, end = part
     step = -(-(end - start) // ranks)
     return min(start + step * rank, end), min(start + step * (rank + 1), end)
@@ -182,7 +174,6 @@ class Tensor:
     """A parameter and what the optimiser keeps of it.
 
     Attributes:
-        shape: of the whole.
         kinds: kind -> type of its numbers; ``"parameter"`` and the optimiser's, of one shape.
         scalars: the optimiser's single numbers, by name.
     """
@@ -225,10 +216,7 @@ class Head:
     """What the index says of the whole.
 
     Attributes:
-        steps: that were trained.
-        optimiser: name of its class.
         groups: its options, of each group of parameters.
-        tensors: by name.
         stream: state of the order of samples, if one was saved.
     """
 
@@ -298,13 +286,8 @@ def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> 
 class Checkpoint:
     """A checkpoint that is read; all of its index is checked first.
 
-    Args:
-        folder: the folder.
-
     Attributes:
-        folder: the folder.
         plan: that it was written under.
-        files: of that plan.
         head: what the index says of the whole.
         parts: what it says of each file.
         read: file's number -> bytes of tensors read from it so far.
@@ -436,8 +419,6 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class _File:
-    """A row of the index: a file, and the slices in it as name, kind, start, size and place."""
-
     bytes: Annotated[int, whole(0, _LARGEST)]
     sha256: Text
     slices: tuple[tuple[str, str, tuple[Index, ...], tuple[Count, ...], int], ...]

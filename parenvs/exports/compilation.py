@@ -35,8 +35,8 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(
 _BUFFER = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:body|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)")
+# Opcodes whose results lie where their operands do, or where a called computation puts them.
 _VIEWS = {"bitcast", "get-tuple-element", "tuple", "opt-barrier", "while", "conditional", "call"}
-"""Opcodes whose results lie where their operands do, or where a called computation puts them."""
 _NO_TEMPORARY = {"parameter", "constant"}
 _FILLERS = {"wrapped", "fusion", "bitcast", "reshape", ""}
 _WORDS = re.compile(r"[a-z]+(?:-[a-z]+)*")
@@ -47,8 +47,6 @@ class Instruction(NamedTuple):
 
     Attributes:
         name: of it; fusions are named after what they fuse.
-        bytes: of its result.
-        opcode: what it does.
         operands: names of what it reads.
         called: names of the computations that it runs.
     """
@@ -62,9 +60,6 @@ class Instruction(NamedTuple):
 
 def alive_at_peak(text: str) -> dict[str, int]:
     """Return the bytes of temporary tensors at their peak, by kind; empty if there is no order.
-
-    Args:
-        text: of a compiled module.
 
     Returns:
         ``"broadcast"``, ``"copy"`` (transposed ones among them), ``"early"`` (others, which nothing
@@ -190,11 +185,11 @@ _KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|rag
 _COLLECTIVE = re.compile(rf"= (?P<types>.*?) (?P<kind>{_KINDS})(?P<half>-start|-done)?\(")
 _TYPE = re.compile(r"(?P<kind>pred|bf16|[a-z]+(?P<bits>\d+)\w*)\[(?P<sizes>[\d,]*)\]")
 _DEVICES = "--xla_force_host_platform_device_count"
+# The program never runs, so its machine code may be slow; tensors and memory are the same.
 _QUICK = {
     "--xla_backend_optimization_level": "0",
     "--xla_llvm_disable_expensive_passes": "true",
 }
-"""The program never runs, so its machine code may be slow; tensors and memory are the same."""
 _NAMED = 3
 
 
@@ -204,7 +199,6 @@ class Collectives:
 
     Attributes:
         operations: of them; XLA merges many into one.
-        arrays: results on each device.
         bytes: their bytes on each device.
     """
 
@@ -218,16 +212,11 @@ class Compilation:
     """What XLA made of a sharded step, beside what the judge predicts; bytes of a device.
 
     Attributes:
-        instance: of the plan.
-        task: of the plan.
         mesh: axis -> number of devices.
         asked: inputs and outputs whose shardings were asked for.
         changed: those of them that XLA shards otherwise.
         collectives: kind -> what there is of it.
-        argument_bytes: of the inputs.
         peak_bytes: inputs, outputs that take no input's place, and temporary tensors.
-        seconds: that the compiler took.
-        predicted: what the judge says.
         shares_states: whether replicas share states (ZeRO), which XLA gathers.
         notes: what the plan says and shardings cannot, in sentences.
         alive: temporary tensors at their peak by kind, see ``liveness``; empty if unknown.
@@ -421,7 +410,6 @@ def main(folder: Path) -> None:
 
 
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
-    """Compile a module with shardings, and measure what comes out."""
     import time
 
     import jax

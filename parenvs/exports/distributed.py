@@ -42,10 +42,10 @@ from parenvs.tensors import Inert, Thing, read_tensors
 FILE = ".metadata"
 _LARGEST, _LARGEST_NUMBER, _MOST_DIMENSIONS = 1 << 28, 2**63 - 1, 64
 _OWN = "torch.distributed.checkpoint."
+# What metadata may name besides its own classes, types of numbers and paths.
 _KNOWN = (
     "torch.Size", "torch.serialization._get_layout", "collections.OrderedDict", "builtins.set",
 )  # fmt: skip
-"""What metadata may name besides its own classes, types of numbers and paths."""
 _DAMAGED = (
     struct.error, EOFError, AttributeError, ValueError, TypeError, LookupError, OverflowError,
     RecursionError, MemoryError,
@@ -54,9 +54,6 @@ _DAMAGED = (
 
 def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
     """Return what a folder holds: its tensors, and where each piece of them is.
-
-    Args:
-        folder: the folder.
 
     Raises:
         ParenvsError: there is no metadata, it is damaged, names what it must not, or tells of
@@ -88,7 +85,6 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
 
 class _Inert(Inert):
     def knows(self, full: str) -> bool:
-        """See ``Inert.knows``."""
         return full in _KNOWN or full.startswith((_OWN, "pathlib."))
 
 
@@ -97,7 +93,6 @@ def _fault(path: Path, words: str) -> ParenvsError:
 
 
 def _state(thing: Any, name: str) -> dict[str, Any]:
-    """The fields of a thing of a name; none if it is none."""
     is_one = isinstance(thing, Thing) and thing.name == name
     return thing.state if is_one and isinstance(thing.state, dict) else {}
 
@@ -183,13 +178,6 @@ def export(
 
     Parameters and the optimiser's tensors are in it, and, as ``parenvs.steps`` and
     ``parenvs.stream.*``, what a job needs to go on; the options of groups are not.
-
-    Args:
-        folder: the folder.
-        parallel: the module in training.
-        optimiser: of its parameters.
-        steps: that were trained.
-        stream: the order of samples.
     """
     state = _named(parallel, optimiser)
     position = stream.state_dict() if stream else {}
@@ -294,11 +282,6 @@ def load(
 
 
 def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
-    """A box of a tensor, read from the piece that metadata says it is in.
-
-    Raises:
-        ValueError: that is no such piece.
-    """
     place = metadata.storage_data[item.storage_index]
     with (folder / place.relative_path).open("rb") as stream:
         stream.seek(place.offset)
@@ -313,7 +296,6 @@ def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
 
 
 def _named(parallel: Parallel, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """Parameters and the optimiser's tensors of this process, as they lie, by name."""
     state = {f"{MODEL}.{name}": x.detach() for name, x in parameters_of(parallel)}
     for name, parameter in parameters_of(parallel):
         for kind, value in optimiser.state.get(parameter, {}).items():

@@ -343,7 +343,6 @@ def _megatron_recompute(planned: Stages) -> tuple[list[str], Stages]:
 
 
 def _of_stack(planned: Stages) -> tuple[list[str], Stages]:
-    """Precision, attention, gradients and sends, where the plan says them."""
     lines: list[str] = []
     if planned.attention:
         lines.append(f"--attention-backend {_ATTENTION[planned.attention]}")
@@ -469,6 +468,7 @@ TORCHTITAN = "torchtitan 0.2"
 """Version whose configuration this is; its transformers call their layers ``layers.0``, ..."""
 _SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble"}
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
+# Precision -> the converter of linear layers, and its options.
 _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
     "fp8": (
         "quantize.linear.float8",
@@ -480,7 +480,6 @@ _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
     "fp8-row": ("quantize.linear.float8", {"recipe_name": "rowwise"}),
     "mxfp8": ("quantize.linear.mx", {"recipe_name": "mxfp8_cublas"}),
 }
-"""Precision -> the converter of linear layers, and its options."""
 TomlTable = dict[str, dict[str, object]]
 
 
@@ -643,7 +642,6 @@ class Exported:
     """A plan in the words of a framework.
 
     Attributes:
-        text: of the file.
         notes: what the plan says and the file cannot, and what had to be rounded, in sentences.
         loss: share by which a step is longer as it runs than as it was planned.
     """
@@ -777,4 +775,3 @@ FORMATS: dict[str, Callable[[Plan, Graph | None], Exported]] = {
     "torchtitan": _torchtitan,
     "deepspeed": _deepspeed,
 }
-"""Name -> writer."""

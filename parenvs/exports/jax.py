@@ -166,7 +166,6 @@ def _number(
 
 
 def _has_paths(own: Sequence[str], given: Sequence[str]) -> bool:
-    """Whether leaves have the paths that they should; a bare array has none."""
     return len(own) == len(given) and all(
         path in ("", known) for path, known in zip(given, own, strict=True)
     )

@@ -46,15 +46,14 @@ from parenvs.graph.layout import DATA, MODEL
 from parenvs.graph.pytorch.export import argument_names
 
 _DETACH = torch.ops.aten.detach.default
+# What tracing makes of `torch.no_grad()` within a module.
 _GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
-"""What tracing makes of ``torch.no_grad()`` within a module."""
 
 
 class Stage(NamedTuple):
     """A part of a module, and how it is wired to those beside it.
 
     Attributes:
-        module: the part.
         shapes: of each tensor that the stage is given, of a whole micro-batch.
         reads: number of the given tensor that is each input of the part.
         gives: of each tensor that the stage gives, whether it is passed on, and its number among
@@ -167,7 +166,6 @@ def _owner(node: fx.Node) -> str:
 
 
 def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
-    """Write the graph that an operation runs in place of the operation."""
     enabled, graph_node, *given = call.args
     assert isinstance(graph_node, fx.Node)
     inner = _at(traced, str(graph_node.target)).graph
@@ -328,6 +326,7 @@ _SCHEDULES = {
     "GPipe": pipelining.ScheduleGPipe,
     "Interleaved1F1B": pipelining.ScheduleInterleaved1F1B,
 }
+# Operation of PyTorch -> collective.
 _COLLECTIVES = {
     "all_reduce": "all-reduce",
     "allreduce_": "all-reduce",
@@ -337,13 +336,12 @@ _COLLECTIVES = {
     "_reduce_scatter_base_": "reduce-scatter",
     "all_to_all_single": "all-to-all",
 }
-"""Operation of PyTorch -> collective."""
 _NAMED = 3
+# What gloo and NCCL say if a process of the group has ended, or does not answer.
 _LOST = re.compile(
     "connection (closed|reset)|broken pipe|socket error|remote (process exited|error)|timed out",
     re.IGNORECASE,
 )
-"""What gloo and NCCL say if a process of the group has ended, or does not answer."""
 
 
 class Parallel:
@@ -463,11 +461,6 @@ class Parallel:
         return value.item()
 
     def _check_shapes(self, batch: tuple[torch.Tensor, ...]) -> None:
-        """Refuse tensors of other shapes than those that the step was made for.
-
-        Raises:
-            ParenvsError: there is one; targets have the shapes of the first step.
-        """
         self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
         for number, (x, shape) in enumerate(zip(batch, self._shapes, strict=False)):
             if tuple(x.shape) != shape:
@@ -540,18 +533,13 @@ class Parallel:
         return self.mesh[PIPE].get_local_rank() == self.plan.pipe - 1
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
-        """The mean of a loss over replicas that do not know of each other's samples."""
         if self.plan.data == 1 or (DATA in self._axes and self._schedule is None):
             return value
         dist.all_reduce(value, group=self.mesh[DATA].get_group())
         return value / self.plan.data
 
     def _check_shared(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Refuse inputs without samples of their own, of which parts of the batch read parts.
-
-        Raises:
-            ParenvsError: there is one, and the plan divides the batch otherwise than by DTensors.
-        """
+        """Refuse inputs without samples of their own, of which parts of the batch read parts."""
         plan = self.plan
         undivided = plan.pipe == plan.micro_batches == 1 and not self.own_samples
         for name, x in zip(self._names, inputs, strict=False):
@@ -568,7 +556,6 @@ class Parallel:
         return whole.chunk(count) if self._has_samples(whole) else [whole] * count
 
     def _has_samples(self, whole: torch.Tensor) -> bool:
-        """Whether a tensor has a row for each sample of the batch."""
         return whole.ndim > 0 and len(whole) == self.plan.batch
 
     def _every(self, whole: torch.Tensor) -> torch.Tensor:
@@ -621,7 +608,6 @@ class Parallel:
         return [placed(by_axis[name]) for name in self._axes]
 
     def _rows(self, shape: Sequence[int]) -> list[Placement]:
-        """The placements of a tensor between stages: its first dimension over the replicas."""
         whole = not shape or shape[0] % self.plan.data
         return self._placements((None if whole else 0, None))
 
@@ -718,7 +704,6 @@ class _Counted(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count an operation if it is a collective, and run it."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again, on local tensors
         name = str(func.overloadpacket).split(".")[-1]
@@ -742,12 +727,10 @@ class _Part(nn.Module):
         self._parallel, self._stage = [parallel], [stage]  # in lists, as they are no submodules
 
     def name_of(self, name: str) -> str:
-        """The user's name of one of its parameters."""
         own = name.removeprefix("module_of.")
         return re.sub(r"\bparametrizations\.(.+)\.original$", r"\1", own)
 
     def forward(self, *given: torch.Tensor) -> Any:
-        """Run the module, or the part of a stage on this replica's samples."""
         (parallel,), (stage,) = self._parallel, self._stage
         with ExitStack() as stack:
             if parallel._axes:

@@ -25,16 +25,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parenvs.errors import ParenvsError
 
+# Function that multiplies by a weight -> number of the weight among its arguments.
 _PRODUCTS = {"linear": 1, "addmm": 2, "matmul": 1, "__matmul__": 1, "mm": 1}
-"""Function that multiplies by a weight -> number of the weight among its arguments."""
+# What DTensors say of an operation, or of one inside it, that they have no rule for; the latter
+# is said of shapes that are found without values, of types that the operation itself takes.
 _NO_RULE = re.compile("strategy|Expected inputs of .* type")
-"""What DTensors say of an operation, or of one inside it, that they have no rule for; the latter is
-said of shapes that are found without values, of types that the operation itself takes."""
 logging.getLogger("torch._subclasses.fake_tensor").addFilter(
     lambda record: not (record.exc_info and _NO_RULE.search(str(record.exc_info[1])))
 )  # it is no news
+# Functions of a product whose result has its parts.
 _SAME = {"contiguous", "to", "_to_copy", "type", "float", "bfloat16", "half", "clone"}
-"""Functions of a product whose result has its parts."""
 
 
 def regrouped(own: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int, int]:
@@ -75,11 +75,7 @@ def without_partial(placements: Sequence[Placement]) -> list[Placement]:
 
 
 class Shares(nn.Module):
-    """Parametrization of a weight: a rank's shares of all parts, behind each other.
-
-    Args:
-        parts: of the weight.
-    """
+    """Parametrization of a weight: a rank's shares of all parts, behind each other."""
 
     def __init__(self, parts: int) -> None:
         super().__init__()
@@ -193,7 +189,6 @@ def _marked(
 
 
 def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
-    """Pieces of the last dimension, each of whole parts."""
     parts, local = parts_of(x), x.to_local()
     width, own = x.shape[-1] // parts, local.shape[-1] // parts
     if any(size % width for size in sizes):
@@ -352,8 +347,6 @@ _TAKERS: dict[str, Callable[..., Any]] = {
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over a group, whose gradient is the sum of theirs."""
-
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
@@ -373,9 +366,6 @@ class Synchronized(TorchFunctionMode):
 
     PyTorch's own does so on GPUs alone, and in modules, which a traced stage has not. Every process
     has as many samples.
-
-    Args:
-        group: the processes.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:

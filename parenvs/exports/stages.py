@@ -37,13 +37,7 @@ def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) ->
 
 
 def recomputed(planned: Stages, mode: str, framework: str) -> Stages:
-    """Return the stages with all layers recomputed alike, and a note on what that costs.
-
-    Args:
-        planned: the stages.
-        mode: of all layers.
-        framework: which cannot do otherwise.
-    """
+    """Return the stages with all layers recomputed alike, and a note on what that costs."""
     alike = tuple(replace(stage, modes=(mode,) * len(stage.modes)) for stage in planned.stages)
     run = planned.replan(alike)
     words = f"recompute: {framework} treats all layers alike; all are recomputed: {mode}"

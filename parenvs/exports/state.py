@@ -414,11 +414,9 @@ class Moved:
 
     Attributes:
         rank: of this process in the new plan; None if it has none.
-        head: of the whole state.
         tensors: name and kind of each tensor of this process -> its part.
         sent: (processes, processes) bytes that each was to send to each.
         sent_here: bytes that this process did send, by process.
-        where: in words, for errors.
     """
 
     rank: int | None
@@ -522,12 +520,6 @@ def cells_of(
 ) -> tuple[list[Cell], list[np.ndarray]]:
     """Cut tensors into cells of which every rank of some plans holds all or nothing.
 
-    Args:
-        exported: the plans in PyTorch's words.
-        files: their files.
-        tensors: by name.
-        graph: of the plans.
-
     Returns:
         The cells, and for each plan (ranks, cells) bool, whether a rank holds it.
     """
@@ -550,7 +542,6 @@ def cells_of(
 def _boxes(
     plan: TorchPlan, files: Files, tensors: dict[str, Tensor], graph: Graph
 ) -> list[dict[str, Box]]:
-    """The box of each tensor that each rank of a plan holds."""
     stages = files.shards.stages(graph)
     for name in tensors:
         if name not in stages:
@@ -646,5 +637,4 @@ def _rounds(
 
 
 def _inside(box: Box, of: Box) -> tuple[slice, ...]:
-    """A box as slices of another one that it lies in."""
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, of, strict=True))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**63 - 1
 _FIELDS = ("length", "position", "seed", "shuffle")
+# Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
 
 
 class Stream:
@@ -66,12 +66,6 @@ class Stream:
         self, replica: int = 0, replicas: int = 1, micro_batch: int = 0, micro_batches: int = 1
     ) -> np.ndarray:
         """Return the indices of the samples of the next step, or of a slice of it, int64.
-
-        Args:
-            replica: whose slice, of every micro-batch.
-            replicas: data degree of the plan.
-            micro_batch: which one.
-            micro_batches: of the step.
 
         Raises:
             ParenvsError: the batch does not divide into slices, or there is no such slice.
@@ -231,7 +225,6 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
 
 
 def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
-    """A logical shift to the right; of a DTensor, the operator ``>>`` gives wrong numbers."""
     import torch
 
     return torch.bitwise_right_shift(z, bits) & ((1 << (64 - bits)) - 1)

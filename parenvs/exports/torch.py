@@ -32,23 +32,16 @@ class TorchPlan:
     """A plan in PyTorch's words.
 
     Attributes:
-        instance: of the plan.
-        task: of the plan.
         pipe: stages; the mesh is pipe x data x model, the model's ranks neighbors.
-        data: replicas.
-        model: tp ranks.
         shapes: name of each parameter -> its shape; empty if the plan says nothing of parameters.
         placements: name of each parameter that is split -> its dimensions.
         inputs: name of each batch input that is split -> its dimensions.
         styles: name of a module -> the parallel style that says the same as its placements.
         zero: 0 to 3: ``fully_shard`` over the replicas from 1 on.
         cuts: name of the module that begins each part of the model but the first.
-        chunks: parts on each stage.
         schedule: ``"1F1B"``, ``"Interleaved1F1B"`` or ``"GPipe"``.
-        micro_batches: of a step.
         apart: whether replicas run the module's own code on samples of their own, and sum gradients
             at the end: where no weight is split, or the batch cannot be split by dimensions.
-        batch: samples of a step.
         notes: what the plan says and this cannot, and what was moved, in sentences.
     """
 
@@ -194,8 +187,6 @@ def _cuts(planned: Stages) -> tuple[str, ...]:
 
 
 class _Splits(NamedTuple):
-    """Shapes of the parameters, what is split of them and of the inputs, and styles, by name."""
-
     shapes: dict[str, tuple[int, ...]]
     placements: dict[str, Split]
     inputs: dict[str, Split]

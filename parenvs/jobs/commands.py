@@ -131,8 +131,6 @@ DEFAULT = "compare"
 
 
 class _Group(Group):
-    """Takes ``parenvs elastic TRACE`` for ``parenvs elastic compare TRACE``."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""
         if args and args[0] not in (*self.commands, "-h", "--help"):

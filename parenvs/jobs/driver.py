@@ -54,7 +54,6 @@ class LocalCosts(Costs):
 
     Attributes:
         trace: seconds of a core to trace and cut the module.
-        cores: that processes share.
     """
 
     trace: float = 0.0
@@ -96,9 +95,6 @@ class Plans:
 
     Attributes:
         library: the candidates, with samples a second.
-        plans: of degrees.
-        seconds: of a step.
-        graph: of the training step.
         exported: plans in PyTorch's words, as far as they were asked for.
     """
 
@@ -187,8 +183,6 @@ class Driver:
         problem: the trace, in seconds of this run, and the candidate plans.
         course: which nodes come and leave.
         plans: that the candidates stand for.
-        policy: who chooses.
-        journal: what happened so far.
         settings: of the processes, without the port.
         steps: of an interval (default: each ends by the clock, the first one's seconds after the
             first nodes were started, and so on: what takes longer shortens the next ones).
@@ -294,7 +288,6 @@ class Driver:
                     )
 
     def _choose(self, moment: Moment) -> int:
-        """Return what the policy chooses."""
         t = moment.interval
         chosen = self.policy.choose(moment, int(self.course.joined[t]), int(self.course.left[t]))
         refused = self.problem.refused(moment, chosen)

@@ -27,10 +27,6 @@ class Step:
 
     Attributes:
         step: its number, from 0.
-        interval: in which it was.
-        loss: of its batch.
-        ids: its samples.
-        seconds: that it took.
     """
 
     step: Index
@@ -45,8 +41,6 @@ class Interval:
     """What happened in an interval.
 
     Attributes:
-        interval: its number.
-        nodes: nodes that were there.
         plan: number of the plan in force.
         event: what had happened to the one before, see ``library.EVENTS``.
         since: intervals since the last checkpoint.
@@ -57,7 +51,6 @@ class Interval:
         busiest: bytes that the node sent that sent most, to other nodes.
         priced: the same by the formula of the movement, of the nodes that were left.
         steps: of the job at its end.
-        trained: steps in it.
         lost: steps that were lost at its beginning, and were trained again.
         saved: whether a checkpoint was written at its end.
     """
@@ -84,9 +77,7 @@ class Journal:
     """What happened so far, in two files of a folder, a line of JSON for each step and interval.
 
     Attributes:
-        folder: of the job.
         about: what makes the job, as JSON types.
-        intervals: that are over.
         steps: by number; one that was trained again counts as it was the last time.
     """
 
@@ -179,8 +170,6 @@ class Journal:
 
 @dataclass
 class _Measured:
-    """What a job's file says besides its options."""
-
     measured: Annotated[float, number(SHORTEST, 1 / SHORTEST, "seconds from 1e-9 to 1e9")]
     tracing: Number
 

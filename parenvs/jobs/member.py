@@ -136,11 +136,7 @@ class Settings:
     Attributes:
         source: see ``Model.made``.
         graph: file of the graph that plans are made for.
-        folder: of the job.
-        batch: samples of a step.
         seed: of initial values and of the order of samples.
-        port: where processes meet.
-        host: of it.
     """
 
     source: str
@@ -157,11 +153,6 @@ class Active:
     """A module in training, under its plan.
 
     Attributes:
-        parallel: the module.
-        optimiser: of its parameters.
-        plan: in our words.
-        stream: the order of samples.
-        steps: that were trained.
         pace: seconds that a step has to last at least.
     """
 
@@ -178,9 +169,6 @@ class Member:
 
     A step counts when it is committed, so that processes that are left after another has died
     have the same state: all of them, or none, took the last step.
-
-    Args:
-        settings: of the job.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -325,11 +313,7 @@ def hang_up(port: int, spared: Container[str]) -> None:
 
 
 class Server:
-    """Answers orders by a ``Member``, which the first one makes.
-
-    Args:
-        settings: of the job.
-    """
+    """Answers orders by a ``Member``, which the first one makes."""
 
     def __init__(self, settings: Settings) -> None:
         warnings.simplefilter("ignore")  # of libraries, in every process
@@ -365,16 +349,12 @@ def serve(pipe: Any, settings: Settings) -> None:
 
 _PRELOAD = ("parenvs.jobs.member", "torch._dynamo", "scipy.optimize")
 _END_SECONDS = 2.0
+# Seconds without a reply after which a process is taken for dead.
 _HANGS = LIMIT_SECONDS + 30.0
-"""Seconds without a reply after which a process is taken for dead."""
 
 
 class LostError(Exception):
-    """Processes are gone, whoever ended them.
-
-    Attributes:
-        nodes: theirs.
-    """
+    """Processes are gone, whoever ended them."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         super().__init__()
@@ -392,12 +372,7 @@ class Process:
 
 
 class Fleet:
-    """Nodes by number, each of some processes.
-
-    Args:
-        settings: of the job.
-        devices: processes of a node.
-    """
+    """Nodes by number, each of some processes."""
 
     def __init__(self, settings: Settings, devices: int) -> None:
         self.settings, self.devices = settings, devices
@@ -517,17 +492,14 @@ def meeting(host: str) -> Any:
     return dist.TCPStore(host, 0, None, True, wait_for_workers=False)
 
 
+# Memory of the object store of a node that is added here; nothing goes through it.
 _STORE_BYTES = 80 * 2**20
-"""Memory of the object store of a node that is added here; nothing goes through it."""
 
 
 class RayFleet(Fleet):
     """Nodes by number, each of some actors.
 
     Args:
-        settings: of the job.
-        devices: actors of a node.
-        ray: the module.
         cluster: to which a node of Ray is added for each of ours, and taken away when it leaves;
             None: nodes of ours are placed on those that Ray has.
     """
@@ -580,22 +552,15 @@ class _Actor:
         self.reply = actor.answer.remote()
 
     def send(self, order: tuple[str, tuple[Any, ...]]) -> None:
-        """Give an order."""
         self.reply = self.actor.answer.remote(*order)
 
     def recv(self) -> Any:
-        """Return its reply.
-
-        Raises:
-            EOFError: the actor is gone.
-        """
         try:
             return self.ray.get(self.reply)
         except self.ray.exceptions.RayError as error:
             raise EOFError from error
 
     def kill(self) -> None:
-        """End it at once."""
         self.ray.kill(self.actor)
 
     def join(self) -> None:

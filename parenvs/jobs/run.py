@@ -45,9 +45,7 @@ class Happened:
 
     Attributes:
         predicted: what its policy was expected to do and to earn.
-        intervals: what happened.
         steps: that count, in their order.
-        batch: samples of a step.
         alone: losses of as many steps of one process without a change; empty: it was not run.
         in_order: whether every sample came once, in the order of that process; None: not known.
     """
@@ -201,8 +199,8 @@ def _turned(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
 
 
 GRAPH = "graph.npz"
+# Steps that are timed if nobody says how long one takes.
 _TIMED = 3
-"""Steps that are timed if nobody says how long one takes."""
 
 
 @dataclass(frozen=True)
@@ -214,15 +212,12 @@ class Job:
         source: see ``Model.made``.
         policy: who chooses, see ``policy_of``.
         processes: nodes at a time at most.
-        devices: processes of a node.
-        batch: samples of a step.
         interval: seconds of the trace between two decisions.
         speed: seconds of the trace in one second here.
         steps: of an interval, in place of its seconds.
         step_seconds: of one node; None: as measured.
         notice: whether nodes leave at a step's end.
         cluster: what nodes stand for; None: cores.
-        every: intervals between two checkpoints.
         seed: of initial values, of the order of samples and of who leaves.
     """
 
@@ -247,7 +242,6 @@ class Prepared:
     """A job whose plans are made.
 
     Attributes:
-        job: the job.
         journal: where it is written down.
         course: which nodes come and leave.
         problem: the course in seconds of this run, and the candidate plans.

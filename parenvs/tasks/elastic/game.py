@@ -89,9 +89,6 @@ class Outlook:
         problem: one with this library and this length.
 
     Attributes:
-        library: the library.
-        seconds: length of an interval.
-        every: intervals between checkpoints.
         earned: (EVENTS, 64, 64) float64, see ``Elastic.earned``.
         lost_samples: (64,) float64.
         saved: (64,) float64.
@@ -245,7 +242,6 @@ class Job(NamedTuple):
 
     Attributes:
         problem: the problem, in which checkpoints can be chosen.
-        course: the course.
         known: what hindsight and the fastest plans earn on it.
     """
 
@@ -467,7 +463,6 @@ class ElasticChoice(RowGame):
         self.know(rows, start, best_cost, best_cost, best_cost)
 
     def _kit(self, mine: Outlook, rows: Rows) -> int:
-        """Return the number of tables among those in use, which are stacked."""
         if mine in self.outlooks:
             return self.outlooks.index(mine)
         others = np.ones(self.count, dtype=np.bool_)
@@ -643,7 +638,6 @@ class ElasticChoice(RowGame):
             self._next(rows, at, part)
 
     def _next(self, rows: np.ndarray, at: np.ndarray, part: Rows) -> None:
-        """Let nodes leave and come before interval ``at``, (k,)."""
         place = rows * self._counts.shape[2] + at
         self._count(part, self._counts.reshape(3, -1).take(place, axis=1))
         losing = self._now[0, part].nonzero()[0]
@@ -671,12 +665,6 @@ class ElasticChoice(RowGame):
         """Put an episode where something else than this game is, such as a job that runs.
 
         Moments follow each other from the first interval on; nothing is paid.
-
-        Args:
-            row: the episode.
-            moment: where it is.
-            joined: nodes that came before it.
-            left: nodes that left before it.
         """
         at, event = moment.interval, moment.event
         self._counts[:, row, at] = left, joined, moment.nodes

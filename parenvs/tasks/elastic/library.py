@@ -66,9 +66,6 @@ class Library:
 
     Attributes:
         name: of the model and where its figures are from.
-        state: the model's.
-        costs: of changes.
-        devices: of a node.
         candidates: the plans, without the one that waits.
         recovery: one of ``RECOVERIES``, see ``under``.
     """
@@ -355,10 +352,6 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
 
     Of the degrees, those that come closest to the fastest of at most as many nodes; and with one
     spare, then with two, those that no other of at most as many nodes is faster than.
-
-    Args:
-        plans: degrees and samples a second.
-        devices: of a node.
     """
     rows = sorted((d.hosts(devices), -rate, d) for d, rate in plans)
     best, regret = 0.0, []

@@ -38,7 +38,6 @@ class State:
     """The state of a chain of n layers, embedding and head among them.
 
     Attributes:
-        name: of the model.
         split: (n,) bytes that tensor parallelism divides.
         whole: (n,) bytes that every tensor-parallel rank holds: norms, positions, some biases.
         inner: layers without embedding and head, which are what is dealt out to stages.
@@ -79,7 +78,6 @@ class State:
 
 
 def _divided(layer: Layer) -> tuple[float, float]:
-    """Return the parameters of a layer that tensor parallelism divides, and the others."""
     one, two = (sum(map(float, layer.parameters(Split(tp, 1.0)))) for tp in (1, 2))
     return 2.0 * (one - two), 2.0 * two - one
 
@@ -230,8 +228,6 @@ class Layout(NamedTuple):
     """Where the state lies for a plan; atoms are those of ``atom_bytes``.
 
     Attributes:
-        degrees: of the plan.
-        devices: of a host.
         grid: parts of what is split.
         held: (hosts * devices, A) bool, atoms of each device.
         asked: (hosts, A) float32, devices of each host that hold an atom.
@@ -572,7 +568,6 @@ class Costs:
         sliced: bytes a second that are cut or put together.
         save: seconds in which training waits for a checkpoint to be written.
         load: seconds to read one.
-        every: intervals between two checkpoints.
         source: where the numbers are from.
     """
 
@@ -649,9 +644,6 @@ def _at(points: tuple[tuple[float, float], ...], where: float) -> float:
 
 class Shards:
     """The shards of a hybrid plan whose stages are alike; the hook ``checkpoint`` of its task.
-
-    Args:
-        plan: the plan.
 
     Attributes:
         degrees: T, P and D of the plan; rank ``t + T (d + D p)`` is of tp rank t, replica d and

@@ -63,12 +63,7 @@ class Course(NamedTuple):
         return Course(*(part[row] for part in self))
 
     def window(self, first: int, count: int) -> Course:
-        """Return some of its intervals, in the first of which all nodes come.
-
-        Args:
-            first: number of the first interval.
-            count: how many.
-        """
+        """Return some of its intervals, in the first of which all nodes come."""
         nodes, joined, left, lost = (part[first : first + count].copy() for part in self)
         joined[0], left[0], lost[0] = nodes[0], 0, 0
         return Course(nodes, joined, left, lost)
@@ -107,8 +102,6 @@ class Source:
     """Where the nodes of a job come from: a trace, a Markov chain, or a recorded course.
 
     Attributes:
-        name: of the source.
-        most: N, nodes at most.
         is_named: whether it is known which nodes leave, so that nothing is random.
     """
 
@@ -126,13 +119,7 @@ class Source:
         raise NotImplementedError
 
     def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray | None:
-        """Draw the numbers that decide a course, None if nothing is random.
-
-        Args:
-            rng: the generator.
-            seconds: length of an interval.
-            intervals: of the episode.
-        """
+        """Draw the numbers that decide a course, None if nothing is random."""
         if self.is_named:
             return None
         return rng.random((self.intervals(seconds), self.most), dtype=np.float32)
@@ -149,12 +136,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Source):
-    """A course that is the same in every episode, as the source of a problem's nodes.
-
-    Attributes:
-        name: of the course.
-        events: the course.
-    """
+    """A course that is the same in every episode, as the source of a problem's nodes."""
 
     name: str
     events: Course
@@ -196,7 +178,6 @@ class ElasticPlan(Plan):
         chosen: of each interval, tensor, pipeline and data degree and the spares of its plan;
             ``WAIT`` for an interval that waits.
         seed: of the course; of a trace whose nodes are named it changes nothing.
-        policy: who chose.
         saved: intervals at whose end the policy had a checkpoint written.
     """
 
@@ -229,8 +210,6 @@ class Moment(NamedTuple):
     """The state of the decision process.
 
     Attributes:
-        interval: number of the interval.
-        nodes: nodes that are there.
         plan: number of the plan in force; 0 waits.
         event: what happened to it, see ``parenvs.tasks.elastic.library.EVENTS``.
         since: intervals since the state was safe.
@@ -248,11 +227,8 @@ class Elastic:
     """A job on nodes that come and go.
 
     Attributes:
-        library: its candidate plans.
         source: the trace, the chain, or the recorded course that says which nodes there are.
-        seconds: length of an interval.
         intervals: S, of an episode; of a trace, all that it has (0).
-        name: of the problem.
         checkpoints: whether a policy may choose ``CHECKPOINT``: to keep the plan in force, and have
             a checkpoint written at the end of the interval.
 
@@ -478,14 +454,11 @@ class Run(Report):
     """What a job earned on a course, interval by interval; the judge's report on a plan.
 
     Attributes:
-        problem: the problem.
-        course: the course.
         plans: (T,) plans in force, T of at most S intervals.
         events: (T,) what had happened to the plan before.
         samples: (T,) of each interval.
         seconds: (T,) of the change in it.
         saved: (T,) bool, intervals at whose end the policy had a checkpoint written.
-        policy: who chose.
         plan: the plan that was judged; None if a policy chose.
         reasons: a sentence for every rule that the plan breaks; empty if it is legal.
     """
@@ -732,10 +705,6 @@ class Backup:
 
 class Foresight:
     """What every choice is worth on a course that is known beforehand; as a policy, hindsight.
-
-    Args:
-        problem: the problem.
-        course: the course.
 
     Attributes:
         after: (S+1, K, C) most samples to come at the beginning of each interval, by the plan in

@@ -68,7 +68,6 @@ class Trace(Source):
     """Joins and departures of nodes over time.
 
     Attributes:
-        name: name or path.
         events: (seconds, nodes that leave, nodes that come, names of both or None), by time; the
             names are those of the leaving and of the coming nodes.
         most: nodes that are there at the same time at most.
@@ -218,7 +217,6 @@ def _counted(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple
 
 
 def _seconds(where: str, row: list[str], width: int, before: float) -> float:
-    """Return the time of a row, which does not go back."""
     if len(row) != width:
         raise ParenvsError(f"{where}: expected {width} fields, not {len(row)}")
     try:
@@ -234,7 +232,6 @@ def _seconds(where: str, row: list[str], width: int, before: float) -> float:
 
 
 def _bounded(where: str, count: int) -> int:
-    """Return a number of nodes."""
     if count > MAX_NODES:
         raise ParenvsError(f"{where}: {count:,} nodes at a time, more than {MAX_NODES}")
     return count
@@ -252,7 +249,6 @@ class Markov(Source):
     """Nodes that leave and come by chance.
 
     Attributes:
-        nodes: N, nodes at most.
         start: nodes in the first interval.
         leave: probability that a node leaves before the next interval, for each phase of the day.
         join: probability that a missing node comes, for each phase.
@@ -413,7 +409,6 @@ def courses(chains: Sequence[Markov], uniform: np.ndarray) -> Course:
 
 @lru_cache(maxsize=256)
 def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
-    """(N+1, N+1) probabilities of the next number of nodes, by the number now."""
     result = np.zeros((nodes + 1, nodes + 1))
     for now in range(nodes + 1):
         stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)

@@ -22,7 +22,6 @@ class Known(NamedTuple):
     """What is known of the costs of a problem's plans, as far as it is; else NaN.
 
     Attributes:
-        bound: no plan costs less.
         best: cost of the best plan known.
         optimum: the same, if it is proven.
     """
@@ -36,7 +35,6 @@ class Beside(NamedTuple):
     """A neighbor of a node.
 
     Attributes:
-        node: the neighbor.
         table: (k of the neighbor, k of the node) float64 costs of pairs; inf if forbidden.
         forbids: whether a pair is forbidden.
     """
@@ -50,7 +48,6 @@ class Usage(NamedTuple):
     """What a node uses beyond its floor, in consecutive intervals of the kept times.
 
     Attributes:
-        first: first time.
         last: end of the last interval.
         starts: (j,) where each interval begins, counted from ``first``.
         lengths: (j,) number of times of each interval.
@@ -77,8 +74,6 @@ class Board:
         headroom: (T + 1,) int64, slack less all floors; the last is no time.
         witness: (n,) strategies of a legal plan; empty while none is known.
         first: (n,) strategies of the greedy plan, with which the improving form begins.
-        reference: its cost.
-        known: costs that are known.
         draw: draws the problem by its name, if it is kept without.
         cache: what other modules compute of the board, by name.
     """
@@ -118,10 +113,6 @@ class Board:
     @classmethod
     def made(cls, instance: str, reduced: Reduced) -> Board:
         """Make the arrays of what a problem was reduced to.
-
-        Args:
-            instance: name or path of the problem.
-            reduced: the reduced problem.
 
         Raises:
             InfeasibleError: no plan is legal.
@@ -494,7 +485,6 @@ class Tables:
     interval.
 
     Args:
-        count: number of episodes.
         looks: whether messages are needed.
     """
 
@@ -563,7 +553,6 @@ class Tables:
 
 
 def _kind(name: str) -> str:
-    """What an array is of."""
     for kind, names in (
         ("node", NODES), ("edge", EDGES), ("interval", INTERVALS), ("pair", ("pairs",)),
         ("use", ("amounts",)),

@@ -65,7 +65,6 @@ class _Problem:
     usage_limit: _Number | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a name that no line can show."""
         if not self.name.isprintable():
             raise ParenvsError(f"field 'name' must be a printable text, not {shown(self.name)}")
 
@@ -161,7 +160,6 @@ def load_strategies(path: str | os.PathLike[str], problem: Sharding) -> Sharding
 
 
 def _unpacked(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked; what it says of its size is compared first."""
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > MOST_BYTES:
@@ -182,8 +180,6 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _parsed(text: bytes) -> Any:
-    """Return the content of a JSON text that holds no fractions."""
-
     def fraction(number: str) -> Any:
         raise _Refused(f"{shown(number)} is no whole number")
 
@@ -269,10 +265,8 @@ class Known(NamedTuple):
     """What is known of a problem of the contest.
 
     Attributes:
-        model: what was partitioned.
         seconds: the contest's time limit, on 8 cores.
         contest: cost of the best team.
-        best: best cost known.
         bound: lower bound known before this solver.
     """
 
@@ -323,10 +317,6 @@ def known(name: str) -> Known | None:
 
 def check_file(path: str | os.PathLike[str], name: str) -> bool:
     """Compare a file with the contest's; whether the contest's is known.
-
-    Args:
-        path: the file.
-        name: name of the problem in it.
 
     Raises:
         ParenvsError: the file is not the contest's, though its problem has a name of it.

@@ -324,11 +324,7 @@ class IntraOpSharding(RowGame):
         return Fixed(board)
 
     def _check(self, board: Board) -> None:
-        """Raise an error if a board needs more actions than the environment has.
-
-        Raises:
-            InfeasibleError: it does.
-        """
+        """Raise an error if a board needs more actions than the environment has."""
         needed, size = self._needs(board), self.mask.shape[1]
         if needed > size:
             raise InfeasibleError(

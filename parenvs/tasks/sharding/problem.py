@@ -48,7 +48,6 @@ class Sharding:
     """An IOPDDL problem of n nodes and m edges; all arrays are int64 and hold whole numbers from 0.
 
     Attributes:
-        name: the problem's name.
         limit: what all nodes together may use at any time; None: any amount.
         intervals: (n, 2) half-open interval of times in which each node uses memory; it may be
             empty.
@@ -187,7 +186,6 @@ class ShardingReport(Report):
     """What the judge says of a plan of strategies.
 
     Attributes:
-        plan: the plan.
         problem: what it was judged on.
         reasons: every rule that it breaks, in words; empty if it is legal.
         cost: cost of all nodes and edges, exact; None if the strategies are none of the problem's.
@@ -279,7 +277,6 @@ class Reduced:
         term_offset: (u + 1,) where each term's usages begin.
         usages: usage of each strategy of the term's node, of which the least is 0.
         slack: (T,) what the terms may use at each time.
-        constant: cost of every plan.
         values: strategies of the problem's node that each strategy here stands for, (s,).
         steps: how the strategies of the nodes that are gone follow, the last to go first.
     """
@@ -384,7 +381,6 @@ class _Reduction:
         self.add_edges()
 
     def check_sums(self) -> None:
-        """Refuse costs and usages whose sums do not fit."""
         problem = self.problem
 
         def most(values: np.ndarray, offset: np.ndarray) -> float:
@@ -417,19 +413,16 @@ class _Reduction:
                 self.add_edge(a, b, costs)
 
     def add_edge(self, a: int, b: int, costs: np.ndarray) -> None:
-        """Add costs of pairs, (k_a, k_b), to those that a and b have."""
         if b in self.edges[a]:
             costs = np.minimum(self.edges[a][b] + costs, NEVER)
         self.set_edge(a, b, costs)
 
     def set_edge(self, a: int, b: int, costs: np.ndarray) -> None:
-        """Replace the costs of a pair of nodes."""
         self.edges[a][b] = costs
         self.edges[b][a] = costs.T
         self.changed.add((a, b) if a < b else (b, a))
 
     def drop_edge(self, a: int, b: int) -> None:
-        """Remove the edge of a pair of nodes."""
         del self.edges[a][b], self.edges[b][a]
         self.changed.discard((a, b) if a < b else (b, a))
         self.dirty |= {a, b}
@@ -437,14 +430,12 @@ class _Reduction:
     # Rounds
 
     def run(self) -> Reduced:
-        """Apply all rules until nothing changes."""
         self.slots()
         while self.binding_times() and not self.stopped():
             self.settle()
         return self.reduced()
 
     def settle(self) -> None:
-        """Apply the rules on nodes and edges until nothing changes."""
         while (self.dirty or self.changed) and not self.stopped():
             while self.changed:
                 self.simplify_edge(*self.changed.pop())
@@ -501,7 +492,6 @@ class _Reduction:
                     break
 
     def load(self, node: int) -> int:
-        """Number of edges and terms of a node."""
         return len(self.edges[node]) + len(self.terms[node])
 
     def affordable(self, node: int, into: int) -> bool:
@@ -761,7 +751,6 @@ class _Reduction:
     # The result
 
     def reduced(self) -> Reduced:
-        """The arrays of what is left."""
         nodes = np.flatnonzero(self.alive)
         index = {node: i for i, node in enumerate(nodes.tolist())}
         pairs = [

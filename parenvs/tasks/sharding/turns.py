@@ -83,7 +83,6 @@ class Construct:
         cost: (n,) float64, cost of the plan of an episode that is complete, else NaN.
 
     Args:
-        count: n.
         width: most strategies of a node.
         columns: what rows hold, of ``COLUMNS``.
         guarded: whether witnesses are kept; without, turns can be dead ends.
@@ -380,7 +379,6 @@ class _Hand:
         return np.where(uses, np.clip(-left / whole, -1.0, _FURTHEST), 0.0)
 
     def contexts(self) -> np.ndarray:
-        """Return the contexts of the turns, (k, len(CONTEXTS))."""
         turns, rows, tables, size = self.turns, self.rows, self.tables, self.size
         length = turns.length[rows]
         floor = np.log(turns.reference[rows] / np.maximum(turns.floor[rows], 1.0)) / _DEPTH
@@ -742,7 +740,6 @@ class _State:
         self._measure(range(len(board)))
 
     def move(self, root: int, turn: int) -> None:
-        """Solve a block, and take what is found."""
         block = self.blocks[root]
         strategies = block.solve(self.chosen, self.room)
         self.tried[root], self.changed[root] = turn, False
@@ -813,7 +810,6 @@ class _State:
         return np.stack(columns, axis=1).astype(np.float32)
 
     def contexts(self, turn: int) -> list[float]:
-        """Return the context of the turn, (len(BLOCK_CONTEXTS),)."""
         board = self.board
         saved = np.log(max(board.reference, 1) / max(self.cost, 1)) / _DEPTH
         share = self.room[:-1] / np.maximum(board.headroom[:-1], 1)
@@ -840,7 +836,6 @@ class _Parts:
 
     @classmethod
     def of(cls, board: Board, blocks: Blocks) -> _Parts:
-        """Return the parts of a board, made once."""
         if "parts" not in board.cache:
             board.cache["parts"] = cls(board, blocks)
         return board.cache["parts"]
