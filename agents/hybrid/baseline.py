@@ -64,11 +64,7 @@ def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> An
 def random_plan(
     problem: Hybrid, rng: np.random.Generator, constraints: Constraints | None = None
 ) -> Answer:
-    """Return one of the uniform plans that fit, each as likely as any other.
-
-    Raises:
-        InfeasibleError: none fits; says how many bytes the smallest one lacks.
-    """
+    """Return one of the uniform plans that fit, each as likely (``InfeasibleError``: none fits)."""
     begin = time.perf_counter()
     space = UniformSpace.build(problem, constraints)
     if not space.fits.any():
@@ -157,7 +153,7 @@ def now(
 
     Args:
         subject: what the judge says of a plan of this task, or what a plan of another one does.
-        said: degrees in words; or what gives the stages of a file for a model of so many layers;
+        said: degrees in words, or what gives the stages of a file for a model of so many layers;
             None: what is usual in the framework.
         framework: one of ``LAUNCHERS`` and ``RUNNERS`` (default: the first that trains the model).
 
@@ -180,11 +176,7 @@ def now(
 
 
 def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
-    """Return what users of a framework do by default in words, and the best such plan.
-
-    Raises:
-        InfeasibleError: none fits.
-    """
+    """Return a framework's defaults in words, and the best such plan."""
     if framework == LAUNCHERS[0]:
         limits = Constraints(framework=framework)
         return "the rule of thumb of Megatron", rule_of_thumb(problem, limits)
@@ -202,13 +194,7 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
 
 
 class Remarks:
-    """What commands say of a hybrid plan beside the judge's report.
-
-    Args:
-        request: what was asked.
-        answer: the answer.
-        choice: None, as nothing is open.
-    """
+    """What commands say of a hybrid plan beside the judge's report."""
 
     def __init__(self, request: HybridRequest, answer: Answer, choice: object = None) -> None:
         self.request, self.answer = request, answer

@@ -35,8 +35,6 @@ class Ranking:
     """The plan whose simulated step is best so far.
 
     Attributes:
-        goal: what is minimized.
-        best: that plan, or None.
         value: what is minimized of its simulated seconds, weighted by devices.
         count: plans that were simulated.
     """
@@ -67,10 +65,7 @@ class Ranking:
 def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> None:
     """Offer the uniform plans that are best by the closed form, until none can be better.
 
-    Args:
-        space: the plans.
-        ranking: takes them.
-        deadline: give up at this ``time.process_time()``.
+    ``deadline``: give up at this ``time.process_time()``.
     """
     problem = space.problem
     devices, of = np.unique(space.plans.devices, return_inverse=True)
@@ -119,11 +114,7 @@ def exact_uniform(
 ) -> Answer:
     """Return the best uniform plan, with proof.
 
-    Args:
-        problem: the problem.
-        constraints: that the plan must keep to.
-        objective: what is minimized (default: seconds of a step).
-        space: the uniform plans, if they were judged before.
+    ``space`` are the uniform plans, if they were judged before.
 
     Raises:
         InfeasibleError: none keeps to the constraints, or none fits; says how many bytes the best
@@ -159,14 +150,9 @@ def exact_hybrid(
 ) -> Answer:
     """Return the best plan of free stages, or the incumbent if none is better, with proof.
 
-    Args:
-        problem: the problem.
-        constraints: that the plan must keep to.
-        objective: what is minimized (default: seconds of a step).
-        incumbent: a plan that the answer must beat, uniform or not.
-        time_limit: seconds after which the best plan found is returned without proof.
-        ranking: is offered the best plan of every setting that may have one of a shorter simulated
-            step, as far as time allows.
+    ``incumbent`` is a plan that the answer must beat. After ``time_limit`` seconds the best plan
+    found is returned without proof. ``ranking`` is offered the best plan of every setting that may
+    have one of a shorter simulated step, as far as time allows.
 
     Raises:
         InfeasibleError: there is no incumbent, and no plan fits.
@@ -224,12 +210,9 @@ def _deepened(
 ) -> tuple[Answer | None, float]:
     """Search all settings for plans within ever more of their lower bound.
 
-    A search for plans that are little longer than its bound is quick, and the last one, which finds
-    the best plan, takes about as long as its proof. ``others`` is what plans of no search weigh at
-    least.
-
-    Returns:
-        The best plan, and a proven bound of its seconds; without a plan, of what is minimized.
+    A search close above its bound is quick; the last one, which finds the best plan, takes about as
+    long as its proof. ``others`` is what plans of no search weigh at least. Returns the best plan
+    and a proven bound of its seconds; without a plan, of what is minimized.
     """
     weight = {id(search): goal.weight(search.setting.devices) for search in searches}
 
@@ -362,9 +345,6 @@ def robust(space: UniformSpace) -> Answer:
     Regret is the share by which a plan takes longer than the best uniform plan of the same
     scenario; see ``parenvs.tasks.hybrid.explain``.
 
-    Args:
-        space: the uniform plans.
-
     Raises:
         InfeasibleError: none fits; says how many bytes the best one lacks, and its largest part.
     """
@@ -394,14 +374,7 @@ def robust(space: UniformSpace) -> Answer:
 def one_stage(
     problem: Hybrid, setting: Setting, limits: Constraints, upper: float
 ) -> tuple[HybridStage, float] | None:
-    """Return the best plan of one stage of a setting and its seconds, if it beats ``upper``.
-
-    Args:
-        problem: the problem.
-        setting: what all stages share.
-        limits: the constraints.
-        upper: seconds.
-    """
+    """Return the best plan of one stage and its seconds, if it beats ``upper`` seconds."""
     tables = StageTables(problem, setting, limits, single=True)
     best: tuple[HybridStage, float] | None = None
     n = len(problem.model)

@@ -74,10 +74,7 @@ def _starts(state: np.ndarray) -> np.ndarray:
 def _not_beaten(
     state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
 ) -> np.ndarray:
-    """Indices of the labels that no strong label of their state dominates: of least sum, of each.
-
-    This drops most labels off the front; states must ascend.
-    """
+    """Indices of the labels that no strong label of their state dominates; states must ascend."""
     stays = np.ones(len(state), dtype=bool)
     if not len(state):
         return np.flatnonzero(stays)
@@ -111,16 +108,11 @@ Suffixes = TypeVar("Suffixes", bound=Any)
 
 
 class SuffixLabels(NamedTuple):
-    """Labels of suffixes of k stages, (l,) each.
+    """Labels of suffixes of k stages, (l,) each; ``core``, ``tail`` and ``update`` in seconds.
 
     Attributes:
-        layer: first layer.
-        device: first device.
         front: number of the front in ``Fronts``, the devices of the stage in front.
         link: number of the send in front in ``Fronts``.
-        core: seconds.
-        tail: seconds.
-        update: seconds.
         last: tp of the last stage if it shares weights with the first, else 0.
         config: configuration of the suffix's first stage.
         parent: the label of the layer before that was extended.
@@ -179,10 +171,7 @@ class LabelSearch(ABC, Generic[Suffixes]):
     def _search(self, root: Suffixes, most: int, only: int | None = None) -> None:
         """Extend suffixes by a stage until none is left.
 
-        Args:
-            root: the suffix of no stages.
-            most: stages of a plan.
-            only: complete plans of so many stages alone.
+        ``most`` bounds the stages of a plan; ``only`` completes plans of so many stages alone.
         """
         self._layers = [root]
         for k in range(1, most + 1):
@@ -208,13 +197,6 @@ class HybridLabels(LabelSearch[SuffixLabels]):
     """
 
     def __init__(self, problem: Hybrid, setting: Setting, limits: Constraints) -> None:
-        """Prepare searches.
-
-        Args:
-            problem: the problem.
-            setting: what all stages share.
-            limits: the constraints.
-        """
         super().__init__()
         self.problem, self.setting, self.limits = problem, setting, limits
         self.stages: tuple[HybridStage, ...] | None = None
@@ -237,12 +219,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         return Fronts.of(self.problem, self.tables)
 
     def run(self, upper: float, deadline: float = np.inf) -> bool:
-        """Search; True if the search space was exhausted, False if time ran out.
-
-        Args:
-            upper: look for plans shorter than this, seconds.
-            deadline: give up at this ``time.perf_counter()``.
-        """
+        """Search for plans shorter than ``upper``; True if the search space was exhausted."""
         self.upper, self.deadline, self.stages = upper, deadline, None
         if self.bound >= upper:
             return True
@@ -386,12 +363,8 @@ class HybridLabels(LabelSearch[SuffixLabels]):
     ) -> list[SuffixLabels]:
         """Put the sends from every possible stage in front of new suffixes.
 
-        Args:
-            k: stages of the suffixes.
-            config: configuration of their first stages.
-            stages: the suffixes; their core is without the sends in front.
-            labels: the labels that were extended.
-            seconds: (l,) of the suffixes' first stages, sends left out.
+        ``core`` of the suffixes is without them; ``seconds``, (l,), are those of their first
+        stages.
         """
         setting, fronts, m = self.setting, self.fronts, self.setting.micro_batches
         inside = self.problem.cluster.devices_per_server
@@ -437,13 +410,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
     ) -> np.ndarray | float:
         """Seconds that stages wait for their sends behind, and once for those in front.
 
-        Args:
-            k: stages of the suffixes with them.
-            labels: the labels behind them.
-            rows: which of those.
-            end: first layer behind each stage.
-            hop: seconds once of the send in front, as far as it is known.
-            is_first: whether there is none in front.
+        ``k`` counts the new stage; ``hop`` is the send in front once, as far as it is known.
         """
         if not self.setting.software.blocking:
             return 0.0
@@ -467,11 +434,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
     ) -> np.ndarray:
         """Lower bound of plans through labels, see fact 4.
 
-        Args:
-            core: of the labels.
-            tail: of the labels.
-            update: of the labels.
-            front: device-seconds of the layers in front over their devices.
+        ``front``: device-seconds of the layers in front over their devices.
         """
         stretched = np.maximum(core + np.maximum(tail, front), self.setting.micro_batches * front)
         tied = float(self.tables.tied.min())
@@ -535,16 +498,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
 def stage_of(
     tables: StageTables, place: int, left: int, config: int, number: int, layers: tuple[int, int]
 ) -> HybridStage:
-    """Return a stage of the tables as plans have it.
-
-    Args:
-        tables: the costs.
-        place: of the stage.
-        left: stages from this one to the last, itself included.
-        config: its configuration.
-        number: its class.
-        layers: half-open range.
-    """
+    """Return a stage of the tables as plans have it; ``left`` counts itself and those behind."""
     counts = tables.recomputed(place, left, config, number)
     pairs = zip(("full", "selective"), counts, strict=True)
     return HybridStage(

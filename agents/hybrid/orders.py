@@ -52,7 +52,6 @@ class ServerTables:
     """Costs of stages of one server in a setting.
 
     Attributes:
-        problem: the problem.
         setting: what all stages share; ``devices`` are those of the cluster.
         speeds: (U,) ascending.
         tp: (C,) ranks that share every matrix.
@@ -75,12 +74,8 @@ class ServerTables:
     ) -> None:
         """Ask the formulas for every split, speed and run.
 
-        Args:
-            problem: the problem.
-            setting: what all stages share.
-            speeds: of servers; each once.
-            longest: seconds; runs that take longer even alone and with nothing recomputed are out.
-            limits: constraints of the stages.
+        Runs that take more than ``longest`` seconds even alone and with nothing recomputed are left
+        out.
         """
         check(problem)
         self.problem, self.setting, self.longest = problem, setting, longest
@@ -122,12 +117,7 @@ class ServerTables:
     ) -> HybridStage:
         """Return a stage as plans have it, with as few layers recomputed as memory asks.
 
-        Args:
-            place: of the stage.
-            left: stages from this one to the last, itself included.
-            speed: number of its server's.
-            split: number of its tp and ZeRO.
-            layers: half-open range.
+        ``left`` counts the stages from this one to the last, itself included.
         """
         key = place, min(left, self.setting.micro_batches), speed, split, layers
         if key not in self._made:
@@ -137,12 +127,7 @@ class ServerTables:
         return self._made[key]
 
     def costs(self, place: int, left: int) -> Costs:
-        """Return the costs of stages.
-
-        Args:
-            place: of the stages: ``FIRST``, ``INNER`` or ``LAST``.
-            left: stages from this one to the last, itself included.
-        """
+        """Return the costs of stages in a place; ``left`` counts itself and those behind."""
         key = place, min(left, self.setting.micro_batches)
         if key not in self._memo:
             asked = self._short.costs(place, key[1], self.longest)
@@ -181,11 +166,7 @@ class ServerTables:
         return self.stages.device_update / self.problem.cluster.devices_per_server
 
     def most_work(self, longest: float) -> np.ndarray:
-        """(U,) most work of the layers of one stage, at each speed.
-
-        Args:
-            longest: seconds that no stage may exceed.
-        """
+        """(U,) most work of the layers of one stage of ``longest`` seconds, at each speed."""
         found = np.zeros(len(self.speeds))
         for place in (FIRST, INNER):
             seconds = self.costs(place, 1).seconds.min(axis=1)[:, :-1]
@@ -196,11 +177,8 @@ class ServerTables:
     def root_bound(self, most: int | None = None) -> float:
         """Lower bound of the seconds of a step of every plan of the setting (docs/hybrid.md).
 
-        ``M work / sum_j s_j q^j`` over the cluster's speeds, the fastest first, with the tables'
-        own least work; it needs the slowest speed among the tables' alone.
-
-        Args:
-            most: stages, at most (default: as many as servers).
+        ``M work / sum_j s_j q^j`` over the cluster's speeds, the fastest ``most`` first, with the
+        tables' own least work; it needs the slowest speed among the tables' alone.
         """
         cluster, m = self.problem.cluster, self.setting.micro_batches
         speeds = np.sort(cluster.speeds or (1.0,) * cluster.servers)[::-1][:most]
@@ -250,7 +228,7 @@ def one_server(limits: Constraints | None) -> Constraints:
 
 
 class Completed(NamedTuple):
-    """The best plans of orders.
+    """The best plans of B orders.
 
     Attributes:
         core: (B,) seconds; at least ``NEVER`` where no plan fits.
@@ -269,10 +247,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
     """Find the cuts and splits of least core for orders of servers.
 
     The last stage is on the last server of an order. Servers at its front may be left out.
-
-    Args:
-        tables: the costs.
-        orders: (B, P) speeds of the servers in their order, as numbers in ``tables.speeds``.
+    ``orders`` are (B, P) speeds of the servers, as numbers in ``tables.speeds``.
     """
     orders = np.atleast_2d(orders)
     batch, servers = orders.shape
@@ -335,12 +310,8 @@ def plan_of(
 ) -> HybridPlan:
     """Return the plan of one server for each stage, with as few layers recomputed as memory asks.
 
-    Args:
-        tables: the costs; every server's own speed must be among its speeds.
-        servers: numbers of the servers, the first stage's first; the others of the cluster are
-            left unused.
-        cuts: first layer of each stage.
-        splits: number of each stage's tp and ZeRO in the tables.
+    ``servers`` are numbered, the first stage's first; others of the cluster are left unused. The
+    speed of each must be among those of the tables.
     """
     problem, setting = tables.problem, tables.setting
     ends, count = [*cuts[1:], len(problem.model)], len(cuts)
@@ -365,13 +336,7 @@ _FAR = 2.0
 
 @dataclass(frozen=True)
 class Bounded:
-    """A setting, and what no plan of it is faster than.
-
-    Attributes:
-        setting: the setting.
-        bound: seconds.
-        alone: seconds that plans of a single stage take at least.
-    """
+    """A setting, the bound in seconds of its plans, and that of its plans of a single stage."""
 
     setting: Setting
     bound: float
@@ -379,15 +344,7 @@ class Bounded:
 
 
 def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[Bounded]:
-    """Return the settings of a problem with their bounds, the least first.
-
-    Args:
-        problem: the problem.
-        limits: the constraints.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
+    """Return settings with their bounds, the least first (``InfeasibleError``: there is none)."""
     slowest = np.array([min(speeds_of(problem))])
     found = []
     most = problem.cluster.devices_per_server * limits.most_micro_batch
@@ -416,8 +373,6 @@ class Orders:
     """Judges orders of servers: the best cuts and splits of each by core, then the whole plan.
 
     Attributes:
-        problem: the problem.
-        limits: the constraints.
         settings: those that may hold the best plan.
         best: the best plan so far.
         length: its seconds.
@@ -455,12 +410,7 @@ class Orders:
                 self.keep(plan, setting, self.problem.length(plan))
 
     def tables(self, setting: Setting, longest: float = np.inf) -> ServerTables:
-        """Return the costs in a setting; runs are left out that the best plan's length forbids.
-
-        Args:
-            setting: the setting.
-            longest: seconds of a step above which plans are of no interest.
-        """
+        """Return the costs in a setting, of runs that plans of ``longest`` seconds can have."""
         if setting not in self._tables:
             upper = min(self.length, longest)
             speeds = speeds_of(self.problem)
@@ -470,14 +420,11 @@ class Orders:
         return self._tables[setting]
 
     def start(self, orders: Iterable[list[int]], deadline: float = np.inf) -> None:
-        """Judge some orders in every setting that may hold the best plan.
+        """Judge some orders of servers in every setting that may hold the best plan.
 
         Settings with a bound that is no better than the best plan are passed over. Plans more than
-        ``_FAR`` times as long as the bound are looked at only if there are no others.
-
-        Args:
-            orders: servers, the first stage's first.
-            deadline: ``time.perf_counter()`` behind which the first plan that fits will do.
+        ``_FAR`` times as long as the bound are looked at only if there are no others. Behind the
+        deadline (``time.perf_counter()``) the first plan that fits will do.
         """
         tried = np.array(list(orders))
         # Tables of short runs are small: far plans are looked at only if there are no others.
@@ -495,12 +442,7 @@ class Orders:
             self._tables.clear()
 
     def judge(self, orders: np.ndarray, setting: Setting) -> np.ndarray:
-        """(B,) seconds of the best plans of orders in a setting, each judged; keep the best.
-
-        Args:
-            orders: (B, P) servers, the first stage's first.
-            setting: what all stages share.
-        """
+        """(B,) seconds of the best plans of (B, P) orders in a setting; keep the best."""
         tables = self.tables(setting)
         speeds = np.searchsorted(tables.speeds, speeds_of(self.problem)[orders])
         found = complete(tables, speeds)
@@ -521,16 +463,7 @@ class Orders:
             self.best, self.setting, self.length = plan, setting, length
 
     def answer(self, method: str, begin: float, **more: Any) -> Answer:
-        """Return the best plan as an answer.
-
-        Args:
-            method: name of the planner.
-            begin: when it began, ``time.perf_counter()``.
-            **more: other fields of ``Answer``.
-
-        Raises:
-            InfeasibleError: no plan fits.
-        """
+        """Return the best plan as an answer (``InfeasibleError``: no plan fits)."""
         if self.best is None:
             raise InfeasibleError(
                 f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
@@ -568,14 +501,8 @@ def swap_search(
     """Return what swaps of two servers make of the better order by speed.
 
     A random pair of servers changes places; the new order is kept if it is no worse.
-
-    Args:
-        problem: the problem.
-        rng: source of the pairs.
-        constraints: that the plan must keep to.
-        evaluations: plans that are judged (default: ``EVALUATIONS``; with a time limit, as many as
-            it allows).
-        time_limit: seconds.
+    ``evaluations`` plans are judged (default: ``EVALUATIONS``; with a time limit, as many as it
+    allows).
 
     Raises:
         InfeasibleError: no plan of the orders by speed fits.

@@ -85,11 +85,7 @@ class HybridRequest(HybridSearch, Request):
 
 
 def _learned(request: HybridRequest) -> Answer:
-    """Return the best plan of the network that ships.
-
-    Raises:
-        ParenvsError: another objective than seconds, or constraints.
-    """
+    """Return the best plan of the network that ships, which knows step time alone."""
     if request.constraints != Constraints() or request.goal != Objective():
         raise ParenvsError(
             f"{LEARNED}: it was trained for the shortest step of any plan; take the planner "

@@ -56,11 +56,7 @@ def decisions(problem: Hybrid, plan: HybridPlan) -> dict[str, Any]:
 
 
 def plan_of_row(problem: Hybrid, row: Row) -> HybridPlan:
-    """Return the plan of a reference.
-
-    Raises:
-        PlanError: the row holds none.
-    """
+    """Return the plan of a reference (``PlanError``: the row holds none)."""
     return HybridPlan.from_json({**_head(problem), **row["plan"]}, problem.instance)
 
 
@@ -95,13 +91,8 @@ def row_of(
 ) -> Row:
     """Return a reference as an object of JSON types.
 
-    Args:
-        problem: the problem.
-        plan: the best plan known.
-        length: its seconds.
-        bound: seconds that no plan takes less than.
-        among: the plans of which it is the proven optimum, in words; empty if of none.
-        method: how it was found, in words.
+    ``bound``: seconds that no plan takes less than; ``among``: the plans of which it is the proven
+    optimum, in words, empty if of none; ``method``: how it was found, in words.
     """
     return {
         "fingerprint": problem.model.fingerprint,
@@ -117,10 +108,8 @@ def row_of(
 def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) -> Answer:
     """Return the best plan of ``exact``, of a local search, and of others from the best so far.
 
-    Args:
-        problem: the problem.
-        seconds: wall seconds of the exact search.
-        evaluations: plans that the first local search judges; each other one judges half as many.
+    The exact search has ``seconds``. The first local search judges ``evaluations`` plans, each
+    other one half as many.
 
     Raises:
         InfeasibleError: no plan fits.

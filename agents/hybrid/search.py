@@ -55,18 +55,11 @@ def local_search(
 ) -> Answer:
     """Return the best plan that a search over neighbouring plans judges.
 
-    Without a time limit the answer is the same for the same seed.
-
-    Args:
-        problem: the problem.
-        constraints: that the plan must keep to.
-        objective: what is minimized (default: seconds of a step).
-        seed: of what is taken by chance.
-        evaluations: number of plans that are judged beside the uniform ones (default:
-            ``EVALUATIONS``; with a time limit, as many as it allows).
-        time_limit: seconds, those of the uniform plans counted.
-        space: the uniform plans, if they were judged before.
-        starts: legal plans to start from, too; those that do not go into arrays are left out.
+    Without a time limit the answer is the same for the same seed. ``evaluations`` plans are judged
+    beside the uniform ones (default: ``EVALUATIONS``; with a time limit, as many as it allows).
+    ``time_limit`` counts the seconds of the uniform plans, too, which are ``space`` if they were
+    judged before. ``starts`` are more legal plans to start from; those that do not go into arrays
+    are left out.
 
     Raises:
         InfeasibleError: no uniform plan fits, and there is no other start; says how many bytes the
@@ -112,10 +105,7 @@ def local_search(
 def starts_of(space: UniformSpace, values: np.ndarray, count: int = STARTS) -> Plans | None:
     """Return the best uniform plans that differ in tp, stages or micro-batch; None if none fits.
 
-    Args:
-        space: the uniform plans.
-        values: (N,) what is minimized.
-        count: number of plans.
+    ``values``: (N,) what is minimized.
     """
     good = space.fits & (space.plans.schedule == "")
     best = distinct(space.plans, np.where(good, values, np.inf), count)
@@ -123,14 +113,7 @@ def starts_of(space: UniformSpace, values: np.ndarray, count: int = STARTS) -> P
 
 
 class Climber:
-    """Several starts of an iterated local search on one problem.
-
-    Args:
-        table: the problem, in row 0.
-        plans: the starts; they fit.
-        goal: what is minimized.
-        limits: what plans must keep to.
-        rng: source of chance.
+    """Several starts of an iterated local search on one problem, in row 0 of the table.
 
     Attributes:
         best: the best plan of each start so far.

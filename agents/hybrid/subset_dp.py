@@ -51,13 +51,7 @@ MAX_LABELS = 12_000_000
 
 
 class Chosen(NamedTuple):
-    """A stage of a found plan.
-
-    Attributes:
-        layers: half-open range.
-        kind: type of its server.
-        split: number of its tp and ZeRO in the tables.
-    """
+    """A stage: its layers, its server's type, and the tables' number of its split."""
 
     layers: tuple[int, int]
     kind: int
@@ -92,10 +86,10 @@ class ServerLabels(LabelSearch[_Labels]):
     def __init__(
         self, tables: ServerTables, fast: np.ndarray, counts: np.ndarray, relaxed: bool = False
     ) -> None:
-        """Prepare a search.
+        """Prepare a search; the tables' ``longest`` bounds the stages that are looked at.
 
         Args:
-            tables: costs; its ``longest`` bounds the stages that are looked at.
+            tables: costs.
             fast: (T,) numbers of the types' speeds in ``tables.speeds``.
             counts: (T,) servers of each type.
             relaxed: whether tails are those that every plan has.
@@ -143,10 +137,6 @@ class ServerLabels(LabelSearch[_Labels]):
         of a micro-batch, and M x_j <= C - sum_{a<j} x_a for a core C. Then their work is at most
         C/M sum_j s_j q^j with q = 1 - 1/M (docs/hybrid.md, bound 1). By the same limits for the
         incumbent, they take the least sum where the fastest servers have as much as they can.
-
-        Args:
-            free: (T, l) free servers of each type, the fastest type first.
-            work: (l,) in front.
         """
         q = 1.0 - 1.0 / self.m
         before = free.cumsum(axis=0) - free
@@ -270,10 +260,9 @@ _SHARES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)
 def deepened(
     search: ServerLabels, bound: float, upper: float, deadline: float
 ) -> tuple[float, tuple[Chosen, ...] | None]:
-    """Search for plans within ever more of a bound, until one is found or none beats ``upper``.
+    """Search within ever more of a bound, until a plan is found or none beats ``upper``.
 
-    Returns:
-        The proven bound, and the best stages if they were found.
+    Returns the proven bound, and the best stages if they were found.
     """
     proven = bound
     for share in _SHARES:
@@ -300,13 +289,8 @@ def subset_search(
 ) -> Answer:
     """Return the best plan of one server for each stage, with proof: 2^P subsets of P servers.
 
-    Servers of equal speed are one type, so a cluster of few generations is easy at any size.
-
-    Args:
-        problem: the problem.
-        limits: the constraints.
-        time_limit: seconds after which the best plan is returned with the bound proven so far.
-        orders: plans judged before.
+    Servers of equal speed are one type, so a cluster of few generations is easy at any size. After
+    ``time_limit`` seconds the best plan is returned with the bound proven so far.
 
     Raises:
         InfeasibleError: no plan fits.
@@ -345,10 +329,7 @@ def plan_of_types(
 ) -> HybridPlan:
     """Return the plan of stages whose servers are known by type.
 
-    Args:
-        tables: the costs; every server's own speed must be among its speeds.
-        groups: servers of each type.
-        stages: of the plan.
+    ``groups`` are the servers of each type; the speed of each must be among those of the tables.
     """
     left = [list(group) for group in groups]
     servers = [left[stage.kind].pop(0) for stage in stages]
@@ -369,7 +350,7 @@ _WEIGHT = 0.3  # of speed that is rounded away where no run more fits
 
 
 def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list[np.ndarray]:
-    """Put servers into types of neighbouring speeds, so that rounding up changes little.
+    """Put servers into types of neighbouring speeds, the slowest first; rounding up changes little.
 
     What rounding up changes is first of all the largest run of layers that a server can hold within
     the incumbent's length: types end where that grows, as far as they go. Of all cuts of the sorted
@@ -380,9 +361,6 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
         holds: (P,) work of the largest run that each can hold.
         most: types, at most.
         states: sets of servers by type, at most.
-
-    Returns:
-        The servers of each type, the slowest type first.
     """
     order = np.argsort(speeds, kind="stable")
     fast, held, count = speeds[order], holds[order], len(speeds)
@@ -422,13 +400,7 @@ def lower_bound(
     """Return a certified lower bound of every plan of one server a stage, and labels kept.
 
     It is at most the length of the best plan that was judged. The setting whose bound is least is
-    looked at first, again and again with other types.
-
-    Args:
-        orders: plans judged before.
-        most_types: types of servers, at most.
-        states: sets of servers by type, at most.
-        deadline: give up at this ``time.perf_counter()``; what is proven until then counts.
+    looked at first, again and again with other types. What is proven until the deadline counts.
     """
     proven = {bounded.setting: bounded.bound for bounded in orders.settings}
     rounds = dict.fromkeys(proven, 0)
@@ -503,13 +475,7 @@ def rounded_down(
     """Judge the best plan with every server as slow as the slowest of its type; return labels kept.
 
     Only the setting of the best plan so far is searched. The order that is found is completed anew
-    with true speeds.
-
-    Args:
-        orders: plans judged before; a better one is kept there.
-        most_types: types of servers, at most.
-        states: sets of servers by type, at most.
-        deadline: give up at this ``time.perf_counter()``.
+    with true speeds, and kept in ``orders`` if it is better.
     """
     setting, speeds = orders.setting, speeds_of(orders.problem)
     assert setting is not None
@@ -539,14 +505,9 @@ def sandwich(
 ) -> Answer:
     """Return a plan and a certified lower bound by rounding speeds to few types.
 
-    Args:
-        problem: the problem.
-        limits: the constraints.
-        most_types: types of servers, at most.
-        states: sets of servers by type, at most.
-        time_limit: seconds of both searches, of which the first has half (default: ``SECONDS`` for
-            each); the first plan that fits takes as long as it does.
-        orders: plans judged before.
+    There are at most ``most_types`` types and ``states`` sets of servers by type. The first of both
+    searches has half of ``time_limit`` (default: ``SECONDS`` for each); the first plan that fits
+    takes as long as it does.
 
     Raises:
         InfeasibleError: no plan fits.
@@ -568,11 +529,6 @@ def sandwich(
 
 def subset_dp(problem: Hybrid, limits: Constraints, time_limit: float | None = None) -> Answer:
     """Return the optimum where subsets of the servers are few, else a plan with a bound.
-
-    Args:
-        problem: the problem.
-        limits: the constraints.
-        time_limit: seconds.
 
     Raises:
         InfeasibleError: no plan fits.

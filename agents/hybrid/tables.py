@@ -59,8 +59,6 @@ class Configurations(NamedTuple):
 
     Attributes:
         group: devices.
-        tp: ranks that share every matrix.
-        dp: replicas.
         zero: ZeRO level.
         speed: of the slowest server.
     """
@@ -102,11 +100,7 @@ def configurations(
 ) -> Configurations:
     """Return the ways to split a stage of a setting that keep to the constraints.
 
-    Args:
-        problem: the problem.
-        setting: what all stages share.
-        limits: the constraints.
-        single: whether the stage is the only one of its plan, and has all devices.
+    A ``single`` stage is the only one of its plan, and has all devices.
     """
     rows = []
     counts = [setting.devices] if single else groups(problem, setting.devices - 1)
@@ -156,12 +150,7 @@ class StageTables:
     ) -> None:
         """Ask the formulas for every configuration and class.
 
-        Args:
-            problem: the problem.
-            setting: what all stages share.
-            limits: the constraints.
-            single: whether the stage is the only one of its plan, and has all devices.
-            kinds: whether only kinds of layers are asked for, and of runs the empty one.
+        With ``kinds``, only kinds of layers are asked for, and of runs the empty one.
         """
         self.problem, self.setting, self.single = problem, setting, single
         self.modes = limits.recompute
@@ -277,12 +266,7 @@ class StageTables:
         return shaped(step), shaped(held)
 
     def tied_seconds(self, config: int, last: np.ndarray) -> np.ndarray:
-        """(l,) seconds in which a first and several last stages sum shared weights' gradients.
-
-        Args:
-            config: configuration of the first stage.
-            last: (l,) tp of the last stages.
-        """
+        """(l,) seconds in which a first and several last stages sum shared weights' gradients."""
         tp = self.configs.tp
         fewer = np.where(last > 0, np.minimum(last, tp[config]), tp[config])
         order = np.argsort(tp, kind="stable")
@@ -321,12 +305,9 @@ class StageTables:
         self._memo.clear()
 
     def costs(self, place: int, left: int, longest: float = np.inf) -> StageCosts:
-        """Return the costs of stages.
+        """Return the costs of stages in a place; ``left`` counts itself and those behind.
 
-        Args:
-            place: of the stages.
-            left: stages from this one to the last, itself included.
-            longest: seconds; stages that are longer even if nothing is recomputed are left out.
+        Stages that take more than ``longest`` seconds even if nothing is recomputed are left out.
         """
         flight = min(left, self.setting.micro_batches)
         key = (place, flight, longest)
@@ -341,24 +322,12 @@ class StageTables:
         return self._memo[key]
 
     def bytes_missing(self, place: int, left: int) -> np.ndarray:
-        """(C, Q) least bytes over the limit of stages in a place, at most 0 where they fit.
-
-        Args:
-            place: of the stages.
-            left: stages from this one to the last, itself included.
-        """
+        """(C, Q) least bytes over the limit of stages in a place, at most 0 where they fit."""
         flight = min(left, self.setting.micro_batches)
         return self._counts(place, flight, np.inf)[3]
 
     def recomputed(self, place: int, left: int, config: int, number: int) -> tuple[int, int]:
-        """Return the layers that a stage recomputes in full, and selectively.
-
-        Args:
-            place: of the stage.
-            left: stages from this one to the last, itself included.
-            config: its configuration.
-            number: its class.
-        """
+        """Return the layers that a stage recomputes in full, and selectively."""
         flight = min(left, self.setting.micro_batches)
         only = np.zeros(self._busy[place].shape, dtype=bool)
         only[config, number] = True
@@ -473,14 +442,9 @@ def _before(by_layer: np.ndarray) -> np.ndarray:
 def _fewest(
     sums: np.ndarray, config: np.ndarray, first: np.ndarray, most: np.ndarray, need: np.ndarray
 ) -> np.ndarray:
-    """Fewest layers from ``first`` on, at most ``most``, whose sum reaches ``need``.
+    """Fewest layers from ``first`` on, at most ``most``, whose sum reaches ``need``; (l,) each.
 
-    Args:
-        sums: (C, n+1) sums before each boundary, ascending.
-        config: (l,) row of ``sums``.
-        first: (l,) boundary from which layers count.
-        most: (l,) layers that there are; returned where they do not suffice.
-        need: (l,) what is to be reached.
+    ``sums`` are (C, n+1) sums before each boundary, ascending; ``config`` is a row of them.
     """
     low, high = np.zeros_like(most), most.copy()
     base = sums[config, first]
@@ -570,16 +534,8 @@ def send_between(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the seconds of sends between pairs of configurations: for each element, and once.
 
-    Args:
-        problem: the problem.
-        setting: what all stages share.
-        configs: the configurations.
-        before: (l,) numbers of those of the stages in front.
-        behind: (l,) numbers of those behind.
-        near: whether both stages of a pair are in one server.
-
-    Returns:
-        (l,) seconds for each element per sample of a whole micro-batch, and (l,) seconds once.
+    Both are (l,), the first for each element per sample of a whole micro-batch. ``near`` stages are
+    in one server.
     """
     pairs = np.stack([before, behind])
     tp, dp = configs.tp[pairs], configs.dp[pairs]

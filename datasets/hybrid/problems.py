@@ -66,10 +66,6 @@ class Ranges:
     """Ranges of problems with equal servers; pairs are the least and the most.
 
     Attributes:
-        layers: of the chain.
-        hidden: widths.
-        sequences: tokens of a sample.
-        servers: numbers of servers.
         batch: binary logarithms of the samples of a step.
         networks: bytes/s of a device's network card.
     """
@@ -103,9 +99,6 @@ class Tier:
         servers: their number.
         layers: fewest and most blocks per server.
         slowest: least speed of a server; the fastest has 1.
-        hidden: widths.
-        sequences: tokens of a sample.
-        experts: numbers of experts.
         batches: samples of a step per server.
     """
 
@@ -222,13 +215,7 @@ def drawn(kind: str, seed: int) -> Hybrid:
 
 
 def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid:
-    """Generate a problem with equal servers.
-
-    Args:
-        ranges: of its numbers.
-        family: one of ``FAMILIES``.
-        rng: source of all numbers.
-        name: of the problem.
+    """Generate a problem of one of ``FAMILIES`` with equal servers.
 
     Raises:
         UnknownInstanceError: no plan fits any of the problems that were tried.
@@ -290,14 +277,7 @@ def _fits(problem: Hybrid) -> bool:
 
 
 def make_hetero(tier: Tier, family: str, rng: np.random.Generator, name: str) -> Hybrid:
-    """Generate a problem with unequal servers.
-
-    Args:
-        tier: the ranges.
-        family: one of ``SPEEDS``.
-        rng: source of all numbers.
-        name: of the problem.
-    """
+    """Generate a problem with unequal servers, distributed as one of ``SPEEDS``."""
     device = str(rng.choice(list(STACKS)))
     cluster = _cluster(tier.servers, device)
     speeds = np.round(SPEEDS[family](tier, rng), 3)
@@ -371,11 +351,7 @@ def make_set(name: str, seed: int) -> list[Hybrid]:
 
 
 def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
-    """Return all shipped sets: name -> problems.
-
-    Raises:
-        ParenvsError: a file is damaged.
-    """
+    """Return all shipped sets: name -> problems (``ParenvsError``: a file is damaged)."""
     return {name: problems for file in SEEDS for name, problems in _sets(file).items()}
 
 
@@ -442,11 +418,7 @@ _FLAGS = {"gated", "dropout", "bias", "tied"}
 
 
 def start_of(name: str) -> Start:
-    """Return where improving a problem of a set or a generator starts; a pool knows its own.
-
-    Raises:
-        ParenvsError: there is no such problem.
-    """
+    """Return where improving a problem of a set or a generator starts; a pool knows its own."""
     kind, _, number = name.partition("/")
     if kind in BANKS and number.isdecimal() and int(number) < BANKS[kind]:
         row = bank(kind)[int(number)]

@@ -27,8 +27,6 @@ class Alternative(NamedTuple):
 
     Attributes:
         axis: one of ``AXES``.
-        value: its other value.
-        text: the plan in words.
         length: seconds of a step; inf if no such plan fits.
         excess: share by which it takes longer than the plan explained.
         slower: parts of a step that take longer, ``(part, seconds)``, the most first.
@@ -51,13 +49,7 @@ class Alternative(NamedTuple):
 def alternatives(
     report: HybridReport, space: UniformSpace, axes: tuple[str, ...] = AXES
 ) -> list[Alternative]:
-    """Return, for every other value of every axis, the best uniform plan that has it.
-
-    Args:
-        report: what the judge says of a well-formed plan.
-        space: the uniform plans of its problem.
-        axes: some of ``AXES``.
-    """
+    """Return, for every other value of every axis, the best uniform plan that has it."""
     own = report.plan.axes
     found: list[Alternative] = []
     for axis in axes:
@@ -238,10 +230,7 @@ class Shift(NamedTuple):
 
 
 def scenarios(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
-    """Yield machines whose constants are plausible, too: what differs, and the problem there.
-
-    Passes over tokens matter to models with experts only.
-    """
+    """Yield machines whose constants are plausible, too: what differs, and the problem there."""
     shape, stack = problem.model.shape, problem.stack
     mixture = shape is not None and shape.experts > 1
     for name in WORDS:
@@ -255,13 +244,7 @@ def scenarios(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
 
 
 def moved(stack: Stack, name: str, side: int) -> Stack:
-    """Return a stack with one constant at an end of its plausible range.
-
-    Args:
-        stack: the stack.
-        name: one of ``WORDS``.
-        side: 0 for the lower end, 1 for the upper one.
-    """
+    """Return a stack with a constant of ``WORDS`` at the lower (0) or upper end of its range."""
     if name == "hidden":
         shares: dict[str, Any] = {
             key: min(max(value + HIDDEN[side], 0.0), 1.0)
@@ -308,11 +291,7 @@ def under(problem: Hybrid, plan: HybridPlan) -> HybridPlan:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The best uniform plans of a space on all machines.
-
-    Attributes:
-        space: the plans.
-    """
+    """The best uniform plans of a space on all machines."""
 
     space: UniformSpace
 
@@ -355,13 +334,8 @@ class Judged:
 def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
     """Judge a plan beside the best uniform plans on machines that differ.
 
-    Args:
-        space: the uniform plans of its problem.
-        plan: the plan, uniform or not.
-
-    Returns:
-        Every scenario, and every other stack that disagrees: under which another plan is faster by
-        ``APART``, or this one takes another time by ``LONGER``.
+    Returns every scenario, and every other stack that disagrees: under which another plan is faster
+    by ``APART``, or this one takes another time by ``LONGER``.
     """
     problem, judged = space.problem, Judged(space)
     words, lengths = judged.table

@@ -45,16 +45,13 @@ _PART = re.compile(r"\[\d+\]$")
 def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> ClassLayout:
     """Return how a plan of one stage lays out its step, or the first of several; a hook.
 
-    Args:
-        plan: the plan.
-        graph: the step's graph (default: the plan's instance).
-        eager: whether operations are split one by one as they run, as in PyTorch, which has
-            pipelines, micro-batches and shared states of its own.
+    ``graph``: the step's graph (default: the plan's instance); ``eager``: whether operations are
+    split one by one as they run, as in PyTorch, which has pipelines, micro-batches and shared
+    states of its own.
 
     Raises:
         InfeasibleError: the judge finds the plan illegal, or the batch cannot be split.
-        ParenvsError: a plan of a shape, for another graph, or with a field that layouts cannot
-            say.
+        ParenvsError: a plan of a shape, for another graph, or with a field that layouts cannot say.
     """
     if not eager and len(plan.stages) > 1:
         raise ParenvsError(
@@ -94,12 +91,7 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
 
 
 def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False) -> Stages:
-    """Return the stages of a plan; a hook of the task.
-
-    Args:
-        plan: the plan.
-        graph: the graph that it was made for (default: the plan's instance).
-        measured: of no matter, as hybrid plans are for no measured chain.
+    """Return the stages of a plan; a hook of the task. ``measured`` is of no matter here.
 
     Raises:
         InfeasibleError: the judge finds the plan illegal.
@@ -160,11 +152,7 @@ def _shared(model: HybridModel, plan: HybridPlan) -> tuple[str, ...]:
 
 
 def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
-    """Return the plan of a problem that stages say; a hook of the task.
-
-    Args:
-        problem: the problem, whose stack sends and sums where they do not say how.
-        said: stages as the file of a framework has them.
+    """Return the plan of a problem that stages say, as the file of a framework has them; a hook.
 
     Raises:
         ParenvsError: they are of another batch, precision or number of layers.
@@ -195,10 +183,7 @@ def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
 def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:
     """Return what a step holds and sends; a hook of the task.
 
-    Args:
-        plan: the plan.
-        target: what it is judged on.
-        element_bytes: bytes of an element of what runs.
+    ``element_bytes``: bytes of an element of what runs.
     """
     report = judge(plan, target)
     parts = sorted(part for stage in plan.stages for part in stage.layers)
@@ -389,8 +374,8 @@ def _unpinned(cluster: Cluster) -> tuple[Cluster, str]:
 def _of_step(graph: Graph, cuts: tuple[int, ...]) -> tuple[Graph, tuple[int, ...], tuple[str, ...]]:
     """The training step of a graph, cuts of its pivots, and notes.
 
-    A shipped forward pass has fewer pivots than its step: what lies inside a layer is cut at the
-    same share of it.
+    A forward pass has fewer pivots than its step: the inside of a layer is cut at the same share of
+    it.
     """
     step = step_of(graph)
     if step is graph or not cuts:
@@ -452,10 +437,7 @@ def _stages(
 
 
 def _summed(model: HybridModel, machine: Machine, stages: formulas.Stages) -> float:
-    """Seconds in which the ranks of one stage sum the gradients of weights that all of them hold.
-
-    They are summed as replicas do it, once a step.
-    """
+    """Seconds in which a stage's ranks sum, once a step, gradients of weights that all hold."""
     assert model.chain is not None
     elements = model.chain.work.summed_gradients(int(stages.tp[0]))
     replicas = stages._replace(tp=stages.dp, dp=stages.tp)

@@ -179,12 +179,9 @@ Work is grey, what its passes send is pink, what follows them is brown.
 def draw(report: HybridReport | Hybrid) -> Figure:
     """The picture of a plan; ``style`` has to be in force.
 
-    Above, the devices, each with its stage, its replica and its place in it, and the bytes that the
-    devices of each stage hold, by part; in the middle the seconds of a step by part; below, the
-    simulated schedule, but for a plan of one stage, whose passes follow each other.
-
-    Args:
-        report: what the judge says of a plan, or the problem.
+    Above, the devices with stage, replica and place, and the bytes that they hold, by part; in the
+    middle the seconds of a step by part; below, the simulated schedule, if there are several
+    stages.
     """
     page = Page(blank_figure())
     if not isinstance(report, HybridReport):
@@ -209,8 +206,8 @@ def draw(report: HybridReport | Hybrid) -> Figure:
 def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -> None:
     """Draw a cell for each device: colour by stage, shade by replica, number by tp rank.
 
-    Where servers differ, a cell is as high as its server is fast, under the server's own number and
-    speed; servers stand in the plan's order.
+    Where servers differ, they stand in the plan's order, and a cell is as high as its server is
+    fast.
     """
     from matplotlib.collections import PolyCollection
 
@@ -425,13 +422,8 @@ def draw_plans(
 ) -> Figure:
     """The map of the plans; ``style`` has to be in force.
 
-    Colour is tp, the mark's shape the recomputation; the front of plans that no other beats in both
-    is a line.
-
-    Args:
-        space: the plans.
-        length: seconds of a step of a plan to be marked, which need not be uniform.
-        held: bytes of its fullest stage.
+    Colour is tp, the mark's shape the recomputation; the Pareto front is a line. ``length`` in
+    seconds and ``held`` in bytes mark a plan, which need not be uniform.
     """
     from matplotlib.ticker import LogLocator, NullLocator
 

@@ -249,7 +249,6 @@ class Memory(NamedTuple):
     """Bytes on a device of each stage, (S, ...); ``total`` is the sum.
 
     Attributes:
-        weights: parameters.
         gradients: of them.
         optimizer: master weights and moments.
         activations: kept for backward passes of the micro-batches in flight.
@@ -278,12 +277,7 @@ def step(
 ) -> Step:
     """Return the seconds of training steps.
 
-    Args:
-        model: the chain.
-        cluster: the devices.
-        machine: what the stack makes of them.
-        stages: the plans.
-        held: their ``parameters`` (default: they are computed).
+    ``held``: their ``parameters`` (default: they are computed).
     """
     split, speed = stages.split, None if np.all(stages.speed == 1) else stages.speed
     shape = np.shape(stages.replicas)
@@ -707,11 +701,7 @@ def transfer_seconds(
 ) -> np.ndarray:
     """(S, ...) seconds in which each stage passes a micro-batch to the next, the last to the first.
 
-    Args:
-        cluster: the devices.
-        machine: what the stack makes of them.
-        stages: the plans.
-        elements: (S, ...) elements per sample that are passed.
+    ``elements``: (S, ...) elements per sample that are passed.
     """
     seconds, hop = _seconds_per_element(cluster, machine, stages)
     return elements * stages.samples * seconds + hop

@@ -108,11 +108,7 @@ class GraphLayer(Layer):
         part: np.ndarray,
         products: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(U,) seconds of collectives that nothing hides, forward and backward.
-
-        As in ``TransformerBlock``: with sequence parallelism an all-reduce is an all-gather and a
-        reduce-scatter.
-        """
+        """(U,) seconds of collectives that nothing hides, forward and backward."""
         stack, links = machine.stack, machine.links
         ahead, back = np.zeros_like(part), np.zeros_like(part)
         for phase, size, behind in rows.sums:
@@ -169,10 +165,7 @@ class GraphLayer(Layer):
     ) -> np.ndarray:
         """(count, ...) figures for each plan, counted once for each combination of its numbers.
 
-        Args:
-            split: of the plans.
-            figures: makes (count, U) figures of tp, sequence parallelism and (U,) parts.
-            count: number of figures.
+        ``figures`` makes (count, U) figures of tp, sequence parallelism and (U,) parts.
         """
         tp, part, shared = np.broadcast_arrays(
             np.asarray(split.tp), self._part(split), np.asarray(split.sequence_parallel)
@@ -211,7 +204,6 @@ class GraphChain:
     """The layers of a graph.
 
     Attributes:
-        work: what they do.
         kinds: the K different layers.
         kind_of: (n,) kind of each layer.
         crossing: (n-1,) elements per sample that pass from each layer to the next.
@@ -273,12 +265,7 @@ class GraphChain:
         return float(self.program.elements[read].sum())
 
     def flops(self, samples: float, recompute: bool = False) -> float:
-        """FLOPs of products and convolutions of a step; with the layers' forward pass again.
-
-        Args:
-            samples: samples of the step.
-            recompute: whether the layers' forward passes count twice.
-        """
+        """FLOPs of products and convolutions; ``recompute`` counts forward passes twice."""
         program, flow = self.program, self.program.flow
         heavy = np.array([opcode in ("dot", "convolution") for opcode in flow.opcode])
         each = np.where(heavy, program.graph.flops * self.work.runs, 0.0)

@@ -43,10 +43,8 @@ class Program:
 
     Attributes:
         graph: the graph, loops over layers written out.
-        flow: its data flow.
         pivots: (N,) its pivots.
         counted: their bytes.
-        borders: the layers.
         twice: whether the backward pass is taken as twice the forward pass, as the graph has none
             by layers.
         label: (I,) label of each instruction.
@@ -67,12 +65,7 @@ class Program:
 
     @classmethod
     def of(cls, graph: Graph, cuts: Sequence[int] = ()) -> Program:
-        """Find the layers of a graph and of its instructions.
-
-        Args:
-            graph: a training step or a forward pass.
-            cuts: pivots at which layers are cut, too.
-        """
+        """Find the layers of a graph and of its instructions; layers are cut at ``cuts``, too."""
         notes: list[str] = []
         written = unrolled(graph)
         names = np.array(written.opcodes)[written.opcode]
@@ -346,10 +339,7 @@ def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarra
 
 
 def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[int]]:
-    """Tensor of the forward pass or weight -> labels that make or read it, views counted through.
-
-    Batch inputs and free tensors tell nothing.
-    """
+    """Forward tensor or weight -> labels that make or read it, views counted through."""
     found: dict[int, set[int]] = {}
     weights = set(graph.parameter_tensor[graph.weights].tolist())
     views: set[int] = set()  # of weights

@@ -42,7 +42,6 @@ class Splitting:
     """The classes that tensor parallelism splits, and what that leaves of each tensor.
 
     Args:
-        program: the instructions by layers.
         uneven: ``"forbid"``: only dimensions that the ranks divide are split; ``"pad"``: any.
         chosen: (C,) bool, the classes to split, or path of an entry parameter -> the dimension of
             it that is (default: Megatron's pattern).
@@ -174,10 +173,7 @@ class Splitting:
         return np.unique(factors.instruction[split & factors.partial]).tolist()
 
     def summed(self, tp: int) -> dict[int, tuple[int, ...]]:
-        """Tensor that is all-reduced -> the instructions that leave the partial results in it.
-
-        Partial results that are added up are summed over the ranks once, behind the addition.
-        """
+        """Tensor that is all-reduced -> the instructions that leave its partial results."""
         program, flow = self.program, self.program.flow
         left = set(self.partial(tp))
         open_: dict[int, tuple[int, ...]] = {}
@@ -220,12 +216,7 @@ _SCALE = 10**6
 
 
 def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
-    """Return the kernels with what they read and write if as little as possible is kept.
-
-    Args:
-        program: the instructions by layers.
-        kernels: fused kernels of both passes.
-    """
+    """Return the kernels with what they read and write if as little as possible is kept."""
     opcode = program.flow.opcode
     backward = [k for k, kernel in enumerate(kernels) if kernel.phase == BACKWARD]
     fused = [k for k in backward if opcode[kernels[k].members[0]] in FUSIBLE]
@@ -433,12 +424,7 @@ class Rows:
 
 
 class Work:
-    """What the layers of a graph do, hold and keep.
-
-    Args:
-        program: the instructions by layers.
-        splitting: what tensor parallelism splits.
-    """
+    """What the layers of a graph do, hold and keep."""
 
     def __init__(self, program: Program, splitting: Splitting) -> None:
         self.program, self.splitting = program, splitting
@@ -683,12 +669,8 @@ class Work:
     def kept(self, label: int, tp: int, sequence_parallel: bool, mode: str, fused: bool) -> Any:
         """(4,) what a layer keeps for the backward pass.
 
-        Args:
-            label: of the layer.
-            tp: ranks.
-            sequence_parallel: whether they share what is not split, too.
-            mode: what is recomputed, ``"none"``, ``"selective"`` or ``"full"``.
-            fused: whether attention is one kernel, which keeps no scores.
+        ``mode`` is what is recomputed, ``"none"``, ``"selective"`` or ``"full"``; ``fused``
+        attention is one kernel, which keeps no scores.
         """
         key = ("kept", label, tp, sequence_parallel, mode, fused)
         if key not in self._known:

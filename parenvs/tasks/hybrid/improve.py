@@ -63,11 +63,7 @@ def source_of(
     instance: Any, family: str | None, fresh: bool, order: str, problem: Hybrid | Start | None,
     **settings: Any,
 ) -> Source:  # fmt: skip
-    """Return the source of problems that the arguments of ``HybridImprovement`` name.
-
-    Raises:
-        ParenvsError: an argument is wrong, or goes with no other.
-    """
+    """Return the source of problems that the arguments of ``HybridImprovement`` name."""
     if isinstance(instance, (list, tuple)) and problem is None:
         unknown = [place for place in instance if place not in HybridTask.drawn]
         if unknown or not instance:
@@ -206,7 +202,6 @@ class Shelf:
     """Problems of one kind that episodes play, each in a row of a table.
 
     Args:
-        first: a problem of the kind.
         count: most problems that are played at once.
 
     Attributes:
@@ -481,10 +476,7 @@ class HybridImprovement(RowGame):
             yield self.shelves[number].table, np.flatnonzero(self.shelf[rows] == number)
 
     def _blocks(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray]]:
-        """Yield some rows at a time, with their table: so many that neighbours stay in the cache.
-
-        Rows of like sizes follow one another, as arrays are as large as the largest plan needs.
-        """
+        """Yield some rows of like sizes at a time, so that neighbours stay in the cache."""
         pieces = np.maximum(self.plans.count * self.plans.chunks, LEAST)
         for table, which in self._grouped(rows):
             left = rows[which]
@@ -799,12 +791,7 @@ def fixed_contexts(problem: Hybrid) -> np.ndarray:
 
 
 def uneven(busy: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the work of the busiest of some stages over the mean, less 1.
-
-    Args:
-        busy: (S, N) seconds of each stage; 0 behind the last one.
-        count: (N,) stages.
-    """
+    """Return the (S, N) work of the busiest stage over the mean, less 1."""
     total = running_sums(busy)[-1]  # in the order of the stages, whatever zeros stand behind
     result: np.ndarray = busy.max(axis=0) * count / total - 1.0
     return result
@@ -813,10 +800,7 @@ def uneven(busy: np.ndarray, count: np.ndarray) -> np.ndarray:
 def places_among(group: np.ndarray, values: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Return the place of each value among those of its group, 0 for the least.
 
-    Args:
-        group: (N,) numbers of groups.
-        values: (N,).
-        count: (G,) members of each group.
+    ``group`` and ``values`` are (N,), ``count`` is (G,) members of each group.
     """
     order = np.lexsort((values, group))
     first = count.cumsum() - count

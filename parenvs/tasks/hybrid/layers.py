@@ -117,8 +117,8 @@ class Chain(NamedTuple):
 def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
     """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
 
-    A product of fewer tiles than the device has multiprocessors leaves some of them idle; where
-    the stack says so, the last wave of tiles does too, and tiles at the edges count as whole ones.
+    Fewer tiles than multiprocessors leave some of these idle; where the stack says so, the last
+    wave of tiles does too, and tiles at the edges count as whole ones.
     """
     flops = 2.0 * m * n * k * batch
     if machine.multiprocessors:
@@ -163,11 +163,7 @@ def _weight_gradient(machine: Machine, product: _Product) -> Figure:
 
 @dataclass(frozen=True)
 class TransformerBlock(Layer):
-    """One block: norm, attention, norm, feed-forward network.
-
-    Attributes:
-        shape: the model.
-    """
+    """One block: norm, attention, norm, feed-forward network."""
 
     shape: TransformerShape
 
@@ -293,12 +289,8 @@ class TransformerBlock(Layer):
     ) -> tuple[Figure, Figure]:
         """Seconds of collectives that nothing hides, forward and backward.
 
-        Args:
-            machine: the machine.
-            split: how the layer is split.
-            weight_gradients: seconds of those products by part of the layer.
-            attention: seconds of the attention core, forward.
-            products: seconds of all products with weights, forward and backward.
+        Weight gradients are seconds by part of the layer; ``products`` are all with weights, both
+        passes.
         """
         shape, stack, links = self.shape, machine.stack, machine.links
         tokens = self._tokens(split)
@@ -397,11 +389,7 @@ class TransformerBlock(Layer):
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """The table of tokens, and of positions, in front of the first block.
-
-    Attributes:
-        shape: the model.
-    """
+    """The table of tokens, and of positions, in front of the first block."""
 
     shape: TransformerShape
 
@@ -430,7 +418,6 @@ class Head(Layer):
     Modules that predict tokens behind the next one stand beside it; see ``next_tokens`` of shapes.
 
     Attributes:
-        shape: the model.
         seen: share of the tokens whose words are predicted, 1 but for masked language models.
     """
 

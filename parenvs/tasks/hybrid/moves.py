@@ -46,13 +46,7 @@ class Move(NamedTuple):
 
 @dataclass
 class _Work:
-    """Plans that moves change, each by one.
-
-    Attributes:
-        table: the problems.
-        plans: the plans; their arrays are written to.
-        order: (S, N) stages, the busiest first.
-    """
+    """Plans that moves change, each by one; ``order`` is (S, N) stages, the busiest first."""
 
     table: Table
     plans: Plans
@@ -462,14 +456,7 @@ def busiest_first(plans: Plans, busy: np.ndarray) -> np.ndarray:
 
 
 def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> Plans:
-    """Return plans after a move each; a plan that cannot be moved so has no stages.
-
-    Args:
-        table: the problems.
-        plans: N plans.
-        order: (S, N) their stages, the busiest first.
-        moves: (N,) numbers in ``CATALOGUE``.
-    """
+    """Return N plans after a move of ``CATALOGUE`` each; without stages where it is impossible."""
     stages, pieces = len(plans.devices), len(plans.ends)
     # Most moves need one more stage or piece at most; room for twice as many is slow to fill.
     grow = _GROWS[moves].any()
@@ -514,13 +501,9 @@ class Neighbours(NamedTuple):
 def neighbours(
     table: Table, plans: Plans, busy: np.ndarray, limits: Constraints | None = None
 ) -> Neighbours:
-    """Return the legal neighbours of plans, at most ``SLOTS`` of each axis.
+    """Return the legal neighbours of n plans, at most ``SLOTS`` of each axis.
 
-    Args:
-        table: the problems.
-        plans: n plans.
-        busy: (S, n) seconds of a micro-batch on each of their stages.
-        limits: what neighbours must keep to.
+    ``busy`` is (S, n) seconds of a micro-batch on each of their stages.
     """
     count, size = len(plans.count), len(CATALOGUE)
     order = busiest_first(plans, busy)

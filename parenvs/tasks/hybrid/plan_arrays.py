@@ -149,11 +149,6 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
 
     Such plans are 1F1B or interleaved, send and sum as the problem's software does, share experts'
     matrices by tp, keep activations on the device, and recompute the first layers of a stage.
-
-    Args:
-        problem: the problem.
-        plans: well-formed plans.
-        row: its number.
     """
     sends = software_of(problem).of_plan
     stages = max(len(plan.stages) for plan in plans)
@@ -200,13 +195,7 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
 
 
 def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
-    """Return one of several plans as an object.
-
-    Args:
-        problem: its problem.
-        plans: the plans.
-        k: number of the one.
-    """
+    """Return one of several plans as an object."""
     count, chunks = int(plans.count[k]), int(plans.chunks[k])
     context = int(plans.context[k])
     bounds = [0, *plans.ends[: count * chunks, k].tolist()]
@@ -252,14 +241,9 @@ def _ordered(plans: Plans, servers: int) -> Plans:
 
 
 def replaced(plans: Plans, which: np.ndarray, by: Plans) -> Plans:
-    """Return plans in which those of some numbers are others.
+    """Return N plans in which those numbered by ``which``, (k,), are the k others.
 
     The arrays are written to, unless there is no room in them.
-
-    Args:
-        plans: N plans.
-        which: (k,) numbers.
-        by: the k others.
     """
     pieces, stages = max(len(plans.ends), len(by.ends)), max(len(plans.devices), len(by.devices))
     servers = max(len(plans.servers), len(by.servers))
@@ -294,12 +278,10 @@ class Prepared(NamedTuple):
     """What is looked up of one problem.
 
     Attributes:
-        problem: the problem.
         values: for each of samples, tp, context and expert those that plans can have, rising.
         figures: (K + 2, 12, n) of K kinds of layers, embedding and head by split: the fields of
             ``LayerSeconds``, bytes kept by ``RECOMPUTE_MODES``, working bytes, parameters of all
             replicas and of experts. Splits are numbered samples first, sequence parallelism last.
-        limits: what plans must keep to.
     """
 
     problem: Hybrid
@@ -397,7 +379,6 @@ class Table:
     """Some problems of one kind in numbered rows, each of which can be replaced.
 
     Args:
-        first: a problem of the kind.
         count: P, number of rows.
 
     Attributes:
@@ -499,13 +480,7 @@ class Table:
             self._room = wider
 
     def place(self, name: str, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return the place of values on an axis of the splits, -1 where a plan cannot have them.
-
-        Args:
-            name: one of the axes, ``"samples"``, ``"tp"``, ``"context"``, ``"expert"``.
-            rows: (N,) problems.
-            values: (..., N) whole numbers.
-        """
+        """Return the places of (..., N) values on an axis of the splits; -1: not on it."""
         places = self.places[name]
         most = places.shape[1] - 1
         inside = np.minimum(np.maximum(values, 0), most)
@@ -521,11 +496,9 @@ class Table:
         return first._replace(links=links, **rates)
 
     def judge(self, plans: Plans, seconds: bool = True) -> Judged:
-        """Return what plans take and hold, as ``Hybrid.report`` judges each.
+        """Return what legal plans take and hold, as ``Hybrid.report`` judges each.
 
-        Args:
-            plans: legal ones (``rules.legal``).
-            seconds: whether seconds are asked for; memory alone is quicker.
+        Without ``seconds`` only memory is computed, which is quicker.
         """
         parts = list(self._parts(plans, seconds))
         if len(parts) == 1:
@@ -617,8 +590,7 @@ class Table:
     def _layout(self, plans: Plans) -> dict[str, Any]:
         """What depends on the layers: figures of ``Stages`` by name.
 
-        Plans have different numbers of pieces, so all pieces stand one after the other, by plan,
-        stage and chunk, and are added up by stage.
+        All pieces stand one after the other, by plan, stage and chunk, and are added up by stage.
         """
         rows, used, count = plans.rows, plans.used, plans.count
         pieces = count * plans.chunks
@@ -703,12 +675,9 @@ def settled(table: Table, plans: Plans) -> Plans:
 
 
 def legal(table: Table, plans: Plans, limits: Constraints | None = None) -> np.ndarray:
-    """(N,) whether plans are well-formed, use all devices that they used, and can be judged.
+    """(N,) whether settled plans are well-formed, use all their devices, and can be judged.
 
-    Args:
-        table: the problems.
-        plans: settled ones (``settled``).
-        limits: what plans must keep to beside; its ``devices`` and ``pinned`` layers are not asked.
+    ``devices`` and ``pinned`` layers of the limits are not asked.
     """
     rows, used, count = plans.rows, plans.used, plans.count
     ranks = plans.tp * plans.context
@@ -804,9 +773,6 @@ class Uniforms:
 
     Of each axis the ``VALUES`` least values count, more than any but very long chains have.
 
-    Args:
-        problem: the problem.
-
     Attributes:
         codes: (N, axes) place of each plan's value among those of the axis, in rising order; the
             axes are ``AXES`` but for ``"dp"``, which the others decide.
@@ -845,13 +811,11 @@ class Start:
     """A problem, its best uniform plan, and what is known of its costs.
 
     Attributes:
-        problem: the problem.
         choices: (11,) the plan, see below.
         best: seconds of the best plan known, NaN without one.
         optimum: the same if it is proven.
 
     Args:
-        problem: the problem.
         choices: the plan, a whole number for each of ``AXES``; recomputation by its place among
             ``RECOMPUTE_MODES`` (default: it is searched).
         known: of a problem of a set, what is known of costs.
@@ -929,11 +893,7 @@ class Start:
 
 
 def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
-    """Return the uniform plans of a problem, and which of them fit and go into arrays.
-
-    Raises:
-        InfeasibleError: there is none of them.
-    """
+    """Return the uniform plans of a problem, and which of them fit and go into arrays."""
     space = UniformSpace.build(problem, Constraints(uneven=True))
     good = np.asarray(space.fits & (space.plans.schedule == "") & (space.plans.pp <= MAX_STAGES))
     if not space.fits.any():
@@ -947,24 +907,14 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
 
 
 def fastest(problem: Hybrid) -> np.ndarray:
-    """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
+    """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``."""
     space, good = space_of(problem)
     chosen = distinct(space.plans, np.where(good, space.length, np.inf), STARTS)
     return choices_of(space.plans, chosen)
 
 
 def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
-    """Return the plans of the least values, no two alike in tp, stages and micro-batch.
-
-    Args:
-        plans: the plans.
-        values: (N,); those of infinite ones are left out.
-        count: most plans.
-    """
+    """Return the plans of least finite values, no two alike in tp, stages and micro-batch."""
     order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
     axes = plans.tp[order], plans.pp[order], plans.micro_batch[order]
     alike = np.ravel_multi_index(axes, [1 + int(x.max(initial=0)) for x in axes])

@@ -43,11 +43,8 @@ OTHER_STACK = "megatron-2022"
 def best_precision(cluster: Cluster, half: bool = True) -> str:
     """Return the precision that plans on a cluster have by default.
 
-    A device whose peaks by precision are not known is taken to have all of them but TF32.
-
-    Args:
-        cluster: the devices.
-        half: whether the model is one for half precision, see ``HybridModel.is_half``.
+    A device whose peaks by precision are not known is taken to have all of them but TF32. ``half``:
+    see ``HybridModel.is_half``.
     """
     peaks = dict(cluster.device.peaks)
     order = BEST_PRECISIONS if half else BEST_FULL_PRECISIONS
@@ -70,9 +67,7 @@ class Hybrid:
     ('llama-2024', 'bf16', 80)
 
     Attributes:
-        model: the chain of layers.
         cluster: the devices; text, as ``Cluster.parse`` takes it, is parsed.
-        batch: samples of a step.
         stack: the training software, a name or an object as ``Stack.parse`` takes it is parsed
             (default: see ``default_stack``).
         precision: of matrix products (default: see ``best_precision``).
@@ -169,10 +164,7 @@ class Hybrid:
     ) -> HybridPlan:
         """Make a plan of this problem.
 
-        Args:
-            stages: its stages.
-            micro_batch: samples of a micro-batch in one replica of the first stage.
-            **settings: other fields of ``HybridPlan``.
+        ``micro_batch``: samples of a micro-batch in one replica of the first stage.
         """
         return HybridPlan(
             instance=self.instance,
@@ -187,12 +179,7 @@ class Hybrid:
         )
 
     def uniform_plan(self, plans: Uniform, k: int) -> HybridPlan:
-        """Make the plan object of one of several uniform plans.
-
-        Args:
-            plans: the plans.
-            k: number of the one.
-        """
+        """Make the plan object of one of several uniform plans."""
         pp, chunks = int(plans.pp[k]), int(plans.chunks[k])
         tp, context = int(plans.tp[k]), int(plans.context[k])
         schedule = str(plans.schedule[k]) or SCHEDULES[1 if chunks > 1 else 0]
@@ -400,14 +387,7 @@ class Hybrid:
 def stage_speeds(
     cluster: Cluster, first: np.ndarray, devices: np.ndarray, servers: Sequence[int] = ()
 ) -> np.ndarray:
-    """(S,) speed of the slowest server of each stage.
-
-    Args:
-        cluster: the devices.
-        first: (S,) first device of each stage.
-        devices: (S,) how many it has.
-        servers: order of the servers; empty where they stand in order.
-    """
+    """(S,) speed of each stage's slowest server, of (S,) first devices and their numbers."""
     if not cluster.speeds:
         return np.ones(len(devices))
     inside, speeds = cluster.devices_per_server, np.array(cluster.speeds)

@@ -27,13 +27,7 @@ GRADIENT_BYTES = (2, 4)
 
 
 def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[str]:
-    """Reasons for which the cost of a plan cannot even be computed.
-
-    Args:
-        plan: the plan.
-        model: the chain.
-        cluster: the devices.
-    """
+    """Reasons for which the cost of a plan cannot even be computed."""
     return [
         *_ranges(plan, model),
         *_schedule(plan),
@@ -54,16 +48,7 @@ def mismatches(
     precision: str,
     batch: int,
 ) -> list[str]:
-    """Reasons for which a plan is for something else than a model on a cluster.
-
-    Args:
-        plan: the plan.
-        model: the chain.
-        cluster: the devices.
-        stack: the training software.
-        precision: of matrix products.
-        batch: samples of a step.
-    """
+    """Reasons for which a plan is for something else than a model on a cluster."""
     reasons = []
     if plan.fingerprint != model.fingerprint:
         reasons.append(
@@ -398,8 +383,6 @@ class HybridStageReport(NamedTuple):
         layers: half-open ranges of layers, one for each chunk.
         device_first: its first device, in the order of the servers.
         device_end: one past its last device.
-        tp: ranks that share every matrix.
-        dp: replicas.
         zero: 0 to 3.
         redone: mode -> number of its layers that are recomputed so.
         speed: of its slowest server.
@@ -444,17 +427,11 @@ class HybridReport(TimedReport):
     """The judge's verdict on a hybrid plan.
 
     Attributes:
-        plan: the plan.
         model: the chain of layers on which it was judged.
-        cluster: the devices.
-        machine: what the stack makes of them.
-        batch: samples of a step.
         reasons: a sentence for every rule that the plan breaks; empty if it is legal.
         bound_seconds: see ``Hybrid.bound_seconds``.
         memory_limit_bytes: bytes that a stage may hold on each of its devices.
         arrays: the plan as arrays (None if it is malformed, as are the following).
-        step: its seconds.
-        held: its bytes.
         chunked: gives the seconds of every chunk of a well-formed plan, for the simulation.
     """
 
@@ -672,10 +649,8 @@ def pivot_of(step: Step, micro_batches: int, schedule: str) -> int:
 def seconds_by_part(step: Step, pivot: int, rounds: int) -> dict[str, float]:
     """Return the seconds of a step by part, see ``HybridReport.seconds``.
 
-    Args:
-        step: the seconds of one plan.
-        pivot: the stage that passes all micro-batches last.
-        rounds: how often a stage does all of its chunks.
+    ``pivot`` is the stage that passes all micro-batches last; a stage does all chunks ``rounds``
+    times.
     """
     names = ("forward", "backward", "recomputed", "exchange", "sends", "gathers")
     parts = {name: rounds * float(getattr(step, name)[pivot]) for name in names}

@@ -187,7 +187,6 @@ class Published:
 
     Attributes:
         path: the file, or files.
-        rows: its rows.
         sources: source -> what it says of itself.
         references: tool -> name of a row -> what the tool predicts for it.
         stacks: by name, stacks that stand in for those of the same names.
@@ -249,11 +248,7 @@ def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
 
 
 def read_json(path: Path, where: str) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ParenvsError: there is none, or it is no JSON.
-    """
+    """Read a JSON file (``ParenvsError``: there is none, or it is no JSON)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_duplicates)
     except FileNotFoundError:

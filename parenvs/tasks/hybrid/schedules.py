@@ -57,13 +57,7 @@ Place = tuple[int, int]
 def chains(schedule: str, stages: int, chunks: int) -> list[list[Place]]:
     """Return the stages and chunks that a micro-batch passes, from the first layer to the last.
 
-    Args:
-        schedule: one of ``SCHEDULES``.
-        stages: S.
-        chunks: v.
-
-    Returns:
-        One chain, or two if micro-batches enter at both ends.
+    One chain, or two if micro-batches enter at both ends.
     """
     there = [(stage, 0) for stage in range(stages)]
     if schedule not in SPLIT:
@@ -94,14 +88,7 @@ def fewest(schedule: str, stages: int) -> int:
 
 
 def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
-    """Return the passes of a stage under 1F1B in the order in which it does them.
-
-    Args:
-        stage: s.
-        stages: S.
-        micro_batches: M, with several chunks a multiple of S.
-        chunks: v.
-    """
+    """Return the passes of a stage under 1F1B in order; with chunks S divides M."""
     left, total = stages - stage - 1, micro_batches * chunks
     warming = left if chunks == 1 else 2 * left + (chunks - 1) * stages
     warming = min(warming, total)
@@ -121,15 +108,7 @@ def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass
 def operations(
     schedule: str, stage: int, stages: int, rounds: int, chunks: int
 ) -> Iterator[Operation]:
-    """Yield the operations of a stage in their order.
-
-    Args:
-        schedule: one of ``SCHEDULES`` but ``early``.
-        stage: s.
-        stages: S.
-        rounds: see ``rounds_of``.
-        chunks: v.
-    """
+    """Yield the operations of a stage in their order, under any schedule but ``early``."""
     if schedule not in SPLIT:
         yield from ((one,) for one in order(stage, stages, rounds, chunks))
         return
@@ -220,11 +199,6 @@ def held(schedule: str, stages: int, rounds: int) -> np.ndarray:
 
     An activation is held from its forward pass to the gradients of its weights. Of the lines of a
     stage, which may repeat, one is the peak, whatever an activation of each chunk takes.
-
-    Args:
-        schedule: one of ``SPLIT``.
-        stages: S.
-        rounds: see ``rounds_of``.
     """
     chunks, peaks = CHUNKS[schedule], []
     for stage in range(stages):
@@ -373,11 +347,7 @@ def _longest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(N,) seconds of the longest path with ``more`` rounds in the middle; (S, N) what is left.
 
-    Args:
-        every: the operations.
-        passes: (3, S, v, N) their seconds.
-        links: (S v + 1, N) seconds of messages, and a line of zeros.
-        more: (N,) rounds.
+    ``passes`` is (3, S, v, N), ``links`` (S v + 1, N) seconds of messages, and a line of zeros.
     """
     stages, size = passes.shape[1], passes.shape[-1]
     of_stage = passes.transpose(1, 0, 2, 3).reshape(stages, -1, size)
@@ -444,24 +414,14 @@ class HybridTimetable:
         return float(self.end.max())
 
     def length(self, exposed: np.ndarray) -> float:
-        """Return the seconds until gradients are summed, too.
-
-        Args:
-            exposed: (S,) seconds of each stage's collectives behind its last pass.
-        """
+        """Return the seconds until gradients are summed, (S,) ``exposed`` behind the passes."""
         return float((self.stage_end + exposed).max())
 
 
 def simulate(
     seconds: ChunkSeconds, micro_batches: int, schedule: str = SCHEDULES[0]
 ) -> HybridTimetable:
-    """Simulate one training step.
-
-    Args:
-        seconds: of the chunks.
-        micro_batches: M, with several chunks a multiple of S.
-        schedule: one of ``SCHEDULES``; ``early`` is that of ``parenvs.tasks.pipeline.formulas``.
-    """
+    """Simulate a training step; ``early`` is that of ``parenvs.tasks.pipeline.formulas``."""
     stages, chunks = seconds.forward.shape
     if schedule == "early":
         return _early(seconds, micro_batches)

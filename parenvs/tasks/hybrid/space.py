@@ -48,12 +48,7 @@ class Framework:
     also: Callable[[Uniform, HybridModel], Any] | None = None
 
     def part(self, plans: Uniform, model: HybridModel) -> Uniform:
-        """Return the plans that the framework runs, sent as it sends.
-
-        Args:
-            plans: uniform plans.
-            model: that they are of.
-        """
+        """Return the uniform plans that the framework runs, sent as it sends."""
         fits = np.isin(plans.schedule, ("", *self.schedules))
         fits &= np.isin(plans.recompute, self.recompute)
         fits &= np.isin(plans.zero, self.zero) | (plans.pp > 1)
@@ -151,13 +146,7 @@ _PINS = (
 
 @dataclass(frozen=True)
 class Software:
-    """How a training software sends, and keeps and sums gradients.
-
-    Attributes:
-        blocking: whether devices wait for their sends.
-        gradient_bytes: bytes of a gradient.
-        gradient_overlap: whether gradients are summed during the last backward pass.
-    """
+    """How a training software sends, and keeps and sums gradients; fields as in ``HybridPlan``."""
 
     blocking: bool
     gradient_bytes: int
@@ -279,11 +268,7 @@ class Constraints(Limits):
         return [count for count in counts if self.expert in (None, count)]
 
     def micro_batches(self, samples: int) -> list[int]:
-        """Return the micro-batches of a replica: powers of two, or the one that is asked for.
-
-        Args:
-            samples: of a replica in a step.
-        """
+        """Return the micro-batches of a replica: powers of two, or the one that is asked for."""
         if self.micro_batch is not None:
             sizes = [self.micro_batch]
         else:
@@ -299,14 +284,7 @@ class Constraints(Limits):
         return [choice for choice in choices if self.sequence_parallel in (None, choice)]
 
     def shards(self, problem: Hybrid, tp: int, replicas: int, zero: int) -> list[int]:
-        """Return the replicas among which ZeRO may share states: all, or those of one server.
-
-        Args:
-            problem: the problem.
-            tp: ranks that share every matrix.
-            replicas: context ranks counted.
-            zero: the level.
-        """
+        """Return the replicas among which ZeRO may share states: all, or those of one server."""
         if not zero:
             return [0] if not self.shard else []
         if self.shard is not None:
@@ -493,7 +471,6 @@ class UniformSpace:
     """All uniform plans of a problem and what each takes and holds.
 
     Attributes:
-        problem: the problem.
         plans: (N,) the plans.
         memory: bytes on a device of the fullest stage by part, and ``total``, (N,) each.
     """
@@ -535,11 +512,7 @@ class UniformSpace:
         return np.asarray(self.memory["total"] <= self.problem.memory_limit)
 
     def best(self, values: np.ndarray | None = None) -> int | None:
-        """Return the plan within memory of the least value, or None if no plan fits.
-
-        Args:
-            values: (N,) what to minimize (default: seconds of a step).
-        """
+        """Return the plan of least value (default: seconds) that fits, or None."""
         if not self.fits.any():
             return None
         return int(np.where(self.fits, self.length if values is None else values, np.inf).argmin())
@@ -582,12 +555,7 @@ class UniformSpace:
 
 
 def infeasible(space: UniformSpace, others: str = "") -> InfeasibleError:
-    """Return the error for a problem none of whose uniform plans fits the memory.
-
-    Args:
-        space: the uniform plans that keep to the constraints.
-        others: what other plans do not fit either, in words.
-    """
+    """Return the error for a problem of whose uniform plans, and ``others``, none fits."""
     k, problem = space.smallest(), space.problem
     total = float(space.memory["total"][k])
     parts = {name: float(space.memory[name][k]) for name in PARTS}
@@ -631,13 +599,7 @@ class Objective:
             )
 
     def values(self, problem: Hybrid, seconds: Any, devices: Any) -> Any:
-        """Return what is minimized, elementwise.
-
-        Args:
-            problem: the problem.
-            seconds: of a step.
-            devices: in use.
-        """
+        """Return what is minimized, elementwise, of seconds of a step and devices in use."""
         tokens = tokens_of(problem)
         if self.name == "tokens":
             return -tokens / seconds
@@ -661,9 +623,7 @@ class NearBest(NamedTuple):
 
     Attributes:
         number: of the plan in its space.
-        value: what is minimized.
         excess: share by which it exceeds the best.
-        text: the plan in words.
     """
 
     number: int
@@ -675,16 +635,10 @@ class NearBest(NamedTuple):
 def near_best(
     space: UniformSpace, share: float = 0.05, most: int = 10, objective: Objective | None = None
 ) -> list[NearBest]:
-    """Return the best plan of each mesh that comes close to the best of all, the best first.
+    """Return the best plan of each mesh within ``share`` of the best of all, the best first.
 
     Plans of one mesh, that is the same tp, pp, dp and context, differ by what can be changed from
     one run to the next; of them only the best is listed.
-
-    Args:
-        space: the plans.
-        share: most excess over the best plan.
-        most: most plans in the list.
-        objective: what is minimized (default: seconds of a step).
     """
     goal = objective or Objective()
     plans = space.plans

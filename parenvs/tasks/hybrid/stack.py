@@ -293,10 +293,7 @@ class Stack:
     def exposed(self, collective: Any, beside: Any, hidden: float | None = None) -> Any:
         """Return the seconds that a collective adds to those of the computation beside it.
 
-        Args:
-            collective: seconds of the collective alone.
-            beside: seconds of the computation.
-            hidden: share of it that can be hidden (default: that of the stack).
+        ``hidden`` is the share of it that can be hidden (default: that of the stack).
         """
         share = self.hidden if hidden is None else hidden
         return collective - share * np.minimum(collective, beside)
@@ -360,19 +357,15 @@ class Machine(NamedTuple):
     """A stack on the devices of a cluster, at one precision.
 
     Attributes:
-        stack: the stack.
-        precision: of matrix products.
-        flops: FLOP/s that they reach.
+        flops: FLOP/s that matrix products reach.
         attention_flops: FLOP/s that fused attention reaches; None if attention is not fused.
         memory_bw: bytes/s that elementwise kernels reach.
         launch: seconds to start a kernel.
         width: bytes of an element of weights and activations.
         gathered: bytes of a weight that ZeRO gathers.
         host_bw: bytes/s to the memory of the server that copies reach; 0 if it is not known.
-        links: the network.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
         waves: whether products take whole waves of whole tiles.
-        permute_passes: see ``Stack``.
     """
 
     stack: Stack

@@ -23,13 +23,7 @@ SECONDS = ("core", "tail", "tied", "optimizer", "length")
 
 @dataclass(frozen=True, eq=False)
 class _AskedOnce(Layer):
-    """A layer of many plans on whose stages it is split alike, asked once for each split.
-
-    Attributes:
-        layer: the layer.
-        split: the splits that differ, (k,) a field.
-        which: (N,) the split of each plan.
-    """
+    """A layer of N plans, asked once for each split; ``which`` is (N,) numbers of splits."""
 
     layer: Layer
     split: Split
@@ -59,25 +53,9 @@ class _AskedOnce(Layer):
 class Uniform:
     """Uniform plans as columns, (N,) each; one number stands for all plans.
 
-    Attributes:
-        tp: ranks that share every matrix.
-        pp: stages.
-        dp: replicas.
-        micro_batch: samples of a micro-batch in one replica.
-        batch: samples of a step.
-        chunks: pieces of the chain on each stage.
-        context: ranks that share the tokens of a sample.
-        expert: replicas among which experts are dealt out.
-        expert_tp: ranks that share every matrix of an expert; 0: ``tp``.
-        sequence_parallel: whether tp ranks share what lies between the matrices.
-        recompute: ``"none"``, ``"selective"`` or ``"full"``, for all layers.
-        zero: 0 to 3.
-        shard: replicas among which ZeRO shares states, neighbours; 0: all of them.
-        blocking: whether devices wait for their sends.
-        gradient_bytes: bytes of a gradient.
-        gradient_overlap: whether gradients are summed during the last backward pass.
-        offload: whether activations wait for the backward pass in the memory of the server.
-        schedule: one that splits backward passes; empty: 1F1B, interleaved with several chunks.
+    Fields are those of ``HybridPlan`` and ``HybridStage``, with ``pp`` stages, ``dp`` replicas and
+    one mode of recomputation for all layers. An empty ``schedule`` is 1F1B, interleaved with
+    chunks.
     """
 
     tp: Any
@@ -127,12 +105,9 @@ class Uniform:
     def seconds(
         self, model: HybridModel, cluster: Cluster, machine: Machine
     ) -> dict[str, np.ndarray]:
-        """Return the seconds of all plans, whether they fit the cluster or not.
+        """Return (N,) figures of ``Step`` by name, whether plans fit the cluster or not.
 
         A stage is as fast as its slowest server; servers stand in the order of the cluster.
-
-        Returns:
-            The figures of ``Step`` without a stage axis, by name; (N,) each.
         """
         found = {name: np.empty(self.size) for name in SECONDS}
         for which, asked, stages in self._by_stages(model):
@@ -145,11 +120,7 @@ class Uniform:
         return found
 
     def memory(self, model: HybridModel, machine: Machine) -> dict[str, np.ndarray]:
-        """Return the bytes on a device of the fullest stage of all plans.
-
-        Returns:
-            The figures of ``Memory``, by name; (N,) each.
-        """
+        """Return (N,) figures of ``Memory`` by name, on a device of the fullest stage."""
         found = {name: np.empty(self.size) for name in Memory._fields}
         for which, asked, stages in self._by_stages(model):
             held = formulas.memory(asked, machine, stages)
@@ -191,11 +162,6 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
 
     Layers are dealt out as evenly as whole numbers allow; embedding and head take the place of a
     layer each where layers do not divide, as in arXiv 2407.21783, section 3.3.2.
-
-    Args:
-        model: the chain.
-        plans: the plans.
-        count: stages of each.
     """
     every, before = model.kinds_before, model.crossing_after
     schedule = str(plans.schedule[0]) if plans.size else ""
@@ -258,13 +224,7 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
 
 
 def _slowest(cluster: Cluster, first: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """(S, N) speed of the slowest server of each stage; of plans too large, of those there are.
-
-    Args:
-        cluster: the devices.
-        first: (S, N) first device of each stage.
-        devices: (N,) devices of each stage.
-    """
+    """(S, N) speed of the slowest server of each stage; of plans too large, of those there are."""
     inside, count = cluster.devices_per_server, cluster.servers
     slowest = np.ones((count, count + 1))
     for server in range(count):

@@ -64,13 +64,8 @@ _FILLS = "█▓▒░▚▞·╱╳▪▫"
 def text(report: HybridReport | Hybrid, colour: bool = False) -> str:
     """A judged plan, or a problem without one, as text of at most 110 columns.
 
-    Args:
-        report: what the judge says of a plan, or the problem.
-        colour: whether to colour stages with ANSI escapes.
-
-    Returns:
-        Lines without a newline at the end: the verdict, the seconds of a step by part, and a table
-        of the stages; equal neighbours share a row.
+    Lines have no newline at the end: the verdict, the seconds of a step by part, and a table of the
+    stages; equal neighbours share a row. ``colour`` colours stages with ANSI escapes.
     """
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report))]
     if not isinstance(report, HybridReport):
@@ -356,18 +351,11 @@ _MOST_PARTS = 2
 
 
 def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Tell what other values on each axis of a plan would cost.
+    """Report what other values on each axis of a plan would cost, as text and as JSON types.
 
-    Args:
-        report: what the judge says of the plan.
-        pattern: must be None: a hybrid plan decides nothing by variable.
-
-    Returns:
-        The text, and as JSON types for each axis the plan's own value (None where stages differ)
-        and the alternatives: fields of ``Alternative``, null for the seconds where none fits.
-
-    Raises:
-        ParenvsError: it is not.
+    The latter have for each axis the plan's own value (None where stages differ) and the
+    alternatives: fields of ``Alternative``, null for the seconds where none fits. ``pattern`` must
+    be None, as a hybrid plan decides nothing by variable; else a ParenvsError is raised.
     """
     from parenvs.tasks.hybrid.explain import alternatives, space_of
 
@@ -392,12 +380,7 @@ def _fields(alternative: Alternative) -> dict[str, Any]:
 
 
 def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:
-    """Text of at most 110 columns: the plan, and under each axis the other values of it.
-
-    Args:
-        report: what the judge says of the plan.
-        found: what ``parenvs.tasks.hybrid.explain.alternatives`` returns.
-    """
+    """Text of at most 110 columns: the plan, and under each axis the other values of it."""
     own = report.plan.axes
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
     lines.append("Why not otherwise? The best uniform plan with another value on one axis:")
