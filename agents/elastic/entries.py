@@ -39,7 +39,6 @@ from parenvs.tasks.elastic.problem import Elastic, PolicyReport, Run, follow, hi
 from parenvs.tasks.elastic.problems import ELASTIC_SETS, MEASURED, TRACES, Markov, elastic_rows
 
 KIND = "elastic"
-"""Name of the task."""
 MEAN = "elastic-train"
 """The set whose mean chain the table ``mean-chain`` is optimal on."""
 
@@ -243,10 +242,10 @@ def _layer(
     return {"weights": weights, "biases": list(biases), "activation": activation}
 
 
+# Columns of what a network sees of a candidate: spares, rate, and whether it is in force.
 _SPARES, _RATE, _CURRENT = 4, 5, 8
-"""Columns of what a network sees of a candidate: spares, rate, and whether it is in force."""
+# What spares, and being in force, weigh among plans that are equally fast.
 _LITTLE = 1e-6
-"""What spares, and being in force, weigh among plans that are equally fast."""
 
 
 def _fastest() -> dict[str, Any]:
@@ -381,4 +380,3 @@ TASKS = {
         "arithmetic mean.",
     )
 }
-"""Tasks of this kind."""

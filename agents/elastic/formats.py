@@ -140,7 +140,6 @@ def loaded(path: Path) -> dict[str, np.ndarray]:
 OBSERVATION = 1
 """Version of what networks see: ``Network.seen``."""
 KINDS = ("table", "network", "ratings", "rule", "recorded")
-"""Kinds of policies."""
 REFERENCES = ("hindsight", "look-ahead", "optimal")
 """Entries that may be recorded runs: the references, which know what no policy does, and a rule
 that takes long."""
@@ -163,8 +162,8 @@ _FIELDS = {
     "rule": ("rule",),
     "recorded": ("seed", "rule", "plans"),
 }
+# Largest weight, so that no sum leaves float32.
 _LARGEST = 1e6
-"""Largest weight, so that no sum leaves float32."""
 
 
 @dataclass(frozen=True)

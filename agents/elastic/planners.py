@@ -21,7 +21,6 @@ from parenvs.tasks.elastic.game import ElasticChoice, Job
 from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, follow, hindsight
 
 ENV_ID = "ElasticPlan-v1"
-"""Environment of the agents."""
 Best = Callable[[Any, np.ndarray], int]
 """Gives the best action of an observation and a mask, (65,) bool."""
 

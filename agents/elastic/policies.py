@@ -239,11 +239,9 @@ class Bamboo(Fastest):
 RULES: dict[str, Callable[[], Policy]] = {
     rule.name: rule for rule in (KeepDegrees, Fastest, Myopic, Hysteresis, LookAhead)
 }
-"""Rules by name."""
 SYSTEMS: dict[str, Callable[[], Policy]] = {rule.name: rule for rule in (Parcae, Varuna, Bamboo)}
 """What published systems do, by their names."""
 POLICIES = RULES | SYSTEMS
-"""Both."""
 
 
 def play(problem: Elastic, course: Course, policy: Policy) -> Run:

@@ -42,8 +42,8 @@ EXPORTS, CONTEST = "exports", "contest"
 """Tiers."""
 SOLVER_SECONDS = 60.0
 """Processor seconds of the solver's entry: the least of the contest's limits, there on 8 cores."""
+# A missing plan of a problem of the contest counts as so many times the best known cost.
 _WORST = 10
-"""A missing plan of a problem of the contest counts as so many times the best known cost."""
 
 
 class _Export(NamedTuple):
@@ -60,6 +60,7 @@ _EXPORTS = (
     _Export("vgg-19", "4x8:v100,25Gbps", "4x8", (2975, 2730)),
 )
 _PREFIX = "asplos-2025-iopddl-"
+# Letter of a problem of the contest -> its fingerprint; for others no file was at hand.
 _FINGERPRINTS = {
     "B": "sha256:91fa5db5b6e37b6502a6bafa45437d6b4bb39594ffeaa58f41abd80657656f0a",
     "G": "sha256:548843729ef6942b0502ccfb2a233efc3214d6e8297af02ab7a89f7c7437ebc5",
@@ -68,13 +69,12 @@ _FINGERPRINTS = {
     "P": "sha256:1bee2f2d391e5e78d36792dff282c74fd9d39f43ed00c9d41c9cc900fbfdb2a7",
     "V": "sha256:d4eed472fa17fbf0773f28d6aa76280083e68b69164bc3bd777a8bd13a7cdf0d",
 }
-"""Letter of a problem of the contest -> its fingerprint; for others no file was at hand."""
 
 
 SOURCE = "python -m parenvs.leaderboard.references --tasks iopddl"
 """Command that makes the references that are the solver's own."""
+# Letter -> bound that `benchmarks/iopddl.py` proved where it is above the one known before.
 _BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}
-"""Letter -> bound that ``benchmarks/iopddl.py`` proved where it is above the one known before."""
 
 
 class ShardingProblem(TaskProblem):
@@ -308,4 +308,3 @@ TASKS = {
         "the dearest strategy of every node",
     ),
 }
-"""Tasks of this kind."""

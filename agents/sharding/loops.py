@@ -558,12 +558,12 @@ def best_subtrees(
         fresh[i] = top
 
 
+# Sweeps without a better bound until steps become shorter, by how much, and their momentum.
 _PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
-"""Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
 PAIRS_AT_ONCE = 1 << 24
 """Pairs of strategies that are swept at once, until the clock is looked at."""
+# Length of the steps to begin with again, at the best prices, and length to end with.
 _STEPS = 0.1, 2e-3
-"""Length of the steps to begin with again, at the best prices, and length to end with."""
 
 
 @compiled
@@ -865,8 +865,8 @@ class Dual:
         self.prices = np.maximum(self.prices + self.momentum, 0.0)
 
 
+# Ratio of the first temperature to the last.
 _COOLED = 300.0
-"""Ratio of the first temperature to the last."""
 
 
 class Chain:

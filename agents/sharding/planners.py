@@ -18,7 +18,6 @@ from parenvs.tasks.sharding.task import ShardingSearch
 from parenvs.tasks.sharding.turns import Construct, board_of
 
 SECONDS = 60.0
-"""Default time limit."""
 
 
 def solve_iopddl(

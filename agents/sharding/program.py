@@ -21,12 +21,12 @@ from parenvs.agents.sharding.loops import Arrays, arrays_of
 from parenvs.tasks.sharding.board import ranges
 from parenvs.tasks.sharding.problem import NEVER, Reduced
 
+# Every number that is computed is less than two to this power.
 _BITS = 61
-"""Every number that is computed is less than two to this power."""
+# Largest k of the unit.
 _FINEST = 40
-"""Largest k of the unit."""
+# Pairs that are looked at at once.
 _PART = 2**20
-"""Pairs that are looked at at once."""
 
 
 class Certificate(NamedTuple):
@@ -207,10 +207,10 @@ def _edges(
     return extra, total
 
 
+# Times that are added at once.
 _TIMES = 24
-"""Times that are added at once."""
+# Shares that are off a whole number by less are taken for it.
 _WHOLE = 1e-6
-"""Shares that are off a whole number by less are taken for it."""
 
 
 def core_size(reduced: Reduced, kept: np.ndarray) -> int:

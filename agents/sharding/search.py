@@ -35,54 +35,49 @@ from parenvs.agents.sharding.program import (
 )
 from parenvs.tasks.sharding.problem import NEVER, Reduced
 
+# Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew.
 _PROGRAM, _SHRUNK = 60_000, 2 / 3
-"""Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew."""
+# Share of the pairs that are left where the search goes on without the others.
 _FEWER = 0.95
-"""Share of the pairs that are left where the search goes on without the others."""
+# Share of the time left that HiGHS has for plans of a core; the rest is for what proves them.
 _HALF = 0.5
-"""Share of the time left that HiGHS has for plans of a core; the rest is for what proves them."""
+# Nodes of the trees of a core, and of a part, where no time ends them.
 _NODES = 2_000
-"""Nodes of the trees of a core, and of a part, where no time ends them."""
+# A bound that says nothing.
 _NOTHING = -(10**30)
-"""A bound that says nothing."""
+# Pairs of a part that HiGHS solves anew.
 _PART = 12_000
-"""Pairs of a part that HiGHS solves anew."""
+# Temperatures to begin with, as shares of the plan's cost by node.
 _WARM = (30.0, 0.03, 3.0, 0.3)
-"""Temperatures to begin with, as shares of the plan's cost by node."""
+# Temperatures of coolings that begin anew.
 _HOT = (3.0, 10.0)
-"""Temperatures of coolings that begin anew."""
+# Most nodes of a tree that is moved.
 _LARGEST = (60, 400)
-"""Most nodes of a tree that is moved."""
+# Shares of the time left for first prices, and a first cooling by them; for good prices; and for
+# coolings by those. Steps of prices are as long as the gap between bound and plan asks for, so
+# that a plan that is bad makes prices bad, and those make bad plans.
 _EARLY, _BOUND, _LONG = 0.05, 0.25, 0.5
-"""Shares of the time left for first prices, and a first cooling by them; for good prices; and for
-coolings by those.
-
-Steps of prices are as long as the gap between bound and plan asks for, so that a plan that is
-bad makes prices bad, and those make bad plans.
-"""
+# Moves of the shortest cooling, by node and at least, and sweeps that make its first plan
+# another. Few nodes of many strategies need as many moves as many nodes.
 _COOLING, _SWEEPS = (40, 200_000), (5, 50)
-"""Moves of the shortest cooling, by node and at least, and sweeps that make its first plan another.
-
-Few nodes of many strategies need as many moves as many nodes.
-"""
+# Gap, as a share of the cost, from which on the proof is waited for.
 _CLOSE = 2e-6
-"""Gap, as a share of the cost, from which on the proof is waited for."""
+# Share of the gap by which a bound is better before it is made exact anew.
 _GAIN = 1e-3
-"""Share of the gap by which a bound is better before it is made exact anew."""
+# The search looks for a smaller core so seldom that it takes one part of so many of the time.
 _LOOKS = 50
-"""The search looks for a smaller core so seldom that it takes one part of so many of the time."""
+# Sweeps that take as long as a look.
 _LOOK = 8
-"""Sweeps that take as long as a look."""
+# Least seconds that a step counts, whatever a clock says.
 _FASTEST = 1e-7
-"""Least seconds that a step counts, whatever a clock says."""
+# Ratio of the seconds that a step may count to the next less ones.
 _GRAIN = 1.5
-"""Ratio of the seconds that a step may count to the next less ones."""
+# Share of the limit by which seconds of counted steps may be off before the clock sets them.
 _DRIFT = 1 / 8
-"""Share of the limit by which seconds of counted steps may be off before the clock sets them."""
+# Seconds that HiGHS's thread has to end.
 _ENDING = 1.0
-"""Seconds that HiGHS's thread has to end."""
+# A budget of steps ends, too, when it has taken so many times the seconds that it stands for.
 _LATE = 2.0
-"""A budget of steps ends, too, when it has taken so many times the seconds that it stands for."""
 
 
 def luby(number: int) -> int:

@@ -46,7 +46,6 @@ MODULE = "parenvs.datasets.sharding.problems"
 FIRST = "intra-op"
 """First word of the names of drawn problems."""
 SEED = 2025
-"""Seed of all problems."""
 FILE = "intra-op-sets.json"
 FAMILIES = ("mesh", "classes")
 STRATEGIES = {"mesh": 25, "classes": 8}
@@ -54,8 +53,8 @@ STRATEGIES = {"mesh": 25, "classes": 8}
 NODES = (8, 160)
 """Least and most nodes of a reduced problem; what is drawn beyond is drawn again."""
 _AXES = ((2, 4), (2, 8), (4, 4))
+# What limits have beyond the spare share, where no legal plan is found without.
 _MORE = (0.0, 0.1, 0.3)
-"""What limits have beyond the spare share, where no legal plan is found without."""
 _TRIES = 50
 
 
@@ -436,11 +435,11 @@ def costs(name: str, fingerprint: str) -> Reference | None:
 
 BANKS = {"mesh": 400, "classes": 200}
 """Family -> problems of its bank, those of the numbers from 0 and ranges inside."""
+# Fields of a reduced problem that a bank keeps.
 _ARRAYS = (
     "offset", "costs", "ends", "edge_offset", "edge_costs", "term_node", "term_times",
     "term_offset", "usages", "slack",
 )  # fmt: skip
-"""Fields of a reduced problem that a bank keeps."""
 
 
 @lru_cache(maxsize=len(BANKS))

@@ -709,7 +709,6 @@ REGIMES: dict[str, Callable[[np.random.Generator, int, int], Regime]] = {
 }
 """Regimes by name."""
 FAMILIES = (*CHAINS, *REGIMES)
-"""Everything that courses are drawn of."""
 
 
 def draw_course(

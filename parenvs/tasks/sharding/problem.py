@@ -333,10 +333,10 @@ class Reduced:
         return self.cost(chosen) < NEVER and bool((self.profile(chosen) <= self.slack).all())
 
 
+# Entries that are compared at once.
 _MAX_PAIRS = 2**22
-"""Entries that are compared at once."""
+# A contraction is left out if it adds more costs of edges.
 _MAX_GROWTH = 2**20
-"""A contraction is left out if it adds more costs of edges."""
 
 Term = dict[tuple[int, int], np.ndarray]
 """(first time, end) -> (k,) usages of a node's strategies."""

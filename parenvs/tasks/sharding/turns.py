@@ -50,17 +50,16 @@ CONTEXTS = {
     "free": "share of the headroom that is free while the node uses memory",
     "nodes": "log2 of the nodes / 12",
 }
-"""What it says of the turn."""
 BARE = tuple(name for name in COLUMNS if name not in AHEAD)
 """Columns that do not."""
+# Columns that need messages, and costs of neighbors that follow.
 _BY_MESSAGES, _BY_NEIGHBORS = {"rule", "messages", "pressure"}, {"ahead", "both"}
-"""Columns that need messages, and costs of neighbors that follow."""
+# What logarithms of excesses are divided by.
 _DEPTH = 4.0
-"""What logarithms of excesses are divided by."""
+# Factors of the rule's score: of the logarithm, within it, and of the pressure.
 _SHARP = 2.0, 20.0, 10.0
-"""Factors of the rule's score: of the logarithm, within it, and of the pressure."""
+# Most that the pressure tells.
 _FURTHEST = 4.0
-"""Most that the pressure tells."""
 _PART = 1 << 20  # numbers of a temporary array
 _TRIES = 16  # to find a first witness
 
@@ -450,8 +449,8 @@ LARGEST = 16
 LARGEST_TABLE = 1 << 12
 """Most numbers of a table of joint costs in a block of two nodes and more."""
 _REFUSED = 12  # nodes in a row that do not join, after which none is tried
+# Prices of all the memory that is free, in units of what could be gained without the limit.
 _PRICES = np.array([0.1, 1.0, 10.0])
-"""Prices of all the memory that is free, in units of what could be gained without the limit."""
 
 
 class Block:
@@ -665,8 +664,8 @@ BLOCK_CONTEXTS = {
 """What it says of the turn."""
 MOVES = 64
 """Most moves of an episode."""
+# Factor of the rule's score, and what logarithms of amounts are divided by.
 _BLOCK_SHARP = 30.0
-"""Factor of the rule's score, and what logarithms of amounts are divided by."""
 
 
 class Improve:
