@@ -36,8 +36,6 @@ class Bank:
     progress bar, and kept in the user's cache.
 
     Args:
-        name: of its file, ``NAME.npz``.
-        count: number of problems.
         row: number -> arrays of a problem, by name; all problems have the same names, and shapes
             that differ along the first axis at most.
     """
@@ -122,7 +120,6 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def _taken(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, Any]:
-    """Return the row of a problem from the arrays of all."""
     row = {}
     for name, values in arrays.items():
         ends = arrays.get(_ENDS + name)
@@ -134,7 +131,6 @@ def _taken(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, Any]:
 
 
 def _forms(row: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and kind of the arrays of a problem."""
     return {name: (array.shape, array.dtype.kind) for name, array in row.items()}
 
 
@@ -153,14 +149,7 @@ def write_banks(
     banks: Mapping[str, Callable[[], Bank]],
     arguments: Iterable[str] | None,
 ) -> int:
-    """Make banks, a file each, as the command line says, and return the exit status.
-
-    Args:
-        module: the module, ``parenvs.datasets.NAME``.
-        about: its docstring, whose first line is the description.
-        banks: names -> what gives the bank of a name.
-        arguments: of the command line (default: those of the process).
-    """
+    """Make banks, a file each, as the command line says, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}", description=(about or "").splitlines()[0]
     )

@@ -98,13 +98,7 @@ def of_row(
 
 
 def costs_of(file: str, name: str, fingerprint: str) -> Reference | None:
-    """Return the best cost known of a problem and the bound of costs; None if there is no row.
-
-    Args:
-        file: name of the file of references.
-        name: of the problem.
-        fingerprint: that which the row must have.
-    """
+    """Return the best cost known of a problem and the bound of costs; None if there is no row."""
     if name not in references(file):
         return None
     known = of_row(file, name, lambda row: fingerprint, lambda row, key: -float(row[key]))

@@ -17,14 +17,7 @@ from parenvs.instances import data_folder
 def command_line(
     module: str, about: str | None, seed: int, choose: bool = True
 ) -> argparse.ArgumentParser:
-    """Return a parser of ``sets``, ``seed`` and ``out``.
-
-    Args:
-        module: the module, ``parenvs.datasets.NAME``.
-        about: its docstring, whose first line is the description.
-        seed: the seed by default.
-        choose: whether single sets can be made; without it ``sets`` is no argument, and empty.
-    """
+    """Return a parser of ``sets``, ``seed`` and ``out``."""
     first = (about or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=first)
     if choose:
@@ -61,17 +54,10 @@ def write_files(
     write: Callable[[str, int, Path], tuple[Path, int]],
     arguments: Iterable[str] | None,
 ) -> int:
-    """Make sets, a file each, as the command line says.
+    """Make sets, a file each, as the command line says; return the exit status.
 
-    Args:
-        parser: of ``command_line``.
-        known: the sets there are.
-        write: makes a set from its name and the seed and writes it into a folder; returns the path
-            and the number of problems.
-        arguments: of the command line (default: those of the process).
-
-    Returns:
-        The exit status.
+    ``write`` makes the set of a name and a seed, writes it into a folder, and returns the path and
+    the number of problems.
     """
     options = read_options(parser, known, arguments)
     if options is None:
@@ -89,17 +75,9 @@ def write_file(
     rows: Callable[[str, int], Iterable[dict[str, Any]]],
     arguments: Iterable[str] | None,
 ) -> int:
-    """Make all sets of one file, as the command line says.
+    """Make all sets of one file, as the command line says; return the exit status.
 
-    Args:
-        parser: of ``command_line``, without a choice.
-        file: name of the file.
-        known: the sets there are.
-        rows: makes the problems of a set, objects of JSON types, from its name and the seed.
-        arguments: of the command line (default: those of the process).
-
-    Returns:
-        The exit status.
+    ``rows`` makes the problems of a set, objects of JSON types, from its name and the seed.
     """
     options = read_options(parser, known, arguments)
     if options is None:

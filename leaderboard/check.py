@@ -41,7 +41,6 @@ class Verdict:
     """Verdict on an entry's plan of one problem.
 
     Attributes:
-        problem: the problem.
         state: whether the plan is legal, missing, illegal or not judged.
         cost: cost of the plan if it is legal, else that of the trivial plan.
         reasons: why the plan is illegal; each reason names the field.
@@ -94,13 +93,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class CheckedEntry:
-    """An entry with a verdict on each problem of its task.
-
-    Attributes:
-        entry: the entry.
-        task: its task.
-        verdicts: one for each problem, in the order of the task.
-    """
+    """An entry with a verdict on each problem of its task."""
 
     entry: Entry
     task: Task
@@ -222,10 +215,6 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
     """Judge the content of a plan file.
 
     Nothing in it is opened as a file: instance and cluster must be the problem's own.
-
-    Args:
-        problem: the problem that the plan must be for.
-        content: the plan as JSON types, which may be anything.
     """
     where = f"field 'plans.{problem.name}'"
     content = current(content) if isinstance(content, Mapping) else content
@@ -250,7 +239,6 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
 
 
 def _priced(problem: TaskProblem, where: str, report: Any) -> Verdict:
-    """Return the verdict on a legal plan: its cost, which no proof may forbid."""
     cost, reference = problem.cost(report), problem.reference
     # A reference without proof has a bound below its cost; a plan may be between them.
     if is_less(cost, reference.cost if reference.proven else reference.bound):
@@ -275,7 +263,6 @@ def _illegal(problem: TaskProblem, where: str, reasons: list[str], report: Any =
 
 
 def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
-    """Return the reasons why the content is no plan of the problem, whatever it decides."""
     if not isinstance(content, Mapping):
         return [f"must be a plan, an object, not {shown(content)}"]
     reasons = []

@@ -58,7 +58,6 @@ class EntryError(ParenvsError):
     """A file that is no entry; its message is one line of all reasons.
 
     Attributes:
-        where: name of the file.
         reasons: why it is no entry; each reason names the field.
     """
 
@@ -73,18 +72,12 @@ class Entry:
     """A submission with valid fields; its plans have yet to be judged.
 
     Attributes:
-        task: name of the task.
         entry: name of the entry, unique in the task; also the name of its file.
-        authors: names of the authors.
-        method: what the planner does, in a sentence or two.
         plans: name of a problem -> content of its plan file; a problem may be missing.
         learned: whether any part of the planner was trained.
         trained_on: what it was trained on, keys of ``TRAINED_ON`` or ``"other: ..."``; empty if it
             did not learn.
-        seeds: seeds of all random numbers.
         search_budget: time or steps that were spent on each problem.
-        hardware: machine that the planner ran on.
-        link: address of a description, or an empty text.
         seconds: name of a problem -> wall seconds that its plan took, by its author's word.
         tasks: version of the list of tasks that the entry is for.
         policy: the policy, where a task takes policies in place of plans.
@@ -142,11 +135,6 @@ class Entry:
     @classmethod
     def from_json(cls, content: Any, where: str = "entry", known: TaskList | None = None) -> Self:
         """Check an object of JSON types and make an entry of it; ``check`` judges the plans.
-
-        Args:
-            content: the object, which may be anything.
-            where: name of the file, for error messages.
-            known: the list of tasks (default: that of the entry's version).
 
         Raises:
             EntryError: the object is no entry; the error has every reason.
@@ -218,12 +206,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Parse bytes of JSON that cannot be trusted; see ``read_json``.
-
-    Args:
-        data: the bytes.
-        where: name of the file, for error messages.
-    """
+    """Parse bytes of JSON that cannot be trusted; see ``read_json``."""
     if len(data) > MAX_BYTES:
         raise EntryError(where, [f"file: more than {MAX_BYTES:,} bytes"])
     too_deep = EntryError(where, [f"file: nested deeper than {MAX_DEPTH} levels"])
@@ -278,7 +261,6 @@ def _number(text: str) -> float:
 
 
 def _parts(value: Any) -> Any:
-    """Return what a list or an object holds."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -388,7 +370,6 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _words(max_length: int) -> tuple[Callable[[Any], bool], str, Any]:
-    """Return the check of a text, see ``_FIELDS``."""
     wanted = f"1 to {max_length:,} printable characters on one line"
     return lambda value: _is_text(value, max_length), wanted, "x"
 
@@ -424,8 +405,6 @@ _LATER = ("commit", "settings")
 
 
 class _Checks:
-    """Checks all fields of one submission and collects the reasons for refusing it."""
-
     def __init__(self, content: dict[str, Any], known: TaskList) -> None:
         self.content, self.known = content, known
         self.kind = _kind_of(content.get("task"))
@@ -464,7 +443,6 @@ class _Checks:
         return self.kind is not None and self.kind.draw is not None
 
     def _head(self) -> Task | None:
-        """Check keys, versions and names, and return the task, None if there is no such task."""
         content = self.content
         name = content.get("task")
         has_policy = self.kind is not None and self.kind.policies is not None
@@ -496,7 +474,6 @@ class _Checks:
         return None
 
     def _people(self, fields: dict[str, Any]) -> None:
-        """Check the names of authors, and what the method was trained on."""
         for name in fields["authors"]:
             fault = author_fault(name)
             if fault:
@@ -524,7 +501,6 @@ class _Checks:
             self._names("policy", policy["plans"], task)
 
     def _plans(self, task: Task | None) -> None:
-        """Check that plans and seconds are of problems of the task, whatever the plans are."""
         for key in ("plans", "seconds"):
             value = self.content.get(key)
             if isinstance(value, dict):
@@ -540,7 +516,6 @@ class _Checks:
                 self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
 
     def _names(self, key: str, values: Mapping[str, Any], task: Task) -> None:
-        """Check that all names are of problems of the task."""
         unknown = [name for name in values if name not in task.problems]
         for name in unknown[:_MOST_NAMED]:
             near = did_you_mean(name[:80], task.problems)

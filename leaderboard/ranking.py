@@ -33,7 +33,6 @@ class Standing:
 
     Attributes:
         rank: place, from 1; entries that tie have the same.
-        checked: the entry with its verdicts.
         score: its score, rounded to ``DIGITS`` decimals.
     """
 
@@ -130,12 +129,7 @@ def by_version(entries: Iterable[CheckedEntry]) -> list[tuple[TaskList, list[Che
 
 
 def ranking(task: Task, entries: Iterable[CheckedEntry]) -> list[Standing]:
-    """Rank the entries of a task, best first; ties, equal to ``DIGITS`` decimals, by name.
-
-    Args:
-        task: the task.
-        entries: entries of any tasks.
-    """
+    """Rank the entries of a task, best first; ties, equal to ``DIGITS`` decimals, by name."""
     scored = [(round(e.score, DIGITS), e) for e in entries if e.task.name == task.name]
     scored.sort(key=lambda pair: (-pair[0], pair[1].entry.entry))
     scores = [score for score, _ in scored]
@@ -277,7 +271,6 @@ def summary(entries: Sequence[CheckedEntry]) -> str:
 
 
 def _sections(known: TaskList, entries: Sequence[CheckedEntry]) -> list[str]:
-    """Return the sections of the tasks that have entries, and the names of the others."""
     parts, without = [], []
     for task in known.tasks.values():
         standings = ranking(task, entries)
@@ -289,7 +282,6 @@ def _sections(known: TaskList, entries: Sequence[CheckedEntry]) -> list[str]:
 
 
 def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
-    """Return title, description and tables of a task."""
     figures = kind_of(task.name).figures
     words = "".join(f" `{figure.title}`: {figure.words}." for figure in figures)
     parts = [f"## {task.name}", f"{about(task)}{words}"]
@@ -324,13 +316,11 @@ def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return the table of rows, title -> cell, all of the same columns."""
     left = [column for column, title in enumerate(rows[0]) if title in _LEFT]
     return table([*rows[0]], [[*row.values()] for row in rows], left=left)
 
 
 def _row(standing: Standing, marks: Marks, is_simulated: bool) -> dict[str, str]:
-    """Return the row of an entry in the ranking."""
     entry, seconds = standing.checked.entry, standing.seconds
     name = escaped(entry.entry)
     figures = dict(standing.checked.figures)

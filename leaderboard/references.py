@@ -60,10 +60,6 @@ Spread = Callable[[Callable[[Item], Found], Iterable[Item]], Iterable[Found]]
 def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
     """Return the problem with its reference and the cost of the trivial plan.
 
-    Args:
-        problem: a problem without reference.
-        seconds: time limit of each search.
-
     Raises:
         InfeasibleError: no plan fits the memory.
     """
@@ -81,13 +77,7 @@ def is_same_cost(one: float, other: float) -> bool:
 
 
 def has_same_costs(problem: TaskProblem, trivial: float, known: TaskProblem) -> bool:
-    """Return whether a problem of the list costs what it did: its trivial plan, by its settings.
-
-    Args:
-        problem: the problem of today.
-        trivial: the cost of its trivial plan.
-        known: the same problem in the list.
-    """
+    """Return whether a problem of the list costs what it did: its trivial plan, by its settings."""
     # Floats are found with the reference, see ``TaskProblem.found``.
     given = {key: x for key, x in problem.settings.items() if not isinstance(x, float)}
     same = all(known.settings.get(key) == value for key, value in given.items())
@@ -121,14 +111,7 @@ def make_task(
 ) -> Task:
     """Solve the problems of a task again; of references without proof, keep the better.
 
-    Args:
-        name: name of the task.
-        instances: names of graphs and problems (None: all).
-        old: the list with the references so far, if any.
-        seed: of the problems, where the task generates them.
-        seconds: time limit of each search.
-        only_changed: whether to keep problems whose costs are still the same as they are.
-        spread: how problems are solved: one by one, or as tasks of Ray.
+    ``only_changed`` keeps the problems whose costs are still the same as they are.
     """
     known = old.tasks[name].problems if old is not None and name in old.tasks else {}
     order, kept, due = [], {}, []
@@ -158,7 +141,6 @@ def make_task(
 
 
 def _solved(item: Item) -> Found:
-    """Solve a problem, in this process or in a task."""
     try:
         return solved(*item)
     except NO_PLAN as error:
@@ -176,13 +158,7 @@ def better(new: Reference, old: Reference) -> Reference:
 
 
 def differences(solved_task: Task, known: Task, instances: Sequence[str] | None) -> list[str]:
-    """Return the differences between a task solved again and the list in the file, in words.
-
-    Args:
-        solved_task: the task solved again, on ``instances``.
-        known: the task in the file.
-        instances: names of the graphs and problems that are compared (None: all).
-    """
+    """Return the differences between a task solved again and the list in the file, in words."""
     known_problems = {
         key: problem
         for key, problem in known.problems.items()
@@ -230,7 +206,6 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 def _check(old: TaskList | None, options: argparse.Namespace) -> int:
-    """Solve the problems again, print what differs from the list, and return the exit status."""
     if old is None:
         print(f"{COMMAND}: no file {options.out}", file=sys.stderr)
         return 2
@@ -246,14 +221,12 @@ def _check(old: TaskList | None, options: argparse.Namespace) -> int:
 
 
 def _spread(options: argparse.Namespace) -> Spread:
-    """How the options say that problems are solved."""
     if options.engine == RAY:
         return partial(on_ray, jobs=options.jobs, address=options.address, in_order=True)
     return map
 
 
 def _known(path: Path) -> TaskList | None:
-    """Read the list that there is, if there is one."""
     return read_tasks(path) if path.exists() else None
 
 

@@ -57,9 +57,6 @@ def write_site(
     """Write the site to a folder, all of it or nothing; see ``site_files`` and ``write_folder``.
 
     Entries for older lists of tasks get a site of their own within it, for each version.
-
-    Returns:
-        The files of the site, path -> content.
     """
     (known, todays), *older = by_version(entries)
     files = site_files(known, todays, docs, [old.version for old, _ in older])
@@ -111,7 +108,6 @@ def site_files(
 def _index(
     known: TaskList, rankings: Mapping[str, Sequence[Standing]], docs: str, older: Sequence[int]
 ) -> str:
-    """Return the front page: a table of entries by tasks, how to enter, all rankings."""
     by_entry: dict[str, dict[str, Standing]] = {}
     for name, standings in rankings.items():
         for standing in standings:
@@ -136,7 +132,6 @@ def _page(template: str, root: str, **data: Any) -> str:
 
 
 def _section(task: Board, standings: Sequence[Standing]) -> dict[str, Any]:
-    """Return what is shown of a task."""
     return {
         "task": task,
         "about": about(task),
@@ -148,7 +143,6 @@ def _section(task: Board, standings: Sequence[Standing]) -> dict[str, Any]:
 
 
 def _texts(verdict: Verdict) -> list[str]:
-    """Return a judged plan as text, once for each course of a policy."""
     if verdict.report is None:
         return []
     return [view.text(viewable) for viewable in verdict.problem.views(verdict.report)]
@@ -170,7 +164,6 @@ def _of(path: str, verdict: Verdict) -> bool:
 
 
 def _plan_files(standing: Standing) -> dict[str, str]:
-    """Return what an entry handed in: a file for each legal plan, or the policy's entry."""
     checked, entry = standing.checked, standing.checked.entry
     if entry.policy is not None:
         return {plan_path(entry): json.dumps(entry.to_json(), indent=1) + "\n"}
@@ -185,10 +178,6 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
     """Write files to a folder of their own, and replace what the folder held as a whole.
 
     The files are written beside the folder first, so that an interruption leaves the old one.
-
-    Args:
-        folder: the folder; missing parents are made.
-        files: path within the folder -> content.
 
     Raises:
         ParenvsError: the folder holds anything but a site, another process is writing it, or a

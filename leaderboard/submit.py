@@ -134,14 +134,8 @@ def script_submission(
 ) -> Entry:
     """Run one's own script on the problems of a task that a seed generates, and make an entry.
 
-    Args:
-        task: name of the task.
-        script: the script, see ``parenvs.leaderboard.methods``; its docstring says what it does.
-        entry: name of the entry (default: the script's).
-        authors: names of the authors.
-        trained_on: what it was trained on.
-        hardware: machine that it runs on (default: this processor).
-        say: takes a line of text for each problem.
+    The entry's method is the docstring of the script (``parenvs.leaderboard.methods``), its name by
+    default the script's; the other arguments are those of ``submission``.
 
     Raises:
         ParenvsError: the task takes no scripts, the script fails, or it makes no legal plan.
@@ -182,14 +176,8 @@ def run_submission(
 ) -> Entry:
     """Make an entry of the best actions of an agent that ``parenvs train`` trained.
 
-    Args:
-        task: name of the task.
-        run: the run's folder.
-        entry: name of the entry (default: the folder's).
-        authors: names of the authors.
-        hardware: machine that it runs on (default: this processor).
-        trust: whether the file of a Python function that it was trained on may be run.
-        say: takes a line of text for each problem.
+    ``run`` is the run's folder, whose name is the entry's by default; ``trust`` allows running the
+    file of the Python function that it was trained on. The others are those of ``submission``.
 
     Raises:
         ParenvsError: there is no such task or run, its environment is of another task, or no
@@ -245,16 +233,9 @@ def agent_submission(
 ) -> Entry:
     """Make an entry of one of the project's agents.
 
-    Args:
-        task: name of the task.
-        agent: one of the task's ``agents``; where entries are policies also
-            the path of a trained agent, ``.npz``.
-        entry: name of the entry (default: the agent's).
-        authors: names of the authors.
-        seed: seed of all random numbers.
-        steps: environment steps for each problem, for agents that draw or learn.
-        hardware: machine that it runs on (default: this processor).
-        say: takes a line of text for each problem.
+    ``agent`` is one of the task's ``agents``, or, where entries are policies, the path of a trained
+    agent, ``.npz``. ``steps`` are environment steps per problem. The others are those of
+    ``submission``.
 
     Raises:
         ParenvsError: there is no such task or agent, or an extra is missing.
@@ -316,11 +297,7 @@ def this_hardware() -> str:
 
 
 def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:
-    """Plan a problem.
-
-    Returns:
-        Content of the plan file, None without a legal plan; seconds; and a few words to print.
-    """
+    """Return the plan file's content (None: no legal plan), seconds, and words to print."""
     missing = problem.missing()
     if missing:
         return None, 0.0, f"left out, {missing}"

@@ -25,17 +25,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Problems of one kind whose scores make one ranking.
-
-    Attributes:
-        name: name of the task, for example ``"pipeline-cut"``.
-        title: what is planned, in a sentence.
-        kind: task of its plan files.
-        reward: ``"paper"`` or ``"step_time"`` for partitions, else empty.
-        cost: the cost of a plan, in words.
-        trivial: the trivial plan, in words.
-        problems: name -> problem, in the order of the list.
-    """
+    """Problems of one kind whose scores make one ranking."""
 
     name: str
     title: str
@@ -188,13 +178,7 @@ def tasks(version: int | None = None) -> TaskList:
 
 
 def unsolved(name: str, seed: int, instances: Sequence[str] | None = None) -> list[TaskProblem]:
-    """Return the problems of a task without references: those of its list, or of a seed.
-
-    Args:
-        name: name of the task.
-        seed: of the problems, where the task generates them.
-        instances: names of graphs and problems (None: all).
-    """
+    """Return the problems of a task without references: those of its list, or of a seed."""
     kind = kind_of(name)
     if kind.draw is None:
         return list(kind.problems(instances))
@@ -204,14 +188,7 @@ def unsolved(name: str, seed: int, instances: Sequence[str] | None = None) -> li
 
 @lru_cache(maxsize=16)
 def solved_task(name: str, seed: int, seconds: float = 5.0, identity: int = 0) -> Task:
-    """Return a task whose problems are solved here.
-
-    Args:
-        name: name of the task.
-        seed: of the problems, where the task generates them.
-        seconds: time limit of each search.
-        identity: tells a kind of other packages from one that had its name before.
-    """
+    """Return a task whose problems are solved here, each search within ``seconds``."""
     problems = {}
     for problem in unsolved(name, seed):
         try:
@@ -240,7 +217,6 @@ def split(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def _tasks(path: Path, stamp: int) -> TaskList:
-    """Read the list at ``path``, as it was at the time ``stamp``."""
     return read_tasks(path)
 
 
@@ -269,7 +245,6 @@ def read_tasks(path: Path) -> TaskList:
 
 
 def _task(content: dict[str, Any]) -> Task:
-    """Make a task of its JSON."""
     problem_class = kind_of(content["name"]).problem
     problems = {}
     for settings in content["problems"]:

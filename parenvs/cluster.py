@@ -50,11 +50,8 @@ class Device:
     """One accelerator.
 
     Attributes:
-        name: lower-case short name.
         peak_flops: peak dense FLOP/s of the products of fp32 graphs: in TF32 where the device has
             it, as frameworks run them, else in FP32.
-        memory_bw: memory bandwidth, bytes/s.
-        memory_bytes: memory size, bytes.
         peaks: precision (one of ``PRECISIONS``) and peak dense FLOP/s of matrix products in it, in
             pairs; empty where only ``peak_flops`` is known.
         measured: precision and FLOP/s of the fastest product that a calibration found, in pairs.
@@ -63,7 +60,6 @@ class Device:
         host_bw: bandwidth between the device and the memory of its server, one direction, bytes/s;
             0 if it is not known.
         source: data sheet or paper that the figures are from.
-        inside: devices of a server, as they are sold.
         watts: of thermal design; 0 if they are not known.
         like: device of the same generation, by name, as whose products its own reach FLOP/s a watt;
             empty if none.
@@ -145,7 +141,6 @@ def _blackwell(
     name: str, bf16: float, fp8: float, fp4: float, memory: float, nic: float, watts: float,
     inside: int, sheet: str,
 ) -> Device:  # fmt: skip
-    """A device of NVIDIA's Blackwell generation; ``nic`` is bytes/s of its network card."""
     peaks = {"fp32": bf16 / 30, "tf32": bf16 / 2, "fp16": bf16, "bf16": bf16, "fp8": fp8}
     peaks |= {"mxfp8": fp8, "nvfp4": fp4}
     return Device(
@@ -240,13 +235,7 @@ def same_server(first: Array, end: Array, devices_per_server: Array) -> Array:
 
 
 def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
-    """Return the bandwidth of groups of devices, bytes/s.
-
-    Args:
-        same: bool, whether a group lies in one server.
-        intra_bw: bytes/s inside a server.
-        inter_bw: bytes/s of a group that spans servers.
-    """
+    """Return the bandwidth of groups of devices, bytes/s."""
     return namespace(same).where(same, intra_bw, inter_bw)
 
 
@@ -289,12 +278,7 @@ def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "all
 
 
 def ring_bytes(size: Array, group: Array) -> Array:
-    """Return the bytes that pass each link in an all-gather or a reduce-scatter: ``S (R-1) / R``.
-
-    Args:
-        size: S, bytes of the whole array.
-        group: R, devices in the ring.
-    """
+    """Return the bytes per link of an all-gather or a reduce-scatter: ``S (R-1) / R``."""
     return size * (group - 1) / group
 
 
@@ -302,7 +286,6 @@ class Ring(NamedTuple):
     """Groups of ranks that pass arrays around, elementwise.
 
     Attributes:
-        group: ranks of each.
         bandwidth: bytes/s of each rank.
         lap: seconds of latency of one time around.
     """
@@ -334,13 +317,10 @@ class Links:
 
     Attributes:
         devices_per_server: devices in each server.
-        intra_bw: bytes/s between the devices of a server, one direction.
         nic_bw: bytes/s of one device's share of the network.
-        share: share of these bandwidths that collectives reach.
         send_share: share that sends between neighbouring stages reach.
         hop_in: seconds of latency of each step inside a server.
         hop_out: seconds of latency of each step between servers.
-        rule: one of ``LINKS``.
     """
 
     devices_per_server: int
@@ -457,10 +437,8 @@ class Measurement:
 
     Attributes:
         kind: one of ``KINDS``.
-        seconds: median.
         low: lower quartile.
         high: upper quartile.
-        repeats: how often it ran, warm-up not counted.
         bytes: of the array; 0 of products.
         group: processes that took part.
         shape: (m, k, n) of products, else empty.
@@ -520,12 +498,8 @@ class Cluster:
     """``servers`` equal servers of ``devices_per_server`` devices each.
 
     Attributes:
-        servers: number of servers.
-        devices_per_server: number of devices in each server.
-        device: the accelerator.
         intra_bw: bandwidth of a group of devices inside one server, bytes/s.
         inter_bw: bandwidth of a group that spans servers, bytes/s.
-        name: the preset's name, or an empty string.
         nic_bw: bandwidth of one device's share of the server's network, bytes/s (None:
             ``inter_bw / devices_per_server``).
         speeds: speed of every server's devices, 1 for the device's own figures; empty where all
@@ -771,8 +745,6 @@ def load_measured(
 
 @dataclass(frozen=True)
 class _DeviceForm:
-    """A device in a cluster's file; ``Cluster`` checks the numbers."""
-
     name: str
     peak_flops: Any
     memory_bw: Any
@@ -810,14 +782,12 @@ class _Form:
 
 
 def _read(path: str) -> _Form:
-    """Read a cluster's file."""
     if not os.path.exists(path):  # noqa: PTH110  # Path.exists raises errors for long names
         raise ClusterError(f"cluster: no file {shown(path)}")
     return read(_Form, read_json(path, ClusterError), path, ClusterError)
 
 
 def _new_cluster(where: str, *args: Any, **figures: Any) -> Cluster:
-    """Make a cluster; errors in its figures name ``where`` they stand."""
     try:
         return Cluster(*args, **figures)
     except ClusterError as error:

@@ -21,13 +21,7 @@ from parenvs.errors import ParenvsError
 
 @dataclass(frozen=True)
 class Part:
-    """One addend of a cost in both plans.
-
-    Attributes:
-        name: what it is.
-        a: in the old plan, seconds or bytes.
-        b: in the new plan.
-    """
+    """One addend of a cost in both plans."""
 
     name: str
     a: float
@@ -49,8 +43,6 @@ class Change:
 
     Attributes:
         field: where it stands in the plan's file, ``"order[3]"``.
-        a: the value in the old plan, of JSON types; None if the plan has none there.
-        b: the same in the new plan.
     """
 
     field: str
@@ -63,8 +55,6 @@ class PlanDiff:
     """The difference of two plans of any task: costs, and the values that differ.
 
     Attributes:
-        a: what the judge says of the old plan.
-        b: what the judge says of the new plan.
         changes: the values that differ, in the order of the file.
     """
 
@@ -120,11 +110,6 @@ def difference(a: Any, b: Any) -> Any:
 def require_same_problem(a: Plan, b: Plan, names: tuple[str, str] = ("a", "b")) -> None:
     """Check that two plans are for one problem: instance, cluster, and what else changes costs.
 
-    Args:
-        a: the old plan.
-        b: the new plan.
-        names: what the message calls them.
-
     Raises:
         ParenvsError: they are not; the message names the field.
     """
@@ -141,12 +126,6 @@ def require_equal(
     names: tuple[str, str] = ("a", "b"),
 ) -> None:
     """Check that two problems are one.
-
-    Args:
-        fields: names of what costs depend on, as plans call it.
-        a: the values of the old plan's problem.
-        b: the values of the new plan's problem.
-        names: what the message calls the plans.
 
     Raises:
         ParenvsError: a field differs; the message names it.
@@ -166,7 +145,6 @@ def require_equal(
 
 
 def _decisions(plan: Plan) -> dict[str, Any]:
-    """Return the fields of a plan's file that do not say for what problem it is."""
     content = plan.to_json().items()
     known = ("schema", "task", "instance", *plan.settings)
     return {name: value for name, value in content if name not in known}

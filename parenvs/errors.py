@@ -90,7 +90,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _letters(name: str) -> list[str]:
-    """The letters and numbers of a name, without what separates its words."""
     return re.findall(r"[0-9]+|[^\W_]", name.lower())
 
 

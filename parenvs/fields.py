@@ -118,11 +118,6 @@ def read(
 def check(value: Any, where: str = "", error: type[ParenvsError] = ParenvsError) -> None:
     """Check the values of a dataclass that Python made, not ``read``, by their types.
 
-    Args:
-        value: an object of the dataclass.
-        where: what messages begin with.
-        error: class of the errors.
-
     Raises:
         ParenvsError: a field has the wrong type or value.
     """
@@ -194,12 +189,10 @@ class _Named:
 
 @lru_cache(maxsize=64)
 def _form(kind: type) -> Any:
-    """Return the fields of a dataclass with their types, as objects."""
     return inspect.type_info(kind)
 
 
 def _plain(form: Any) -> Any:
-    """Return a type without what is noted of it."""
     return form.type if isinstance(form, inspect.Metadata) else form
 
 
@@ -212,14 +205,7 @@ def _choices(form: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Class:
-    """What is to be known of the fields of a dataclass before msgspec reads it.
-
-    Attributes:
-        hints: the type of each field.
-        required: fields that must be given.
-        none: fields that are None where they are not given.
-        parsers: the methods ``parse`` of those whose class has one.
-    """
+    """What is to be known of the fields of a dataclass before msgspec reads it."""
 
     hints: dict[str, Any]
     required: tuple[str, ...]
@@ -229,7 +215,6 @@ class _Class:
 
 @lru_cache(maxsize=256)
 def _class(kind: type) -> _Class:
-    """Return what is to be known of a dataclass."""
     known, hints = _form(kind).fields, get_type_hints(kind, include_extras=True)
     parsers = {
         name: inner.parse for name in hints for inner in _hints(hints[name])
@@ -246,7 +231,6 @@ def _class(kind: type) -> _Class:
 def _parsed(
     content: Mapping[str, Any], kind: Any, prefix: str, error: type[ParenvsError]
 ) -> dict[str, Any]:
-    """Return the content with the fields made that have a parser of their own."""
     result = dict(content)
     for name, parse in _class(kind).parsers.items():
         if name in content:
@@ -282,7 +266,6 @@ def _wrong_names(hint: Any, value: Any, path: _Path) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _has_objects(hint: Any) -> bool:
-    """Return whether a type is one of objects, or of lists or objects of these."""
     return any(
         is_dataclass(kind) or any(map(_has_objects, get_args(kind))) for kind in _hints(hint)
     )
@@ -320,7 +303,6 @@ def _parts(hint: Any, value: Any) -> Iterator[tuple[str | int | None, Any, Any]]
 
 
 def _hints(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union without what is noted of them, or the type alone."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
@@ -329,7 +311,6 @@ def _hints(hint: Any) -> tuple[Any, ...]:
 
 
 def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
-    """Put into words what msgspec finds wrong in a value of a dataclass."""
     path, hint, value, rule = _fault(kind, content, ())
     if not path and isinstance(wrong.__cause__, ValueError):
         rule = wrong.__cause__
@@ -343,10 +324,6 @@ def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
 
 
 def _converted(content: Any, kind: Any) -> Any:
-    """Return what msgspec makes of the content.
-
-    Half a character (a lone surrogate) where a number should be is an error of its own to it.
-    """
     try:
         return msgspec.convert(content, kind)
     except UnicodeEncodeError:
@@ -354,7 +331,6 @@ def _converted(content: Any, kind: Any) -> Any:
 
 
 def _encodable(content: Any) -> Any:
-    """Return the content without halves of characters."""
     if isinstance(content, str):
         return content.encode(errors="replace").decode()
     if isinstance(content, list):
@@ -381,7 +357,6 @@ _PLAIN_WORDS = (
 
 
 def _words(form: Any, value: Any = None) -> str:
-    """Return what a type says a value must be; its upper bound if the value is beyond it."""
     plain, noted = _plain(form), form if isinstance(form, inspect.Metadata) else None
     if isinstance(plain, inspect.UnionType):
         return " or ".join(dict.fromkeys(_words(one, value) for one in _choices(form)))
@@ -399,10 +374,8 @@ def _words(form: Any, value: Any = None) -> str:
 
 
 def _known(form: Any) -> Sequence[str]:
-    """Return the choices of a type that is one of a few texts."""
     return (form.extra or {}).get("known", ()) if isinstance(form, inspect.Metadata) else ()
 
 
 def _near(form: Any, value: Any) -> str:
-    """Return the choice that a text may have meant, as a question."""
     return did_you_mean(value, _known(form)) if isinstance(value, str) else ""

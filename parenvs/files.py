@@ -94,7 +94,6 @@ def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """Return what the system says of a path; None if there is nothing yet."""
     try:
         return Path(path).stat()
     except FileNotFoundError:
@@ -132,9 +131,6 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The two are exchanged in one step where the system can (Linux). Elsewhere the old folder is
     renamed first; a kill between the two renames is repaired when the next process writes here.
-
-    Args:
-        path: the folder to replace, or to make; missing parent folders are created.
 
     Raises:
         ParenvsError: the path is no folder, or the folder in which this process works.
@@ -243,7 +239,6 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
-    """Return a name that is not taken and says which process took it."""
     return folder / f".{name}.parenvs-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
 
 
@@ -258,7 +253,6 @@ def _lives(pid: int) -> bool:
 
 
 def _holder(lock: Path) -> str:
-    """Return who holds a lock, as far as its file says."""
     try:
         text = lock.read_text(encoding="utf-8")
     except (OSError, ValueError):

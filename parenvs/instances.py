@@ -85,11 +85,6 @@ def load_graph(
             ``variables``, ``batch`` and ``frozen``, each the index of an argument, or one or
             several globs over the parameters' paths. A shipped graph and a ``.npz`` keep what they
             were saved with unless one is given.
-
-    Raises:
-        TypeError: ``instance`` is nothing of these.
-        UnknownInstanceError: ``instance`` is neither a shipped name, a file nor a function.
-        ParenvsError: see ``parenvs.graph.python_source.lower`` and the reader of the format.
     """
     from parenvs.graph.graph import Graph
     from parenvs.graph.sources import is_function
@@ -183,7 +178,6 @@ def _cached_graph(
 
 
 def _read_anew(graph: Graph, options: dict[str, Any]) -> Graph:
-    """Return a saved graph with its parameters read anew, or as it is without options."""
     if not options:
         return graph
     from parenvs.graph.roles import with_roles
@@ -215,7 +209,6 @@ def stamp(text: str) -> int | None:
 
 @lru_cache(maxsize=32)
 def _shipped(name: str, kind: str) -> Graph:
-    """Load a graph of a shipped instance."""
     from parenvs.graph.graph import Graph
 
     return Graph.load(data_folder() / manifest()["instances"][name]["graphs"][kind]["file"])

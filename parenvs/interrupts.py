@@ -45,6 +45,5 @@ def raise_on_interrupt() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End the process with the line."""
     os.write(2, f"{WORDS}\n".encode())
     os._exit(INTERRUPTED)

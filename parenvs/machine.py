@@ -62,10 +62,6 @@ def hold_cores(rank: int, processes: int) -> None:
     """Keep this process on its share of the cores, where there is one for each process (Linux).
 
     Otherwise two processes wait for one core now and then, while another is idle.
-
-    Args:
-        rank: of this process, from 0.
-        processes: how many share the machine.
     """
     if not hasattr(os, "sched_setaffinity"):
         return

@@ -31,9 +31,6 @@ class Thing:
     """What stands for an object of a pickle.
 
     Attributes:
-        name: of its class.
-        arguments: it was called with.
-        state: it was given.
         items: key and value of each that was put into it.
     """
 
@@ -105,9 +102,6 @@ def read_tensors(file: str | os.PathLike[str] | IO[bytes]) -> Any:
     Only the format of archives is taken, uncompressed. Parameters become tensors, and ordered
     dictionaries plain ones; all are on the host.
 
-    Args:
-        file: the file, or a stream of it.
-
     Raises:
         Exception: it is damaged, or holds something else; of many kinds.
     """
@@ -147,8 +141,6 @@ def check_finite(content: Any) -> None:
 
 
 class _Archive:
-    """What is read of an archive: its pickle, and the numbers of its tensors."""
-
     def __init__(self, archive: zipfile.ZipFile) -> None:
         members = archive.infolist()
         if any(one.compress_type != zipfile.ZIP_STORED for one in members):
@@ -215,7 +207,6 @@ class _Archive:
         return held.as_strided(size, stride, at)
 
     def _numbers(self, thing: Any, dtype: Any) -> torch.Tensor:
-        """Return the numbers of a member of the archive, in one dimension."""
         import torch
 
         given = thing.arguments if isinstance(thing, _Numbers) else ()
@@ -278,7 +269,6 @@ _OLD_NAMES = {
 
 
 def _dtype(name: str, old: bool = False) -> Any:
-    """Return the type of numbers of a name; None if it is none."""
     import torch
 
     found = vars(torch).get(_OLD_NAMES.get(name, "") if old else name)

@@ -72,7 +72,6 @@ class _Shelf(Mapping[str, Any]):
 
 @cache
 def _built(info: Any, tasks: tuple[str, ...]) -> Any:
-    """Build a command; ``tasks`` are those whose options it takes."""
     typed = getattr(info, "typer_instance", None)
     if typed is None:
         typed = typer.Typer(add_completion=False)
@@ -137,7 +136,6 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    """Print the version and end, if the option ``--version`` is given."""
     if wanted:
         say(f"parenvs {__version__}")
         raise typer.Exit
@@ -261,7 +259,6 @@ def _refuse(error: ParenvsError | OSError) -> None:
 
 
 def _is_flushed() -> bool:
-    """Whether all that was printed has left this process."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -200,7 +200,6 @@ def run(
 
 
 def _check_framework(name: str) -> None:
-    """Refuse an unknown framework."""
     known = ("torch", "jax")
     if name not in known:
         raise ParenvsError(
@@ -210,16 +209,10 @@ def _check_framework(name: str) -> None:
 
 
 def _check_timeout(seconds: float) -> None:
-    """Refuse a limit that means nothing."""
     if not 0 < seconds <= 3600:
         raise ParenvsError(f"--timeout must be more than 0 and at most 3600, not {seconds:g}")
 
 
 def _check_ending(path: Path, ending: str) -> None:
-    """Refuse a file that commands would not take for what it is.
-
-    Raises:
-        ParenvsError: it ends otherwise.
-    """
     if path.suffix != ending:
         raise ParenvsError(f"--out must end in {ending}, not {shown(str(path))}")

@@ -40,14 +40,7 @@ _MARKER = re.compile(r";.*python_version\s*>=\s*['\"]([\d.]+)['\"]")
 
 @dataclass
 class Diagnosis:
-    """What the doctor found.
-
-    Attributes:
-        facts: title -> words.
-        extras: extra -> what is missing or too old of it, empty if it is complete.
-        faults: what is broken; each says the remedy.
-        notes: what may be meant so.
-    """
+    """What the doctor found."""
 
     facts: dict[str, str] = field(default_factory=dict)
     extras: dict[str, list[str]] = field(default_factory=dict)
@@ -157,7 +150,6 @@ def _place() -> Path:
 
 
 def _lack(requirement: str) -> str:
-    """What is wrong with a package, in words; empty if it is there and new enough."""
     match = _REQUIREMENT.match(requirement)
     if not match:
         return ""
@@ -200,7 +192,6 @@ def _graphs(everything: bool) -> Iterator[str]:
 
 
 def _readable() -> Iterator[str]:
-    """Read every other data file: JSON is parsed, archives are tested."""
     import zipfile
 
     graphs = {
@@ -249,7 +240,6 @@ def _recorded() -> Iterator[str]:
 
 
 def _clone(root: Path, report: Diagnosis) -> None:
-    """Ask git which data files are gone or changed."""
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         report.notes.append("no git here: files that are missing from the clone are not noticed")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def _tasks(_: Any) -> list[str]:
-    """Names of the leaderboard's tasks, and of the tasks of its plans."""
     file = Path(str(resources.files("parenvs.leaderboard"))) / "tasks.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     return [*TASKS, *(task["name"] for task in content["tasks"])]
@@ -128,7 +127,6 @@ def submit(
 
 
 def _write(entry: Entry, folder: Path) -> None:
-    """Write an entry to its place in a folder."""
     from parenvs.files import locked
 
     path = folder / entry.file
@@ -311,11 +309,6 @@ def accepted(
 
 
 def _end(files: list[Path], refused: dict[Path, tuple[str, ...]]) -> None:
-    """End with status 2 if an entry is refused.
-
-    Raises:
-        ParenvsError: one is; the line names the files.
-    """
     if refused:
         names = ", ".join(map(str, refused))
         raise ParenvsError(f"{len(refused)} of {len(files)} refused: {names}")

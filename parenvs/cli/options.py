@@ -34,7 +34,6 @@ RUNNERS = ("torch", "jax")
 
 
 def _asked(ctx: Any) -> list[Any]:
-    """The tasks that are asked for, or all."""
     given = ctx.params.get("task")
     names = given if isinstance(given, (list, tuple)) else [given]
     chosen = [TASKS[name] for name in names if name in TASKS]
@@ -126,17 +125,11 @@ class Flag:
     """An option of commands that a task has.
 
     Attributes:
-        name: its name, without dashes.
-        words: its help.
         kind: ``int``, ``float``, ``str``, ``bool``, or ``list`` of texts.
         read: makes the value of what the command line gives, or None.
         place: one of ``PLACES``, the field in it, and the field in the value of that one, if any.
         implies: whether giving it says which task is meant.
-        values: that help lists and shells complete; none: they are not few.
-        main: whether the short help of commands has it.
         complete: values that shells complete, where there are others.
-        default: value where it is not given.
-        least: smallest number, where the field has bounds.
     """
 
     name: str
@@ -210,7 +203,6 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
 
 
 def _types(hint: Any) -> tuple[list[Any], list[Meta]]:
-    """Return the types of an annotation's union, and its bounds."""
     if hasattr(hint, "__metadata__"):
         return [hint.__origin__], [x for x in hint.__metadata__ if isinstance(x, Meta)]
     types: list[Any] = [hint]
@@ -246,7 +238,6 @@ def without(kind: type, given: Given) -> dict[str, Any]:
 
 
 def _placed(flags: Iterable[Flag], given: Given) -> dict[str, Any]:
-    """Return the values of flags that are given, each where it belongs."""
     values: dict[str, Any] = {}
     for flag in flags:
         if flag.name in given:
@@ -279,11 +270,6 @@ class TaskCommand:
     """A command that takes the options of all tasks behind its own.
 
     They are made when the command is parsed, as tasks may come later.
-
-    Args:
-        function: the command; its first argument is ``Given``.
-        sources: of ``PLACES``, or classes of options.
-        plans: whether it plans, so that its short help has the options that are asked for first.
     """
 
     def __init__(
@@ -318,11 +304,9 @@ class TaskCommand:
 
     @property
     def _reads(self) -> bool:
-        """Whether it reads models, so that it takes what gives their arguments."""
         return "args" in self._merged()
 
     def _merged(self) -> dict[str, dict[str, Flag]]:
-        """Return the options by name, each by the names of the tasks that have it."""
         merged: dict[str, dict[str, Flag]] = {}
         for source in self._sources:
             if isinstance(source, str):
@@ -354,7 +338,6 @@ _NO_CACHE = "no_cache"
 
 
 def _no_cache(panel: str | None) -> inspect.Parameter:
-    """Return the parameter of the option that keeps no model."""
     words = "Lower a model anew, and do not keep it."
     return inspect.Parameter(
         _NO_CACHE,
@@ -416,11 +399,6 @@ def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()
 
     An option that implies its task, such as ``--for``, says it where neither does.
 
-    Args:
-        word: name of a task, or None.
-        instance: what is planned.
-        given: names of options.
-
     Raises:
         ParenvsError: there is no task of this name.
     """
@@ -478,11 +456,7 @@ class Model:
     """An instance of a task as the command line names it.
 
     Attributes:
-        task: what is planned.
         instance: shipped name, ``SET/NAME``, path, or a JAX function.
-        cluster: name, short form or path, or None.
-        options: of the problem, by name, where they are given.
-        search: of planners, by name, where they are given.
     """
 
     task: Task
@@ -565,14 +539,6 @@ class Model:
     ) -> Request:
         """Make what planners answer.
 
-        Args:
-            seed: seed of everything random.
-            steps: environment steps.
-            choosing: whether what is not given is left open where the task can choose it;
-                otherwise it is as in the environments.
-            here: whether a cluster that is not given is this machine.
-            **own: further options of requests.
-
         Raises:
             ParenvsError: no plan can solve the problem, or the task has no planners.
         """
@@ -637,7 +603,6 @@ class Model:
 
 
 def _same(path: Path, instance: str) -> bool:
-    """Return whether a path and an instance are one file."""
     return path.exists() and Path(instance).exists() and path.samefile(instance)
 
 

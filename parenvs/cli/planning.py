@@ -227,7 +227,6 @@ def compare(
 
 
 def _today(now: str | None) -> str | Callable[[int], Any] | None:
-    """Return what is run today: words, what reads a file of settings, or None."""
     from parenvs.exports import formats
 
     if now is None or not Path(now).is_file():
@@ -236,7 +235,6 @@ def _today(now: str | None) -> str | Callable[[int], Any] | None:
 
 
 def _said(answer: Any) -> dict[str, Any]:
-    """Return an answer as an object of JSON types."""
     return {
         "agent": answer.method,
         "plan": answer.plan.to_json(),
@@ -250,7 +248,6 @@ def _said(answer: Any) -> dict[str, Any]:
 def _model(
     given: Given, instance: str, task: str | None, cluster: str | None, seed: int, steps: int
 ) -> Model:
-    """Read what both commands take."""
     check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
     chosen = task_to_plan(task, instance, given)
@@ -271,7 +268,6 @@ def _settled(model: Model, request: Request, agents: Sequence[str]) -> tuple[Req
 
 
 def _answer(request: Request, agent: str, choice: Any) -> Any:
-    """Return a planner's answer; that of the one that chose what was open came with the choice."""
     if choice is not None and agent == choice.answer.method:
         return choice.answer
     with Step(f"planning with {agent}", min_seconds=_SLOW):
@@ -279,7 +275,6 @@ def _answer(request: Request, agent: str, choice: Any) -> Any:
 
 
 def _proven(answer: Any) -> str:
-    """Say in a few words what is proven of an answer."""
     if answer.proven:
         return "optimal among those searched" if answer.among else "optimal"
     over = "" if answer.gap is None else f", at most {max(answer.gap, 0.0):.2%} over the best"
@@ -289,10 +284,6 @@ def _proven(answer: Any) -> str:
 def _files(
     model: Model, report: Any, path: Path | None, plot: Path | None
 ) -> tuple[Callable[[], None], tuple[str, ...]]:
-    """Return what writes a plan, its graph and its picture, and the lines on them.
-
-    Nothing is written of an illegal plan.
-    """
     if not report.legal:
         return lambda: None, ()
     write, lines = files_of(report, path, plot)
@@ -305,7 +296,6 @@ def _files(
 
 
 def _next(task: Task, report: Any, path: Path | None, plot: Path | None) -> str:
-    """Return commands that are worth running after ``parenvs plan``."""
     if path is None:
         return f"parenvs {shlex.join([*sys.argv[1:], '--out', 'plan.json'])}"
     name = shlex.quote(str(path))

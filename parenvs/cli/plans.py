@@ -303,13 +303,7 @@ def reshard(
 
 
 def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any:
-    """Judge a plan file, on its own instance unless another one is given.
-
-    Args:
-        file: the file.
-        instance: name or path of what it is judged on, or None.
-        reading: how a graph's parameters are read, see ``GraphOptions``.
-    """
+    """Judge a plan file, on its own instance unless another one is given."""
     from parenvs.core.plan import judge, load_plan
     from parenvs.instances import load_graph
 

@@ -116,11 +116,7 @@ def parameters(graph: Graph) -> Table:
 
 
 def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Paths in few rows: equal layers merged, then all below one first part, then all of them.
-
-    Returns:
-        The common name of each row, and its positions in ``paths``.
-    """
+    """Paths in few rows: equal layers merged, then all below one first part, then all of them."""
     rows = merged(paths, [None] * len(paths))
     if len(rows) <= _MAX_ROWS:
         return rows
@@ -153,7 +149,6 @@ def comparison(answers: Sequence[Answer]) -> Table:
 
 
 def _cost(cost: float | None) -> str:
-    """A cost as tables show it; whole numbers are exact."""
     if isinstance(cost, int):
         return f"{cost:,}"
     return "" if cost is None else f"{cost:,.6g}"

@@ -151,16 +151,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Run:
-    """A training as the command line asks for it.
-
-    Attributes:
-        options: see ``TrainOptions``.
-        settings: of the agent.
-        resume: whether a run in the folder is continued.
-        until_optimal: whether to stop at the optimum.
-        as_json: whether the result is printed as JSON.
-        engine: name and address of the engine that starts processes.
-    """
+    """A training as the command line asks for it."""
 
     options: TrainOptions
     settings: dict[str, Any]
@@ -361,11 +352,6 @@ def evaluate(
 
 
 def _player(run: Path, name: str, trust: bool) -> tuple[Any, dict[str, Any]]:
-    """Load what plays a set for a run, and the rules that it was trained by.
-
-    Raises:
-        ParenvsError: the run was trained in another environment than that of the set.
-    """
     from parenvs.agents.learning.trainer import load_config, player, rules_of
     from parenvs.core.sets import set_of
 
@@ -387,7 +373,6 @@ def _evaluate_set(
     trust: bool,
     as_json: bool,
 ) -> None:
-    """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.play import one_thread
     from parenvs.cli import tables

@@ -25,10 +25,6 @@ ORDERS = ("random", "sequential")
 class Stream:
     """What one environment draws its problems from.
 
-    Args:
-        row: number of the environment in its batch.
-        count: n, environments of the batch.
-
     Attributes:
         number: number of the next problem; environment i of n takes i, i + n, and so on.
     """
@@ -147,7 +143,6 @@ class Members(Source):
     """The source of the members of a set, in their order or drawn.
 
     Args:
-        members: what ``load`` takes, such as names.
         load: returns the problem of a member; a function of a module, so that it can be pickled.
         order: one of ``ORDERS``.
 
@@ -226,9 +221,6 @@ class Game(ABC):
     What a source gives need not be the problem itself: a game may prepare it (tables, a board), as
     long as ``problem`` returns it.
 
-    Args:
-        count: n.
-
     Attributes:
         options: keys of ``reset(options=...)``.
         local: arguments that no file of settings may have: objects, and places of one machine.
@@ -236,7 +228,6 @@ class Game(ABC):
             episode can build; empty if it is what the planner ``exact`` of the task proves.
         agents: name of each agent that can take some of the turns -> number of its actions, which
             follow one another; only those of the agent on turn are legal.
-        render_fps: frames a second of the environment's pictures.
         after_end: the reward of an action after an episode's end.
         source: where the problems of episodes come from.
         over: (n,) bool, whether each episode has ended.
@@ -382,13 +373,7 @@ class Game(ABC):
         return other.source
 
     def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
-        """Start the next episodes of rows, each of the next problem of its stream.
-
-        Args:
-            rows: the episodes.
-            streams: (n,) what each environment draws from.
-            source: in place of ``source``, for these episodes.
-        """
+        """Start the next episodes of rows, each of the next problem of its stream."""
         if source is None and self.source.only is not None and self._shared is self.source.only:
             self.start(rows)
             return
@@ -438,7 +423,6 @@ def check_options(options: dict[str, Any], known: Collection[str]) -> None:
 
 
 def _brief(space: Any) -> str:
-    """Return a space in a few words: its size, or the shapes of its parts."""
     if isinstance(space, Mapping):
         return "{" + ", ".join(f"{key}: {_brief(part)}" for key, part in space.items()) + "}"
     return str(space.shape) if space.shape else str(space)
@@ -471,10 +455,6 @@ Part = TypeVar("Part")
 
 class Groups(Generic[Part]):
     """The parts of a game of n episodes.
-
-    Args:
-        count: n.
-        home: plays all rows that nothing else plays, and is kept.
 
     Attributes:
         home: the first part.

@@ -66,14 +66,7 @@ class Reference:
 def reference_of_row(
     row: Mapping[str, Any], method: str, bounded_by: str, source: str
 ) -> Reference:
-    """Make the reference of a row of ``parenvs.datasets.references``.
-
-    Args:
-        row: its length and bound, in seconds.
-        method: what made the plan, in words.
-        bounded_by: what proves the bound, in words.
-        source: the command that makes it.
-    """
+    """Make the reference of a row of ``parenvs.datasets.references``."""
     among = str(row.get("among", ""))
     return reference_of(row["length"], row["bound"], method, among, bounded_by, source)
 
@@ -90,12 +83,9 @@ class TaskProblem:
 
     Attributes:
         name: unique name in its task, for example ``"t5-3b-C-4"``.
-        kind: task of the plan files that answer it, for example ``"pipeline"``.
         reward: ``"paper"`` or ``"step_time"`` for partitions, else empty.
-        instance: name of the shipped graph, or of the problem where problems have names.
         fingerprint: that of the graph, model or problem; plans must have the same.
         settings: what else makes the problem, by kind: cluster, stages, tier, ...
-        reference: the best cost known.
         trivial: cost of the plan without parallelism, which counts where an entry has no plan.
     """
 
@@ -138,9 +128,6 @@ class TaskProblem:
 
     def solved(self, seconds: float) -> Reference:
         """Find the reference by the planner ``exact``, or read it where a command makes it.
-
-        Args:
-            seconds: time limit of each search.
 
         Raises:
             InfeasibleError: no plan fits the memory.
@@ -264,10 +251,7 @@ class Description(NamedTuple):
     """An agent in the words of an ``Entry``.
 
     Attributes:
-        method: what it does.
-        link: address of a description, or an empty text.
         search_budget: what it spends on a problem; may hold ``{steps}``.
-        seeded: whether its plans depend on the seed.
     """
 
     method: str
@@ -280,11 +264,8 @@ class Figure(NamedTuple):
     """A figure of an entry that is shown beside its score, and never ranks.
 
     Attributes:
-        title: header of its column.
-        words: what it is, in a sentence.
         of: takes a pair (problem, cost) for each problem, the cost None without a legal plan, and
             returns the figure; None if it has none.
-        show: writes it.
         added: whether it is of problems whose files users add.
     """
 
@@ -296,7 +277,6 @@ class Figure(NamedTuple):
 
 
 def _certified(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
-    """Return the geometric mean of bound / cost."""
     shares = [
         math.log(problem.reference.bound / (problem.trivial if cost is None else cost))
         for problem, cost in pairs
@@ -355,24 +335,14 @@ class TaskKind:
     """All that the leaderboard knows of one of its tasks; ``kinds`` lists them.
 
     Attributes:
-        title: what is planned, in a sentence.
-        kind: task of its plan files.
-        cost: the cost of a plan, in words.
-        trivial: the trivial plan, in words.
-        problem: class of its problems.
         problems: yields the problems without references, those of some instances (None: of all).
-        agents: the project's agents that enter it, with descriptions.
         planner: makes a planner of an agent's name, a seed and steps, where there are agents.
-        reward: ``"paper"`` or ``"step_time"`` for partitions.
-        figures: what is shown beside the score.
         policy: makes the policy of an agent's name, JSON types; None where entries hold plans.
         mean: how the scores of problems make that of the task, ``"geometric"`` or
             ``"arithmetic"``, where scores may be 0.
         scoring: how scores come about, in sentences, where the rules of all tasks do not say it.
         draw: generates problem ``number`` of a seed, without reference; None where problems are
             the same for all seeds.
-        count: number of problems that are generated.
-        policies: how its policies are read and played, where entries hold policies.
         docs: name of the page of the documentation that is about it; empty if there is none.
     """
 
@@ -423,13 +393,7 @@ class DrawnProblem(TaskProblem):
 
     @classmethod
     def draw(cls, seed: int, number: int, **settings: Any) -> Any:
-        """Return a problem of a seed of the checker, without reference.
-
-        Args:
-            seed: of the checker.
-            number: of the problem, from 0.
-            **settings: what else makes it, such as its tier.
-        """
+        """Return a problem of a seed of the checker, without reference."""
         name = f"drawn/{seed}-{number}"
         settings |= {"seed": seed, "number": number}
         bare = cls(name, cls.plan_class.task, "", name, "", settings, UNKNOWN, 0.0)
@@ -467,16 +431,7 @@ def drawn_kind(
     problem: type[DrawnProblem], count: int, title: str, cost: str, trivial: str,
     draw: Callable[[int, int], TaskProblem] | None = None,
 ) -> TaskKind:  # fmt: skip
-    """Return a task whose problems a seed of the checker draws, for methods.
-
-    Args:
-        problem: class of its problems.
-        count: how many are drawn.
-        title: what is planned, in a sentence.
-        cost: the cost of a plan, in words.
-        trivial: the trivial plan, in words.
-        draw: draws one (default: ``problem.draw``).
-    """
+    """Return a task whose problems a seed of the checker draws, for methods."""
     return TaskKind(
         title=title, kind=problem.plan_class.task, cost=cost, trivial=trivial, problem=problem,
         figures=(CERTIFIED,), draw=draw or problem.draw, count=count,

@@ -126,16 +126,12 @@ class Answer:
     """A planner's answer to a problem of any task.
 
     Attributes:
-        problem: the problem.
-        plan: the plan, which can be saved.
         cost: what the plan costs, the number that the task minimises (default: the judge's).
-        method: name of the planner.
         proven: whether the plan is proven optimal over the planner's search space.
         bound: proven bound over that space, or None: a lower bound of the cost, a whole number
             where costs are; of partitions an upper bound of the return.
         among: the plans over which ``bound`` and ``proven`` hold, in words; empty: all of them.
         evaluations: number of plans, labels or search nodes that the planner evaluated.
-        seconds: wall seconds of the planner.
         notes: what else the planner has to say of its plan, a sentence each.
     """
 
@@ -229,11 +225,9 @@ class Price:
     """Seconds of a step by the cost model that prices plans of every task.
 
     Attributes:
-        model: the cost model, in words.
         seconds: of a step; None if it has none.
         parts: seconds of the step by part, which add up to it.
         own: whose the report's own cost is, in words; empty: it is the model's, too.
-        notes: what the price leaves out, or why there is none, in sentences.
     """
 
     model: str = MODEL
@@ -309,10 +303,8 @@ class Report:
     """What the judge says of a plan.
 
     Attributes:
-        task: name of the task.
         bound_words: which side of what a planner's bound is, in words, and its unit.
         cost_words: whose the cost is, in words, beside the price.
-        plan: the plan.
         reasons: a sentence for every rule that the plan breaks; empty if it is legal.
         cost: the number that the task minimises.
     """
@@ -412,11 +404,8 @@ class Now:
     """What is done today, beside a plan.
 
     Attributes:
-        words: what it is.
-        cost: what it costs: seconds of a step, or what the task minimises; None if it does not fit.
         own: the same of the plan.
         unit: of both, as it stands behind a number.
-        note: why it has no cost.
     """
 
     words: str

@@ -71,12 +71,7 @@ Environments are named without a namespace; a planner, as ``TASK/NAME``.
 
 
 def removed(kind: str, name: object) -> str:
-    """Return the line for a removed name, an empty text if it was not removed.
-
-    Args:
-        kind: a key of ``REMOVED``.
-        name: the name, which may be anything that a file holds.
-    """
+    """Return the line for a removed name, an empty text if it was not removed."""
     names = REMOVED[kind]
     if not isinstance(name, str) or name not in names:
         return ""
@@ -125,7 +120,6 @@ class Tasks(Mapping[str, Task]):
 
     @cached_property
     def _others(self) -> dict[str, str]:
-        """Name -> place of the tasks of other packages; a name of this package is not replaced."""
         return {point.name: point.value for point in entry_points(group=GROUP)}
 
     def __getitem__(self, name: str) -> Task:

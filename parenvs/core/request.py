@@ -55,11 +55,9 @@ class Request:
     """A problem, and the limits within which a planner solves it.
 
     Attributes:
-        problem: the problem to plan.
         seed: seed of planners that draw numbers.
         steps: environment steps of planners that learn; random search judges one plan per episode
             that these steps make.
-        progress: whether planners that learn show a progress bar.
     """
 
     problem: Any
@@ -111,9 +109,6 @@ class Request:
 
     def settled(self, agents: Sequence[str]) -> tuple[Request, Any]:
         """Return the request with everything chosen that a planner takes as given.
-
-        Args:
-            agents: the planners that will take it.
 
         Returns:
             The request, and how the rest was chosen, or None if nothing was open: an object with

@@ -22,12 +22,7 @@ RANGE = 100.0
 
 
 class Timed(NamedTuple):
-    """A call to be timed.
-
-    Attributes:
-        call: makes it.
-        plans: number of plans that it judges.
-    """
+    """A call to be timed."""
 
     call: Callable[[], object]
     plans: int
@@ -46,9 +41,6 @@ class Rowed(Game):
         columns: features of an action -> what each is, the rule's score first.
         ahead: those that look ahead.
         contexts: features of a turn -> what each is.
-        rule: the rule that column 0 scores, in a sentence.
-        looks: whether columns that look ahead are made.
-        shown: names of the columns that are made, (F).
     """
 
     columns: ClassVar[Mapping[str, str]]
@@ -60,10 +52,6 @@ class Rowed(Game):
 
     def show_rows(self, size: int, rows: str) -> None:
         """Set up the spaces of A actions, of which rows are shown.
-
-        Args:
-            size: A.
-            rows: one of ``LOOKS``.
 
         Raises:
             ParenvsError: it is none of them.
@@ -84,14 +72,7 @@ class Rowed(Game):
     def as_rows(
         self, rows: Mapping[str, np.ndarray], context: np.ndarray, legal: np.ndarray, over: Any
     ) -> dict[str, np.ndarray]:
-        """Return what is observed of k episodes.
-
-        Args:
-            rows: column -> (k, A), or what can be spread to it, at least of ``shown``.
-            context: (k, C) float32, which is changed.
-            legal: (k, A) bool.
-            over: (k,) bool, which episodes have ended.
-        """
+        """Return what is observed of k episodes."""
         over = np.asarray(over)
         actions = np.zeros((*legal.shape, len(self.shown)), dtype=np.float32)
         for index, name in enumerate(self.shown):
@@ -116,11 +97,6 @@ class RowGame(Rowed):
     A subclass writes features into ``actions`` and ``context`` and the legal actions into ``mask``
     in ``look``, and costs into ``cost`` in ``move``; ``put`` gives ``know`` what is known. Where
     ``keeps`` is false it makes ``actions`` in ``rows_of``, which saves the observation a copy.
-
-    Args:
-        count: n.
-        size: A.
-        rows: one of ``LOOKS``.
 
     Attributes:
         foreseen: whether what will happen is known, so that of several plays the best can be taken.
@@ -190,15 +166,7 @@ class RowGame(Rowed):
         best: Any = np.nan,
         optimum: Any = np.nan,
     ) -> None:
-        """Keep what is known of the problems of rows; NaN stands for nothing.
-
-        Args:
-            rows: the episodes.
-            start: cost of the start plan.
-            bound: what no plan costs less than.
-            best: cost of the best plan known.
-            optimum: the same, if it is proven.
-        """
+        """Keep what is known of the problems of rows; NaN stands for nothing."""
         for row, value in enumerate((start, bound, best, optimum)):
             self._known[row, rows] = value
         self.reference[rows] = np.where(np.isnan(best), start, best)
@@ -210,12 +178,7 @@ class RowGame(Rowed):
         return np.where(np.isnan(best), bound, best)
 
     def restarts(self, problem: Any, count: int) -> list[Any]:
-        """Return what ``put`` takes for the same problem begun elsewhere, ``problem`` first.
-
-        Args:
-            problem: as ``put`` takes it.
-            count: most of them; a game with one start returns ``problem`` alone.
-        """
+        """Return what ``put`` takes for the same problem begun elsewhere, ``problem`` first."""
         return [problem]
 
     def fresh(self, rows: Rows) -> None:

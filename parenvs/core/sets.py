@@ -30,7 +30,6 @@ class Reference(NamedTuple):
     """What the return of an episode is measured against.
 
     Attributes:
-        value: return of the best plan known; of the bound, if no plan is known.
         bound: a return that no plan exceeds, certified.
         kind: ``"optimum"`` (proven), ``"best known"`` or ``"bound"``.
     """
@@ -48,9 +47,6 @@ class SetKind(NamedTuple):
     """What a task says of a set.
 
     Attributes:
-        env_id: id of the environment that plays it.
-        names: gives the names of its problems, in their order.
-        load: gives the problem of a name.
         reference: gives what returns on the problem of a name are measured against.
         argument: argument of the environment that leaves the problems of one family.
         worth: gives what a whole plan is worth, from the info at the end of its episode; None: its
@@ -71,9 +67,7 @@ class Validation(NamedTuple):
     """The set on which a policy is judged that was trained on drawn problems.
 
     Attributes:
-        name: its name.
         family: a family of it; None: all.
-        settings: arguments of the run's environment that it has on every set, too.
     """
 
     name: str
@@ -88,12 +82,7 @@ def unit(name: str) -> Reference:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """A shipped set of problems.
-
-    Attributes:
-        name: its name.
-        problems: names of its problems, in their order, ``SET/FAMILY-NUMBER``.
-    """
+    """A shipped set of problems."""
 
     name: str
     problems: tuple[str, ...]
@@ -128,12 +117,7 @@ class ProblemSet:
         return self._kind.load(name)
 
     def worth(self, total: float, info: Mapping[str, float]) -> float:
-        """Return what an episode is worth, -1 if it ended with an illegal action or plan.
-
-        Args:
-            total: its return.
-            info: at its end.
-        """
+        """Return what an episode is worth, -1 if it ended with an illegal action or plan."""
         if self._kind.worth is None:
             return total
         try:
@@ -155,7 +139,6 @@ class ProblemSet:
 
 
 def _share(info: Mapping[str, float]) -> float:
-    """Return the best cost known, or the bound where none is, over that of an episode's plan."""
     return info.get("best_known", info["bound"]) / info["cost"]
 
 

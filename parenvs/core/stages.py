@@ -22,7 +22,6 @@ class Stage:
 
     Attributes:
         layers: ranges of layers, one for each chunk.
-        devices: number of its devices, which follow each other.
         tp: ranks that share every matrix.
         zero: 0 to 3, which states the replicas share.
         modes: what is recomputed of each layer, in the order of the ranges.
@@ -46,12 +45,9 @@ class Stages:
     """Stages of whole layers. n layers, S stages.
 
     Attributes:
-        plan: the plan.
         run: the plan that is run: the same, or one whose cuts were moved to borders of layers.
         replan: makes the plan with other stages of ``run``.
         names: (n,) what the model calls its layers.
-        stages: (S,) the stages.
-        batch: samples of a step.
         micro_batch: samples of a micro-batch in one replica of the first stage.
         schedule: ``"1f1b"``, ``"interleaved"`` or ``"early"``.
         chunks: ranges of layers on each stage.
@@ -70,7 +66,6 @@ class Stages:
         tensor_overlap: whether the collectives of tp run beside products.
         target: what the judge judges it on; None for the plan's instance.
         shared: trainable weights that layers of several stages read.
-        notes: what was moved, in sentences.
     """
 
     plan: Any

@@ -90,7 +90,6 @@ class Command(TyperCommand):
 
 
 def _help_all(ctx: typer.Context, wanted: bool) -> None:
-    """Print the whole help and end, if it is asked for."""
     if wanted and not ctx.resilient_parsing:
         ctx.meta[_ALL] = True
         typer.echo(ctx.get_help())

@@ -21,12 +21,7 @@ _NAME = 30  # columns of a plan's name
 
 
 def text(diff: Any, names: tuple[str, str] = ("a", "b")) -> str:
-    """The difference as text of at most 110 columns, without a newline at the end.
-
-    Args:
-        diff: the difference.
-        names: of the plans, such as their files.
-    """
+    """The difference as text of at most 110 columns, without a newline at the end."""
     task = task_of(diff.a)
     lines = task.diff_text if task.supports(Task.diff_text) else _any_task
     return "\n".join(line.rstrip() for line in lines(diff, names))
@@ -63,13 +58,7 @@ def plans_lines(
     reports: Sequence[Any],
     figures: Sequence[list[str]],
 ) -> list[str]:
-    """A line for each plan with its main figures, and why it is illegal.
-
-    Args:
-        names: of the plans.
-        reports: on the plans.
-        figures: words on each, which stand in its line.
-    """
+    """A line for each plan with its main figures, and why it is illegal."""
     width = min(max(map(len, names)), _NAME)
     lines = []
     for letter, name, report, parts in zip("ab", names, reports, figures, strict=True):

@@ -98,10 +98,6 @@ def pixels(draw: Callable[[], Figure]) -> np.ndarray:
 def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
     """Write what ``draw`` returns; equal figures give equal bytes, a failure leaves the old file.
 
-    Args:
-        path: ends in ``.png``, ``.svg`` or ``.pdf``.
-        draw: makes the figure.
-
     Raises:
         ParenvsError: another ending.
     """
@@ -201,7 +197,6 @@ class Page:
         return top + 0.12
 
     def _line(self, top: float, words: str, size: float, **look: Any) -> None:
-        """Write a line from the left margin, in smaller letters where it would leave the page."""
         position = (MARGIN / WIDTH, 1 - top / HEIGHT)
         text = self.figure.text(*position, words, size=size, va="top", **look)
         room = (WIDTH - 2 * MARGIN) * DPI

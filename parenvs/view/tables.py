@@ -11,8 +11,6 @@ from parenvs.errors import printable
 
 
 class _PrintableTable(Table):
-    """A table whose cells and title stand as they are: no markup, no control characters."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         """Take what rich takes."""
         super().__init__(*args, **options)

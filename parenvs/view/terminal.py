@@ -118,7 +118,6 @@ def check_range(option: str, value: int, minimum: int) -> None:
 
 
 def _picture(path: Path | None) -> Path | None:
-    """Refuse a wrong ending of the picture's file before the work, not after it."""
     if path is not None:
         from parenvs.view.page import ending
 
@@ -200,7 +199,6 @@ def usage_in_one_line() -> Iterator[None]:
 
 
 def _wrong_value(error: Any) -> str:
-    """Say what an option of numbers must be; empty of other errors."""
     option: Any = getattr(error, "param", None)
     words = error.format_message()
     kind = next((x for name, x in _KINDS.items() if f"valid {name}" in words), None)
@@ -325,11 +323,6 @@ def written(work: Callable[[], None], *lines: str, quiet: bool = False) -> Itera
 
     So neither is lost: the files if nobody reads what is printed any more, nor what is printed if
     the files cannot be written.
-
-    Args:
-        work: writes the files.
-        *lines: what to say of them.
-        quiet: whether to say nothing.
 
     Raises:
         ParenvsError: of the work, after the block.

@@ -98,7 +98,6 @@ def reason_lines(reasons: Iterable[str], width: int) -> list[str]:
 
 
 def _digits(value: float, digits: int) -> str:
-    """A number with ``digits`` significant digits, never in scientific form."""
     if not value:
         return "0"
     before = int(f"{value:.{digits - 1}e}".partition("e")[2]) + 1
@@ -147,11 +146,7 @@ def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _depth(nested: Sequence[Sequence[str]]) -> int:
-    """How deep the layers of a table lie so that it has about as many rows as columns.
-
-    Args:
-        nested: of each variable, the names of the layers it is in, outermost first.
-    """
+    """How deep the layers of a table lie so that it has about as many rows as columns."""
     deepest = max(map(len, nested))
     numbers = nested[0][0].rpartition("/")[2].isdecimal()
     sides = {}
