@@ -9,10 +9,13 @@ so that the largest one lowers to HLO in seconds on a laptop:
 Parameters are nested dicts of float32 arrays. Layers are unrolled, each in a ``named_scope``, so
 that the path of a variable (``encoder/layer_0/self/q``) and the ``op_name`` of an instruction both
 tell where it belongs; some models come as loops over stacked layers as well (``-scanned``).
-The models of Auto-MAP's paper (VGG, T5, BERT) compute in float32, as that paper does; all others
-in bfloat16, with float32 parameters and optimiser. Dropout is left out: it adds random bits to a
-graph and nothing to its plans; so is the clipping of gradients. Losses compare labels with an iota
-instead of gathering, so that the classes can be partitioned.
+The models of Auto-MAP's paper (VGG, T5, BERT) compute in float32; all others in bfloat16, with
+float32 parameters and optimiser. Dropout and gradient clipping are left out: they change no plan.
+Losses compare labels with an iota instead of gathering, so that the classes can be partitioned.
+
+Arguments of all families: ``layers``, ``width`` (residual), ``hidden`` (inside feed-forward
+blocks), ``heads`` and ``kv_heads`` of attention, ``vocab``, ``tokens`` per sequence, ``patch`` and
+``image`` (height and width in pixels), ``batch_size``, ``scanned`` (a loop over stacked layers).
 """
 
 from parenvs.datasets.models.language import gpt, llama, lstm, mixtral
@@ -28,7 +31,6 @@ __all__ = [
 
 
 def _llama_70b(name: str, scanned: bool) -> Model:
-    """Return Llama 3 70B (arXiv 2407.21783, Table 3)."""
     source = "torchtitan, docs/performance.md of 2024: Llama 3 70B on 64 A100, batch 64"
     return llama(80, 8192, 28672, 64, batch_size=64, scanned=scanned, trained_as=source, name=name)
 

@@ -14,13 +14,10 @@ from parenvs.datasets.models.model import Array, Tree, floats
 
 
 def stack_shapes(layers: int, layer: Tree, scanned: bool) -> Tree:
-    """Return the shapes of a stack.
+    """Return the shapes of a stack of equal layers.
 
-    Args:
-        layers: Number of layers.
-        layer: Shapes of one layer.
-        scanned: Whether each array has a leading dimension of layers, else each layer is apart, as
-            ``layer_0``, ``layer_1``, ...
+    With ``scanned`` each array has a leading dimension of layers, else each layer is apart, as
+    ``layer_0``, ``layer_1``, ...
     """
     if not scanned:
         return {f"layer_{i}": layer for i in range(layers)}
@@ -32,10 +29,9 @@ KEPT = "kept"
 
 
 def recomputing(block: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
-    """Return a layer of which the backward pass computes again what is cheap.
+    """Return a layer whose backward pass recomputes norms, activations and rotations.
 
-    Kept are products with weights and what is called ``KEPT``; norms, activations and rotations
-    are computed again (selective recomputation, arXiv 2205.05198).
+    Products with weights and what is called ``KEPT`` stay (arXiv 2205.05198).
     """
     policies = jax.checkpoint_policies
     policy = policies.save_from_both_policies(
@@ -65,12 +61,9 @@ def rms_norm(scale: Array, x: Array, epsilon: float = 1e-5) -> Array:
 
 
 def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-5) -> Array:
-    """Normalise the last dimension of ``x`` to mean 0 and variance 1; scale and shift it if told.
+    """Normalize the last dimension of ``x`` (..., width) to mean 0 and variance 1.
 
-    Args:
-        weights: ``scale`` and ``bias``, or nothing.
-        x: (..., width).
-        epsilon: Added to the variance.
+    ``weights`` holds ``scale`` and ``bias``, or nothing.
     """
     with named_scope("norm"):
         y = x.astype(jnp.float32)
@@ -107,14 +100,11 @@ def attend(q: Array, k: Array, v: Array, causal: bool = False, first: Array | No
     """Return the values that queries attend to; a group of query heads shares a head of keys.
 
     Args:
-        q: (batch, queries, heads of keys, heads in a group, size).
+        q: (batch, queries, heads of keys, heads in a group, size), as is the result.
         k: (batch, keys, heads of keys, size).
         v: (batch, keys, heads of keys, size).
         causal: Whether a token sees only itself and those before it.
         first: Place of the first query among the keys (default: 0).
-
-    Returns:
-        (batch, queries, heads of keys, heads in a group, size).
     """
     scores = jnp.einsum("bqhgd,bkhd->bhgqk", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
     if causal:
@@ -126,10 +116,9 @@ def attend(q: Array, k: Array, v: Array, causal: bool = False, first: Array | No
 
 
 def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
-    """Attend causally, ``chunk`` queries at a time, as a loop (arXiv 2112.05682).
+    """Attend causally, ``chunk`` queries at a time, as a loop (arXiv 2112.05682); see ``attend``.
 
-    Only one chunk's scores are there at any time, in the backward pass too, which computes them
-    again. Arguments and result are those of ``attend``.
+    The backward pass recomputes the scores, so only one chunk's are in memory at any time.
     """
     batch, queries, *trailing = q.shape
     # The loop's dimension leads, as scan goes through the first.
@@ -154,23 +143,18 @@ def attention(
     recompute: bool = False,
     chunk: int | None = None,
 ) -> Array:
-    """Attend from ``x`` to ``memory``.
+    """Attend from ``x`` to ``memory``, and return (batch, queries, width).
 
     Args:
         weights: Projections q, k, v and o: 2-D kernels, each with a bias or without.
         x: (batch, queries, width).
         memory: (batch, keys, width of the memory).
         heads: Heads of queries.
-        kv_heads: Heads of keys and values (default: as many); each serves a group of queries'
-            heads (arXiv 2305.13245).
+        kv_heads: Heads of keys and values (default: as many), arXiv 2305.13245.
         causal: Whether a token sees only itself and those before it.
         theta: Base of rotary positions; None leaves them out.
-        recompute: Whether the backward pass computes scores and probabilities again, so that they
-            need not be kept (arXiv 2205.05198, section 5).
+        recompute: Whether the backward pass recomputes scores (arXiv 2205.05198, section 5).
         chunk: Queries that attend at a time, see ``attend_in_chunks``; None: all at once.
-
-    Returns:
-        (batch, queries, width).
     """
     batch, queries, _ = x.shape
     groups = kv_heads or heads
@@ -190,10 +174,7 @@ def attention(
 def attention_shapes(width: int, biases: str = "qkvo", memory: int | None = None) -> Tree:
     """Return the shapes of an attention as wide as its input.
 
-    Args:
-        width: Width of input and output.
-        biases: Which of the projections have one.
-        memory: Width of what keys and values are made of (default: ``width``).
+    ``biases`` names the projections that have one; keys and values are made of ``memory`` features.
     """
     return {
         key: (dense_shapes if key in biases else floats)(

@@ -38,17 +38,7 @@ def gpt(
 
     One table serves as embedding and, transposed, as output, as in GPT-2. All attentions are
     dense, where GPT-3's are dense and locally banded by turns. The backward pass computes the
-    attention scores again.
-
-    Args:
-        layers: Decoder layers.
-        width: Residual width; feed-forward blocks are four times as wide.
-        heads: Attention heads.
-        vocab: Size of the vocabulary.
-        tokens: Length of a sequence, and rows of the position table.
-        batch_size: Sequences in a batch.
-        scanned: Whether the layers are a loop over stacked weights.
-        name: Instance name.
+    attention scores again. Feed-forward blocks are four times as wide as the residual.
     """
 
     def init() -> Tree:
@@ -96,13 +86,11 @@ LLAMA_BASE, MIXTRAL_BASE = 5e5, 1e6
 
 
 def _grouped_shapes(width: int, heads: int, kv_heads: int) -> Tree:
-    """Shapes of projections to heads of queries, and to fewer of keys and values."""
     sizes = {"q": width, "k": width // heads * kv_heads, "v": width // heads * kv_heads}
     return {**{key: floats(width, size) for key, size in sizes.items()}, "o": floats(width, width)}
 
 
 def _grouped_attention(weights: Tree, x: Array, heads: int, kv_heads: int, base: float) -> Array:
-    """Attend behind a norm, ``CHUNK`` queries at a time."""
     with named_scope("attention"):
         y, chunk = rms_norm(weights["attention_norm"], x), min(CHUNK, x.shape[1])
         y = attention(weights["attention"], y, y, heads, kv_heads, True, base, chunk=chunk)
@@ -150,20 +138,7 @@ def llama(
     The defaults are Llama 3 8B (arXiv 2407.21783, Table 3; vocabulary with its special tokens as
     in the released configuration). Input and output tables are apart. Attention takes some
     queries at a time, and the backward pass computes again what is cheap, as fused kernels and
-    selective recomputation do.
-
-    Args:
-        layers: Decoder layers.
-        width: Residual width.
-        hidden: Width inside the feed-forward blocks.
-        heads: Heads of queries.
-        kv_heads: Heads of keys and values.
-        vocab: Size of the vocabulary.
-        tokens: Length of a sequence.
-        batch_size: Sequences in a batch.
-        scanned: Whether the layers are a loop over stacked weights.
-        trained_as: Where batch and length come from.
-        name: Instance name.
+    selective recomputation do. ``trained_as`` names the source of batch and length.
     """
 
     def init() -> Tree:
@@ -215,18 +190,8 @@ def lstm(
     """Return a recurrent language model; the defaults are BIG LSTM (arXiv 1602.02410, Table 1).
 
     It is trained with a sampled softmax: the true word against ``samples`` words that the whole
-    batch shares (section 3.1), which are an input. Each layer is a loop over time, in which the
-    same weights work on one token after another.
-
-    Args:
-        layers: LSTM layers.
-        cells: Cells of a layer.
-        width: Width to which a layer's output is projected, and of the embedding.
-        vocab: Size of the vocabulary.
-        samples: Words that the softmax is sampled with.
-        tokens: Length of a sequence: steps of the loop.
-        batch_size: Sequences in a batch.
-        name: Instance name.
+    batch shares (section 3.1), which are an input. Each layer is a loop over ``tokens`` steps;
+    the output of its ``cells`` is projected to ``width``, which is that of the embedding, too.
     """
 
     def init() -> Tree:
@@ -312,24 +277,11 @@ def mixtral(
     """Return Mixtral, of which each token uses two experts; the defaults are Mixtral 8x7B.
 
     Sizes are those of arXiv 2401.04088, Table 1. Tokens are sent to experts as in GShard (arXiv
-    2006.16668, section 2.2): in groups, and by products with arrays of ones and zeros, so that the
-    program is static and the experts are a dimension like any other. An expert takes as many
-    tokens of a group as two for each token make on average; what is beyond that passes it by. The
-    loss that balances the experts is left out. Attention takes some queries at a time.
-
-    Args:
-        layers: Decoder layers.
-        width: Residual width.
-        hidden: Width inside an expert.
-        experts: Number of experts.
-        heads: Heads of queries.
-        kv_heads: Heads of keys and values.
-        vocab: Size of the vocabulary.
-        tokens: Length of a sequence, a multiple of ``group``.
-        group: Tokens that are sent to the experts together.
-        batch_size: Sequences in a batch.
-        scanned: Whether the layers are a loop over stacked weights.
-        name: Instance name.
+    2006.16668, section 2.2): ``group`` at a time (a divisor of ``tokens``), and by products with
+    arrays of ones and zeros, so that the program is static and the experts are a dimension like
+    any other. An expert takes as many tokens of a group as two for each token make on average;
+    what is beyond that passes it by. The loss that balances the experts is left out. Attention
+    takes some queries at a time.
     """
     capacity = 2 * group // experts
 
@@ -403,8 +355,8 @@ def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
         capacity: Places of an expert for a group.
 
     Returns:
-        Whether a token takes a place, and by how much its result counts: both (groups, tokens,
-        experts, capacity) float32. The two weights of a token sum to one.
+        Dispatch mask and combining weights, both (groups, tokens, experts, capacity) float32. The
+        two weights of a token sum to one.
     """
     taken = jnp.zeros_like(gates[:, 0])  # places that are taken, (groups, experts)
     left, chosen = gates, []

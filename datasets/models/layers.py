@@ -70,18 +70,10 @@ def attention(
     bias: Array | None = None,
     scale: float | None = None,
 ) -> Array:
-    """Attend from ``x`` to ``memory``.
+    """Attend from ``x`` (batch, queries, width) to ``memory`` (batch, keys, width).
 
-    Args:
-        weights: Projections q, k, v and o, all with 2-D kernels.
-        x: (batch, queries, width).
-        memory: (batch, keys, width).
-        heads: Number of heads.
-        bias: Added to the scores, broadcast to (batch, heads, queries, keys).
-        scale: Multiplies the queries.
-
-    Returns:
-        (batch, queries, width).
+    The projections q, k, v and o have 2-D kernels. ``bias`` is added to the scores, broadcast to
+    (batch, heads, queries, keys); ``scale`` multiplies the queries.
     """
 
     def split_heads(y: Array) -> Array:

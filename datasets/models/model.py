@@ -21,8 +21,7 @@ class Optimiser:
     Attributes:
         name: Lower-case name, which is also the scope of its instructions.
         init: Function from shapes of parameters to those of its state.
-        update: ``update(params, grads, state) -> (params, state)``; params and state are float32,
-            and gradients are made so.
+        update: ``update(params, grads, state) -> (params, state)``, all float32.
         moments: Arrays of the state that each parameter has.
     """
 
@@ -42,8 +41,7 @@ def adam(
     """Return Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) if weights decay.
 
     The state holds the moments ``m`` and ``v``, shaped like the parameters, and ``count``, the
-    int32 number of steps taken. The bias correction has the efficient form that ends section 2 of
-    the paper. Biases and scales, which have one dimension, do not decay.
+    int32 number of steps taken. Biases and scales, which have one dimension, do not decay.
     """
     name = "adamw" if decay else "adam"
 
@@ -135,11 +133,11 @@ class Model:
         batch: The batch, a dict of ``jax.ShapeDtypeStruct``.
         batch_size: Examples in a batch.
         family: Architecture, which models of other sizes share; splits are by family.
-        trained_as: Where batch, length of sequences and optimiser come from.
+        trained_as: Source of batch size, sequence length and optimizer.
         mixed: Whether the loss sees a bfloat16 copy of the float32 parameters.
-        kept: First keys of parameters of which there is no copy.
+        kept: First keys of parameters that are not copied.
         optimiser: What updates the parameters.
-        statistics: Shapes of what the loss updates without a gradient, if there is any.
+        statistics: Shapes of what the loss updates without a gradient.
     """
 
     name: str
@@ -191,9 +189,8 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
     """Return one training step, and the shapes of its arguments.
 
     The step is ``step(params, opt_state, batch) -> (params, opt_state, loss)``; statistics, if
-    there are any, stand before the batch and before the loss. With mixed precision the gradients
-    are those of the bfloat16 copies, and bfloat16 themselves; the optimiser updates the float32
-    parameters by them (arXiv 1710.03740, section 3.1).
+    any, stand before the batch and before the loss. With mixed precision the gradients are those
+    of the bfloat16 copies; the optimizer updates the float32 parameters (arXiv 1710.03740, 3.1).
     """
     params = model.init()
     opt_state = model.optimiser.init(params)

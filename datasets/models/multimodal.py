@@ -41,22 +41,9 @@ def clip(
 ) -> Model:
     """Return CLIP; the defaults are ViT-L/14 (arXiv 2103.00020, Table 20).
 
-    The loss compares each image with each text of the batch, so that the batch cannot be split
-    without an exchange. The text's feature is that of its last token, which has the highest id.
-
-    Args:
-        image_layers: Layers of the image encoder.
-        image_width: Its residual width.
-        text_layers: Layers of the text encoder.
-        text_width: Its residual width.
-        shared: Width of the features that are compared.
-        patch: Height and width of a patch in pixels.
-        image: Height and width of the RGB images.
-        vocab: Size of the vocabulary.
-        tokens: Length of a text.
-        head: Width of an attention head.
-        batch_size: Pairs of an image and a text in a batch.
-        name: Instance name.
+    The loss compares each image with each text of the batch by ``shared`` features, so that the
+    batch cannot be split without an exchange. The text's feature is that of its last token, which
+    has the highest id. ``head`` is the width of an attention head.
     """
 
     def stack(layers: int, width: int) -> Tree:
@@ -243,20 +230,9 @@ def whisper(
 ) -> Model:
     """Return Whisper; the defaults are the large model (arXiv 2212.04356, Table 1).
 
-    Two convolutions over time halve the frames of a log-mel spectrogram. The encoder's positions
-    are sines, the decoder's are learned, and keys have no bias. One table serves as embedding
-    and, transposed, as output.
-
-    Args:
-        layers: Layers of the encoder, and of the decoder.
-        width: Residual width; feed-forward blocks are four times as wide.
-        heads: Attention heads.
-        frequencies: Mel bins of a frame.
-        frames: Frames of a segment of 30 seconds.
-        vocab: Size of the vocabulary.
-        tokens: Length of a text.
-        batch_size: Segments in a batch.
-        name: Instance name.
+    Two convolutions over time halve the ``frames`` of a log-mel spectrogram with ``frequencies``
+    bins. The encoder's positions are sines, the decoder's are learned, and keys have no bias. One
+    table serves as embedding and, transposed, as output. Encoder and decoder have ``layers`` each.
     """
 
     def stack(*attentions: str) -> Tree:

@@ -36,13 +36,8 @@ def vgg(
 ) -> Model:
     """Return a VGG network; the defaults are VGG-19 (arXiv 1409.1556, Table 1, configuration E).
 
-    Args:
-        blocks: Number and width of the 3x3 convolutions of each block, which a 2x2 max pool ends.
-        hidden: Width of fc1 and fc2.
-        classes: Number of classes.
-        image: Height and width of the RGB images.
-        batch_size: Images in a batch.
-        name: Instance name.
+    ``blocks`` holds number and width of the 3x3 convolutions of each block, which a 2x2 max pool
+    ends; fc1 and fc2 have ``hidden`` features.
     """
 
     def init() -> Tree:
@@ -103,17 +98,7 @@ def t5(
     the relative-position bias of all its self-attentions, and one embedding serves both inputs and,
     scaled by ``d_model**-0.5``, the softmax. Unlike in T5, feed-forward layers and normalisations
     have biases and the latter subtract the mean, as in Auto-MAP's T5 (arXiv 2007.04069, Table 3).
-
-    Args:
-        layers: Layers of the encoder, and of the decoder.
-        d_model: Residual width.
-        d_ff: Hidden width of the feed-forward blocks.
-        heads: Attention heads.
-        d_kv: Width of a head.
-        vocab: Size of the vocabulary.
-        tokens: Length of inputs and of targets.
-        batch_size: Pairs of sequences in a batch.
-        name: Instance name.
+    Encoder and decoder have ``layers`` each; inputs and targets have ``tokens`` each.
     """
 
     def attention_shapes() -> Tree:
@@ -179,12 +164,7 @@ def position_bias(table: Array, tokens: int, causal: bool) -> Array:
 
     Half of the buckets are for one distance each, the others grow logarithmically; the last one has
     all from ``POSITION_MAX_DISTANCE`` on (arXiv 1910.10683, section 2.1). Where both directions are
-    seen, each has half of the buckets. Buckets depend on no input.
-
-    Args:
-        table: (buckets, heads).
-        tokens: Length of the sequence.
-        causal: Whether a token sees only itself and those before it.
+    seen, each has half of the buckets. ``table`` is (buckets, heads).
     """
     with named_scope("position_bias"):
         queries, keys = (lax.broadcasted_iota(jnp.int32, (tokens, tokens), i) for i in (0, 1))
@@ -216,19 +196,8 @@ def bert(
     """Return BERT with its two pre-training losses; the defaults are BERT-large.
 
     Sizes are those of arXiv 1810.04805, section 3, and of its released uncased vocabulary. As in
-    the released code, only the masked positions, 15 % of 512, go through the vocabulary's softmax.
-
-    Args:
-        layers: Encoder layers.
-        hidden: Residual width.
-        heads: Attention heads.
-        intermediate: Hidden width of the feed-forward blocks.
-        vocab: Size of the vocabulary.
-        positions: Rows of the position table, at least ``tokens``.
-        tokens: Length of a sequence.
-        predictions: Masked positions of a sequence.
-        batch_size: Sequences in a batch.
-        name: Instance name.
+    the released code, only the masked positions (``predictions``), 15 % of 512, go through the
+    vocabulary's softmax. The position table has ``positions`` rows, at least ``tokens``.
     """
 
     def init() -> Tree:

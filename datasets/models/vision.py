@@ -37,12 +37,7 @@ def convnext(
 ) -> Model:
     """Return a ConvNeXt; the defaults are ConvNeXt-L (arXiv 2201.03545, section 3).
 
-    Args:
-        stages: Width and number of blocks of each stage.
-        classes: Number of classes.
-        image: Height and width of the RGB images.
-        batch_size: Images in a batch.
-        name: Instance name.
+    ``stages`` holds width and number of blocks of each stage.
     """
 
     def init() -> Tree:
@@ -122,18 +117,8 @@ def dit(
 
     Each layer is shifted, scaled and gated by the image's class and diffusion step (adaLN-Zero).
     Positions are sines, which are not learned. It predicts the noise and its variance, of which
-    the loss here takes the first.
-
-    Args:
-        layers: Transformer layers.
-        width: Residual width; feed-forward blocks are four times as wide.
-        heads: Attention heads.
-        patch: Height and width of a patch of latents.
-        image: Height and width of the latents.
-        features: Features of the latents.
-        classes: Number of classes; one more stands for none.
-        batch_size: Images in a batch.
-        name: Instance name.
+    the loss here takes the first. ``patch`` and ``image`` count latents of ``features`` features;
+    one class beyond ``classes`` stands for none.
     """
     side = image // patch
     tokens = side * side
@@ -225,17 +210,7 @@ def mixer(
 ) -> Model:
     """Return an MLP-Mixer; the defaults are Mixer-L/16 (arXiv 2105.01601, Table 1).
 
-    Args:
-        layers: Mixer layers.
-        width: Residual width.
-        token_hidden: Width inside the blocks that mix tokens.
-        hidden: Width inside the blocks that mix features.
-        patch: Height and width of a patch in pixels.
-        image: Height and width of the RGB images.
-        classes: Number of classes.
-        batch_size: Images in a batch.
-        scanned: Whether the layers are a loop over stacked weights.
-        name: Instance name.
+    Blocks that mix tokens have ``token_hidden`` inside, those that mix features ``hidden``.
     """
     tokens = (image // patch) ** 2
 
@@ -298,15 +273,9 @@ def resnet(
 ) -> Model:
     """Return a residual network; the defaults are ResNet-50 v1.5 (arXiv 1512.03385, Table 1).
 
-    As in v1.5, the 3x3 convolution of a block has the stride. Batch normalisation keeps running
-    means and variances, which the loss returns anew.
-
-    Args:
-        stages: Width of the 3x3 convolutions and number of blocks of each stage.
-        classes: Number of classes.
-        image: Height and width of the RGB images.
-        batch_size: Images in a batch.
-        name: Instance name.
+    As in v1.5, the 3x3 convolution of a block has the stride. Batch normalization keeps running
+    means and variances, which the loss returns anew. ``stages`` holds the width of the 3x3
+    convolutions and the number of blocks of each stage.
     """
 
     def tree(unit: Sequence[int], make: bool) -> Tree:
@@ -593,20 +562,7 @@ def vit(
     scanned: bool = False,
     name: str = "vit",
 ) -> Model:
-    """Return a vision transformer; the defaults are ViT-H/14 (arXiv 2010.11929, Table 1).
-
-    Args:
-        layers: Encoder layers.
-        width: Residual width.
-        hidden: Width inside the feed-forward blocks.
-        heads: Attention heads.
-        patch: Height and width of a patch in pixels.
-        image: Height and width of the RGB images.
-        classes: Number of classes.
-        batch_size: Images in a batch.
-        scanned: Whether the layers are a loop over stacked weights.
-        name: Instance name.
-    """
+    """Return a vision transformer; the defaults are ViT-H/14 (arXiv 2010.11929, Table 1)."""
     tokens = (image // patch) ** 2 + 1
 
     def init() -> Tree:

@@ -76,12 +76,7 @@ def is_users(file: str) -> bool:
 
 
 def kept(name: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
-    """Return the model of a name from the cache, or make and keep it.
-
-    Args:
-        name: what names the model, as JSON types.
-        make: lowers it.
-    """
+    """Return the model of a name (JSON types) from the cache, or make and keep it."""
     if _folder is None:
         return make()
     settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
@@ -106,7 +101,7 @@ def kept(name: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
 
 
 def _sources() -> dict[str, str]:
-    """Return digests of the user's modules that are imported, by file."""
+    """Return digests of the user's imported modules, by file."""
     modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files = sorted({x for x in modules if isinstance(x, str) and Path(x).is_absolute()})
     digests = {}
@@ -117,11 +112,7 @@ def _sources() -> dict[str, str]:
 
 
 def _read(entry: Path) -> Lowered | None:
-    """Return what an entry holds, or None if a file changed since.
-
-    Raises:
-        ValueError: it is broken; the other errors that ``kept`` suppresses mean the same.
-    """
+    """Return what an entry holds, or None if a file changed since; raises if it is broken."""
     from parenvs.graph.graph import Role
     from parenvs.graph.sources import Lowered
 
@@ -138,11 +129,7 @@ def _read(entry: Path) -> Lowered | None:
 
 
 def _write(place: Path, stem: str, model: Lowered, files: dict[str, str]) -> None:
-    """Write an entry, and remove those that are too many.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write an entry, and remove the oldest beyond the limit."""
     packed = zlib.compress(model.proto, 1)
     head = json.dumps({
         "files": files, "name": model.name, "roles": list(map(int, model.roles)),

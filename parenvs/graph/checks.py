@@ -32,12 +32,7 @@ Array = tuple[int, tuple[int, ...]]
 
 
 class Inside(NamedTuple):
-    """A computation of a loop or branch.
-
-    Attributes:
-        taken: its parameters, tuples flattened.
-        returned: what it returns, likewise.
-    """
+    """A computation of a loop or branch: arrays of its parameters and result, tuples flattened."""
 
     taken: Sequence[Array]
     returned: Sequence[Array]
@@ -48,11 +43,8 @@ def wrong_nesting(
 ) -> str:
     """Return what is wrong with a loop or branch, "" if nothing is.
 
-    Args:
-        opcode: ``"while"`` or ``"conditional"``.
-        operands: what it is given, tuples flattened.
-        results: what it returns, likewise.
-        inside: its computations; of a loop its body, then its condition.
+    Operands and results have their tuples flattened; ``inside`` holds its computations, of a loop
+    its body, then its condition.
     """
     operands, results = list(operands), list(results)
     if opcode == "while":
@@ -131,8 +123,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """What an attribute may hold."""
-
     dimensions: _Numbers = []
     dynamic_slice_sizes: _Numbers = []
     gather_slice_sizes: _Numbers = []
@@ -159,14 +149,11 @@ _FIELDS = msgspec.json.Decoder(_Fields)
 def read_arrays(
     path: str | os.PathLike[str] | BinaryIO, most: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Read all arrays of a ``.npz`` that holds numbers only.
+    """Read all arrays of a ``.npz`` that holds numbers only; they are read-only.
 
     Args:
         path: the file, or a stream of it.
         most: bytes that it may unpack to (default: ``MOST_BYTES``).
-
-    Returns:
-        Name -> array, read-only.
 
     Raises:
         ValueError: it would unpack to more than ``most``, or an array's header does not fit
@@ -193,7 +180,6 @@ def read_arrays(
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Return the array of a ``.npy``, whose header must tell as many bytes as follow it."""
     stream = io.BytesIO(data)
     shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
     start = stream.tell()
@@ -203,15 +189,7 @@ def _array(data: bytes) -> np.ndarray:
 
 
 def head_complaint(name: Any, batch_size: Any, notes: Any, twins: Any, tensors: int) -> str:
-    """Return what is wrong with the fields of a graph file's head, "" if nothing is.
-
-    Args:
-        name: see ``Graph``, as are the next three.
-        batch_size: a whole number.
-        notes: a list of texts.
-        twins: a list of pairs of tensors.
-        tensors: number of tensors.
-    """
+    """Return what is wrong with the head of a graph file (see ``Graph``), "" if nothing is."""
     if not isinstance(name, str):
         return f"name must be a text, not {type(name).__name__}"
     whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
@@ -226,15 +204,12 @@ def head_complaint(name: Any, batch_size: Any, notes: Any, twins: Any, tensors: 
 
 
 def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> str:
-    """Return what is wrong with the first array that is wrong by itself or beside the others.
+    """Return name, remedy and reason of the first array that is wrong, "" if none is.
 
     Args:
         arrays: arrays of a graph, by the names of ``Graph``'s fields.
         types: NumPy element type of each.
         kinds: number of the values of ``phase`` and of ``parameter_role``.
-
-    Returns:
-        Its name, the remedy and the reason; "" if nothing is wrong.
     """
     steps = (
         lambda: _wrong_types(arrays, types),
@@ -322,7 +297,6 @@ def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Wrong:
 
 
 def _wrong_tensors(arrays: Arrays) -> Wrong:
-    """Yield element types that do not exist, and sizes that no computer counts."""
     codes = sorted(ELEMENT_TYPES.keys() - {TUPLE})
     if not np.isin(arrays["element_type"], codes).all():
         yield "element_type", "it has a type that does not exist"
@@ -344,10 +318,7 @@ def _wrong_tensors(arrays: Arrays) -> Wrong:
 
 
 def _wrong_order(arrays: Arrays) -> Wrong:
-    """Yield what is used before it is made, or in another computation than the one it is made in.
-
-    A computation is the entry, or a part of what is inside one loop or branch, up to its return.
-    """
+    """Yield what is used before it is made, or outside the computation that it is made in."""
     parent, rows = arrays["parent"], np.arange(len(arrays["opcode"]))
     if (parent >= rows).any():
         yield "parent", "an instruction stands before the one that it is inside, or is its own"
@@ -428,7 +399,6 @@ def _computations(arrays: Arrays) -> np.ndarray:
 
 
 def _wrong_attributes(arrays: Arrays) -> Wrong:
-    """Yield attributes that are no JSON objects, or whose fields are not what rules need."""
     texts = texts_of(arrays["string_table"])
     for index in np.unique(arrays["attribute"]).tolist():
         try:
@@ -445,7 +415,6 @@ def _wrong_attributes(arrays: Arrays) -> Wrong:
 
 
 def _wrong_shapes(arrays: Arrays) -> Wrong:
-    """Yield instructions whose shapes do not fit, each kind of instruction checked once."""
     opcodes, texts = texts_of(arrays["opcode_names"]), texts_of(arrays["string_table"])
     fields = {i: fields_of(texts[i]) for i in np.unique(arrays["attribute"]).tolist()}
     numbers: dict[tuple[int, ...], int] = {}  # of the different shapes

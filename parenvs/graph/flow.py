@@ -105,12 +105,7 @@ class Flow:
     def descendants(
         self, tensors: Iterable[int], kinds: Collection[int] | None = None
     ) -> np.ndarray:
-        """(T,) bool: ``tensors``, and everything that is made of them.
-
-        Args:
-            tensors: where to start.
-            kinds: codes of element types, if nothing else is to be gone through.
-        """
+        """(T,) bool: ``tensors`` and what is made of them, through element types ``kinds`` only."""
         if kinds is None:
             return self._closure(tensors, self.after)
         fits = np.isin(self.graph.element_type, list(kinds)).tolist()
@@ -127,8 +122,8 @@ class Flow:
     def sources(self, tensor: int) -> list[int]:
         """Tensors whose elements ``tensor`` takes one for one, with others of the same shape.
 
-        Casts, layouts, elementwise operations, slices and concatenations, and what loops and
-        branches carry. Numbers that are combined with an array are left out, and so are broadcasts.
+        That is through casts, layouts, elementwise operations, slices, concatenations, loops and
+        branches; not through broadcasts, nor numbers that are combined with an array.
         """
         index = self.producer[tensor]
         opcode = self.opcode[index] if index >= 0 else "parameter"
@@ -185,7 +180,6 @@ class Flow:
         return reached
 
     def _annotations(self) -> list[int]:
-        """Custom calls that only say where their operand should be."""
         targets = ("Sharding", "xla.sdy.", "annotate_device_placement", "MoveTo")
         return [
             index
@@ -233,7 +227,7 @@ class Reads:
     """A weight that several pivots read, far enough apart to be in different stages.
 
     Attributes:
-        positions: the pivots, ascending, by their places in the chain.
+        positions: places of the pivots in the chain, ascending.
         size: bytes of the weight.
         trainable: whether it has a gradient, which its stages have to sum.
     """
@@ -264,12 +258,7 @@ class ChainBytes:
 
 
 def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
-    """Count the bytes of a chain.
-
-    Args:
-        graph: the graph; a chain is made of the instructions at its top.
-        pivots: (n,) instruction indices, ascending.
-    """
+    """Count the bytes of a chain of (n,) ``pivots``, instructions at the top, ascending."""
     count = len(pivots)
     position, tensor = graph.uses(pivots)
     producer, produced = graph.makes(pivots)
@@ -359,16 +348,9 @@ def free_instructions(
     results: Sequence[Sequence[int]],
     scalars: set[int],
 ) -> np.ndarray:
-    """Find the instructions that depend on constants, iota and scalar inputs only.
+    """Return which instructions depend on constants, iota and ``scalars`` only, (I,) bool.
 
-    Args:
-        opcodes: (I,) opcode of each instruction.
-        operands: (I,) tensors that each reads.
-        results: (I,) tensors that each produces.
-        scalars: tensors of the scalar inputs.
-
-    Returns:
-        (I,) bool; an instruction with side effects is not free.
+    Operands, results and scalars are tensors. An instruction with side effects is not free.
     """
     free_tensors: set[int] = set()
     free = np.zeros(len(opcodes), dtype=bool)

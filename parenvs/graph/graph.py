@@ -206,14 +206,7 @@ class Graph:
         return tuple(self.dims[self.dim_offset[tensor] : self.dim_offset[tensor + 1]].tolist())
 
     def op_names(self, instructions: np.ndarray) -> np.ndarray:
-        """Return the ``op_name`` of each of ``instructions``, its opcode where that is empty.
-
-        Args:
-            instructions: (n,) instruction indices.
-
-        Returns:
-            (n,) object array.
-        """
+        """(n,) ``op_name`` of each of ``instructions``, its opcode where that is empty."""
         names = [
             self.strings[self.op_name[i]] or self.opcodes[self.opcode[i]]
             for i in np.asarray(instructions).tolist()
@@ -221,11 +214,7 @@ class Graph:
         return np.array(names, dtype=object)
 
     def pivots(self) -> np.ndarray:
-        """Return the pivots: forward instructions at the top that are no parameters and not free.
-
-        Returns:
-            (n,) instruction indices, ascending.
-        """
+        """(n,) forward instructions at the top that are no parameters and not free, ascending."""
         parameter = (
             self.opcode == self.opcodes.index("parameter")
             if "parameter" in self.opcodes

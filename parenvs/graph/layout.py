@@ -38,13 +38,7 @@ def shape_text(graph: Graph, tensor: int) -> str:
 
 @dataclass(frozen=True)
 class MeshAxis:
-    """An axis of a mesh.
-
-    Attributes:
-        name: ``"data"`` or ``"model"``.
-        size: number of devices along it.
-        split: (N,) bool, which of ``graph.dims`` it splits.
-    """
+    """An axis of a mesh: ``"data"`` or ``"model"``; ``split`` is (N,) bool over ``graph.dims``."""
 
     name: str
     size: int
@@ -97,14 +91,7 @@ class Layout:
         raise NotImplementedError
 
     def rank_bytes(self, axis: int) -> dict[str, float]:
-        """Return the bytes that a device all-reduces and gathers along an axis, as DTensors do it.
-
-        Args:
-            axis: its number.
-
-        Returns:
-            Kind of a collective -> bytes of its arrays.
-        """
+        """Return the bytes that a device sends along an axis, by collective, as DTensors do it."""
         raise NotImplementedError
 
     @property
@@ -183,13 +170,10 @@ class Layout:
         return float(1 / np.prod([sizes[name] for name in spec if name is not None]))
 
     def check_even(self, framework: str = "JAX") -> None:
-        """Refuse what frameworks refuse: an input or output that an axis does not divide.
-
-        Args:
-            framework: its name, for the line.
+        """Check that each axis divides the inputs and outputs that it splits.
 
         Raises:
-            InfeasibleError: there is one; the line names the first few.
+            InfeasibleError: an axis does not; the line names the framework and the first arrays.
         """
         sizes = {axis.name: axis.size for axis in self.axes}
         names = dict(zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True))

@@ -4,8 +4,7 @@ One multiply-add is two FLOPs. An elementwise instruction costs one FLOP per res
 transcendental function costs none, as XLA counts these apart; data movement costs none. A loop
 costs its number of iterations times its body, where XLA's analysis takes every loop once, and a
 branch the dearest of its computations (``parenvs.graph.trips`` adds these up). A
-``custom-call`` costs none, as its code is not known (XLA's own figure is -1). ``OPCODES`` lists the
-opcodes that the reader knows.
+``custom-call`` costs none, as its code is not known (XLA's own figure is -1).
 """
 
 from __future__ import annotations
@@ -25,13 +24,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """An instruction as the cost formulas see it.
+    """An instruction as the cost formulas see it: shapes with tuples flattened.
 
-    Attributes:
-        instruction: the HloInstructionProto.
-        operands: shapes of the operands, tuples flattened.
-        results: shapes of the results, tuples flattened.
-        applied: FLOPs of one application of each called computation.
+    ``applied`` holds the FLOPs of one application of each called computation.
     """
 
     instruction: Any
@@ -98,11 +93,7 @@ _LONGEST_KERNEL = 2**20
 def valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
     """Count the pairs (output position, kernel position) that fall on an element of the input.
 
-    Args:
-        size: of the input, in one spatial dimension.
-        kernel: size of the kernel.
-        output: size of the output.
-        window: XLA's WindowDimension, with stride, padding and dilations.
+    All sizes are along one spatial dimension; ``window`` is XLA's WindowDimension.
     """
     stride, base = max(window.stride, 1), max(window.base_dilation, 1)
     dilation, padding = max(window.window_dilation, 1), window.padding_low
@@ -135,7 +126,6 @@ def _window_size(call: Call) -> int:
 
 
 def _reduce_window(call: Call) -> float:
-    """Count one application per further element of each window."""
     out = call.results[0]
     windows = call.instruction.window.dimensions
     reduced = [k for k, window in enumerate(windows) if window.size != 1]
@@ -229,13 +219,7 @@ PARTS_READ = ("slice", "dynamic-slice", "gather", "dynamic-update-slice", "scatt
 
 
 def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence[float]) -> float:
-    """Return the bytes that one instruction reads and writes, each operand and result once.
-
-    Args:
-        opcode: its opcode.
-        operand_bytes: bytes of each operand, tuples flattened.
-        result_bytes: bytes of each result, tuples flattened.
-    """
+    """Return the bytes that one instruction reads and writes, each operand and result once."""
     if opcode in _NO_BYTES.split():
         return 0.0
     out = sum(result_bytes)
@@ -252,12 +236,7 @@ def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence
 
 
 def is_relabelling(transpose: Any, operand: Any) -> bool:
-    """Return whether a transpose moves nothing: its result's layout undoes it (XLA: a bitcast).
-
-    Args:
-        transpose: the HloInstructionProto.
-        operand: shape of its operand, with a layout.
-    """
+    """Return whether a transpose moves nothing: its result's layout undoes it (XLA: a bitcast)."""
     shape, dims = transpose.shape, list(transpose.dimensions)
     default = list(range(len(dims)))[::-1]
     operand_order = list(operand.layout.minor_to_major) or default
@@ -283,9 +262,7 @@ class Kind(IntEnum):
 class Factor:
     """Dimensions of one instruction that are split together.
 
-    Attributes:
-        pairs: the dimensions.
-        kind: anything but ``KEPT`` leaves a partial result, completed by an all-reduce.
+    A kind other than ``KEPT`` leaves a partial result, completed by an all-reduce.
     """
 
     pairs: tuple[Pair, ...]
@@ -294,14 +271,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Instruction:
-    """What a rule may look at.
-
-    Attributes:
-        opcode: of HLO.
-        attribute: dimension numbers, windows, ..., as ``Graph.attribute`` holds them.
-        operands: shapes, tuples flattened.
-        results: shapes, tuples flattened.
-    """
+    """What a rule may look at: opcode, ``Graph.attribute``, and shapes with tuples flattened."""
 
     opcode: str
     attribute: dict[str, Any]

@@ -41,14 +41,7 @@ Cut = tuple[int, Sizes]
 
 @dataclass(frozen=True)
 class Parted:
-    """A function whose weights that are several in one are arrays of their own.
-
-    Attributes:
-        function: takes and returns the parts.
-        positional: its arguments, in parts.
-        named: likewise, by name.
-        note: what is to be said of it.
-    """
+    """A function whose weights that are several in one are arrays of their own."""
 
     function: Callable[..., Any]
     positional: tuple[Any, ...]
@@ -57,7 +50,6 @@ class Parted:
 
 
 def _note(paths: Sequence[str]) -> str:
-    """What is to be said of weights that are taken apart."""
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     verb = "hold" if more else "holds"
     return (
@@ -72,11 +64,10 @@ def in_parts(
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Take weights of a JAX function apart that are several in one (extra ``jax``).
 
-    What ``jnp.split`` takes apart behind its product, the projections to queries, keys and values
-    in one weight, say, becomes arrays of its own: ``params['qkv']`` a dictionary of parts,
-    ``params['qkv']['000:064']``, and what is combined with it element by element, its optimiser
-    state, and its new value alike. Slices that make up the whole count, and a reshape whose parts
-    are taken one by one, inside of loops, too. So partitions can split it by heads.
+    What ``jnp.split``, or slices that make up the whole, take apart behind a weight's product
+    (queries, keys and values, say) becomes arrays of its own: ``params['qkv']`` a dictionary of
+    parts, ``params['qkv']['000:064']``; so do its optimizer state and its new value. So partitions
+    can split it by heads.
 
     Args:
         function: the training step or forward pass.
@@ -98,13 +89,7 @@ def in_parts(
 def parted(
     function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]
 ) -> Parted | None:
-    """Return a function in parts, see ``in_parts``; None if nothing is to be taken apart.
-
-    Args:
-        function: plain or jitted.
-        positional: its arguments, arrays or shapes.
-        named: likewise, by name.
-    """
+    """Return a function in parts, see ``in_parts``; None if nothing is taken apart."""
     import jax
 
     jitted = function if hasattr(function, "trace") else jax.jit(function, keep_unused=True)
@@ -159,14 +144,7 @@ def _name(path: Any) -> str:
 def _outputs(
     inputs: Sequence[Any], returned: Sequence[Any], cuts: dict[int, Cut], made: Sequence[Any]
 ) -> list[Form | None]:
-    """Return how each result is returned: as the input whose path it has, None as a whole.
-
-    Args:
-        inputs: path and leaf of each input.
-        returned: path and shape of each result.
-        cuts: of the inputs.
-        made: how each result is there, None as a whole.
-    """
+    """Return how each result is returned: as the input whose path it has, None as a whole."""
     import jax
 
     def kind(leaf: Any) -> object:
@@ -213,11 +191,6 @@ def _found(
 
     Several ways of taking an input apart are tried, one after another, until a split finds its
     parts again. What is combined with it element by element goes with it.
-
-    Args:
-        closed: the jaxpr.
-        leaves: its arguments.
-        weights: returns the numbers of those that are weights.
     """
     import jax
 
@@ -266,7 +239,6 @@ def _found(
 
 
 def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) -> list[Any]:
-    """Run a function's jaxpr on its flat arguments, those of ``cuts`` in parts."""
     values = [
         Pieces(cuts[k][0], [value[name] for name in sorted(value)], frozenset([k]), Made.WEIGHT)
         if k in cuts
@@ -278,7 +250,6 @@ def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) ->
 
 
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
-    """Return abstract arguments, those of ``cuts`` in parts."""
     import jax
 
     shapes = [
@@ -295,7 +266,6 @@ def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:
 
 
 def _cut(leaf: Any, axis: int, sizes: Sizes) -> dict[str, Any]:
-    """Parts of an argument, by name: arrays, or shapes."""
     import jax
 
     if not isinstance(leaf, jax.ShapeDtypeStruct):

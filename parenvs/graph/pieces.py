@@ -26,17 +26,7 @@ JOINS = ("concatenate", "stack", "pad", "dynamic_update_slice")
 
 @dataclass(frozen=True)
 class Equation:
-    """An equation of a jaxpr whose calls are inlined.
-
-    Attributes:
-        name: of its primitive.
-        params: of its primitive.
-        scope: names that it stands under.
-        inputs: what it reads.
-        outputs: what it makes.
-        before: shape of the first input.
-        shapes: of the outputs.
-    """
+    """An equation of a jaxpr with calls inlined; ``before`` is the shape of the first input."""
 
     name: str
     params: dict[str, Any]
@@ -187,13 +177,7 @@ def takes_apart(jaxpr: Any, places: set[Sizes]) -> bool:
 def constants(
     places: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int] | None:
-    """Return where a slice of constant places begins, as it is moved inside; None if none is.
-
-    Args:
-        places: of the slice, along each dimension.
-        shape: of what it is taken of.
-        sizes: of the slice.
-    """
+    """Return where a slice of constant places begins, as it is moved inside; None if none is."""
     from jax.core import Tracer
 
     if any(place is None or isinstance(place, Tracer) for place in places):
@@ -293,14 +277,7 @@ class Made(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Form:
-    """How an array is in parts.
-
-    Attributes:
-        axis: the dimension.
-        sizes: size of each part along it.
-        origins: numbers of the inputs that it is made of in parts.
-        made: what it is.
-    """
+    """How an array is in parts along an axis; ``origins`` are inputs that it is made of."""
 
     axis: int
     sizes: Sizes
@@ -318,14 +295,9 @@ class Form:
 
 @dataclass
 class Pieces:
-    """An array that is there in parts along one dimension.
+    """An array that is there in parts along one dimension, see ``Form``.
 
-    Attributes:
-        axis: the dimension.
-        parts: the parts, in order.
-        origins: see ``Form``.
-        made: see ``Form``.
-        whole: the array as one, once something has needed it.
+    ``whole`` is the array as one, once something has needed it.
     """
 
     axis: int
@@ -360,14 +332,7 @@ class Pieces:
 
 @dataclass
 class Filled:
-    """An array of equal numbers, which is made where it is needed, in the shape that is.
-
-    Attributes:
-        number: the number.
-        shape: of the array.
-        dtype: of the array.
-        scope: where it was made.
-    """
+    """An array of equal numbers, which is made where it is needed, in the shape that is."""
 
     number: Any
     shape: tuple[int, ...]
@@ -438,7 +403,6 @@ def whole(value: Any) -> Any:
 
 
 def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
-    """Parts of an array that is there as one."""
     from jax import lax
 
     if isinstance(value, Filled):
@@ -476,10 +440,7 @@ def _form(value: Any) -> Form | None:
 class Interpreter:
     """Runs a jaxpr on arrays that may be there in parts.
 
-    Attributes:
-        ties: which inputs go together.
-        places: sizes into which anything is taken apart; what is joined of such parts stays in
-            parts.
+    ``ties`` tells which inputs go together, ``places`` the sizes into which anything is split.
     """
 
     def __init__(self, ties: Ties, places: set[Sizes]) -> None:
@@ -847,10 +808,6 @@ class Interpreter:
         """Return how a loop carries values, and how all that an iteration returns is in parts.
 
         What comes out in parts goes in so, unless it has to be whole elsewhere.
-
-        Args:
-            call: makes abstract results of an iteration of what is carried.
-            carried: what the loop begins with.
         """
         forms = [_form(x) for x in carried]
         refused: set[int] = set()

@@ -37,16 +37,13 @@ from parenvs.graph.sources import (
 
 
 def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
-    """Return the PyTorch module that ``thing`` is or makes, and its loss.
+    """Return the PyTorch module that ``thing`` is or makes, and its loss; None for what is missing.
 
     Args:
         thing: a module, an ``ExportedProgram``, a class of a module, or a function without
             arguments that returns one of them, or a pair of one and its loss. Anything else is not
             called, if it takes arguments.
         memory: whether its weights get memory and values.
-
-    Returns:
-        The module and its loss, each None if there is none.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
@@ -88,16 +85,7 @@ _LONGEST = 300
 
 
 def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Graph:
-    """Lower a function or module and read its graph, which has the function's name.
-
-    Args:
-        instance: see ``lower``.
-        arguments: see ``lower``.
-        **options: see ``parenvs.graph.reader.read_module``.
-
-    Raises:
-        ParenvsError: see ``lower`` and ``read_module``.
-    """
+    """Lower a function or module, see ``lower``, and read its graph, see ``read_module``."""
     name = split_name(instance)[1].split(".")[-1]
     return lower(instance, arguments).graph(instance, name=name, **options)
 
@@ -129,7 +117,6 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lo
 
 
 def _anew(instance: str, arguments: str | None) -> Lowered:
-    """Lower a model by running the user's code."""
     with need_extra("jax", "planning a function"):
         import jax
     with _named(instance, arguments) as (function, place, argument_name):
@@ -155,19 +142,11 @@ def _anew(instance: str, arguments: str | None) -> Lowered:
 def torch_module(
     instance: str, arguments: str | None = None
 ) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
-    """Make a PyTorch module, with values, and its arguments.
-
-    Args:
-        instance: see ``lower``.
-        arguments: see there.
+    """Make a PyTorch module, with values, and its arguments; see ``lower``.
 
     Returns:
         The module, its loss or None, positional arguments (with a loss, the last one is what that
         compares with) and keyword arguments.
-
-    Raises:
-        ParenvsError: there is no such file or name, it makes no module, no arguments are given, or
-            the user's code fails; the line names its file and line.
     """
     with _named(instance, arguments) as (function, place, argument_name):
         with _users_code(instance):
@@ -186,28 +165,13 @@ def torch_module(
 
 
 def called(instance: str) -> Any:
-    """Call a function without arguments, and return what it returns.
-
-    Args:
-        instance: the function, see ``lower``.
-
-    Raises:
-        ParenvsError: there is no such file or name, or the user's code fails; the line names its
-            file and line.
-    """
+    """Call a function without arguments, named as for ``lower``, and return what it returns."""
     with _named(instance, None) as (function, _, _), _users_code(instance):
         return function()
 
 
 def is_torch(instance: str) -> bool:
-    """Return whether an instance stands for a PyTorch module, not for a JAX function.
-
-    Args:
-        instance: see ``lower``.
-
-    Raises:
-        ParenvsError: there is no such file or name, or the user's code fails.
-    """
+    """Return whether an instance (see ``lower``) is a PyTorch module, not a JAX function."""
     with _named(instance, None) as (function, _, _), _users_code(instance):
         return torch_model(function)[0] is not None
 
@@ -215,19 +179,9 @@ def is_torch(instance: str) -> bool:
 def jax_function(
     instance: str, arguments: str | None = None, parts: bool = False
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return a JAX function and its arguments, with values if the user's code gives any.
+    """Return a JAX function, its positional and its keyword arguments; see ``lower``.
 
-    Args:
-        instance: see ``lower``.
-        arguments: see there.
-        parts: whether weights that are several in one are taken apart, as they are planned.
-
-    Returns:
-        The function, positional and keyword arguments.
-
-    Raises:
-        ParenvsError: there is no such file or name, no arguments are given, or the user's code
-            fails; the line names its file and line.
+    ``parts``: whether weights that are several in one are taken apart, as they are planned.
     """
     with _named(instance, arguments) as (function, place, argument_name):
         if arguments is None and takes_arguments(function):
@@ -245,11 +199,7 @@ def jax_function(
 
 @contextlib.contextmanager
 def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str]]:
-    """Yield what an instance names, and the module and name of its arguments.
-
-    Raises:
-        ParenvsError: there is no such file or name, or it cannot be called.
-    """
+    """Yield what an instance names, and the module and name of its arguments."""
     module, name = split_name(instance)
     if module.endswith(".py") and not Path(module).is_file():
         raise ParenvsError(f"instance {instance!r}: no file {module!r}")
@@ -266,7 +216,6 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
 
 
 def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
-    """Lower the training step of a PyTorch module."""
     with _users_code(where):
         frames_of_user = example_inputs(model) if given is Ellipsis else None
         positional, named = frames_of_user or _call_form(
@@ -322,11 +271,7 @@ def _importing(module: str) -> Iterator[None]:
 
 
 def _module(module: str) -> Any:
-    """Import a module by its name or file; a file is run once, under its own name if that is free.
-
-    Raises:
-        ParenvsError: there is no such file, or the user's code fails.
-    """
+    """Import a module by name or file; a file runs once, under its own name if that is free."""
     with _users_code(module):
         if not module.endswith(".py"):
             return importlib.import_module(module)
@@ -352,7 +297,6 @@ def _module(module: str) -> Any:
 
 
 def _attribute(module: Any, name: str, where: str) -> Any:
-    """Return what a dotted name stands for in a module."""
     try:
         return reduce(getattr, name.split("."), module)
     except AttributeError:
@@ -370,7 +314,6 @@ def _users_code(where: str) -> Iterator[None]:
 
 
 def _one_line(error: BaseException, where: str) -> ParenvsError:
-    """Return the error of a user's code as one line: file, line, kind and message."""
     if isinstance(error, ParenvsError):
         return error
     if isinstance(error, SyntaxError):

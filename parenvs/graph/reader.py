@@ -61,10 +61,7 @@ _MANUAL = (
 
 
 def what_passes_left(module: Any) -> Iterator[str]:
-    """Yield a sentence for each thing in a module that does not come from the model.
-
-    Args:
-        module: an HloModuleProto message.
+    """Yield a sentence for each thing in an HloModuleProto that does not come from the model.
 
     Raises:
         HloError: parts of the module are written for one device of several.
@@ -96,7 +93,7 @@ def by_id(computation: Any) -> list[Any]:
 
     That is the order of their ids, except where XLA's passes have added instructions with higher
     ids than their users': then it is that of the file, changed where an operand comes too late. An
-    instruction that waits for itself, or for one that is missing, is kept, for the reader to name.
+    instruction in a cycle, or with a missing operand, is kept, for the reader to name.
     """
     nodes = sorted(computation.instructions, key=lambda node: node.id)
     if _is_topological(nodes):
@@ -113,7 +110,6 @@ def by_id(computation: Any) -> list[Any]:
 
 
 def _is_topological(nodes: Sequence[Any]) -> bool:
-    """Return whether every operand stands before its users."""
     seen: set[int] = set()
     for node in nodes:
         if not seen.issuperset(node.operand_ids):
@@ -142,14 +138,10 @@ def is_stablehlo(data: bytes) -> bool:
 
 
 def hlo_of(data: bytes, where: str) -> bytes:
-    """Convert StableHLO to a serialized HloModuleProto.
-
-    Args:
-        data: the content of a file, text or bytecode.
-        where: the file, for error messages.
+    """Convert StableHLO, text or bytecode, to a serialized HloModuleProto.
 
     Raises:
-        HloError: JAX is missing or too old, or cannot convert the module.
+        HloError: JAX is missing or too old, or cannot convert the module; ``where`` names the file.
     """
     source: bytes | str = data
     if not data.startswith(_BYTECODE):
@@ -175,7 +167,6 @@ def hlo_of(data: bytes, where: str) -> bytes:
 
 
 def _text_of(data: bytes, where: str) -> str:
-    """Decode MLIR text."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -212,11 +203,7 @@ MOST_CALLS = 100
 
 
 class Budget:
-    """Counts what a reader reads, and stops it at a limit.
-
-    Args:
-        instructions: number of instructions in the file.
-    """
+    """Counts the instructions that a reader reads, and stops it at a limit."""
 
     def __init__(self, instructions: int) -> None:
         self.left = self.most = min(MOST_INSTRUCTIONS, FREE_COPIES + MOST_COPIES * instructions)
@@ -247,37 +234,21 @@ class Budget:
 
 
 def check_size(dims: Sequence[int], size: int) -> None:
-    """Check that a tensor's bytes can be counted.
-
-    Raises:
-        HloError: they cannot.
-    """
+    """Raise an ``HloError`` if a tensor's bytes cannot be counted."""
     if size >= MOST_TENSOR_BYTES or uncountable(dims):
         shown = "x".join(map(str, dims[:8])) + ("..." if len(dims) > 8 else "")
         raise HloError(f"a shape of {shown} has more bytes than can be counted (2^63)")
 
 
 def check_cost(name: str, flops: float, moved: float) -> None:
-    """Check that the cost of an instruction is a number that can be summed.
-
-    Args:
-        name: the instruction.
-        flops: its FLOPs.
-        moved: bytes that it reads and writes.
-
-    Raises:
-        HloError: one is negative, too large or no number.
-    """
+    """Raise an ``HloError`` if an instruction's FLOPs or bytes are no number that can be summed."""
     for value, unit in ((flops, "FLOPs"), (moved, "bytes")):
         if not 0 <= value <= MOST_COST:
             raise HloError(f"instruction {name!r} costs {value:.4g} {unit}, not 0 to {MOST_COST:g}")
 
 
 def check_computation(computation: Any) -> None:
-    """Check that a computation has instructions, and numbers for its parameters.
-
-    Args:
-        computation: the HloComputationProto.
+    """Check that an HloComputationProto has instructions, and numbers for its parameters.
 
     Raises:
         HloError: it is empty, an id stands twice, or the parameters are not numbered from 0.
@@ -295,16 +266,7 @@ def check_computation(computation: Any) -> None:
 
 
 def check_value(name: str, shape: Any, found: Sequence[tuple[int, ...]]) -> None:
-    """Check that a tuple, or what is taken from one or returned, has the shape that is declared.
-
-    Args:
-        name: the instruction.
-        shape: its declared shape.
-        found: dimensions of the arrays that it is made of.
-
-    Raises:
-        HloError: they differ.
-    """
+    """Raise an ``HloError`` if an instruction's arrays differ from its declared shape."""
     declared = leaves(shape)
     if len(declared) != len(found):
         raise HloError(
@@ -326,8 +288,6 @@ def leaves(shape: Any) -> list[Any]:
 
 
 class _Instruction(NamedTuple):
-    """What an instruction has one value of."""
-
     opcode: int  # index of its name
     flops: float
     bytes_accessed: float
@@ -364,8 +324,8 @@ def results_of(lowered: Any) -> tuple[str, ...]:
 def read_file(path: Path, **options: Any) -> Graph:
     """Read a graph from a file of HLO or StableHLO; see ``read_module`` for ``options``.
 
-    A ``.pb`` is a serialized module. In every other file StableHLO is told by its content; without
-    it, ``.txt`` and ``.hlo`` are HLO text.
+    A ``.pb`` is a serialized module. StableHLO in any other file is detected from its content; else
+    ``.txt`` and ``.hlo`` are HLO text.
 
     Raises:
         HloError: the file cannot be read, or see ``read_module``.
@@ -391,13 +351,8 @@ def read_file(path: Path, **options: Any) -> Graph:
 def read_proto(data: bytes, where: str = "module", **options: Any) -> Graph:
     """Read a graph from a serialized HloModuleProto (or an HloProto, which wraps one).
 
-    Args:
-        data: the serialized message.
-        where: file or function, for error messages.
-        **options: ``name``, ``variables`` and ``batch_size``; see ``read_module``.
-
     Raises:
-        HloError: ``data`` is no such message, or see ``read_module``.
+        HloError: ``data`` is no such message, or see ``read_module``, as for the options.
     """
     for parse in (lambda: Module.FromString(data), lambda: Wrapper.FromString(data).module):  # type: ignore[attr-defined]
         try:
@@ -472,8 +427,6 @@ class _Reader:
         shapes, types, sizes: dimensions, element type and bytes of each tensor so far.
         strings, opcodes: text -> its index.
         instructions: one-valued columns; ``operands`` and ``results`` are the ragged ones.
-        parameters: the inputs of the entry.
-        outputs: tensors that the entry computation returns.
         applied: computation id -> FLOPs of one run.
         budget: what may still be read.
     """
@@ -503,7 +456,6 @@ class _Reader:
         self.applied: dict[int, float] = {}
 
     def run(self) -> None:
-        """Read the entry computation and all that it calls."""
         self.outputs = self.block(self.entry, None, "", -1)
         self.settle()
 
@@ -537,7 +489,6 @@ class _Reader:
         attribute: str = "",
         parent: int = -1,
     ) -> int:
-        """Append one instruction and return its index."""
         code = self.opcodes.setdefault(opcode, len(self.opcodes))
         self.instructions.append(
             _Instruction(code, *cost, self.text(op_name), self.text(attribute), parent)
@@ -551,12 +502,8 @@ class _Reader:
     ) -> list[int]:
         """Read a computation and return the tensors of its result.
 
-        Args:
-            computation: the HloComputationProto.
-            given: tensors of each of its parameters, or None: then the parameters become tensors
-                and instructions of their own.
-            prefix: scope that is put before each ``op_name``.
-            parent: index of the instruction that calls it, -1 at the top.
+        ``given`` holds the tensors of each of its parameters; None makes the parameters tensors and
+        instructions of their own. ``prefix`` is a scope before each ``op_name``.
         """
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
@@ -608,7 +555,6 @@ class _Reader:
         return values[root]
 
     def check(self, node: Any, value: list[int]) -> None:
-        """Check that the tensors of an instruction are those that its shape declares."""
         if node.opcode in _FORWARDED:
             check_value(node.name, node.shape, [self.shapes[t] for t in value])
 
@@ -663,11 +609,9 @@ class _Reader:
         return results
 
     def arrays(self, tensors: Sequence[int]) -> list[Array]:
-        """Return element type and dimensions of tensors."""
         return [(self.types[t], self.shapes[t]) for t in tensors]
 
     def flops_inside(self, computation_id: int) -> float:
-        """Return the FLOPs of one run of a computation that an instruction applies."""
         if computation_id not in self.applied:
             inner = _Reader.__new__(_Reader)
             inner.__dict__.update(self.__dict__)
@@ -727,7 +671,6 @@ class _Reader:
         return out
 
     def structure(self, node: Any, out: dict[str, Any]) -> None:
-        """Add to ``out`` the dimension numbers, windows and computations of an instruction."""
         out.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
         for key in _STRUCTURE:
             if node.HasField(key):
@@ -746,7 +689,6 @@ class _Reader:
             ]
 
     def twins(self, results: Sequence[str]) -> tuple[tuple[int, int], ...]:
-        """Return pairs of an output's and a parameter's tensor that have one path."""
         if len(results) != len(self.outputs):
             return ()
         inputs = [parameter.tensor for parameter in self.parameters]
@@ -758,7 +700,6 @@ class _Reader:
         return tuple((self.outputs[o], inputs[i]) for o, i in pairs)
 
     def graph(self, name: str) -> Graph:
-        """Return the graph of the instructions that were read, without phases and roles."""
         opcode, flops, moved, op_name, attribute, parent = (
             np.array(column) for column in zip(*self.instructions, strict=True)
         )
@@ -795,7 +736,6 @@ class _Reader:
 
 
 def _taken(computation: Any) -> list[Array]:
-    """Return element type and dimensions of a computation's parameters, tuples flattened."""
     nodes = [node for node in computation.instructions if node.opcode == "parameter"]
     nodes.sort(key=lambda node: node.parameter_number)
     return [

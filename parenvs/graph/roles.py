@@ -106,10 +106,7 @@ _MASKS = {code for code, (name, _) in ELEMENT_TYPES.items() if name == "pred"}
 
 
 def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Split parameter names like ``params['encoder']['q']``.
-
-    Args:
-        names: (P,) names as JAX makes them.
+    """Split (P,) parameter names like ``params['encoder']['q']``, as JAX makes them.
 
     Returns:
         (P,) index of the function argument, in order of appearance, and (P,) path like
@@ -130,12 +127,7 @@ def with_arguments_named(
     """Return the graph with paths of weights and batch inputs that no two arguments share.
 
     Where they do, all paths of these arguments begin with the argument, like ``params/encoder/q``.
-
-    Args:
-        graph: the graph, with phases.
-        names: (P,) names of the parameters as JAX makes them.
-        flow: the graph's flow.
-        known: see ``with_roles``.
+    ``names`` are (P,) as JAX makes them; ``known`` is that of ``with_roles``.
     """
     paths, arguments = graph.paths, graph.parameter_argument.tolist()
     if len(set(paths)) == len(paths):
@@ -189,11 +181,11 @@ def with_roles(
     Args:
         graph: the graph, with phases.
         variables: the trainable parameters, by path or by argument; nothing else is trainable then
-            (default: what the data flow says). Optimiser state and statistics of the same path or
+            (default: what the data flow says). Optimizer state and statistics of the same path or
             argument are left out; of an argument, all floating leaves are meant.
         batch: the batch inputs (default: likewise).
         frozen: weights to be taken as frozen (default: those without gradient and update). What
-            only their gradients, updates and optimiser state need is left out of the graph.
+            only their gradients, updates and optimizer state need is left out of the graph.
         batch_size: samples per batch (default: what ``parenvs.graph.use.samples`` finds).
         flow: the graph's flow, if it is there already.
         known: role of each argument by who made the module, in place of what the data flow says;
@@ -272,7 +264,6 @@ def reasons(graph: Graph) -> list[str]:
 
 
 def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -> tuple[str, ...]:
-    """Warn of numbers and masks taken as data of which no dimension has as many as the batch."""
     odd = [
         path
         for path, assigned, tensor in zip(
@@ -293,7 +284,6 @@ def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -
 
 
 def _chosen(graph: Graph, choice: Choice, name: str) -> list[bool]:
-    """Return of each parameter whether the reader's choice names it."""
     arguments = graph.parameter_argument.tolist()
     if choice is None:
         return [False] * len(arguments)
@@ -528,7 +518,6 @@ def _is_statistic(flow: Flow, update: Update) -> bool:
 
 
 def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
-    """Tell frozen weights, or the variables of a forward pass, from batch inputs by their use."""
     tensors = graph.parameter_tensor.tolist()
     weight = Role.FROZEN if _has_gradient(graph) else Role.VARIABLE
     known = {

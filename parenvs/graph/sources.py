@@ -51,7 +51,7 @@ class Lowered:
     Attributes:
         proto: serialized HloModuleProto.
         name: of the class of a PyTorch module.
-        roles: (arguments of the step,) what each of them holds, if that is known.
+        roles: role of each argument of the step, if known.
         notes: what was assumed, in sentences.
         results: names of the outputs of a JAX function.
         kept: whether it was read from the user's cache, see ``parenvs.graph.cache``.
@@ -109,15 +109,9 @@ def lower_module(
 ) -> Lowered:
     """Export a module and lower its training step; nothing is allocated.
 
-    Args:
-        module: a ``torch.nn.Module``, or an ``ExportedProgram`` of one.
-        inputs: see ``parenvs.graph.pytorch.export.exported``; None or none for those that a program
-            was exported with.
-        keywords: see there.
-        loss: see there.
-        targets: see there.
-        optimiser: see ``parenvs.graph.pytorch.step.Step.of``.
-        masters: see there.
+    ``module`` is a ``torch.nn.Module``, or an ``ExportedProgram``, which needs no inputs. See
+    ``parenvs.graph.pytorch.export.exported`` for inputs, keywords, loss and targets, and
+    ``parenvs.graph.pytorch.step.Step.of`` for the optimizer and masters.
 
     Raises:
         ParenvsError: PyTorch or JAX is missing, PyTorch cannot export the module, or an operation
@@ -254,13 +248,9 @@ def from_torch(
 def lowered_of(
     jitted: Any, positional: Sequence[Any], named: dict[str, Any], parts: bool = True
 ) -> tuple[Any, tuple[str, ...]]:
-    """Lower a jitted function, and return notes on how.
+    """Lower a jitted function with arrays or shapes, and return notes on how.
 
-    Args:
-        jitted: the function.
-        positional: its arguments, arrays or shapes.
-        named: likewise, by name.
-        parts: see ``from_jax``.
+    ``parts`` is that of ``from_jax``.
     """
     import jax
 

@@ -1,9 +1,9 @@
 """Parses HLO text into HloModuleProto messages.
 
-Text has lost the ids that tell the order in which a program was traced. The parser gives new ids,
-which have that order as far as it can be recovered (``parenvs.graph.text``). Text
-printed without metadata has also lost the scopes; ``parenvs.graph.training`` makes up for them.
-``lowered.as_text("hlo", debug_info=True)`` keeps the scopes; the proto keeps both.
+Text has lost the ids that give the order in which a program was traced. The parser gives new ids,
+which have that order as far as it can be recovered. Text printed without metadata has also lost
+the scopes; ``parenvs.graph.training`` makes up for them. ``lowered.as_text("hlo",
+debug_info=True)`` keeps the scopes; the proto keeps both.
 """
 
 from __future__ import annotations
@@ -27,15 +27,10 @@ Lists = list[list[int]]
 
 
 def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
-    """Sort the instructions of a computation as the trace had them, as far as that is known.
+    """Return the positions of a computation's instructions in the order of the trace.
 
-    Args:
-        names: name of each instruction, in the order of the text.
-        operands: positions of each instruction's operands, all of them earlier ones.
-
-    Returns:
-        Positions in the text, in a topological order. The order is the text's own where the
-        counters contradict the operands.
+    ``operands`` are positions of earlier instructions. The order is topological; it is the text's
+    own where the counters in the names contradict the operands.
     """
     # Counters that contradict the operands were given by a pass, not by the trace.
     before = _constraints(names, operands)
@@ -91,11 +86,8 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
     """Return the number of the run that each instruction is in.
 
     Runs that wait for each other are cut, each at the instruction that waits for most others,
-    until no runs wait for each other.
-
-    Args:
-        before: what must come before each instruction.
-        previous: the operand that each instruction should follow in its run, or -1.
+    until no runs wait for each other. ``previous`` is the operand that each instruction should
+    follow in its run, or -1.
     """
     previous = list(previous)
     tail = np.repeat(np.arange(len(before)), [len(row) for row in before])
@@ -137,11 +129,6 @@ def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
 
     Of the runs that may come next, the one whose result was needed last is taken; the order of the
     text breaks ties.
-
-    Args:
-        members: instructions of each run.
-        before: runs that must come before each run.
-        operands: runs whose results each run uses.
     """
     waiting = [0] * len(members)
     users: Lists = [[] for _ in members]
@@ -209,10 +196,6 @@ _WINDOW = {
 def parse(text: str, where: str = "HLO text") -> Any:
     """Parse HLO text into an HloModuleProto message.
 
-    Args:
-        text: the text of one module.
-        where: file, for error messages.
-
     Raises:
         HloError: there is no module or no ENTRY, or a line does not parse (its number is named).
     """
@@ -268,10 +251,7 @@ def _instruction(
 ) -> Iterator[tuple[Any, list[str]]]:
     """Add the instruction of a line, and yield it with the computations that it calls, if any.
 
-    Args:
-        computation: the message that the instruction is added to.
-        names: name -> id of the instructions so far; the new one is added.
-        line: the line, without comments.
+    ``names`` gives the ids of the instructions so far; the new one is added.
     """
     match = _INSTRUCTION.match(line)
     if match is None:
@@ -333,7 +313,6 @@ def _shape(text: str, shape: Any, depth: int = 0) -> str:
 
 
 def _attributes(instruction: Any, given: dict[str, str]) -> None:
-    """Fill the fields of ``instruction`` from the attributes ``given`` behind its operands."""
     opcode = instruction.opcode
     instruction.dimensions.extend(_integers(given.get("dimensions", "")))
     instruction.dimensions.extend(_integers(given.get("iota_dimension", "")))
@@ -404,10 +383,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _balanced(text: str) -> tuple[str, str]:
-    """Split ``text``, which starts with a bracket, into what is inside it and what is behind it.
-
-    Brackets in quotes do not count.
-    """
+    """Split ``text`` into what is in its first bracket and what is behind; quotes are skipped."""
     depth, quoted = 0, False
     for index, char in enumerate(text):
         if char == '"' and text[index - 1] != "\\":

@@ -119,12 +119,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
     """Follow an output back through elementwise operations, casts, layouts, loops and branches.
 
     A stack that a loop writes block by block counts as made of stacked inputs one for one if its
-    blocks are; else it is a root.
-
-    Args:
-        flow: the flow of data.
-        output: where to start.
-        within: stacks whose blocks are being followed.
+    blocks are; else it is a root. ``within`` holds the stacks whose blocks are being followed.
     """
     inputs: dict[int, int] = {}
     roots: list[int] = []
@@ -166,9 +161,8 @@ def find_updates(flow: Flow) -> list[Update]:
     """Pair outputs with the inputs whose place they take: the nearest of their type and shape.
 
     An input of the output's path comes before all others (``Graph.twins``), and one that has the
-    path of another output after them. The nearest pairs are made first, of numbers those of the
-    outputs that need most, which the loss does not; and an input that is taken is not taken again
-    as long as there is another one. One that is returned as it is has no update.
+    path of another output after them. The nearest pairs are made first, and an input is not taken
+    twice as long as there is another one. One that is returned as it is has no update.
     """
     graph, shapes = flow.graph, flow.shapes
     twin = dict(graph.twins)
@@ -238,13 +232,8 @@ def returned_gradients(
 
     So it is with ``jax.grad``, and with a cast copy of a variable that is kept elsewhere. First
     come those of which a root is the transpose of how the input is read; then, where there are
-    any, those of the input's path (``Graph.twins``), and the others in order.
-
-    Args:
-        flow: the flow of data.
-        updates: outputs that are paired already, see ``find_updates``.
-        is_gradient: tells of an output whether it depends on gradients (default: it does not if
-            its roots are needed for the gradients that were found first).
+    any, those of the input's path (``Graph.twins``), and the others in order. ``is_gradient``
+    defaults to whether the output's roots are needed for the gradients that were found first.
     """
     graph, shapes = flow.graph, flow.shapes
     kind = graph.element_type.tolist()
@@ -327,10 +316,7 @@ def _losses(
     roots: set[int],
     others: list[int],
 ) -> list[int]:
-    """Of the outputs that are no updates, those that need least of the roots: the loss, metrics.
-
-    They depend on an input that is updated or has a gradient, and on one that has neither.
-    """
+    """Of the outputs that are no updates, those that need least of the roots: the loss, metrics."""
     changing = {u.source for u in updates} | set(returned.values())
     fixed = {t for t in flow.graph.parameter_tensor.tolist() if t not in changing}
     needed: dict[int, int] = {}
@@ -368,9 +354,9 @@ def _statistics(
 def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
     """The gradients proper: without the roots that an update makes of them, in their last form.
 
-    Those depend on an updated value, as an orthogonalised momentum does, or are reductions of
-    gradients that no other root needs, as the means of squares in Adafactor. The last form is
-    behind casts, layouts and sums of several gradients of one variable.
+    Roots of an update depend on an updated value (an orthogonalized momentum), or are reductions of
+    gradients that no other root needs (Adafactor's means of squares). The last form is behind
+    casts, layouts and sums of several gradients of one variable.
     """
     changed = flow.descendants(u.output for u in updates if roots.intersection(u.roots))
     made_of_roots = flow.descendants(t for root in roots for t in flow.after[root])
@@ -397,7 +383,6 @@ def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
 def _first_readers(
     flow: Flow, updates: list[Update], returned: dict[int, int], roots: set[int]
 ) -> list[int]:
-    """Results of the first instruction that combines each variable with something."""
     needed = flow.ancestors(roots)
     first = []
     for source in {u.source for u in updates} | set(returned.values()):
@@ -522,7 +507,6 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
 
 
 def _mixed(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
-    """Loops and branches without a phase of their own that hold forward and backward ones."""
     inside: dict[int, set[int]] = {}
     for index in range(len(phase) - 1, -1, -1):  # instructions inside have higher numbers
         outer = parents[index]
@@ -542,15 +526,10 @@ def _computing(flow: Flow) -> np.ndarray:
 
 
 def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
-    """Return the graph without the gradients, updates and optimiser state of some weights.
+    """Return the graph without the gradients, updates and optimizer state of ``frozen`` weights.
 
-    Their new values are no outputs any more, nor are those of optimiser state that is made of no
+    Their new values are no outputs any more, nor are those of optimizer state that is made of no
     other weight's gradient. Instructions that no output needs go, and so does that state.
-
-    Args:
-        graph: the graph, with phases and roles.
-        frozen: tensors of the weights.
-        flow: the graph's flow.
     """
     updates = find_updates(flow)
     role = dict(zip(graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True))
@@ -600,7 +579,6 @@ def _live(flow: Flow, outputs: list[int]) -> tuple[np.ndarray, set[int]]:
 
 
 def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int]) -> Graph:
-    """The graph of the instructions ``kept``, (I,) bool, without the entry parameters ``gone``."""
     rows = np.flatnonzero(kept)
     number = np.cumsum(kept) - 1
     columns = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")

@@ -100,13 +100,7 @@ def holds_numbers(shape: Sequence[int], element_type: int) -> bool:
 
 
 def value_of(program: Program, row: int, known: Mapping[int, Numbers]) -> Numbers | None:
-    """Return the whole numbers that an instruction computes, None if they are not known.
-
-    Args:
-        program: the module's instructions.
-        row: the instruction.
-        known: tensor -> value of the known ones; others are unknown.
-    """
+    """Return the whole numbers that an instruction computes of ``known`` ones, None if unknown."""
     opcode, results = program.opcodes[row], program.results[row]
     if len(results) != 1:
         return None
@@ -190,13 +184,7 @@ class Loop(NamedTuple):
 
 
 def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> int | None:
-    """Return how often a loop runs, None if that is not known.
-
-    Args:
-        program: the module's instructions.
-        loop: the loop.
-        start: value of each of its inputs before the first iteration, None if it is not known.
-    """
+    """Return how often a loop runs from known ``start`` values of its inputs, None if unknown."""
     condition, tested = _needed(program, loop.condition, {loop.test})
     carried = {k for k, t in enumerate(loop.seen) if t in tested}
     while True:
@@ -226,7 +214,6 @@ def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict
 def _goes_on(
     program: Program, loop: Loop, condition: Sequence[int], values: Mapping[int, Numbers | None]
 ) -> bool | None:
-    """Return whether the loop goes on with these carried values, None if that is not known."""
     known = _known(loop.seen, values)
     learn(program, condition, known)
     return bool(known[loop.test][0]) if loop.test in known else None
@@ -241,12 +228,8 @@ def _extrapolated(
 ) -> int | None:
     """Return the trip count of a loop whose carried values grow by the same step each time.
 
-    Args:
-        program: the module's instructions.
-        loop: the loop.
-        condition: the instructions that its test needs.
-        values: carried values before three iterations in a row.
-        passed: iterations before the first of these.
+    ``values`` are those before three iterations in a row, which ``passed`` others precede;
+    ``condition`` holds the instructions that the test needs.
     """
     columns = [[row[k] for row in values] for k in values[0]]
     directions = {
@@ -318,17 +301,10 @@ def trip_counts(program: Program) -> dict[int, int | None]:
 def inside_costs(
     program: Program, costs: Sequence[Sequence[float]]
 ) -> Iterator[tuple[int, int | None, np.ndarray]]:
-    """Yield each loop and branch, its trip count, and the sum of the costs inside it.
+    """Yield each loop and branch, its trip count, and the (kinds,) float64 costs inside it.
 
-    Of a branch's computations the dearest counts. A loop of unknown length counts as one trip.
-
-    Args:
-        program: the module's instructions.
-        costs: (I, kinds) costs of each instruction; those of loops and branches do not matter.
-
-    Yields:
-        The instruction, its trip count (None for a branch, or if it is not known), and (kinds,)
-        float64.
+    Of a branch's computations the dearest counts. A loop of unknown length counts as one trip; its
+    trip count, and a branch's, is None. ``costs`` is (I, kinds).
     """
     nested = [row for row, opcode in enumerate(program.opcodes) if opcode in NESTED]
     if not nested:

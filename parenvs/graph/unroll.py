@@ -56,13 +56,8 @@ def goes_through_layers(
 ) -> bool:
     """Return whether an iteration's own weights outweigh those that all iterations share.
 
-    Its own are blocks of stacked weights, at places that the counter tells.
-
-    Args:
-        program: the module's instructions.
-        loop: the loop.
-        start: value of each of its inputs before the first iteration, None if it is not known.
-        weights: inputs that hold weights, and are the same in every iteration.
+    Its own are blocks of stacked weights, at places that the counter gives; ``weights`` are inputs
+    that hold weights and are the same in every iteration.
     """
     first = {t: v for t, v in zip(loop.inputs, start, strict=True) if v is not None}
     learn(program, loop.body, first)
@@ -91,11 +86,6 @@ def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]
     """Return whether no iteration works on what an earlier one computed.
 
     Counters, sums over the iterations and stacks of their results are no work.
-
-    Args:
-        program: the module's instructions.
-        loop: the loop.
-        start: value of each of its inputs before the first iteration, None if it is not known.
     """
     carried = {
         before
@@ -180,11 +170,7 @@ class Writer:
         self.most = most
 
     def add(self, row: Row) -> None:
-        """Append an instruction.
-
-        Raises:
-            TooLargeError: there are too many.
-        """
+        """Append an instruction; raises a ``TooLargeError`` beyond ``most``."""
         if len(self.rows) == self.most:
             raise TooLargeError
         self.maker.update(dict.fromkeys(row.results, len(self.rows)))
@@ -206,12 +192,8 @@ class Writer:
     ) -> Graph:
         """Return the graph of the rows; its entry parameters stand first.
 
-        Args:
-            old: the graph that it was made from; name, batch size and roles are its.
-            parameters: (P,) parameter of ``old`` that each entry parameter is, or is a part of.
-            tensors: (P,) tensor of each.
-            paths: (P,) path of each.
-            outputs: (O,) tensors.
+        ``parameters``, ``tensors`` and ``paths`` are (P,): the parameter of ``old`` that each entry
+        parameter is, or is a part of, its tensor and its path.
         """
         # Entry parameters are written where they are first used; in a graph they stand first.
         computed = [row.opcode != "parameter" or row.parent >= 0 for row in self.rows]
@@ -364,7 +346,6 @@ class _Unroller:
         self.free = {t for row in free for t in self.program.results[row]}
 
     def run(self) -> None:
-        """Write all instructions; the entry parameters come as they are used."""
         for index, tensor in enumerate(self.old.parameter_tensor.tolist()):
             self.value[tensor] = Part.whole(index, self.program.shapes[tensor])
         self.block(self.inside[-1], lambda name: name)
@@ -375,7 +356,6 @@ class _Unroller:
             self.outputs.extend(self.tensor(piece, last) for piece in pieces)
 
     def block(self, rows: Iterable[int], rename: Rename) -> None:
-        """Write instructions that stand at the top, or come to stand there."""
         for row in rows:
             opcode = self.program.opcodes[row]
             if opcode == "parameter":
@@ -446,7 +426,6 @@ class _Unroller:
         }
 
     def holds_weight(self, parameter: int) -> bool:
-        """Return whether an entry parameter holds weights of the model."""
         return self.old.parameter_role[parameter] not in _NO_WEIGHT
 
     def count_batch(self, loop: Loop) -> None:
@@ -498,7 +477,6 @@ class _Unroller:
         return rename
 
     def path(self, part: Part) -> str:
-        """Return the path of an entry parameter's part."""
         return self.old.paths[part.parameter] + part.suffix
 
     def reading(self, row: int) -> _Reading | None:
@@ -529,7 +507,6 @@ class _Unroller:
         return _Reading(min(max(first, 0), whole[0] - sizes[0]), sizes[0])
 
     def number(self, tensor: int) -> int | None:
-        """Return the whole number that a tensor of the old graph is now, if it is known."""
         value = self.value.get(tensor)
         numbers = self.known.get(value, ()) if isinstance(value, int) else ()
         return numbers[0] if len(numbers) == 1 else None
@@ -611,7 +588,6 @@ class _Unroller:
         return done[0]
 
     def parameter(self, part: Part, phase: int) -> int:
-        """Return the entry parameter that holds a part."""
         if part not in self.parts:
             old = self.old.parameter_tensor[part.parameter]
             self.parts[part] = self.writer.tensor(part.shape, int(self.old.element_type[old]))
@@ -620,7 +596,6 @@ class _Unroller:
         return self.parts[part]
 
     def become(self, value: Reshaped | Mapped | Stack, phase: int) -> int:
-        """Write what computes a view, and return its tensor."""
         scope = self.here.rpartition("/")[0]
         if isinstance(value, Reshaped):
             return self.combine("reshape", [value.source], value.shape, phase)
@@ -638,7 +613,6 @@ class _Unroller:
         return result
 
     def combine(self, opcode: str, values: Sequence[Value], shape: Shape, phase: int) -> int:
-        """Write a reshape or a concatenation of values, and return its result."""
         sources = [self.tensor(value, phase) for value in values]
         result = self.writer.tensor(shape, self.writer.types[sources[0]])
         name = f"{self.here.rpartition('/')[0]}/{opcode}".lstrip("/")
@@ -647,7 +621,6 @@ class _Unroller:
         return result
 
     def copy(self, row: int, rename: Rename, parent: int = -1) -> None:
-        """Write an instruction as it is, with all that is inside it."""
         program, phase = self.program, self.phases[row]
         name = self.here = rename(self.names[row])
         old, result = program.operands[row], program.results[row]
@@ -695,7 +668,6 @@ class _Unroller:
                 self.divide(read[index])
 
     def divide(self, read: Sequence[Part]) -> None:
-        """Divide the parts of one entry parameter that hold others."""
         waiting = [part for part in read if not any(contains(other, part) for other in read)]
         while waiting:
             whole = waiting.pop()
@@ -713,7 +685,6 @@ class _Unroller:
             waiting.extend(pieces)
 
     def graph(self) -> Graph:
-        """Return the new graph."""
         self.divide_parameters()
         parts = sorted(self.parts, key=_place)
         graph = self.writer.graph(

@@ -125,17 +125,11 @@ def leading_samples(axes: Axes, tensor: int, instructions: Container[int]) -> in
 
 
 def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[int, str]:
-    """The samples per batch, and a note if they are not the leading dimension of the inputs.
+    """The samples per batch, and a note if they are not the leading dimension of the inputs, or "".
 
-    Args:
-        axes: the module's axes.
-        inputs: (n,) tensors of the batch inputs.
-        phase: (I,) of each instruction.
-
-    Returns:
-        The commonest size among the inputs' own dimensions of samples (of two that are as common,
-        that of numbers, not of indices), times the micro-batches that
-        a loop with a backward pass goes through; 1 without inputs. And the note, or "".
+    It is the commonest size among the inputs' own dimensions of samples (of two that are as common,
+    that of numbers, not of indices), times the micro-batches that a loop with a backward pass goes
+    through; 1 without inputs.
     """
     flow, instructions = axes.flow, forward_of(phase)
     data = flow.descendants(inputs)

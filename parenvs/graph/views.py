@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """An entry parameter, or a block of it along its leading dimensions.
+    """A block of an entry parameter along its leading dimensions; all of it without ``indices``.
 
     Attributes:
         parameter: index of the parameter.

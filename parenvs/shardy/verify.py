@@ -1,17 +1,16 @@
 """Verifies partition plans with XLA's own partitioner, Shardy, in process (extra ``jax``).
 
-A plan lists all variables that it partitions. Shardy is told one of them for each dimension class,
-the first by path, and has to find the others by itself. Then every dimension of every input of the
-module (variables, optimiser state, batch) is compared, and no value may be resharded.
+Shardy gets one variable per dimension class that the plan partitions, the first by path, and has
+to find the others by itself. Then every dimension of every input of the module (variables,
+optimizer state, batch) is compared, and no value may be resharded.
 
 All-reduces: the judge counts one for each partial result, as Shardy does; a reduction of several
-arrays, as in argmax, leaves several. A collective in a function counts once for each call, one in a
-loop once.
+arrays, as in argmax, leaves several.
 
 Shardy does not propagate to dimensions that are no multiple of the mesh axis, and whether a plan is
 legal does not depend on the axis's size. So the axis gets the size with which most classes can be
 compared: the largest such divisor of the plan's devices, or else a prime. The verification reports
-the classes that are still left out as not compared.
+the classes that are left out as not compared.
 """
 
 from __future__ import annotations
@@ -55,11 +54,7 @@ _IDENTITY = "stablehlo.optimization_barrier"
 class Module:
     """An HLO module and the graph that the reader makes of it.
 
-    Attributes:
-        proto: serialized HloModuleProto.
-        graph: the graph, with the reader's default variables and batch size.
-        where: file or function, for error messages.
-        remedy: words for error messages: what to do if another module is needed.
+    ``where`` (file or function) and ``remedy`` (what to do if it does not fit) are for errors.
     """
 
     proto: bytes
@@ -124,7 +119,6 @@ def _beside(path: Path) -> Path | None:
 
 
 def _unwrapped(data: bytes) -> bytes:
-    """Return the serialized HloModuleProto, which tools may wrap in an HloProto."""
     try:
         if messages.Module.FromString(data).computations:  # type: ignore[attr-defined]
             return data
@@ -135,7 +129,6 @@ def _unwrapped(data: bytes) -> bytes:
 
 @lru_cache(maxsize=2)
 def _shipped(name: str) -> Module:
-    """Lower the training step of a shipped model again."""
     import jax
 
     from parenvs.datasets.models import MODELS, train_step
@@ -153,10 +146,6 @@ def _shipped(name: str) -> Module:
 
 def proto_of_text(text: str, where: str) -> bytes:
     """Parse HLO text with jaxlib, and serialize the module.
-
-    Args:
-        text: the text of one module.
-        where: its file, for error messages.
 
     Raises:
         ParenvsError: jaxlib cannot parse the text, or is too old.
@@ -240,7 +229,6 @@ def _import_custom_call(operation: Any) -> None:
 
 
 def _replace(operation: Any) -> None:
-    """Replace an operation that Shardy does not know by one that it knows."""
     from jaxlib.mlir import ir
 
     results = [x.type for x in operation.results]
@@ -260,7 +248,7 @@ def _replace(operation: Any) -> None:
 
 
 def _put(operation: Any, name: str, results: list[Any], attributes: dict[str, Any]) -> Any:
-    """Insert and return a new operation with the operands of ``operation``, before it."""
+    """Insert a new operation with the operands of ``operation`` before it, and return it."""
     from jaxlib.mlir import ir
 
     return ir.Operation.create(
@@ -315,10 +303,8 @@ class ShardyOracle:
     """Propagates partitionings of a module's inputs over one mesh axis.
 
     Args:
-        module: a serialized HloModuleProto, or what ``jax.jit(f, keep_unused=True).lower(...)``
-            returns.
-        devices: size of the mesh axis. Shardy does not propagate to a dimension that is no multiple
-            of it.
+        module: a serialized HloModuleProto, or a lowered JAX function.
+        devices: size of the mesh axis; a dimension that is no multiple of it is not partitioned.
 
     Raises:
         ParenvsError: JAX is missing or too old, or cannot convert the module.
@@ -371,7 +357,6 @@ class ShardyOracle:
 
 
 def _main(module: Any) -> Any:
-    """Return the function ``main`` of a module."""
     for name, operation in _functions(module):
         if name == "main":
             return operation
@@ -391,7 +376,6 @@ def _inputs(main: Any) -> Any:
 
 
 def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
-    """Return the (input, dimension) pairs that are partitioned after the propagation."""
     from jaxlib.mlir import ir
 
     if "arg_attrs" not in main.attributes:
@@ -414,10 +398,7 @@ def _dimensions(sharding: str) -> list[str]:
 
 
 def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Return the types of the reshards, and (name, count) of each collective.
-
-    A collective in a function counts once for each call of the function.
-    """
+    """Return the types of the reshards, and (name, count) of each collective."""
     reshards: list[str] = []
     local: dict[str, Counter[str]] = {}  # collectives of each function itself
     calls: dict[str, Counter[str]] = {}
@@ -449,13 +430,7 @@ _LISTED = 3
 
 @dataclass(frozen=True)
 class Disagreement:
-    """An input that Shardy partitions differently.
-
-    Attributes:
-        path: path of the input.
-        ours: dimensions that the plan partitions, or that follow from it by the rules.
-        shardy: dimensions that Shardy partitions.
-    """
+    """An input that Shardy partitions differently, and the dimensions that either partitions."""
 
     path: str
     ours: tuple[int, ...]
@@ -471,8 +446,8 @@ class Verification:
         task: task of the plan.
         legal: whether the judge finds the plan legal.
         mesh: size of the mesh axis.
-        decided: number of dimensions that Shardy was told, one for each class that was compared.
-        compared: number of inputs that were compared, of those with a dimension larger than 1.
+        decided: number of dimensions that Shardy was given, one per class compared.
+        compared: number of inputs compared, of those with a dimension larger than 1.
         disagreements: compared inputs that Shardy partitions differently.
         not_compared: a dimension that the plan partitions -> why its class was not compared.
         reshards: types of the values that Shardy has to reshard.
@@ -549,15 +524,7 @@ class Verification:
 
 
 def verify_plan(plan: Plan, source: Any = None) -> Verification:
-    """Verify a plan on the graph that its instance names, or else on that of ``source``.
-
-    Args:
-        plan: a plan of a task with decisions for a partitioner.
-        source: the module; see ``verify``.
-
-    Raises:
-        ParenvsError: see ``verify``.
-    """
+    """Verify a plan on the graph of its instance, or else on that of ``source``; see ``verify``."""
     need_jax()
     if source is None:
         return verify(load_graph(plan.instance), plan)
@@ -590,12 +557,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
 
 
 def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
-    """Return the module that a plan's graph was read from.
-
-    Args:
-        graph: the graph that the plan is for.
-        plan: the plan.
-        source: see ``verify``.
+    """Return the module that a plan's graph was read from; ``source`` is that of ``verify``.
 
     Raises:
         ParenvsError: the plan is not for the graph, or ``source`` is not its module.
@@ -623,7 +585,6 @@ def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
 
 
 def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
-    """Tell Shardy one dimension of each class of a plan, and compare all inputs."""
     graph, label = decisions.graph, decisions.label
     sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in decisions.told}
     mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])

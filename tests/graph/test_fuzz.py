@@ -49,7 +49,3 @@ def test_fuzz__short_run(tmp_path):
         weight = fuzz.READERS[row["reader"]].weight
         assert row["accepted"] + row["refused"] == weight, row
     assert sum(row["accepted"] for row in rows) > 10  # not all are refused
-
-
-def outcome(read, path, check=lambda value: None):
-    return fuzz.outcome(fuzz.Reader(".x", 0, list, read, check), path)

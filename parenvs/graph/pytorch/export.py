@@ -157,12 +157,8 @@ def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> 
 def loss_of(output: Any, title: str) -> tuple[Any, bool]:
     """Return the loss in what a module returns, and whether it is its own or stands in for one.
 
-    Args:
-        output: what the module returns.
-        title: of the module, for the error.
-
     Raises:
-        HloError: no floating tensor is in it.
+        HloError: no floating tensor is in it; the line has the module's ``title``.
     """
     result = _own_loss(output)
     if result is not None:
@@ -177,7 +173,6 @@ def loss_of(output: Any, title: str) -> tuple[Any, bool]:
 
 
 def _own_loss(output: Any) -> Any:
-    """The loss that a module returns itself, or None."""
     if isinstance(output, torch.Tensor):
         return output if _is_scalar(output) else None
     result = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
@@ -260,13 +255,7 @@ def masks_as_given() -> Iterator[None]:
 
 
 def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
-    """Return PyTorch's error in short, and ours: the line, the submodule and the remedy.
-
-    Args:
-        error: what tracing raised.
-        whole: the module that was traced.
-        name: of the user's module.
-    """
+    """Return PyTorch's error in short, and ours: the line, the submodule and the remedy."""
     paths = {id(m): path for path, m in whole.named_modules()}
     frames = _frames(error)
     running = [
@@ -319,7 +308,6 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def _is_packed(frame: FrameType) -> bool:
-    """Whether a function packs sequences, or is given packed ones."""
     packed = torch.nn.utils.rnn.PackedSequence
     return frame.f_code.co_name == "pack_padded_sequence" or any(
         isinstance(value, packed) for value in frame.f_locals.values()
@@ -383,7 +371,6 @@ def exported(
 
 
 def _table() -> dict[Any, Any]:
-    """The decompositions, without the operations that are kept whole."""
     table = torch.export.default_decompositions()
     for name in WHOLE:
         packet, _, overload = name.partition(".")
@@ -392,7 +379,6 @@ def _table() -> dict[Any, Any]:
 
 
 def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Exported:
-    """Turn an exported program into plain data; see ``exported``."""
     signature, title = program.graph_signature, title_of(module)
     updated = {_path(path): Value(name) for name, path in signature.buffers_to_mutate.items()}
     outputs = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
@@ -483,7 +469,6 @@ def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None =
 
 
 def _node(node: Any) -> Node:
-    """One call as plain data."""
     target = node.target
     if target is operator.getitem:
         operation = "getitem"
@@ -538,7 +523,6 @@ def _inner(node: Any) -> Any:
 
 
 def _subprogram(module: Any) -> Subprogram:
-    """A branch or body as plain data."""
     graph = module.graph
     inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
     (output,) = (node for node in graph.nodes if node.op == "output")
@@ -555,7 +539,6 @@ def _line(node: Any) -> str:
 
 
 def _type(value: Any) -> Any:
-    """The type of a tensor; None for anything else."""
     if not isinstance(value, torch.Tensor):
         return None
     shape = tuple(n if type(n) is int else _size(n) for n in value.shape)
@@ -582,10 +565,7 @@ def _scope(node: Any) -> str:
 
 
 def _constant(program: Any, target: str) -> Any:
-    """A tensor that the module's code makes of Python's numbers, as an array.
-
-    None on the meta device, where it has no values.
-    """
+    """A tensor that the module's code makes of Python's numbers; None on the meta device."""
     value = program.constants.get(target)
     if value is None or value.device.type == "meta" or isinstance(value, FakeTensor):
         return None
@@ -610,7 +590,6 @@ def argument_names(module: nn.Module, positional: int, targets: int) -> dict[str
 
 
 def _device(module: nn.Module) -> str:
-    """The device that a module's tensors are on."""
     tensors = [*module.parameters(), *module.buffers()]
     kinds = {t.device.type for t in tensors}
     if "meta" in kinds and len(kinds) > 1:

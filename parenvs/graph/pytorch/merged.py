@@ -339,7 +339,6 @@ def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
 
 
 def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
-    """Compute element by element."""
     places = [k for k, x in enumerate(operands) if isinstance(x, Array | Merged)]
     fitted = together([operands[k] for k in places])
     if fitted is None:
@@ -458,15 +457,7 @@ _FIRST = (_slice, _parts, _select, _reduce, _softmax, _topk)
 
 
 def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how: Any) -> Any:
-    """Compute an operation of tensors, without merging what it need not merge.
-
-    Args:
-        name: of the operation.
-        function: that computes it of arrays.
-        elementwise: whether it works on each element alone.
-        args: its positional arguments.
-        how: its keyword arguments.
-    """
+    """Compute an operation by its function of arrays, merging no more than necessary."""
     if name in VIEWS:
         return VIEWS[name](*args)
     if any(isinstance(x, Merged) for x in args):

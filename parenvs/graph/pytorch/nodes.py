@@ -13,12 +13,7 @@ TITLE = "_parenvs_title"
 
 
 class RefusedError(HloError):
-    """A module that cannot be read, and what helps.
-
-    Args:
-        what: why not, and where.
-        remedy: what may be done about it.
-    """
+    """A module that cannot be read: why not and where, and the remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -80,10 +75,7 @@ class Node:
 class Subprogram:
     """A branch of a conditional, or the body of a loop.
 
-    Attributes:
-        inputs: names that its arguments have in its nodes.
-        nodes: in the order of their computation.
-        outputs: its results: ``Value``, or what is no tensor.
+    ``inputs`` are the names of its arguments; an output is a ``Value``, or what is no tensor.
     """
 
     inputs: tuple[str, ...]
@@ -150,8 +142,7 @@ def check_known(program: Exported, known: Container[str]) -> None:
     """Check that every operation of a program is known.
 
     Raises:
-        RefusedError: some are not; the line names them all, each with the first submodule and line
-            that uses it.
+        RefusedError: some are not; the line names each with its first submodule and line.
     """
     missing: dict[str, Node] = {}
     for node in all_nodes(program.nodes):
@@ -183,11 +174,7 @@ _BIAS = {"linear": 2, "addmm": 0}
 
 
 def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Return how weights that are several in one are seen.
-
-    Returns:
-        Path of the weight or bias -> the sizes that each of its dimensions is made of.
-    """
+    """Return the sizes that each dimension of a fused weight or bias is made of, by path."""
     users: dict[str, list[Node]] = {}
     for node in exported.nodes:
         for value in _values((*node.arguments, *node.keywords.values())):

@@ -22,11 +22,7 @@ KEY_WORDS = 4
 
 
 class Key:
-    """The random numbers of one training step.
-
-    Args:
-        words: (4,) uint32, the step's key; every draw adds its own number to it.
-    """
+    """Random numbers of one training step; each draw adds its number to ``words``, (4,) uint32."""
 
     def __init__(self, words: Array) -> None:
         self.words = words

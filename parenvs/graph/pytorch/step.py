@@ -41,11 +41,7 @@ _OUTSIDE = "loss"
 
 
 class Program:
-    """A module's loss as a JAX function.
-
-    Attributes:
-        exported: the operations.
-        fused: weights that are several in one, see ``fused_parts``.
+    """A module's loss as a JAX function; ``fused`` is what ``fused_parts`` returns.
 
     Raises:
         HloError: an operation has no expression; the line names all such.
@@ -77,15 +73,12 @@ class Program:
     def __call__(
         self, values: Mapping[str, Array], key: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """Compute the loss.
+        """Compute the loss, a scalar, and the new value of each buffer that is updated, by path.
 
         Args:
             values: path of each input of the exported module -> its array, shaped as ``abstract``
                 says.
             key: (4,) uint32, for random numbers, if it draws any.
-
-        Returns:
-            The loss, a scalar, and the new value of each buffer that is updated, by path.
         """
         drawn = None if key is None else Key(key)
         known: dict[str, Any] = {}
@@ -108,7 +101,6 @@ class Program:
         return jnp.reshape(loss, ()), updated
 
     def _run_all(self, nodes: Sequence[Node], known: dict[str, Any], key: Key | None) -> None:
-        """Compute nodes in their order, each in its scope."""
         for scope, group in groupby(nodes, key=lambda node: node.scope):
             with ExitStack() as stack:
                 for part in (scope or _OUTSIDE).split("/"):
@@ -117,7 +109,6 @@ class Program:
                     known[node.name] = self._run(node, known, key)
 
     def _inner(self, program: Subprogram, key: Key | None) -> Callable[..., Any]:
-        """A branch or body as a function of arrays."""
 
         def compute(*arrays: Array) -> tuple[Any, ...]:
             known: dict[str, Any] = dict(zip(program.inputs, arrays, strict=True))
@@ -127,7 +118,6 @@ class Program:
         return compute
 
     def _run(self, node: Node, known: dict[str, Any], key: Key | None) -> Any:
-        """Compute one node, of the type that PyTorch gives it."""
         arguments: list[Any] = [
             self._inner(x, key) if isinstance(x, Subprogram) else _given(x, known)
             for x in node.arguments
@@ -191,7 +181,6 @@ def _place(exported: Exported, node: Node) -> str:
 
 
 def _given(value: Any, known: Mapping[str, Any]) -> Any:
-    """An argument with the arrays that it refers to."""
     if isinstance(value, Value):
         return known[value.name]
     if isinstance(value, ElementType):
@@ -298,11 +287,11 @@ class Step:
         Args:
             exported: the module.
             optimiser: ``"adam"``, ``"momentum"`` or ``"sgd"``.
-            masters: keep float32 copies of narrower weights with the optimiser's state, which is
+            masters: keep float32 copies of narrower weights with the optimizer's state, which is
                 float32 then; the weights are cast from them.
 
         Raises:
-            ParenvsError: the optimiser is unknown, or the module has no weights.
+            ParenvsError: the optimizer is unknown, or the module has no weights.
             HloError: an operation has no expression.
         """
         if optimiser not in OPTIMISERS:
@@ -382,7 +371,6 @@ def _changed(
 
 
 def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
-    """The new weights and the new state."""
     new_state: Tree = {name: {} for name in state if name != "count"}
     count = jnp.zeros((), jnp.float32)
     if "count" in state:
