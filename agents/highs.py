@@ -10,11 +10,7 @@ from typing import Any
 
 
 def solver(**options: Any) -> Any:
-    """Return a new ``highspy.Highs`` that prints nothing and has one thread.
-
-    Args:
-        options: of HiGHS, by their names.
-    """
+    """Return a new ``highspy.Highs`` that prints nothing and has one thread."""
     import highspy
 
     with _silence():

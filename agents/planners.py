@@ -43,11 +43,7 @@ def request_of(problem: Any, **options: Any) -> Request:
 
 
 def request_class(task: str) -> type[Request]:
-    """Return the class of a task's requests; its attribute ``planners`` has the planners.
-
-    Raises:
-        ParenvsError: there is no such task.
-    """
+    """Return the class of a task's requests, whose ``planners`` are the planners."""
     return TASKS.named(task).request_class()
 
 

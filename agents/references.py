@@ -92,10 +92,7 @@ class ReferenceFile:
         return 1 if options.check and faults else 0
 
     def look(self, item: tuple[str, Row | None, str]) -> tuple[str, str, Row | None]:
-        """Look at a problem, and solve it if that is due.
-
-        Args:
-            item: its name, the row that there is, and ``DUE``, ``CHECK`` or ``AGAIN``.
+        """Look at ``item``: a problem's name, its row if any, and ``DUE``, ``CHECK`` or ``AGAIN``.
 
         Returns:
             its name, what is wrong with the row in words, and the new row, if one was made.

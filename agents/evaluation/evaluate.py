@@ -27,8 +27,6 @@ class Evaluation:
 
     Attributes:
         value: return of the greedy episode.
-        plan: the plan that the greedy episode built.
-        report: the judge's report on the plan.
         reference: the best answer to the environment's problem, proven.
         gap: share by which the plan may fall short of the reference; None if the plan is illegal.
         returns: (episodes,) float64, returns of the sampled episodes.
@@ -109,11 +107,7 @@ def evaluate(
 
 
 def best_of(game: Game) -> Answer:
-    """Return the best answer to the problem of a game's first episode, proven where it can be.
-
-    Raises:
-        InfeasibleError: no plan fits the memory.
-    """
+    """Return the best answer to the problem of a game's first episode, proven where it can be."""
     if game.exact:
         answer: Answer = late(game.exact)(game, 0)
         return answer
@@ -121,11 +115,7 @@ def best_of(game: Game) -> Answer:
 
 
 def chooser(model: Any) -> Choose:
-    """Return a function that chooses actions by the model.
-
-    Raises:
-        ParenvsError: the model is no policy.
-    """
+    """Return a function that chooses actions by the model; ``ParenvsError`` if it is no policy."""
     predict = getattr(model, "predict", None)
     if predict is None:
         if not callable(model):

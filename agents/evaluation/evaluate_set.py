@@ -59,27 +59,17 @@ class SetEvaluation:
 
     @property
     def optima(self) -> np.ndarray:
-        """(k,) returns that regrets are measured to.
-
-        Of optima where they are proven, else of the best plans known, else certified bounds;
-        ``reference`` says which.
-        """
+        """(k,) reference returns: proven optima, else best known, else certified bounds."""
         return np.array([one.value for one in self.references])
 
     @cached_property
     def regrets(self) -> np.ndarray:
-        """(r, k) shares of ``optima`` that the returns fall short of; 1 for an illegal plan.
-
-        A plan that is better than the best known has none.
-        """
+        """(r, k) shares by which returns fall short of ``optima``, >= 0; 1 for an illegal plan."""
         return np.maximum(regret_of(self.values, self.optima), 0.0)
 
     @property
     def bound_regret(self) -> float:
-        """Interquartile mean of the shares that returns fall short of certified bounds.
-
-        It is not less than that of the regrets to the optima, which may not be known.
-        """
+        """Interquartile mean of shares by which returns fall short of certified bounds."""
         bounds = np.array([one.bound for one in self.references])
         return interquartile_mean(np.maximum(regret_of(self.values, bounds), 0.0))
 
@@ -277,7 +267,6 @@ def judged(
 
 
 def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:
-    """Return a function that chooses actions (n,) for batched observations and masks (n, a)."""
     choose = chooser(policy)
     if hasattr(policy, "predict"):
         return lambda seen, masks: np.asarray(choose(seen, masks, greedy))
@@ -294,11 +283,7 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
 def references_of(
     name: str, problems: Sequence[str], env_id: str | None = None
 ) -> tuple[Reference, ...]:
-    """Return what returns on problems of a set are measured against, in an environment of it.
-
-    Raises:
-        ValueError: one is no problem of the set.
-    """
+    """Return the references of a set's problems in an environment, by name."""
     problem_set = set_of(name, env_id)
     for problem in problems:
         if problem not in problem_set.problems:

@@ -23,12 +23,7 @@ def interquartile_mean(scores: np.ndarray) -> float:
 
 
 def performance_profile(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
-    """Return the share of scores that are at most each threshold, (t,) (section 4.2).
-
-    Args:
-        scores: (r, k), of which small ones are good, as regrets.
-        thresholds: (t,).
-    """
+    """Return the share of scores, (r, k), at most each threshold, (t,) (section 4.2)."""
     ordered = np.sort(scores, axis=None)
     return np.searchsorted(ordered, thresholds, side="right") / ordered.size
 
@@ -36,12 +31,8 @@ def performance_profile(scores: np.ndarray, thresholds: Sequence[float]) -> np.n
 def probability_of_improvement(scores: np.ndarray, others: np.ndarray) -> float:
     """Return how likely a run of one agent has a smaller score than a run of another.
 
-    It is the mean over problems of the share of pairs of runs in which the score is smaller; ties
-    count a half (section 4.3, the Mann-Whitney statistic).
-
-    Args:
-        scores: (r, k), of which small ones are good.
-        others: (s, k), of the other agent on the same problems.
+    The mean over problems of the share of pairs of runs in which the score is smaller; ties count a
+    half (section 4.3, the Mann-Whitney statistic). Scores are (r, k) and (s, k).
     """
     runs, rivals = len(scores), len(others)
     wins = np.zeros(scores.shape[1])

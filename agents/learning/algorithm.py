@@ -28,13 +28,7 @@ _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 class Place(NamedTuple):
-    """Which environments of all a player has, and when.
-
-    Attributes:
-        first: number of its first one.
-        total: of all.
-        turn: number of the turn, of each; on a device a tensor.
-    """
+    """Which environments of all a player has; ``turn`` of each is a tensor on a device."""
 
     first: int
     total: int
@@ -45,12 +39,6 @@ class Chance:
     """Uniform numbers of a turn of n environments.
 
     They are drawn by splitmix64 from a seed, the turn and the environment's number alone.
-
-    Args:
-        seed: the seed.
-        place: the turn, and the first of the environments.
-        count: n.
-        device: where the numbers are.
 
     Attributes:
         share: (n,), the environments' numbers, from 0 of the first to 1 of the last of all.
@@ -79,7 +67,7 @@ def uniform(keys: Tensor, count: int) -> Tensor:
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Return words whose bits are mixed, by the last steps of splitmix64."""
+    """The finalizer of splitmix64."""
     words = (words ^ ((words >> 30) & ((1 << 34) - 1))) * _FACTORS[0]
     words = (words ^ ((words >> 27) & ((1 << 37) - 1))) * _FACTORS[1]
     return words ^ ((words >> 31) & ((1 << 33) - 1))
@@ -94,9 +82,7 @@ class Batch(NamedTuple):
 
     Attributes:
         seen: (T, n).
-        actions: (T, n) int64.
         kept: name -> (T, n, ...), what ``Algorithm.act`` kept.
-        rewards: (T, n) float32.
         ended: (T, n) bool, whether the episode ended with the turn.
         episodes: (T, n) int64, the number of the episode in its environment.
         after: (n), what is seen behind the last turn.
@@ -129,11 +115,7 @@ class Batch(NamedTuple):
 
 
 class Peers:
-    """Who learns together; here a learner alone.
-
-    Attributes:
-        joined: whether all learn from the turns of all, in lockstep.
-    """
+    """Who learns together; here a learner alone. ``joined``: from the turns of all, in lockstep."""
 
     joined = True
 
@@ -176,23 +158,15 @@ class Settings:
 class Algorithm(ABC):
     """An agent that learns.
 
-    Args:
-        lens: what it sees.
-        settings: an object of the class ``settings``.
-        device: where its network is.
-        seed: of the network's first weights.
-
     Attributes:
-        name: by which it is asked for.
-        copies: environments next to each other that play the same problems.
-        taught: whether it keeps ``worth``, what a teacher says of each action, see ``Envs``.
+        name: by which it is selected.
+        copies: adjacent environments that play the same problems.
+        taught: whether it keeps ``worth``, a teacher's values of actions, see ``Envs``.
         divides: whether several learners can share an update, as it uses ``step``, ``mean`` and
             ``parts`` alone.
         central: names of numbers that are kept with the network and change by ``together``.
         local: names of other numbers that updates depend on.
-        net: the network.
-        weights: its parameters.
-        peers: who learns together.
+        weights: parameters of the network ``net``.
         progress: share of the training that is done, from 0 to 1.
     """
 
@@ -236,9 +210,7 @@ class Algorithm(ABC):
     def act(self, seen: Seen, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         """Return actions, (n,) int64, and what is kept beside them, (n, ...) each.
 
-        Args:
-            seen: (n).
-            chance: all that may be drawn from, so that actions depend on no player's past.
+        All randomness is from ``chance``, so that actions depend on no player's past.
         """
         logs, values = log_policy(self.net, seen.to(self.device))
         where = seen.mask.device
@@ -258,12 +230,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        """Learn from a batch; return figures by name.
-
-        Args:
-            batch: what was done since the last call.
-            progress: share of the training that is done, for ``slow``.
-        """
+        """Learn from a batch and return figures by name; ``progress`` is the share that is done."""
 
     def step(self, losses: Tensor) -> None:
         """Take a step of the optimizer down the mean of the losses of turns, (k,) here."""
@@ -302,12 +269,8 @@ class Algorithm(ABC):
     def parts(self, keys: Tensor, size: int, passes: int = 1) -> Iterator[Iterator[Tensor]]:
         """Yield the steps of each pass over turns, each the indices of its turns, (j,).
 
-        Turns are drawn without repetition from those of all learners.
-
-        Args:
-            keys: (k,) int64, of ``Batch.keys``, of the turns here.
-            size: turns of a step, of all learners, about.
-            passes: over the turns.
+        Turns are drawn without repetition from those of all learners. ``keys`` (k,) int64 are of
+        ``Batch.keys``; a step has about ``size`` turns of all learners.
         """
         every = self.peers.gather(keys)
         # By rank among all keys every learner draws the same order, wherever turns were played.
@@ -349,11 +312,7 @@ class Algorithm(ABC):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned.
-
-        Raises:
-            Exception: it is of another algorithm, or has numbers that are not finite.
-        """
+        """Go on from ``state``; raises if it is another algorithm's or has non-finite numbers."""
         check_finite([state[name] for name in ("net", "numbers", "local", "optimiser")])
         self.play_as(state)
         for name in self.local:
@@ -365,10 +324,8 @@ class Algorithm(ABC):
 def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None = None) -> Tensor:
     """Return an action of each turn, (n,), a legal one whatever numbers a network gives.
 
-    Args:
-        logs: (n, A) logarithms of chances.
-        mask: (n, A) bool, the legal actions.
-        random: draws by the chances; None takes the likeliest.
+    ``logs`` (n, A) are log probabilities, ``mask`` (n, A) bool the legal actions; without
+    ``random`` the most likely action is taken.
     """
     if random is not None:
         if isinstance(random, Chance):

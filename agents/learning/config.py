@@ -35,12 +35,7 @@ ALONE, REDUCED, SERVED = "alone", "reduced", "served"
 
 
 class Word(NamedTuple):
-    """What a word says.
-
-    Attributes:
-        plays: one of ``HERE``, ``ACTORS``, ``ENVS``, ``DEVICE``.
-        learns: one of ``ALONE``, ``REDUCED``, ``SERVED``.
-    """
+    """Where turns are played (``HERE``, ...), and how learners learn together (``ALONE``, ...)."""
 
     plays: str
     learns: str
@@ -74,11 +69,7 @@ def word_of(name: str, staleness: int | None = None) -> Word:
 
 
 def check_agent(name: str, kind: type[Algorithm]) -> None:
-    """Check that an algorithm can be distributed so.
-
-    Raises:
-        ParenvsError: several learners cannot share its update.
-    """
+    """Raise ``ParenvsError`` if several learners cannot share the algorithm's update."""
     if WORDS[name].learns != ALONE and not kind.divides:
         able = ", ".join(word for word, says in WORDS.items() if says.learns == ALONE)
         raise ParenvsError(
@@ -157,11 +148,7 @@ def claimed(folder: Path) -> bool:
 
 
 def check_free(folder: Path, resume: bool) -> None:
-    """Raise an error if a folder holds a run that is not to be resumed.
-
-    Raises:
-        ParenvsError: it does.
-    """
+    """Raise ``ParenvsError`` if a folder holds a run that is not to be resumed."""
     if claimed(folder) and not resume:
         raise ParenvsError(
             f"{folder}: holds a run already; continue it with resume (--resume) or choose "
@@ -170,11 +157,7 @@ def check_free(folder: Path, resume: bool) -> None:
 
 
 def load_config(folder: str | Path, trust: bool = False) -> TrainConfig:
-    """Read the configuration of a run.
-
-    Args:
-        folder: of the run.
-        trust: whether the file of a Python function may be run.
+    """Read the configuration of a run; ``trust`` allows running the file of a Python function.
 
     Raises:
         ParenvsError: there is none, a field is wrong, or a function is not trusted.
@@ -201,14 +184,7 @@ def naming(where: object, end: str = "") -> Iterator[None]:
 
 @contextmanager
 def building(folder: str | Path) -> Iterator[None]:
-    """Turn what environments and agents say of impossible arguments into one line.
-
-    Args:
-        folder: the run's folder, whose configuration has the arguments.
-
-    Raises:
-        ParenvsError: anything in the block failed.
-    """
+    """Turn exceptions of environments and agents in the block into ``ParenvsError``."""
     try:
         yield
     except Exception as error:  # of many kinds, as any field may be of any impossible value
@@ -217,11 +193,7 @@ def building(folder: str | Path) -> Iterator[None]:
 
 
 def check_trusted(env_kwargs: Mapping[str, Any], folder: str | Path, trust: bool) -> None:
-    """Refuse a run on a Python function, whose file would be run, unless it is trusted.
-
-    Raises:
-        ParenvsError: the instance is a function, and ``trust`` is false.
-    """
+    """Raise ``ParenvsError`` if the instance is a function, whose file would run, untrusted."""
     instance = env_kwargs.get("instance")
     if not trust and isinstance(instance, str) and is_function(instance):
         raise ParenvsError(
@@ -231,12 +203,9 @@ def check_trusted(env_kwargs: Mapping[str, Any], folder: str | Path, trust: bool
 
 
 def check_env(env_id: str, env_kwargs: Mapping[str, Any], others: bool = True) -> None:
-    """Raise ``ParenvsError`` unless there is such an environment, with arguments that it takes.
+    """Raise ``ParenvsError`` unless there is such an environment that takes these arguments.
 
-    Args:
-        env_id: its id.
-        env_kwargs: its arguments; only those of this suite's are checked.
-        others: whether those of other packages are taken.
+    Only arguments of this suite's environments are checked; ``others`` allows other packages'.
     """
     # Other ids could name a module to import: gym.make("module:Name-v0").
     known = environments()

@@ -75,11 +75,11 @@ class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return {"states": states, "seeds": seeds, "clock": clock, "age": clock}
 
     def turn(self, state: State, actions: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
-        """Take a turn.
+        """Take a step.
 
         Returns:
-            the next state; what is seen last, (n, ...); rewards, (n,); and whether episodes have
-            ended, or were cut off, (n,) bool each. Those that are over begin again.
+            the next state; the last observation, (n, ...); rewards, (n,); and whether episodes
+            ended or were cut off, (n,) bool each. Those that are over begin again.
         """
         states, rewards, ended = self.move(state["states"], actions)
         clock, age = state["clock"] + 1, state["age"] + 1
@@ -164,16 +164,10 @@ def device_env(env_id: str, env_kwargs: dict[str, Any], count: int, device: str)
 
 
 class Fused:
-    """Turns of environments on tensors, like ``Play``; nothing leaves the device but at their end.
+    """Steps of environments on tensors, like ``Play``; nothing leaves the device but at their end.
 
-    On a GPU a turn is compiled as a whole: what is seen, policy, chance and environment.
-
-    Args:
-        env: the environments.
-        share: which of all they are.
-        copies: environments next to each other that have the same seed.
-        seed: of what is drawn.
-        compiled: what compiles a turn; None: torch on GPUs, nothing on a CPU.
+    On a GPU a step is compiled as a whole: observation, policy, sampling and environment.
+    ``compiled`` compiles a step; None: torch on GPUs, nothing on a CPU.
     """
 
     def __init__(
@@ -251,7 +245,6 @@ class Fused:
         return Seen(rows, context, mask)
 
     def _played(self, agent: Algorithm, state: State, turn: Tensor) -> tuple[State, State]:
-        """Take a turn; return the next state, and what is kept of the turn."""
         seen = self._seen(self.env.observe(state["states"]))
         place = Place(self.share.first, self.share.total, turn)
         actions, kept = agent.act(seen, Chance(self.seed, place, self.count, self.env.device))

@@ -98,11 +98,11 @@ class Engine(ABC):
 
     @abstractmethod
     def answers(self, asked: Sequence[Any]) -> list[Any]:
-        """Wait for what methods return that ``ask`` has called.
+        """Wait for the results of methods that ``ask`` has called.
 
         Raises:
             LostError: a process is gone.
-            Exception: what the first method raised that did.
+            Exception: the first exception of a method.
         """
 
     @abstractmethod
@@ -198,9 +198,9 @@ class OnRay(Engine):
 
     Args:
         address: of a cluster; None: Ray is started on this machine, or used if it is there.
-        device: a GPU is asked for each process unless it is ``cpu``.
-        inner: how many will be started in its processes.
-        processes: how many will be started in all.
+        device: a GPU is requested for each process unless it is ``cpu``.
+        inner: processes that its processes start.
+        processes: processes in all.
     """
 
     def __init__(self, address: str | None, device: str, inner: int, processes: int) -> None:
@@ -211,11 +211,7 @@ class OnRay(Engine):
         self.groups: list[Any] = []
 
     def start(self, count: int, make: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
-        """See ``Engine.start``.
-
-        Raises:
-            ParenvsError: the cluster has no room for all.
-        """
+        """See ``Engine.start``; a cluster that is too small raises ``ParenvsError``."""
         from ray.util.placement_group import get_current_placement_group, placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -269,12 +265,7 @@ class OnRay(Engine):
 
 
 class _Held:
-    """An object in a process of its own.
-
-    Args:
-        path: where the process that asks finds modules; one's own agents may be there alone.
-        given: what makes the object, and its arguments, pickled.
-    """
+    """An object in its own process, made by pickled ``given``; ``path`` is the parent's."""
 
     def __init__(self, path: list[str], given: bytes) -> None:
         sys.path += [each for each in path if each not in sys.path]
@@ -318,14 +309,7 @@ def _plain(error: Exception) -> Exception:
 
 
 def engine_of(name: str | None, address: str | None, device: str, *counts: int) -> Engine:
-    """Return an engine by its name; None: Ray where it is installed, else local processes.
-
-    Args:
-        name: ``ray``, ``local`` or None.
-        address: see ``OnRay``.
-        device: see ``OnRay``.
-        *counts: see ``OnRay``.
-    """
+    """Return the engine ``ray`` or ``local``; None: Ray where it is installed. See ``OnRay``."""
     if (name or (RAY if find_spec("ray") else LOCAL)) == RAY:
         return OnRay(address, device, *counts)
     return Local()
@@ -348,14 +332,7 @@ def own_host() -> str:
 
 
 class Reduced(Peers):
-    """Learners of equal standing, which all-reduce: by NCCL on GPUs, else by gloo.
-
-    Args:
-        rank: of this learner.
-        size: of all.
-        device: where tensors are that are sent.
-        store: what they meet in.
-    """
+    """Learners of equal standing, which all-reduce: by NCCL on GPUs, else by gloo."""
 
     def __init__(self, rank: int, size: int, device: torch.device, store: dist.Store) -> None:
         self.size, self.device = size, device
@@ -396,10 +373,7 @@ class Reduced(Peers):
 class Served(Peers):
     """Learners that send gradients to a server, and get its network.
 
-    Args:
-        meeting: where the server listens.
-        rank: of this learner.
-        joined: whether the server waits for all learners; else each learns from its own turns.
+    ``joined``: the server waits for all learners; else each learns from its own turns.
     """
 
     def __init__(self, meeting: Meeting, rank: int, joined: bool) -> None:
@@ -438,8 +412,6 @@ class Server:
     comes at once, and lets no learner be more than ``staleness`` steps ahead of the slowest one.
 
     Args:
-        agent: the agent.
-        learners: how many.
         staleness: in steps; None: in lockstep.
     """
 

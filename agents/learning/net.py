@@ -83,24 +83,18 @@ def beside(parts: Sequence[Seen], dim: int = 0) -> Seen:
 
 
 class Lens:
-    """Turns batched observations into ``Seen``.
+    """Converts batched observations to ``Seen``.
 
     Environments of rows are seen as they are. Of others the rows are empty, and all that is
     observed is context; the mask is that of the observation or of the infos, else all actions are
     legal.
 
-    Args:
-        observed: observation space of one environment.
-        acting: its action space, ``Discrete``.
-        discount: of rewards, if an agent has no other.
-
     Attributes:
-        acting: the action space.
         actions: A.
         features: F, 0 where actions have no rows.
         contexts: C.
         joint: J, numbers that a central critic alone may see; 0 where agents are alone.
-        scored: whether column 0 is the score of a rule.
+        scored: whether column 0 is the score of a heuristic.
 
     Raises:
         ParenvsError: the actions are not discrete.
@@ -168,7 +162,7 @@ class Lens:
 
 
 def _flat(space: spaces.Space[Any], values: Any) -> np.ndarray:
-    """Return a batch of values of a space as (n, k) float32: whole numbers one-hot."""
+    """A batch of values of a space as (n, k) float32: whole numbers one-hot."""
     batch = np.asarray(values)
     if isinstance(space, spaces.Box):
         return batch.reshape(len(batch), -1).astype(np.float32)
@@ -182,21 +176,15 @@ SHARPNESS = 3.0
 
 
 class RowsNet(nn.Module):
-    """Gives each action a logit, or several numbers, and each turn a value.
+    """Gives each action a logit, or several numbers, and each step a value.
 
     A row and the context go through an MLP; the mean and the maximum over legal rows are what the
-    rows know of each other. The last layer starts at 0 and the score of the rule, column 0, is
-    added times a weight, so the untrained network plays the rule. Any number of actions will do.
+    rows know of each other. The last layer starts at 0 and the heuristic's score, column 0, is
+    added times ``sharpness``, so the untrained network plays the heuristic. Any number of actions
+    will do.
 
     Where actions have no rows, the context goes through an MLP whose last layer has weights for
     each action, and through one of its own for the value.
-
-    Args:
-        lens: what it sees.
-        outputs: numbers for each action.
-        values: numbers for each turn.
-        width: of the hidden layers.
-        sharpness: weight of the rule's score at the start.
     """
 
     def __init__(
@@ -263,11 +251,7 @@ class RowsNet(nn.Module):
 
 
 class AllRows:
-    """Rows as they are seen, (n, A, ...), illegal ones included.
-
-    Args:
-        mask: (n, A) bool, the legal rows.
-    """
+    """Rows as they are seen, (n, A, ...), illegal ones included."""
 
     def __init__(self, mask: Tensor) -> None:
         self.legal = mask[..., None]

@@ -44,16 +44,7 @@ def check_named(weights: Mapping[str, Any], names: Iterable[str], where: object)
 def single(
     weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: object
 ) -> dict[str, np.ndarray]:
-    """Return weights in float32.
-
-    Args:
-        weights: name -> array.
-        shapes: name -> shape of it.
-        where: the weights come from, for errors.
-
-    Raises:
-        ParenvsError: an array is of another shape, has no floats, or numbers that are not finite.
-    """
+    """Return weights in float32; raise ``ParenvsError`` on a wrong shape or numbers not finite."""
     result = {}
     for name, shape in shapes.items():
         array = np.asarray(weights[name])
@@ -81,17 +72,10 @@ LOWEST = np.float32(-1e9)
 
 
 class Network:
-    """Rates actions as ``parenvs.agents.learning.net.RowsNet`` does, in NumPy.
+    """Computes logits as ``parenvs.agents.learning.net.RowsNet`` does, in NumPy.
 
-    Args:
-        weights: name -> float array, of the names ``WEIGHTS``; those of a ``RowsNet`` with one
-            output for each action, without attention.
-        where: of the weights, for errors.
-
-    Attributes:
-        weights: the arrays, float32.
-        features: F, columns of rows.
-        contexts: C.
+    The weights, name -> float array by ``WEIGHTS``, are those of a ``RowsNet`` with one output for
+    each action, without attention.
 
     Raises:
         ParenvsError: weights are missing, unknown, of another shape, or not finite.
@@ -131,9 +115,6 @@ class Network:
 
     def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the logits of actions, (n, A) float32; those of illegal ones are ``LOWEST``.
-
-        Args:
-            observation: of n turns, see ``parenvs.core.rows.RowGame``.
 
         Raises:
             ParenvsError: the network is of rows with other columns.
@@ -196,11 +177,7 @@ def file_of(env_id: str) -> Path:
 
 @cache
 def shipped(env_id: str) -> Network:
-    """Return the network that ships for an environment, read once a process.
-
-    Raises:
-        ParenvsError: none does.
-    """
+    """Return the network that ships for an environment, or raise ``ParenvsError``; cached."""
     return Network.load(file_of(env_id))
 
 
@@ -247,17 +224,17 @@ def decode(
     """Play a problem by several copies, and return the best plan.
 
     The copies begin where the game may start otherwise, as far as it has such starts: the first
-    from each plays by its best actions, others are drawn. With the copy that follows the rule from
-    the problem's own start, the plan is never worse than the rule's. A copy that improves a plan
-    ends when its own has not become better for ``PATIENCE`` turns.
+    from each plays by its best actions, others are drawn. With the copy that follows the heuristic
+    from the problem's own start, the plan is never worse than the heuristic's. A copy that improves
+    a plan ends when its own has not become better for ``PATIENCE`` steps.
 
     Args:
-        policy: the policy; None plays the rule alone.
-        game: of ``samples`` episodes, and one more with the rule; of one without a policy.
+        policy: the policy; None plays the heuristic alone.
+        game: of ``samples`` episodes, and one more with the heuristic; of one without a policy.
         problem: as the game's ``put`` takes it.
         samples: copies that the policy plays.
-        rule: whether a copy plays the rule.
-        seed: of what is drawn.
+        rule: whether a copy plays the heuristic.
+        seed: of sampling.
         deadline: ``time.perf_counter()`` at which all copies end with the best plan so far.
     """
     begin = time.process_time()
@@ -304,17 +281,12 @@ COURSES = 32
 def learned(
     env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0, deadline: float = np.inf
 ) -> Decoded:
-    """Return the best plan that the network of an environment finds in it.
+    """Return the best plan of an environment's network for a problem, from ``samples`` plans.
 
-    Args:
-        env_id: id of the environment.
-        problem: the problem, as the environment's argument ``problem`` takes it.
-        samples: plans by the network.
-        seed: of those that are drawn.
-        deadline: ``time.perf_counter()`` at which their episodes end.
+    At the deadline, a ``time.perf_counter()``, episodes end.
 
     Raises:
-        InfeasibleError: it is too large for the environment, or has no plan.
+        InfeasibleError: the problem is too large for the environment, or has no plan.
     """
     game = late(environments()[env_id])(samples + 1, problem=problem)
     start = game.source.draw(Stream())
@@ -327,14 +299,8 @@ def learned(
 def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> np.ndarray:
     """Return shares of the best known costs of a set, of plans that are made as ``learned`` does.
 
-    Where what happens is not foreseen, there is one play of each of ``COURSES`` courses, without
-    its rule's beside it.
-
-    Args:
-        policy: the policy.
-        env_id: id of the environment.
-        name: of the set.
-        family: of its problems; None for all.
+    With uncertain outcomes there is one play of each of ``COURSES`` traces, without the heuristic's
+    beside it. ``family`` None takes all problems.
     """
     game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
     samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)

@@ -60,7 +60,6 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
 
 
 def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
-    """Return who teaches in the games of an environment: the hook ``teach`` of their task."""
     name = env_id.removeprefix("parenvs/")
     task = next((x for x in TASKS.values() if name in x.envs and x.supports(Task.teacher)), None)
     game = getattr(env.unwrapped, "game", None)
@@ -68,13 +67,7 @@ def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
 
 
 class Episode(NamedTuple):
-    """An episode of a problem that does not change.
-
-    Attributes:
-        value: what it returned.
-        actions: its actions, by which ``replayed`` plays it again.
-        turns: turns of all environments when it ended.
-    """
+    """An episode of a fixed problem; ``replayed`` plays its actions again."""
 
     value: float
     actions: list[int]
@@ -93,15 +86,7 @@ def replayed(
 
 
 class Told(NamedTuple):
-    """What players tell of the episodes of some turns.
-
-    Attributes:
-        returns: of those that have ended.
-        turns: turns so far, of all environments.
-        episodes: episodes so far.
-        best: the best episode so far, where they compare.
-        figures: of learning.
-    """
+    """Counts and returns of the episodes of some turns; ``best`` where episodes compare."""
 
     returns: list[float]
     turns: int
@@ -122,24 +107,14 @@ class Told(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Some of the environments of a training, next to each other.
-
-    Attributes:
-        first: number of the first.
-        size: how many.
-        total: of all.
-    """
+    """A contiguous share of a training's ``total`` environments, from number ``first``."""
 
     first: int
     size: int
     total: int
 
     def dealt(self, parts: int, unit: int) -> list[Share]:
-        """Return the shares of players, in units that stay together, as equal as can be.
-
-        Raises:
-            ParenvsError: there is none for each, or they are no whole units.
-        """
+        """Return equal shares of players, in whole units; ``ParenvsError`` if that cannot be."""
         if self.size % unit:
             raise ParenvsError(f"envs must be a multiple of copies, {unit}, not {self.size}")
         if self.size // unit < parts:
@@ -161,7 +136,6 @@ class Transition(NamedTuple):
 
     Attributes:
         seen: (n), behind it; of the next episode where one has ended.
-        paid: (n,) float64, rewards.
         over: (n,) bool, whether the episode has ended.
         cut: (k,) int64, the environments whose episode was cut off.
         last: (k), what was seen last there, or None.
@@ -182,15 +156,7 @@ class Envs:
     What each action is worth is told by the hook ``teach`` of the environment's task, or else by
     ``action_values`` in the infos of a turn.
 
-    Args:
-        env_id: id of the environments.
-        env_kwargs: their arguments.
-        share: which of all they are.
-        taught: whether a teacher is asked.
-
     Attributes:
-        env: the vector environment.
-        lens: how it is seen.
         seats: rows of an environment, of an agent each; 1 but for environments of several agents.
         draws: whether problems change, so that episodes do not compare.
     """
@@ -256,17 +222,13 @@ def seeds_of(seed: int, part: int, total: int, copies: int) -> np.ndarray:
 
 
 class Play:
-    """n environments that play on, turn by turn.
+    """n environments that play on, step by step.
 
-    Args:
-        envs: the environments, or what sends actions to them.
-        copies: environments next to each other that have the same seed, a divisor of n.
-        seed: of what is drawn.
+    ``copies`` adjacent environments, a divisor of n, have the same seed.
 
     Attributes:
         turns: turns so far, of all environments of the training.
         returns: of the episodes that have ended since they were taken.
-        episodes: episodes that have ended.
         best: the best episode so far, where they compare.
         history: (t, n) actions since ``restart``, by which a run goes on from a checkpoint.
     """
@@ -298,12 +260,7 @@ class Play:
     def collect(
         self, algorithm: Algorithm, turns: int, tick: Callable[[Play], object] = lambda play: None
     ) -> Batch:
-        """Play some turns by an algorithm.
-
-        Args:
-            algorithm: the algorithm.
-            turns: of each environment.
-            tick: is called after each of them.
+        """Play some turns of each environment; ``tick`` is called after each.
 
         Raises:
             ParenvsError: a reward is not finite.
@@ -359,12 +316,7 @@ class Play:
         }  # fmt: skip
 
     def load(self, state: dict[str, Any], part: int | None) -> None:
-        """Go on from what ``state`` returned: take the actions of the part again, if there is one.
-
-        Args:
-            state: the state.
-            part: number of the last ``restart``; None if the next turn begins with one.
-        """
+        """Go on from a state: replay the actions since ``restart`` number ``part``, if any."""
         self.turns, self.episodes = state["turns"], state["episodes"]
         self.best = None if state["best"] is None else Episode(*state["best"])
         if part is None:
@@ -403,11 +355,7 @@ class Play:
 
 
 class Player:
-    """Plays by the best actions of an agent, or draws them.
-
-    Args:
-        agent: the agent.
-        env_id: id of the environment that it plays sets in; None: the sets' own.
+    """Plays by the best actions of an agent, or samples them; ``env_id`` None: the sets' own.
 
     Attributes:
         action_space: of the environments that it can play; None if it plays any number of rows.
@@ -433,10 +381,7 @@ class Player:
     ) -> tuple[np.ndarray, None]:
         """Return actions of a batch of n observations, or of one, and None.
 
-        Args:
-            observation: of one environment, or (n, ...) of n.
-            action_masks: (A,) or (n, A) bool.
-            deterministic: whether the actions are the best ones.
+        ``action_masks`` are (A,) or (n, A) bool.
         """
         is_one = action_masks.ndim == 1
         if is_one:
@@ -481,14 +426,7 @@ class Player:
     def returns(
         self, env_id: str, env_kwargs: dict[str, Any], episodes: int, seed: int = 0
     ) -> np.ndarray:
-        """Return what episodes in any environment return by the best actions, (episodes,).
-
-        Args:
-            env_id: id of the environment.
-            env_kwargs: its arguments.
-            episodes: how many, the first of each of as many environments.
-            seed: of the first environment; the next ones have the next seeds.
-        """
+        """Return the returns of the best actions, (episodes,); episode i has seed ``seed + i``."""
         env = vector_env(env_id, env_kwargs, episodes)
         observation, infos = env.reset(seed=seed)
         totals, goes_on = np.zeros(episodes), np.ones(episodes, dtype=np.bool_)

@@ -134,11 +134,7 @@ class PPO(Algorithm):
         return self.settings.entropy
 
     def measure(self, sums: Tensor) -> None:
-        """Take returns into their root mean square; batches of long ago count less.
-
-        Args:
-            sums: of the squares, and how many they are.
-        """
+        """Update returns' root mean square by sums of squares and counts; old batches decay."""
         # A running mean over at most 100 batches, so that early returns are forgotten.
         self.seen_returns = min(self.seen_returns + 1.0, 100.0)
         square = self.spread**2 if self.seen_returns > 1.0 else 0.0
@@ -243,10 +239,7 @@ class Group(PPO):
         self.held = None if held is None else (Seen(*held[0]), held[1])
 
     def _compared(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
-        """Return turns' advantages, whether their groups are complete, and turns of an episode.
-
-        The last is the mean over the complete episodes of all learners; 0 if there is none.
-        """
+        """Advantages, which groups are complete, and turns per episode over all learners (or 0)."""
         envs, episodes = data["envs"], data["episodes"]
         most = int(episodes.max()) + 1
         episode, own = torch.unique(envs * most + episodes, return_inverse=True)
@@ -352,11 +345,7 @@ class MAPPO(PPO):
     name: ClassVar[str] = "mappo"
 
     def network(self) -> RowsNet:
-        """See ``Algorithm.network``.
-
-        Raises:
-            ParenvsError: the environment has one agent.
-        """
+        """See ``Algorithm.network``; one agent alone raises ``ParenvsError``."""
         if not self.lens.joint:
             raise ParenvsError(
                 "mappo is for environments of several agents, such as hybrid_v0; --agent ppo is "

@@ -29,7 +29,6 @@ class Minibatch(NamedTuple):
     Attributes:
         slots: (k,) int64, where the memory has them: of all learners, of whose turns k are here.
         seen: (k), what was seen.
-        actions: (k,) int64.
         earned: (k,) float32, rewards of the following turns, discounted.
         after: (k), what was seen behind them.
         left: (k,) float32, what a value there counts: 0 if the episode has ended.
@@ -70,11 +69,7 @@ class Memory:
         return self.count * self._size if self.parts else 0
 
     def add(self, batch: Batch) -> None:
-        """Keep a batch in place of the oldest one, with the largest priority so far.
-
-        Raises:
-            ParenvsError: it is of another shape than those before.
-        """
+        """Keep a batch in place of the oldest, with the largest priority so far."""
         seen = [torch.cat([x, y[None]]) for x, y in zip(batch.seen, batch.after, strict=True)]
         earned, left, ahead = self._earned(batch)
         values = {
@@ -103,12 +98,9 @@ class Memory:
         self.count = min(self.count + 1, len(self.parts["rows"]))
 
     def draw(self, count: int, correction: float, random: torch.Generator) -> Minibatch:
-        """Draw turns, each by its priority, and return those that are here.
+        """Draw ``count`` turns of all learners by priority, and return those that are here.
 
-        Args:
-            count: of all learners.
-            correction: power of the weights, from 0 to 1.
-            random: what is drawn from.
+        ``correction``, from 0 to 1, is the power of the weights.
         """
         turns, envs = self.parts["priority"].shape[1:]
         priority = self.parts["priority"][: self.count].flatten().numpy()
@@ -350,11 +342,7 @@ class Rainbow(Algorithm):
         self.target.load_state_dict(state["target"])
 
     def measure(self, sums: Tensor) -> None:
-        """Take returns into their spread; the network's qualities in rewards stay as they are.
-
-        Args:
-            sums: of the squares, and how many they are.
-        """
+        """Update returns' spread by sums of squares and counts; qualities in rewards stay."""
         self.batches = min(self.batches + 1, 1000)
         before = self.spread
         square = before**2 if self.batches > 1 else 0.0

@@ -19,11 +19,7 @@ STORE_BYTES = 200 * 2**20
 
 
 def load_ray() -> Any:
-    """Import Ray.
-
-    Raises:
-        ParenvsError: it is not installed; the line has the pip command.
-    """
+    """Import Ray; if it is missing, ``ParenvsError`` has the pip command."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Of actors that die each caller is told, not the terminal as well.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
@@ -34,11 +30,7 @@ def load_ray() -> Any:
 
 
 def check_ray(address: str | None = None) -> None:
-    """Check that Ray is installed, and that somebody listens at an address.
-
-    Raises:
-        ParenvsError: it is not, or nobody does.
-    """
+    """Raise ``ParenvsError`` unless Ray is installed and the address, if any, answers."""
     load_ray()
     if address is not None:
         _answers(address)
@@ -48,16 +40,12 @@ def check_ray(address: str | None = None) -> None:
 def session(
     address: str | None = None, processes: int = 1, store_bytes: int = STORE_BYTES
 ) -> Iterator[Any]:
-    """Have Ray in the block; a session that is there already is used and stays.
+    """Have Ray in the block and yield its module; a session that exists is used and stays.
 
     Args:
-        address: ``HOST:PORT`` or ``auto`` of a cluster that runs; None starts Ray on this machine.
-        processes: Ray actors or tasks that run at once; a Ray that is started here lets as many run
-            as there are, even if the machine has fewer cores.
-        store_bytes: memory of the object store of a Ray that is started here.
-
-    Yields:
-        the module ``ray``.
+        address: ``HOST:PORT`` or ``auto`` of a running cluster; None starts Ray on this machine.
+        processes: concurrent actors or tasks, on a Ray started here even if it has fewer cores.
+        store_bytes: memory of the object store of a Ray started here.
 
     Raises:
         ParenvsError: Ray is not installed, or nobody answers at the address.
@@ -114,15 +102,7 @@ Found = TypeVar("Found")
 
 
 def check_engine(name: str, address: str | None = None) -> None:
-    """Check the name of an engine, and what goes with it.
-
-    Args:
-        name: one of ``ENGINES``.
-        address: of the cluster of Ray, or None.
-
-    Raises:
-        ParenvsError: it is unknown, Ray is wanted and not there, or ``address`` is not for it.
-    """
+    """Raise ``ParenvsError`` if an engine is unknown or missing, or ``address`` is not for it."""
     if name not in ENGINES:
         raise ParenvsError(
             f"--engine: no engine {shown(name)}{did_you_mean(name, ENGINES)}; known: "
@@ -141,17 +121,10 @@ def on_ray(
     address: str | None = None,
     in_order: bool = False,
 ) -> Iterator[Found]:
-    """Call a function for each item, as tasks of Ray, and yield what it returns.
+    """Call a function for each item, as tasks of Ray, and yield its results; all are pickled.
 
-    A task whose process dies is performed again. An error of the function, or an interruption, ends
-    all tasks.
-
-    Args:
-        function: takes an item; it, items and what it returns are pickled.
-        items: the items.
-        jobs: tasks at once.
-        address: of a cluster of Ray; None starts Ray on this machine.
-        in_order: whether results come in the order of the items; else as they are done.
+    A task whose process dies is run again. An error of the function, or an interruption, ends all
+    tasks. ``jobs`` tasks run at once; results are in the order of the items if ``in_order``.
     """
     with session(address, jobs) as ray:
         remote = ray.remote(num_cpus=1, max_retries=TRIES)(_call)

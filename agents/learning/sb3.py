@@ -230,12 +230,7 @@ def make_env(
 
 
 def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
-    """Whether the id names an environment of this suite that has a batch and no wrappers.
-
-    Args:
-        env_id: id of the environment.
-        env_kwargs: arguments of the environment.
-    """
+    """Whether an environment of this suite has a batch and no wrappers."""
     spec = gym.registry.get(env_id.rpartition(":")[2])
     if spec is None or spec.additional_wrappers or spec.max_episode_steps is not None:
         return False
@@ -291,14 +286,7 @@ class NativeVecEnv(VecEnv):
         self.metadata = {k: v for k, v in batch.metadata.items() if k != "autoreset_mode"}
 
     def reset(self) -> VecEnvObs:
-        """Start all episodes anew, with the seeds and options that have been set.
-
-        Returns:
-            the first observations.
-
-        Raises:
-            ValueError: the environments have different options.
-        """
+        """Start all episodes with the seeds and options set; ``ValueError`` if options differ."""
         seeds = None if None in self._seeds else self._seeds
         options = self._options[0]
         if any(other != options for other in self._options):
@@ -316,11 +304,7 @@ class NativeVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Take the step.
-
-        Returns:
-            observations, scaled rewards (n,) float32, whether each episode ended (n,) bool, infos.
-        """
+        """Return observations, scaled rewards (n,) float32, ends (n,) bool, and infos."""
         observation, rewards, terminated, truncated, batch_info = self.batch.step(self._actions)
         self._returns += rewards
         self._steps += 1
@@ -354,11 +338,7 @@ class NativeVecEnv(VecEnv):
         return self.env_method("render")
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The value of an attribute in each of the environments ``indices`` (default: all).
-
-        Raises:
-            AttributeError: there is no such attribute, or it belongs to an episode's state.
-        """
+        """The value of an attribute in each of the environments ``indices`` (default: all)."""
         rows = list(self._get_indices(indices))
         if attr_name in self._methods:
             return [partial(self._call, attr_name, row) for row in rows]
@@ -368,11 +348,7 @@ class NativeVecEnv(VecEnv):
         return [values[row] for row in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Refuse: environments of a batch share their attributes.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Raise ``NotImplementedError``: environments of a batch share their attributes."""
         raise NotImplementedError("environments of a batch share their attributes")
 
     def env_method(
@@ -384,12 +360,8 @@ class NativeVecEnv(VecEnv):
     ) -> list[Any]:
         """Call a method of each of the environments ``indices`` (default: all).
 
-        Returns:
-            what the method returns for each; masks are rows of one (n, c) bool array.
-
-        Raises:
-            AttributeError: the method is none of ``action_masks``, ``plan`` and ``render``.
-            TypeError: there are arguments, which these methods do not take.
+        Masks are rows of one (n, c) bool array. Unknown methods raise ``AttributeError``; arguments
+        raise ``TypeError``.
         """
         if method_name not in self._methods:
             raise AttributeError(f"environments of a batch have no method {method_name!r}")
@@ -414,12 +386,7 @@ class NativeVecEnv(VecEnv):
 
 
 def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    """The info of one environment of a batch.
-
-    Args:
-        infos: of the batch; each key has a mask under ``_key``.
-        row: index of the environment.
-    """
+    """The info of one environment of a batch, whose keys have a mask under ``_key``."""
     return {
         key: values[row].item() if isinstance(values[row], np.generic) else values[row]
         for key, values in infos.items()
@@ -431,11 +398,7 @@ def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
 
 
 class ScaledReward(gym.RewardWrapper[Any, Any]):
-    """Divides rewards by the largest return, so that agents see returns of at most 1.
-
-    Args:
-        env: an environment with an attribute ``largest_return``.
-    """
+    """Divides rewards by ``largest_return``, so that agents see returns of at most 1."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)

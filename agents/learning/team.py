@@ -30,13 +30,7 @@ Tick = Callable[[Any], object]
 
 
 class Recipe:
-    """A configuration, with what only the process knows that trains: environments and agents.
-
-    Args:
-        config: what is trained.
-        engine: name of the engine; None: Ray where it is installed.
-        address: of a cluster of Ray.
-    """
+    """A configuration, with the environments and agents that only the training process knows."""
 
     def __init__(
         self, config: TrainConfig, engine: str | None = None, address: str | None = None
@@ -90,12 +84,7 @@ class Recipe:
 
 
 class Remote:
-    """Environments in processes of their own, like ``Envs``.
-
-    Args:
-        recipe: the training.
-        share: which environments they are.
-    """
+    """Environments in processes of their own, like ``Envs``."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
         parts = share.dealt(recipe.config.actors, recipe.copies)
@@ -138,12 +127,7 @@ class Remote:
 
 
 class Actor:
-    """Environments and a copy of the policy, in a process of an actor.
-
-    Args:
-        recipe: the training.
-        share: its environments.
-    """
+    """Environments and a copy of the policy, in a process of an actor."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
         self.play = recipe.play(recipe.envs(share))
@@ -168,12 +152,7 @@ class Actor:
 
 
 class Actors:
-    """Actors that play side by side, like ``Play``.
-
-    Args:
-        recipe: the training.
-        share: their environments.
-    """
+    """Actors that play side by side, like ``Play``."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
         parts = share.dealt(recipe.config.actors, recipe.copies)
@@ -226,12 +205,7 @@ class Actors:
 
 
 class Learner:
-    """An agent that learns from the turns of its environments.
-
-    Args:
-        recipe: the training.
-        share: its environments.
-    """
+    """An agent that learns from the turns of its environments."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
         self.recipe = recipe
@@ -259,12 +233,9 @@ class Learner:
         self.agent.peers = Reduced(rank, size, self.agent.device, store)
 
     def update(self, part: int | None, turns: int, tick: Tick | None = None) -> Told:
-        """Play some turns, and learn from them.
+        """Play some turns of each environment, and learn from them.
 
-        Args:
-            part: of episodes, which all begin anew; None: they go on.
-            turns: of each environment.
-            tick: takes what plays after each turn.
+        ``part`` restarts all episodes; None continues them. ``tick`` is called after each turn.
         """
         if part is not None:
             self.play.restart(part)
@@ -305,9 +276,6 @@ class Learner:
 
 class Team:
     """All processes of a training.
-
-    Args:
-        recipe: the training.
 
     Attributes:
         agent: the agent; where learners are processes, as it is after ``fetch``.
@@ -359,11 +327,7 @@ class Team:
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None
     ) -> list[Told]:
-        """Make updates; see ``Learner.update``.
-
-        Raises:
-            LostError: a process is gone; the team can only be closed then.
-        """
+        """Make updates; see ``Learner.update``. After ``LostError`` the team can only be closed."""
         if self.learner is not None:
             return [self.learner.update(part, turns, tick) for part in parts]
         asked = [self.engine.ask(each, "updates", list(parts), turns) for each in self.learners]
@@ -385,12 +349,7 @@ class Team:
         return self.engine.all([*self.learners, *served], "state")
 
     def load(self, states: list[Any], part: int | None) -> None:
-        """Go on from what ``state`` returned.
-
-        Args:
-            states: of each process.
-            part: number of the part that goes on; None if the next update begins one.
-        """
+        """Go on from each process's state; ``part`` None if the next update begins a part."""
         if self.learner is not None:
             (state,) = states
             self.learner.load(state, part)

@@ -160,12 +160,7 @@ def _claim(place: Path, config: TrainConfig, resume: bool) -> bool:
 
 
 def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algorithm:
-    """Load the trained agent of a folder; no code of it is run.
-
-    Args:
-        folder: of the run.
-        device: where its network will be.
-        trust: whether the file of a Python function that it was trained on may be run.
+    """Load the trained agent of a folder; no code of it is run unless ``trust`` allows functions.
 
     Raises:
         ParenvsError: there is none, or it is damaged.
@@ -203,15 +198,9 @@ def rules_of(config: TrainConfig) -> dict[str, Any]:
 
 
 class Training:
-    """A training between two updates.
+    """A training between two updates; the arguments are those of ``train``.
 
-    Args:
-        config: what is trained.
-        place: folder of the run, whose checkpoint it goes on from; None: of none.
-        say: takes a line of progress.
-        target: return of an episode that is looked for.
-        engine: see ``train``.
-        address: see ``train``.
+    ``place`` is the run folder with the checkpoint to continue; None: none.
     """
 
     def __init__(
@@ -335,7 +324,6 @@ class Training:
         return is_reached or self.turns >= self.config.steps
 
     def _judged(self) -> SetEvaluation | None:
-        """How the best actions do on the validation set of what the agent was trained on."""
         env_id = _plain(self.config.env_id)
         found = validation_of(env_id, self.config.env_kwargs)
         if found is None:
@@ -405,7 +393,6 @@ class Training:
         self._first = stream.getvalue()
 
     def _load(self, state: Any) -> None:
-        """Go on from what ``save`` wrote."""
         try:
             for name in _KEPT:
                 if name != "seconds":

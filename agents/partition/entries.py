@@ -63,18 +63,13 @@ class PartitionProblem(TaskProblem):
         return self.target
 
     def partition_plan(self, partition: Mapping[str, int]) -> PartitionPlan:
-        """Make a plan.
-
-        Args:
-            partition: path -> partitioned dimension; variables that are not named are replicated.
-        """
+        """Make a plan from path -> partitioned dimension; others are replicated."""
         decided = {path: int(dimension) for path, dimension in partition.items()}
         head = (self.instance, self.fingerprint, self.cluster)
         return self.plan_class(*head, decided, scope=self.scope, **self._options)
 
     @property
     def _options(self) -> dict[str, Any]:
-        """Rules, treatment of uneven dimensions, and how a step runs."""
         names = ("rules", "uneven", *STEP_OPTIONS)
         return {key: self.settings[key] for key in names if key in self.settings}
 

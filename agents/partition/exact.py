@@ -99,10 +99,8 @@ class _Round(NamedTuple):
     """What came of a program.
 
     Attributes:
-        chosen: (C,) bool, the best choice of classes, or None if none keeps the constraints, or
-            none was found in time.
-        bound: proven upper bound of the weight of any.
-        nodes: number of search nodes.
+        chosen: (C,) bool, the best choice of classes; None if none exists or was found in time.
+        bound: proven upper bound of its weight.
         time_is_up: whether the search ended before its proof.
     """
 
@@ -116,7 +114,6 @@ class _Program:
     """The integer program: a binary for each class, at most one of each pair that conflicts.
 
     Attributes:
-        problem: the problem.
         classes: (k,) int64, the classes that may be partitioned; the program's variables.
         conflicts: (pairs, k) sparse, a row of two ones for each pair that conflicts.
         saved: rows, (k,) each, of the memory constraints ``saved @ variables >= needed``.
@@ -134,16 +131,11 @@ class _Program:
         self.needed: list[float] = []
 
     def limit_memory(self, at: int, limit: float, chosen: np.ndarray) -> None:
-        """Add the memory limit at one instruction as two constraints.
+        """Add the memory limit in bytes at the instruction ``at`` as two constraints.
 
-        The solver tolerates a constraint that is broken by a millionth. So the second one says that
-        at least one class is needed that ``chosen`` lacks and that saves something there: subsets
-        of ``chosen`` need no less memory.
-
-        Args:
-            at: the instruction.
-            limit: bytes.
-            chosen: (C,) bool, a choice of classes that exceeds the limit there.
+        The solver tolerates a constraint that is broken by a millionth. So the second demands a
+        class that ``chosen``, (C,) bool, which exceeds the limit, lacks and that saves something
+        there: subsets of ``chosen`` need no less memory.
         """
         whole_bytes, saved_bytes = self.problem.footprint.saved_at(at)
         saved_bytes, unit = saved_bytes[self.classes], max(limit, 1.0)
@@ -164,11 +156,7 @@ class _Program:
         return chosen
 
     def maximise(self, weights: np.ndarray, deadline: float) -> _Round:
-        """Solve the program for the weights of the classes, (C,), until a ``time.perf_counter()``.
-
-        Raises:
-            RuntimeError: the solver failed, or returned a choice of classes that conflict.
-        """
+        """Solve for the weights of the classes, (C,), until a ``time.perf_counter()``."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         constraints = []
@@ -220,10 +208,10 @@ def conflict_matrix(pairs: np.ndarray, count: int) -> Any:
 
 
 def _least_memory(program: _Program, limit: float, deadline: float) -> str:
-    """The error message for a limit that no partition of a program's classes keeps, in bytes.
+    """The error message for a limit in bytes that no partition of the program's classes keeps.
 
-    It names the smallest memory of the partitions that minimise the memory at one instruction, each
-    time at the one where the partition before needed the most. That is not always the least.
+    It names the smallest memory among partitions that minimize the memory at one instruction, each
+    time at the fullest of the partition before: not always the least possible.
     """
     problem = program.problem
     free = _Program(problem, program.classes)

@@ -57,11 +57,7 @@ def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generat
 
 
 def random_search(space: PartitionSpace, evaluations: int, rng: np.random.Generator) -> Answer:
-    """The best of ``evaluations`` random episodes.
-
-    Raises:
-        TimeLimitError: none of them keeps to the problem's limit of memory.
-    """
+    """The best of ``evaluations`` random episodes; ``TimeLimitError`` if none fits the limit."""
     begin = time.perf_counter()
     best: tuple[float, np.ndarray] | None = None
     evaluations = max(evaluations, 1)
@@ -79,14 +75,10 @@ def random_search(space: PartitionSpace, evaluations: int, rng: np.random.Genera
 
 
 def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.ndarray] | None:
-    """Return and classes of the best of some plans that keep to the limit of memory, or None.
+    """Return and classes of the best of the legal choices ``chosen``, (k, C), that fits; or None.
 
     The bytes at one moment are linear in the classes: the fullest moment of a plan that exceeds the
     limit tells at once which others exceed it there.
-
-    Args:
-        problem: the problem.
-        chosen: (k, C) bool, legal choices of classes.
     """
     returns, limit = problem.returns.value(chosen), problem.step.limit
     left = np.ones(len(chosen), dtype=bool)
@@ -153,7 +145,6 @@ def _answer(
     evaluations: int = 1,
     begin: float | None = None,
 ) -> Answer:
-    """The plan as an answer; ``begin`` is the ``time.perf_counter()`` of the start, if measured."""
     now = time.perf_counter()
     return Answer(
         problem=space.problem,
@@ -225,11 +216,7 @@ class PartitionRequest(PartitionSearch, Request):
 
 
 def reference(space: PartitionSpace) -> Answer:
-    """Find the best plan that an episode can build, and prove it.
-
-    Raises:
-        InfeasibleError: no plan fits the memory.
-    """
+    """Find the best plan that an episode can build, and prove it."""
     return exact_partition(space.problem)
 
 

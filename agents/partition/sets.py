@@ -61,8 +61,7 @@ ROUGH = 1e-2
 def begun(problem: Linear) -> Linear:
     """Return a problem with witnesses, of which the first is the leanest plan that is found.
 
-    The others are shortest steps if the classes took other seconds, which are drawn by a seed. A
-    first witness that the problem has already stays.
+    The others minimize steps of random class seconds. An existing first witness stays.
 
     Raises:
         InfeasibleError: no plan that fits is found.
@@ -88,18 +87,13 @@ def begun(problem: Linear) -> Linear:
 def shortest(
     problem: Linear, weights: np.ndarray, gap: float = 0.0, moments: list[int] | None = None
 ) -> tuple[np.ndarray | None, float]:
-    """Find a plan of the largest weight within memory.
+    """Find a plan of the largest weight, (K,) for each class, within memory.
 
-    The limit holds at every moment; a moment counts once a plan exceeds the limit there.
-
-    Args:
-        problem: the problem.
-        weights: (K,) what each class adds.
-        gap: share by which the plan may fall short.
-        moments: those that count from the first, to which those that come are added.
+    The limit holds at every moment; a moment counts once a plan exceeds the limit there. These are
+    added to ``moments``.
 
     Returns:
-        The plan, (K,) bool, None if none is found; and what no plan weighs more than.
+        The plan, (K,) bool, None if none is found; and an upper bound of the weight.
     """
     rows = [] if moments is None else moments
     bound = float(np.maximum(weights, 0.0).sum())
@@ -122,9 +116,9 @@ def shortest(
 
 
 def _leanest(problem: Linear) -> np.ndarray:
-    """Return the leanest plan of some that minimise the bytes of a mean of moments, (K,) bool.
+    """(K,) bool, the leanest of the plans that minimize the mean bytes of a set of moments.
 
-    Each time the moment counts, too, at which the plan before is the fullest.
+    Each iteration adds the moment at which the plan before is the fullest.
     """
     best, lowest = np.zeros(len(problem.gain), dtype=bool), -np.inf
     weights = problem.saved[:, int(problem.whole.argmax())].copy()
@@ -239,11 +233,7 @@ def draw_row(rng: np.random.Generator, family: str) -> SetRow:
 
 
 def limited(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
-    """Draw limits of memory for a problem; none if memory decides nothing.
-
-    Returns:
-        The problem at each limit, with the plans that it begins with.
-    """
+    """Draw memory limits; return the problem at each, with plans; none if memory never binds."""
     whole = Linear.of(unlimited(problem))
     free, _ = shortest(whole, whole.gain)
     whole = begun(whole)
@@ -327,10 +317,7 @@ def _game(linear: Linear) -> PartitionChoice:
 def suiting(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[SetRow, Row]]:
     """Return the problems of a draw with their references; none if it does not suit.
 
-    Args:
-        row: the draw.
-        rng: draws the limits.
-        strict: whether the larger bound has to lose.
+    If ``strict`` the larger bound has to lose.
     """
     try:
         problem = build(row, row.instance)

@@ -116,11 +116,7 @@ def family_of(name: str) -> str:
 
 
 def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
-    """Return the full names of the problems of a set, or of one family, in their order.
-
-    Raises:
-        ParenvsError: the set or the family does not exist, or the file is wrong.
-    """
+    """Return the names of the problems of a set, or of one family, in their order."""
     names = tuple(f"{set_name}/{name}" for name in partition_rows(set_name))
     chosen = tuple(name for name in names if family in (None, family_of(name)))
     if not chosen:
@@ -133,11 +129,7 @@ def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
 
 
 def row_of(name: str) -> SetRow:
-    """Return the description of a problem by its name.
-
-    Raises:
-        UnknownInstanceError: there is no such set, file or problem.
-    """
+    """Return the description of a problem by its name, or raise ``UnknownInstanceError``."""
     set_name, _, member = name.rpartition("/")
     if not set_name:
         raise UnknownInstanceError(
@@ -306,7 +298,6 @@ def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
 
 
 def _row(name: str, number: int) -> Mapping[str, np.ndarray]:
-    """Return what a bank keeps of ``LIMITS`` problems."""
     some = members(name)[number * LIMITS : (number + 1) * LIMITS]
     begin = PartitionTask().start
     problem = problem_named(some[0])
@@ -320,13 +311,7 @@ def _row(name: str, number: int) -> Mapping[str, np.ndarray]:
 def packed(
     found: Sequence[Linear], problem: Partitioning, instance: str
 ) -> Mapping[str, np.ndarray]:
-    """Return what a bank keeps of problems that differ in their limit alone.
-
-    Args:
-        found: the problems as they are played.
-        problem: one of them.
-        instance: name of the graph.
-    """
+    """Return the arrays of a pool for problems ``found`` that differ in their limit alone."""
     first = found[0]
     spared = 1.0 - problem.device_share[first.classes]
     most = max(len(each.witnesses) for each in found)
@@ -503,7 +488,7 @@ def problem_of(linear: Linear) -> Partitioning:
 
 @lru_cache(maxsize=KEPT)
 def _built(name: str, row: str, stamp: int) -> Linear:
-    """Build a problem; ``stamp``, the time of its graph's last change, is part of the key."""
+    """Build a problem; ``stamp``, the modification time of its graph, is part of the cache key."""
     return _begun(build(SetRow(**json.loads(row)), name), name)
 
 

@@ -173,11 +173,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
 
 
 def elsewhere(game: Game, options: dict[str, Any] | None) -> Any:
-    """Return the source of the problem that options of a reset name; None without options.
-
-    Raises:
-        ParenvsError: they are unknown or refused.
-    """
+    """Return the source of the problem that options of a reset name; None without options."""
     if not options:
         return None
     check_options(options, game.options)
@@ -198,11 +194,7 @@ def rendered(game: Game, row: int, mode: str) -> Any:
 
 
 def whole_number(action: Any) -> int:
-    """Return an action as an integer; floats that are whole are taken, too.
-
-    Raises:
-        ParenvsError: the action is no whole number.
-    """
+    """Return an action as an integer, whole floats too; else raise ``ParenvsError``."""
     try:
         return operator.index(action)
     except TypeError:

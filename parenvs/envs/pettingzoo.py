@@ -40,11 +40,9 @@ class Agents:
     single: type[GameEnv]
 
     def env(self, instance: Any = None, **arguments: Any) -> AECEnv:
-        """Return the environment whose agents take turns, with PettingZoo's checks of its use.
+        """Return the turn-taking environment with PettingZoo's checks of its use.
 
-        Args:
-            instance: argument of the environment of one agent; None leaves it out.
-            **arguments: the other ones.
+        ``instance`` None leaves out that argument of the environment of one agent.
         """
         return wrappers.OrderEnforcingWrapper(self.raw_env(instance, **arguments))
 
@@ -66,9 +64,6 @@ class _Agents:
     An agent's observation is that of the environment of one agent with ``action_mask``, (a,) int8,
     where a is the number of its actions; of rows of actions (``parenvs.core.rows``) it has its own.
     While another agent has its turn only action 0 is legal, and ignored.
-
-    Attributes:
-        plays: the environment of one agent.
     """
 
     possible_agents: list[str]
@@ -134,7 +129,6 @@ class _Agents:
         return (np.arange(own.stop - own.start) == 0).astype(np.int8)
 
     def _play(self, action: Any) -> tuple[float, bool, dict[str, Any]]:
-        """Take the turn by an action of the agent that has it; return reward, end and info."""
         own, number = self._actions_of[self.turn], int(action)
         within = 0 <= number < own.stop - own.start
         _, reward, over, _, info = self.plays.step(own.start + number if within else -1)
@@ -142,10 +136,7 @@ class _Agents:
         return reward, over, info
 
     def _restart(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
-        """Reset the episode and return its info; options that are not known warn only.
-
-        PettingZoo's ``api_test`` resets every environment with an option of its own.
-        """
+        """Unknown options only warn: PettingZoo's ``api_test`` resets with an option of its own."""
         known = self.plays.game.options
         for key in options or {}:
             if key not in known:
@@ -169,14 +160,7 @@ class _Agents:
 
 
 class TurnsEnv(_Agents, AECEnv):
-    """Agents take turns; all get the same reward.
-
-    An illegal action ends the episode for all.
-
-    Args:
-        name: of the environment.
-        plays: the environment of one agent that takes all turns.
-    """
+    """Agents take turns and all get the same reward; an illegal action ends the episode."""
 
     def __init__(self, name: str, plays: GameEnv) -> None:
         super().__init__()

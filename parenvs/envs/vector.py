@@ -242,15 +242,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return a method's results, or an attribute, of each environment.
 
-        Args:
-            name: ``"action_masks"``, ``"plan"`` or ``"render"``, which take no arguments, or the
-                name of an attribute, see ``get_attr``.
-            *args: none.
-            **kwargs: none.
-
-        Raises:
-            AttributeError: there is no such method or attribute.
-            TypeError: there are arguments.
+        Methods are ``"action_masks"``, ``"plan"`` and ``"render"``, without arguments; for
+        attributes see ``get_attr``. Others raise ``AttributeError``, arguments ``TypeError``.
         """
         methods: dict[str, Callable[[], Any]] = {
             "action_masks": lambda: tuple(self.action_masks()),
@@ -262,14 +255,9 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         return methods[name]() if name in methods else self.get_attr(name)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of each environment.
+        """Return an attribute of each environment; ``AttributeError`` if there is none.
 
-        Args:
-            name: ``"instance"`` or ``"problem"``, or an attribute that all share, such as
-                ``"draws"`` or ``"episode_steps"``.
-
-        Raises:
-            AttributeError: there is no such attribute.
+        It is ``"instance"`` or ``"problem"``, or one that all share, such as ``"draws"``.
         """
         if name in OWN:
             return tuple(getattr(self.game, name)(row) for row in range(self.num_envs))
@@ -335,12 +323,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         return infos
 
     def _final_infos(self, rows: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        """Return final observations and masks of the environments that ended in this step.
-
-        Args:
-            rows: indices of these environments, (k,) int64.
-            over: the same environments as a mask, (n,) bool.
-        """
+        """Final observations and masks of environments ``rows``, (k,), that ended in this step."""
         final = np.full(self.num_envs, None, dtype=object)
         batched = {key: owned(value) for key, value in self.game.observation(rows).items()}
         if self.mask_in_observation:
@@ -366,14 +349,7 @@ SHARED = (
 
 
 def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
-    """Take ``"reset_mask"`` out of the options of a reset.
-
-    Args:
-        options: options of a reset; the mask is removed.
-        count: n, the number of environments.
-
-    Returns:
-        (n,) bool, or None if there is no mask: then all environments are reset.
+    """Remove ``"reset_mask"`` from the options of a reset; return (n,) bool, or None for all.
 
     Raises:
         TypeError: the mask is no array of bool.
@@ -390,15 +366,10 @@ def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """Return the seed of each environment.
+    """Return ``count`` seeds, or an empty list if all environments keep their generator.
 
-    Args:
-        seed: the seed of the first environment, whose successors get the next numbers; or a seed
-            for each, None for an environment that keeps its generator; or None if all keep theirs.
-        count: number of environments.
-
-    Returns:
-        ``count`` seeds, or an empty list if all environments keep their generator.
+    A number seeds the first environment, and its successors seed the next; in a list, None keeps an
+    environment's generator.
 
     Raises:
         ValueError: the number of seeds is not ``count``.
@@ -420,9 +391,8 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
 def _keep_blocks(space: gym.spaces.Dict, count: int) -> None:
     """Make malloc keep blocks of the size of the largest part of n observations.
 
-    Malloc keeps blocks of a size once one of that size was freed. Otherwise every array of
-    observations costs page faults, which take longer than filling the array. The block that this
-    function allocates and frees is never written.
+    Malloc keeps blocks of a size once one was freed. Otherwise every array of observations costs
+    page faults, which take longer than filling it. The block allocated here is never written.
     """
     sizes = [
         int(np.prod(part.shape or ())) * np.dtype(part.dtype).itemsize for part in space.values()
@@ -501,10 +471,8 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Rows, dict[str, Any]]:
         """Start all episodes anew.
 
-        Args:
-            seed: of the first environment, whose successors have the next numbers; or one of each
-                row, of which those of first agents count; or None.
-            options: of each environment.
+        ``seed`` is of the first environment, whose successors have the next numbers, or one of each
+        row, of which those of first agents count.
         """
         agents = len(self.names)
         seeds: list[int | None] = [None] * len(self.envs)

@@ -207,7 +207,7 @@ class PartitionChoice(RowGame):
     def _judged(
         self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return rooms, and bounds if they are shown, of both choices, (k, 2) each."""
+        """(k, 2) rooms of both choices, and (k, 2) bounds if they are shown."""
         room, bounds = np.zeros((2, len(rows), 2))
         order = np.argsort(self.boards.tables.moments[self.boards.slot[rows]], kind="stable")
         for begin in range(0, len(rows), BLOCK):  # the fewer have the fewer to look at

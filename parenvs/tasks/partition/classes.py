@@ -45,8 +45,6 @@ class Factors:
     """The factors and links of every instruction; dimensions are positions in ``graph.dims``.
 
     Attributes:
-        graph: the graph.
-        rules: the rule set.
         links: (L, 2) int64 pairs of dimensions that one factor holds.
         link_at: (L,) int32, the instruction whose factor it is.
         instruction: (F,) int32: the instruction of each factor, ascending; those of the entry
@@ -122,7 +120,6 @@ class _Reader:
         self.entry_parameters()
 
     def instruction(self, index: int, opcode: str, read: list[int], written: list[int]) -> None:
-        """Links and factors of one instruction, and the dimensions that are in none."""
         slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(written)}}
         linked: set[int] = set()
         for factor in self.factors_of(index, opcode, read, written):
@@ -144,11 +141,11 @@ class _Reader:
                         self.untouchable.append((index, self.offset[tensor] + d))
 
     def whole(self, index: int, opcode: str, written: list[int]) -> bool:
-        """Whether the rule set leaves the dimensions whole that an instruction reduces.
+        """Whether the rule set keeps the dimensions whole that an instruction reduces.
 
-        Automap's does for every ``reduce``, but for numbers made of gradients and weights after the
-        forward pass, like the norm by which gradients are clipped: they join all variables, so that
-        otherwise no class were left.
+        Automap's does for every ``reduce``, except those of gradients and weights after the forward
+        pass, like the norm that clips gradients: they join all variables, and no class would be
+        left.
         """
         if self.rules != "automap" or opcode != "reduce":
             return False
@@ -156,10 +153,7 @@ class _Reader:
         return not number or bool(self.graph.phase[index] == Phase.FORWARD)
 
     def entry_parameters(self) -> None:
-        """With one mesh axis a tensor is split once, even if no instruction reads it.
-
-        These rows stand last, so that an instruction that says the same is named instead.
-        """
+        """With one mesh axis a tensor is split once, even if no instruction reads it."""
         graph = self.graph
         if "parameter" in graph.opcodes:
             code = graph.opcodes.index("parameter")
@@ -191,7 +185,7 @@ class _Reader:
         return self.known[key]
 
     def warn(self, index: int, target: str) -> None:
-        """Say once of each target that nobody knows what it does."""
+        """Warn of each unknown custom-call target once."""
         if target not in self.warned and target_rule(target) is None:
             self.warned.add(target)
             name = self.graph.op_names(np.array([index]))[0]
@@ -202,7 +196,6 @@ class _Reader:
             )
 
     def pass_through(self, index: int, opcode: str, read: list[int], written: list[int]) -> None:
-        """Values that go through an instruction as they are: carried state, branches, barriers."""
         graph = self.graph
         groups = [written]
         if opcode != "conditional":
@@ -253,10 +246,7 @@ UNEVEN = ("pad", "forbid")
 
 
 def full_scope(scope: str, reward: str) -> str:
-    """Entry parameters that are decided: ``"variables"``, ``"inputs"``, or ``"all"``.
-
-    Under the step time of a plan that decides variables, batch inputs are decided with them.
-    """
+    """Entry parameters that are decided: ``"variables"``, ``"inputs"``, or ``"all"``."""
     return "all" if (scope, reward) == ("variables", "step_time") else scope
 
 
@@ -265,7 +255,6 @@ class DimensionClasses:
     """The dimension classes of a graph. N dimensions in all (``Graph.dims``), C classes.
 
     Attributes:
-        graph: the graph.
         factors: what the rules say of its instructions.
         label: (N,) int32, class of each dimension of each tensor; classes that hold only free
             tensors and dimensions of size 1 have no factor and never matter.
@@ -386,14 +375,10 @@ class DimensionClasses:
 def dimension_classes(
     graph: Graph, rules: str = "shardy", uneven: str = "pad", devices: int = 0
 ) -> DimensionClasses:
-    """The dimension classes of a graph.
+    """The dimension classes of a graph by the rules ``"shardy"`` or ``"automap"``.
 
-    Args:
-        graph: the graph.
-        rules: ``"shardy"`` or ``"automap"``.
-        uneven: ``"pad"`` splits any dimension; ``"forbid"`` blocks classes with a member that is no
-            multiple of ``devices``.
-        devices: devices that a dimension would be split over; needed for ``"forbid"`` only.
+    ``uneven="pad"`` splits any dimension; ``"forbid"`` blocks classes with a member that is no
+    multiple of ``devices``, which it requires.
 
     Raises:
         ParenvsError: an unknown rule set or treatment of uneven dimensions.
@@ -543,21 +528,14 @@ class StepSettings:
         return self.recompute != REMADE[0]
 
     def repetitions(self, graph: Graph, again: np.ndarray | int = 0) -> np.ndarray:
-        """(I,) how often each instruction runs in a step, that of loops aside.
-
-        Args:
-            graph: the graph.
-            again: (I,) bool, what the backward pass runs once more.
-        """
+        """(I,) runs of each instruction per step, loops aside; ``again`` (I,) bool runs twice."""
         passes = self.micro_batches * (1.0 + again) * np.ones(len(graph.opcode))
         return np.where(graph.phase == Phase.UPDATE, 1.0, passes)
 
     def synchronisations(self, classes: DimensionClasses, again: np.ndarray | int) -> np.ndarray:
-        """(I,) how often a step all-reduces partial results of each instruction, loops aside.
+        """(I,) all-reduces per step of each instruction's partial result, loops aside.
 
-        Args:
-            classes: the dimension classes.
-            again: (I,) bool, what the backward pass runs once more.
+        ``again`` (I,) bool is what the backward pass recomputes.
         """
         times = self.repetitions(classes.graph, again)
         if self.micro_batches == 1:
@@ -566,7 +544,6 @@ class StepSettings:
 
 
 def _check_count(name: str, number: Any, minimum: int) -> None:
-    """Raise an error unless a number is a whole one from ``minimum``."""
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
     if not is_whole or not minimum <= number <= LARGEST_NUMBER:
         raise ParenvsError(f"{name} must be a whole number from {minimum}, not {shown(number)}")
@@ -654,10 +631,9 @@ def at_micro_batch(
 
 
 def _follow(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
-    """Give free tensors the sizes of what they are combined with, where their shapes are the same.
+    """Give free tensors the sizes of the tensors of equal shape that they are combined with.
 
-    They are in no class, as they are made of constants, but reading them takes as long as reading
-    any other.
+    They are constants, in no class, but reading them takes as long as reading any other.
     """
     free = free_tensors(graph)
     owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))

@@ -26,11 +26,7 @@ MAX_STEPS = 6
 
 
 class Explainer:
-    """Puts the classes of a graph into words.
-
-    Args:
-        classes: the dimension classes; dimensions are positions in ``graph.dims``.
-    """
+    """Puts the classes of a graph into words; dimensions are positions in ``graph.dims``."""
 
     def __init__(self, classes: DimensionClasses) -> None:
         self.classes, self.graph = classes, classes.graph
@@ -81,10 +77,9 @@ class Explainer:
         )
 
     def blocking(self) -> tuple[np.ndarray, np.ndarray]:
-        """(B, 2) and (D, 2) int64, every instruction with every class that it blocks, once each.
+        """(B, 2) and (D, 2) int64 pairs of an instruction and a class that it blocks.
 
-        The first cannot split a dimension of the class, the second would split two of them. A class
-        may be blocked by many; ``DimensionClasses.blocked_by`` names the first.
+        The first cannot split a dimension of the class, the second would split two of them.
         """
         classes, factors = self.classes, self.classes.factors
         where, positions = factors.untouchable.T
@@ -94,11 +89,7 @@ class Explainer:
         return np.unique(unsplittable, axis=0), pairs[count > 1]
 
     def conflict(self, label: int, rival: int) -> str:
-        """Why two classes cannot be partitioned together.
-
-        Raises:
-            ValueError: they can.
-        """
+        """Why two classes cannot be partitioned together; ``ValueError`` if they can."""
         at = self.conflict_at(label, rival)
         first = self._members(at, (label,))[0]
         second = self._members(at, (rival,))[0]
@@ -108,11 +99,7 @@ class Explainer:
         )
 
     def conflict_at(self, label: int, rival: int) -> int:
-        """The first instruction that would split both of two classes.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The first instruction that would split both classes; ``ValueError`` if none does."""
         pair = sorted((label, rival))
         row = np.flatnonzero((self.classes.conflicts == pair).all(axis=1))
         if not row.size:
@@ -209,14 +196,10 @@ class DimensionReason:
     """Why a dimension is partitioned or not.
 
     Attributes:
-        dimension: its number.
-        size: its size, more than 1.
         state: ``"partitioned"``, ``"replicated"`` or ``"blocked"`` (no plan can partition it);
             without a plan ``"open"`` or ``"blocked"``.
-        label: its class.
         members: dimensions of variables in the class.
         classes: different classes of the variables that the explanation is for.
-        reason: in words.
         prospect: without a plan, what plans may do with its class, if the reason does not tell.
     """
 
@@ -237,9 +220,7 @@ class Explanation:
     Attributes:
         name: its path, or the common form of several: ``encoder/layer_0..23/self/q``.
         paths: the paths that it stands for; reasons are those of the first.
-        shape: ``f32[1024,16384]``.
         role: ``"variable"``, frozen weights included, or ``"batch input"``.
-        dimensions: the dimensions larger than 1.
     """
 
     name: str
@@ -250,12 +231,10 @@ class Explanation:
 
 
 def explain(report: PartitionReport, pattern: str | None = None) -> list[Explanation]:
-    """Explain a judged plan.
+    """Explain a report's plan.
 
-    Args:
-        report: what the judge says of the plan.
-        pattern: a glob over the paths of variables and batch inputs, each of which is then
-            explained by itself; None explains all, with equal layers merged.
+    A glob ``pattern`` over the paths of variables and batch inputs explains each match by itself;
+    None explains all, with equal layers merged.
 
     Raises:
         ParenvsError: nothing matches the pattern.
@@ -264,21 +243,13 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
 
 
 def of_plan(report: PartitionReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Tell why the dimensions of variables are partitioned or not; see ``explain``.
-
-    Returns:
-        The text, and as JSON types the fields of each ``Explanation``.
-    """
+    """Tell why the dimensions of variables are partitioned or not, as text and JSON."""
     found = explain(report, pattern)
     return explanation_text(found), {"variables": [asdict(one) for one in found]}
 
 
 def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Tell what plans may do; see ``explain_problem``, and without a pattern ``blockers``.
-
-    Returns:
-        The text, and as JSON types the fields of each ``Explanation`` and ``Blocker``.
-    """
+    """Tell what plans may do, as text and JSON; with ``blockers`` unless there is a pattern."""
     content = {"variables": [asdict(one) for one in explain_problem(problem, pattern)]}
     if pattern is None:
         content["blockers"] = [asdict(one) for one in blockers(problem)]
@@ -288,9 +259,7 @@ def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, 
 def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:
     """Explain what plans may do: what is tied, what is blocked and by what, what excludes what.
 
-    Args:
-        problem: the graph on its devices.
-        pattern: as for ``explain``.
+    ``pattern`` is as for ``explain``.
 
     Raises:
         ParenvsError: nothing matches the pattern.
@@ -305,7 +274,6 @@ class Blocker:
     Attributes:
         what: an opcode, or the rule.
         instructions: those of which it holds, ascending; none for the rule on sizes.
-        classes: classes that it blocks.
         alone: those of them that nothing else blocks.
         dimensions: dimensions of variables and batch inputs in the classes.
     """
@@ -385,7 +353,6 @@ def blockers_text(problem: Partitioning) -> str:
 
 
 def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
-    """The explanations of all variables and inputs, merged, or of those that match a pattern."""
     problem = reasons.problem
     graph = problem.graph
     indices = problem.parameters("all").tolist()
@@ -406,10 +373,7 @@ def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
 
 
 def explanation_text(explanations: Sequence[Explanation]) -> str:
-    """Explanations as text of at most 110 columns, without a newline at the end.
-
-    A reason is given once; where it comes again, the text says where it stands.
-    """
+    """Explanations as text of at most 110 columns; repeated reasons are references."""
     lines: list[str] = []
     texts: dict[str, str] = {}
     for item in explanations:
@@ -484,7 +448,6 @@ class _Reasons:
         )
 
     def kind(self, position: int) -> str:
-        """What sort of reason a dimension has."""
         label = int(self.classes.label[position])
         if self.chosen[label]:
             if self.classes.blocked[label] or self.excluded[label]:
@@ -495,11 +458,9 @@ class _Reasons:
         return "excluded" if self.excluded[label] else "possible"
 
     def state(self, position: int) -> str:
-        """``"partitioned"``, ``"replicated"`` or ``"blocked"``."""
         return STATES[self.kind(position)]
 
     def reason(self, position: int) -> str:
-        """The reason in words."""
         label, kind = int(self.classes.label[position]), self.kind(position)
         if kind == "illegal":
             why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
@@ -514,11 +475,9 @@ class _Reasons:
         return self.exclusion(label) if kind == "excluded" else self.offer(label)
 
     def prospect(self, position: int) -> str:
-        """What is left to say of a dimension's class: nothing, as the plan has decided."""
         return ""
 
     def blocked(self, label: int) -> str:
-        """Why a class can never be partitioned."""
         if label not in self._blocked:
             self._blocked[label] = self.words.blocked(label)
         return self._blocked[label]
@@ -532,7 +491,6 @@ class _Reasons:
         ]
 
     def consequence(self, label: int) -> str:
-        """What a partitioned class excludes."""
         rivals = self.open_rivals(label)
         if not rivals:
             return "it excludes no other class of variables or inputs"
@@ -545,7 +503,6 @@ class _Reasons:
         )
 
     def exclusion(self, label: int) -> str:
-        """Which partitioned class excludes a class, and where."""
         rivals = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]
         first, count = rivals[0], len(rivals) - 1
         more = f" ({count} more exclude{'s' if count == 1 else ''} it, too)" if count else ""
@@ -555,7 +512,6 @@ class _Reasons:
         )
 
     def offer(self, label: int) -> str:
-        """What partitioning a class would change, where nothing forbids it."""
         weight = float(self.paper_weights[label])
         gain = float(self.problem.gain_seconds[label])
         change = f"shorten the step by {duration(gain)}" if gain > 0 else "not change the step time"
@@ -570,9 +526,7 @@ class _Reasons:
 class _Prospects(_Reasons):
     """Puts into words what plans may do with each dimension.
 
-    Args:
-        problem: the graph on its devices.
-        alone: whether each dimension is explained by itself, so that it tells all of its class.
+    With ``alone`` each dimension is explained by itself, and lists all of its class.
     """
 
     def __init__(self, problem: Partitioning, alone: bool) -> None:
@@ -581,7 +535,6 @@ class _Prospects(_Reasons):
         self.alone = alone
 
     def kind(self, position: int) -> str:
-        """What sort of reason a dimension has."""
         label = int(self.classes.label[position])
         kind = "blocked" if self.classes.blocked[label] else "open"
         return kind if self.head[label] == position else f"tied {kind}"
@@ -600,7 +553,6 @@ class _Prospects(_Reasons):
         return self.outlook(label) if self.alone and kind.startswith("tied") else ""
 
     def outlook(self, label: int) -> str:
-        """What plans may do with a class: why none can partition it, or what that would change."""
         if self.classes.blocked[label]:
             return self.blocked(label)
         return f"{self.offer(label)}; {self.conflicts(label)}"

@@ -91,11 +91,7 @@ class Box(NamedTuple):
 
 
 class Sheet:
-    """The whole page in inches, y from the top; cells are collected and drawn at the end.
-
-    Args:
-        page: the page.
-    """
+    """The whole page in inches, y from the top; cells are collected and drawn at the end."""
 
     def __init__(self, page: Page) -> None:
         self.axes: Axes = page.axes(0, 0, WIDTH, HEIGHT)
@@ -174,14 +170,7 @@ def whole(inches: float) -> float:
 
 
 class _CellSize(NamedTuple):
-    """How large the cells of all tables are.
-
-    Attributes:
-        pitch: inches from one column to the next.
-        tall: inches from one row to the next.
-        letters: most letters of a row's name.
-        shapes: whether the shapes of variables stand in their cells.
-    """
+    """Inches of the cells of all tables; ``letters`` is the longest row name in characters."""
 
     pitch: float
     tall: float
@@ -192,11 +181,7 @@ class _CellSize(NamedTuple):
 def draw_tables(
     sheet: Sheet, tables: Sequence[LayerTable], left: float, top: float, width: float, height: float
 ) -> float:
-    """Draw tables side by side; rows are layers, columns the variables within them.
-
-    Returns:
-        The lower end, inches from the top.
-    """
+    """Draw tables side by side, layers by variables; return the lower end, inches from the top."""
     letters = max(int(width * _SHARE / len(tables) / text_inches("x", FONT, bold=True)), 4)
     margins = [
         max(text_inches(clip_start(row.label, letters), FONT, bold=True) for row in table.rows)
@@ -289,8 +274,6 @@ class _Item(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line of a list; the title is empty in all lines of a group but the first."""
-
     title: str
     items: list[_Item]
 
@@ -301,14 +284,7 @@ class Lists:
     What would take more lines than there is room for becomes a field of cells without names.
 
     Args:
-        groups: the variables.
-        inputs: the batch inputs.
-        width: inches.
         room: most inches of height.
-        below_tables: whether there are tables of layers, too.
-
-    Attributes:
-        height: inches that the lists take.
     """
 
     def __init__(
@@ -391,7 +367,6 @@ class Lists:
             y += _LINE
 
     def _draw_field(self, sheet: Sheet, left: float, top: float) -> None:
-        """Draw the cells without names, and beside them how many variables there are."""
         sheet.text(left, top + 0.08, self.title, color=QUIET)
         sheet.text(left, top + 0.24, f"{len(self.field):,}", color=QUIET)
         if self.each > 1:
@@ -448,7 +423,6 @@ def draw(
 
 
 def _reason_lines(reasons: Sequence[str]) -> list[str]:
-    """The first reasons, two lines each at most."""
     lines = []
     for reason in reasons[:_MOST_REASONS]:
         words = textwrap.wrap(printable(reason), 165, subsequent_indent="   ")
@@ -466,7 +440,7 @@ def _draw_side(
     inputs: list[Cell],
     top: float,
 ) -> None:
-    """Draw the column at the right; seconds and bytes of an illegal plan would mean nothing."""
+    """Draw the column at the right; an illegal plan has neither seconds nor bytes."""
     x = WIDTH - MARGIN - _SIDE
     if report is None or report.legal:
         plan = (report.compute_seconds, report.communication_seconds) if report else (0.0, 0.0)
@@ -480,13 +454,7 @@ def _draw_side(
 def _draw_seconds(
     sheet: Sheet, x: float, y: float, width: float, replicate: float, plan: tuple[float, float]
 ) -> float:
-    """Draw the seconds of a step, replicated and planned (compute, communication).
-
-    A plan of no seconds is left out.
-
-    Returns:
-        The lower end, inches from the top.
-    """
+    """Draw the step times, replicated and planned, in parts; return the lower end in inches."""
     compute, communication = plan
     whole = compute + communication
     words = "step time"
@@ -519,7 +487,7 @@ def _draw_seconds(
 def _draw_memory(
     sheet: Sheet, x: float, y: float, width: float, memory: Memory, limit: float
 ) -> float:
-    """Draw what a device holds when most is in use, against the limit; returns the lower end."""
+    """Draw peak memory per device against the limit; return the lower end."""
     over = memory.peak > limit
     words = f"{size(memory.peak)} of {size(limit)}"
     sheet.text(x, y + 0.08, "memory per device", size=9, color=QUIET)
@@ -561,7 +529,7 @@ def _draw_key(
     variables: Sequence[Cell],
     inputs: Sequence[Cell],
 ) -> float:
-    """Draw the states that occur, each with its number of variables; returns the lower end."""
+    """Draw the states that occur, each with its number of variables; return the lower end."""
     sheet.text(x, y + 0.08, "partitioned dimension", size=9, color=QUIET)
     sheet.text(x + width, y + 0.08, "variables", size=9, color=QUIET, ha="right")
     y += 0.27

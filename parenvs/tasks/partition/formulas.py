@@ -83,12 +83,9 @@ def device_share(classes: DimensionClasses, devices: int) -> np.ndarray:
 
 
 def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """(C,) seconds of computation that partitioning a class saves in a step.
+    """(C,) seconds of computation per step that partitioning a class saves.
 
-    Args:
-        classes: the dimension classes.
-        seconds: (I,) seconds of each instruction, ``instruction_seconds``.
-        share: (C,) largest share on one device, ``device_share``.
+    ``seconds`` (I,) is ``instruction_seconds``, ``share`` (C,) ``device_share``.
     """
     instruction = classes.factors.instruction
     # An instruction has at most one factor in a legal plan, so what classes save adds up.
@@ -99,16 +96,10 @@ def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndar
 def all_reduce_seconds(
     classes: DimensionClasses, seconds: np.ndarray, cluster: Cluster, times: np.ndarray
 ) -> np.ndarray:
-    """(C,) seconds of all-reduces that partitioning a class costs in a step.
+    """(C,) seconds of all-reduces per step that partitioning a class costs.
 
-    Each factor that leaves a partial result costs one ring over all devices, at each time that the
-    result is summed.
-
-    Args:
-        classes: the dimension classes.
-        seconds: (I,) seconds of each instruction, which tell the branch that is taken.
-        cluster: the devices.
-        times: (I,) how often a step sums each instruction's result, loops aside.
+    Each factor that leaves a partial result costs one ring over all devices, ``times`` (I,) per
+    step, loops aside. ``seconds`` (I,) of the instructions decide which branch is taken.
     """
     graph, factors = classes.graph, classes.factors
     instruction = factors.instruction[factors.partial]
@@ -141,10 +132,8 @@ def step_seconds(
 ) -> np.ndarray:
     """(...) seconds of the steps that partition ``chosen``, (..., C) bool.
 
-    Args:
-        replicate_seconds: seconds of the step in which every device does everything.
-        gain_seconds: (C,) by how much each class shortens it: saved minus all-reduce seconds.
-        chosen: the partitioned classes.
+    ``gain_seconds`` (C,) is by how much each class shortens the replicated step: saved minus
+    all-reduce seconds.
     """
     return replicate_seconds - chosen @ gain_seconds
 
@@ -152,9 +141,7 @@ def step_seconds(
 def step_parts(
     replicate_seconds: float, saved: np.ndarray, all_reduce: np.ndarray, chosen: np.ndarray
 ) -> tuple[float, float]:
-    """Compute and communication seconds of one step, of which ``step_seconds`` is the sum.
-
-    The two sums are equal up to rounding only, as this one adds the parts apart.
+    """Compute and communication seconds of one step; their sum is ``step_seconds`` up to rounding.
 
     Args:
         replicate_seconds: seconds of the step in which every device does everything.
@@ -196,12 +183,7 @@ def paper_return(dimensions: int, counts: np.ndarray) -> LinearReturn:
 
 
 def step_time_return(replicate_seconds: float, gain_seconds: np.ndarray) -> LinearReturn:
-    """The share of the replicated step's seconds that is saved: 1 - T / T_replicate.
-
-    Args:
-        replicate_seconds: T_replicate.
-        gain_seconds: (C,) by how much each class shortens the step.
-    """
+    """The share of the replicated step's seconds that is saved: 1 - T / T_replicate."""
     # A step of no seconds, all computed from constants, has nothing to save.
     return LinearReturn(0.0, gain_seconds / (replicate_seconds or 1.0))
 
@@ -226,9 +208,7 @@ class Memory:
     Attributes:
         parameters: variables and frozen weights.
         optimiser: optimiser state, and statistics.
-        inputs: batch inputs and scalars.
         gradients: results of the backward pass that the update reads.
-        activations: everything else that is alive.
         at: that moment; without recomputation the index of the instruction that runs.
     """
 
@@ -277,7 +257,6 @@ class Footprint:
     et al., arXiv 1604.06174).
 
     Args:
-        graph: the graph; T tensors, I instructions.
         label: (N,) class of each dimension.
         share: (C,) largest share of a dimension that a device holds if its class is split.
         micro_batches: micro-batches of a step, each of the graph's batch.
@@ -345,7 +324,6 @@ class Footprint:
 
     @cached_property
     def _owner(self) -> np.ndarray:
-        """(N,) tensor of each dimension."""
         return np.repeat(np.arange(len(self.bytes)), np.diff(self.graph.dim_offset))
 
     def scale(self, chosen: np.ndarray) -> np.ndarray:
@@ -383,11 +361,7 @@ class Footprint:
         )
 
     def least(self, splits: np.ndarray) -> float:
-        """Bytes that a device holds at least, if each tensor is split as far as one class can.
-
-        Args:
-            splits: (C,) bool, the classes that can be split.
-        """
+        """Lower bound of bytes per device: each tensor split as far as one class can; (C,) bool."""
         share = np.ones(len(self.bytes))
         dims = np.flatnonzero(splits[self.label] & (self.graph.dims > 1))
         np.minimum.at(share, self._owner[dims], self.share[self.label[dims]])
@@ -431,11 +405,7 @@ class Footprint:
         return np.bincount(now, minlength=len(self.bytes))
 
     def _reads(self, by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(T,) first and last instruction that reads each tensor or a view of it, I and -1 if none.
-
-        Args:
-            by: (I,) bool, the instructions that count.
-        """
+        """(T,) first and last instruction that reads each tensor or a view, I and -1 if none."""
         counts = by[self._read_by]
         read, reader = self._whole[self.graph.operands[counts]], self._read_by[counts]
         first, last = np.full(len(self.bytes), len(by)), np.full(len(self.bytes), -1)
@@ -444,11 +414,7 @@ class Footprint:
         return first, last
 
     def _accumulate(self, moment: np.ndarray) -> None:
-        """Keep sums of the gradients throughout, and each gradient until the backward pass ends it.
-
-        Args:
-            moment: (I,) when each instruction runs itself.
-        """
+        """Keep sums of gradients throughout, and gradients until the backward pass ends."""
         tensor, first, last = self.stays
         _, used = self._reads(self.graph.phase != Phase.UPDATE)
         own = np.flatnonzero(self.gradient[tensor])
@@ -463,11 +429,7 @@ class Footprint:
         )
 
     def _replay(self) -> np.ndarray:
-        """Divide the forward pass into segments, and run them again where they are needed.
-
-        Returns:
-            (I,) when each instruction runs itself.
-        """
+        """Split the forward pass into segments; return (I,) when each instruction runs."""
         graph, steps = self.graph, len(self.graph.opcode)
         backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & ~graph.free)
         if not backward.size:
@@ -524,12 +486,10 @@ class Footprint:
         return moment
 
     def _needed_again(self, remade: np.ndarray, crosses: np.ndarray, end: int) -> np.ndarray:
-        """(I,) bool, the instructions of the forward pass that make again what is needed.
+        """(I,) bool, forward instructions (before ``end``) that recompute what is needed.
 
-        Args:
-            remade: (T,) bool, what the backward pass reads and is not kept.
-            crosses: (T,) bool, what is kept.
-            end: the first instruction of the backward pass.
+        ``remade`` (T,) bool: tensors that the backward pass reads and that are not kept;
+        ``crosses`` (T,) bool: tensors that are kept.
         """
         graph = self.graph
         needed = np.zeros(len(self.bytes), dtype=bool)
@@ -549,13 +509,10 @@ class Footprint:
     def _borders(
         self, made: np.ndarray, used: np.ndarray, saved: np.ndarray, end: int
     ) -> np.ndarray:
-        """(b,) instructions behind which segments of the forward pass end, ascending.
+        """(b,) forward instructions (before ``end``) that end a segment, ascending.
 
-        Args:
-            made: (T,) bool, what the forward pass makes.
-            used: (T,) last instruction of the forward pass that makes or reads it.
-            saved: (T,) bool, what the backward pass reads.
-            end: the first instruction of the backward pass.
+        ``made`` (T,) bool: results of the forward pass; ``used`` (T,): last forward instruction
+        that writes or reads each; ``saved`` (T,) bool: tensors that the backward pass reads.
         """
         change, kept = np.zeros(end + 1), np.zeros(end)
         np.add.at(change, self.first[made], self.bytes[made])
@@ -610,7 +567,7 @@ class Footprint:
 
 
 def _narrowest(crossing: np.ndarray) -> np.ndarray:
-    """Places that fewer bytes cross than their neighbours; of a plateau the last place."""
+    """Positions that fewer bytes cross than their neighbors; of a plateau the last one."""
     ends = np.flatnonzero(np.append(crossing[1:] != crossing[:-1], True))
     level = crossing[ends]
     rises = np.append(level[1:] > level[:-1], False)
@@ -619,16 +576,10 @@ def _narrowest(crossing: np.ndarray) -> np.ndarray:
 
 
 def _divide(narrow: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: float) -> np.ndarray:
-    """Borders among narrow places, about ``size`` bytes that are saved apart.
+    """Borders among ``narrow`` positions (ascending), about ``size`` saved bytes apart.
 
-    Each is the narrowest place between half of that and all of it behind the border before; the
-    next narrow place if there is none.
-
-    Args:
-        narrow: places, ascending.
-        crossing: bytes that cross each place.
-        total: bytes that are saved up to each place.
-        size: bytes.
+    Each is the narrowest position between half of that and all of it behind the border before, or
+    the next narrow position. ``total`` counts the bytes that are saved up to each position.
     """
     borders: list[int] = []
     passed, reached = 0.0, total[narrow]

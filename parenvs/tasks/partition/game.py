@@ -46,8 +46,6 @@ class PartitionSpace:
     the step time; ties by path and dimension.
 
     Attributes:
-        problem: the graph on its devices, with its scope and reward.
-        linkage: whether a question is for a whole class.
         dimensions: (V,) int64, positions in ``graph.dims`` of the dimensions that are decided.
         classes: (K,) their classes that can be partitioned, in the order of the questions.
         fixed: (V,) bool, dimensions that can never be partitioned.
@@ -107,7 +105,7 @@ class PartitionSpace:
     @staticmethod
     @lru_cache(maxsize=32)
     def of(problem: Partitioning, linkage: bool = True) -> PartitionSpace:
-        """The space of a problem; the same problem object gives the same space.
+        """The space of a problem, cached by object.
 
         Raises:
             InfeasibleError: no dimension can be partitioned.
@@ -236,7 +234,6 @@ class Changes:
 
     Args:
         written: for each code, the columns and the value of each.
-        width: w.
 
     Attributes:
         step: rows that are changed at a time.
@@ -290,8 +287,6 @@ class Transitions:
     episode, and ``REPLICATE``, for dimensions that can never be partitioned.
 
     Attributes:
-        space: the questions.
-        decisions: changes of the decisions.
         known: changes of the numbers that are known; the class at stake first, then its rivals.
         first_decisions: (V,) int8, the decisions at the start.
         first_known: (K+2,) int8, what is known at the start.
@@ -388,8 +383,6 @@ class Turns:
     """The decisions of n episodes; see ``Transitions``.
 
     Args:
-        count: n.
-        space: the questions, and the consequences and rewards of the answers.
         memory: whether ``figures`` have ``excess_bytes``; with a limit of memory they always do.
 
     Attributes:
@@ -503,7 +496,7 @@ class Turns:
         return figures
 
     def _wrong(self, actions: np.ndarray, idle: np.ndarray | None) -> np.ndarray:
-        """Return the episodes whose action is illegal, (k,) int64."""
+        """(k,) int64 episodes whose action is illegal."""
         wrong = (actions & self._other_bits).nonzero()[0]
         if self.strict:
             clash = actions == FORBIDDEN.take(self.stake)
@@ -544,13 +537,10 @@ class PartitionGame(Rowed):
     """Asks one question of a ``PartitionSpace`` per step: about a dimension or a class.
 
     Args:
-        count: n.
-        space: the questions, and the consequences and rewards of the answers.
         masked: whether the mask forbids answers that contradict earlier decisions; otherwise it
             forbids nothing.
         memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
             they always do.
-        rows: how actions are observed as rows, or None if they are not.
     """
 
     rule = "to partition what is paid more than if replicated; what is paid most is asked first"
@@ -940,7 +930,6 @@ class DataParallelVectorEnv(GameVectorEnv, single=DataParallelEnv):
 
 
 def _problem(scope: str, given: dict[str, Any]) -> Partitioning:
-    """Return the problem that arguments are, or name."""
     problem: Partitioning | None = given["problem"]
     if problem is None:
         settings = {name: given[name] for name in SETTINGS}

@@ -42,7 +42,6 @@ class ClassLayout(Layout):
     """A layout by dimension classes. C classes.
 
     Attributes:
-        classes: of the step.
         chosen: of each axis, (C,) bool, the classes that it splits.
     """
 
@@ -59,16 +58,7 @@ class ClassLayout(Layout):
         zero: int = 0,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """Return the layout of axes.
-
-        Args:
-            plan: the plan.
-            graph: the step.
-            classes: its dimension classes.
-            axes: name, number of devices and chosen classes of each.
-            zero: see ``Layout``.
-            notes: see ``Layout``.
-        """
+        """Return the layout of axes: name, number of devices and chosen classes of each."""
         wide = graph.dims > 1
         rows = list(axes)
         made = tuple(
@@ -78,7 +68,7 @@ class ClassLayout(Layout):
         return cls(plan, graph, made, zero, notes, classes=classes, chosen=chosen)
 
     def expected(self) -> Prediction:
-        """Return what is all-reduced in a step, and memory.
+        """Return the all-reduces of a step, and memory.
 
         A result that several axes leave partial is all-reduced once, over all of them.
         """
@@ -115,18 +105,11 @@ class ClassLayout(Layout):
         )
 
     def rank_bytes(self, axis: int) -> dict[str, float]:
-        """Return the bytes that a device all-reduces and gathers along an axis, as DTensors do it.
+        """Return kind -> bytes that a device all-reduces and gathers along an axis, as DTensors do.
 
-        Partial gradients that are only added, to each other or to whole ones, are summed once,
-        where the judge counts each. A softmax over a split dimension, as of a loss over split
-        words, is made of its gathered operand, where the judge sums the partial results of maximum
-        and sum.
-
-        Args:
-            axis: its number.
-
-        Returns:
-            Kind of a collective -> bytes of its arrays.
+        Partial gradients that are only added are summed once, where the cost model counts each. A
+        softmax over a split dimension is computed from its gathered operand, where the cost model
+        sums the partial maximum and sum.
         """
         graph, classes, chosen = self.graph, self.classes, self.chosen[axis]
         partial = set(formulas.partial_instructions(classes, chosen).tolist())
@@ -158,15 +141,12 @@ class ClassLayout(Layout):
 
 
 def layout(plan: PartitionPlan, graph: Graph | None = None, eager: bool = False) -> ClassLayout:
-    """Return how a plan lays out the training step that it was made for; a hook of the task.
+    """Return how a plan lays out the training step of ``graph`` (default: the plan's instance).
 
-    Args:
-        plan: the plan.
-        graph: the step's graph (default: the plan's instance).
-        eager: whether operations are split one by one as they run, as in PyTorch.
+    ``eager`` splits operations one by one as they run, as in PyTorch.
 
     Raises:
-        InfeasibleError: the judge finds the plan illegal.
+        InfeasibleError: the plan is illegal.
         ParenvsError: the plan is for another graph.
     """
     report = judge(plan, load_graph(plan.instance) if graph is None else graph)
@@ -199,31 +179,22 @@ def strategy(report: PartitionReport) -> Strategy:
 
 
 def step(plan: PartitionPlan, target: Any, element_bytes: int) -> Step:
-    """Return what a step holds; a hook of the task.
-
-    Args:
-        plan: the plan.
-        target: what it is judged on.
-        element_bytes: bytes of an element of what runs; graphs have their own.
-    """
+    """Return what a step holds; elements have ``element_bytes`` unless the graph has its own."""
     report = judge(plan, target)
     adam = Role.OPTIMISER in report.problem.graph.parameter_role.tolist()
     return Step((float(report.memory.peak),), adam=adam)
 
 
 def _widened(graph: Graph) -> Graph:
-    """A graph with float32 in place of bfloat16."""
     narrow = graph.element_type == _CODES["bf16"]
     wide = np.where(narrow, _CODES["f32"], graph.element_type)
     return replace(graph, element_type=wide.astype(graph.element_type.dtype))
 
 
 def _index_bytes(graph: Graph, share: np.ndarray) -> float:
-    """Bytes of the positions that the backward pass of max pooling becomes; they live together.
+    """Bytes of the indices that max pooling keeps for its backward pass; they live together.
 
-    Args:
-        graph: the step.
-        share: (N,) of each dimension of a tensor that a device holds.
+    ``share`` (N,) is the part of each dimension that a device holds.
     """
     if "select-and-scatter" not in graph.opcodes:
         return 0.0
@@ -251,11 +222,8 @@ def _operand(graph: Graph, number: int) -> int:
 def summed_of(graph: Graph, partial: set[int]) -> set[int]:
     """Return the tensors that are all-reduced if partial gradients are first added up.
 
-    What is whole and is added to them, one rank adds. Forward each module sums what it makes.
-
-    Args:
-        graph: the step.
-        partial: instructions that leave partial results.
+    One rank adds what is whole. In the forward pass each module sums its results. ``partial`` are
+    the instructions that leave partial results.
     """
     readers = Counter(graph.operands.tolist())
     for tensor in graph.outputs.tolist():
@@ -285,7 +253,6 @@ class Decisions:
     """The decisions of a plan on a graph of P inputs; the hook ``decisions`` of its task.
 
     Args:
-        plan: the plan.
         graph: what it is for. Whether it fits is no matter of rules, so it has no memory limit.
 
     Attributes:
@@ -361,10 +328,8 @@ class Decisions:
         return dimensions
 
     def _start(self, parameter: int) -> int:
-        """Position in ``graph.dims`` of the first dimension of an input."""
         return int(self.graph.dim_offset[self.graph.parameter_tensor[parameter]])
 
     def _wide(self, parameter: int) -> np.ndarray:
-        """Positions in ``graph.dims`` of an input's dimensions larger than 1."""
         shape = self.graph.shape(int(self.graph.parameter_tensor[parameter]))
         return self._start(parameter) + np.flatnonzero(np.array(shape) > 1)

@@ -47,7 +47,6 @@ class Linear:
     """A problem with a limit of memory. K classes that can be split, M moments, G groups.
 
     Attributes:
-        name: what infos call it.
         classes: (K,) int64, the classes of the graph, in the order of the questions.
         gain: (K,) share of the replicated step's seconds that each class saves.
         replicated: seconds of the step that splits nothing.
@@ -65,7 +64,6 @@ class Linear:
         fullest: (M',) int64, moments among which the fullest of every legal plan is.
         best: seconds of the best plan known, NaN if none is known.
         optimal: whether it is proven to be the shortest.
-        cache: what is made of it once.
     """
 
     name: str
@@ -158,10 +156,6 @@ class Linear:
     def of(cls, problem: Partitioning, name: str = "") -> Linear:
         """Look at a problem with a limit of memory; it has no witnesses yet.
 
-        Args:
-            problem: the problem.
-            name: what infos call it (default: the instance).
-
         Raises:
             InfeasibleError: no dimension can be partitioned, or no plan can fit.
         """
@@ -224,7 +218,7 @@ def _fullness(held: float, limit: float) -> float:
 def _figures(
     problem: Partitioning, space: PartitionSpace, gain: np.ndarray, memory: np.ndarray
 ) -> np.ndarray:
-    """Return the figures on each class, (K, 9) float32."""
+    """(K, 9) float32 features of the classes, ``CLASS``."""
     classes = space.classes
     stakes = np.zeros((len(classes), 5), dtype=np.float32)
     stakes[np.asarray(space.question_class)] = space.stakes[:-1]
@@ -244,7 +238,7 @@ def _figures(
 
 
 def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
-    """Return the figures on a problem, (6,) float32."""
+    """(6,) float32 features of the problem, ``STEP``."""
     cluster, step = problem.cluster, problem.step
     figures = (
         _fullness(replicated, problem.memory_limit),
@@ -258,13 +252,10 @@ def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
 
 
 def _moments(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, np.ndarray]:
-    """Return the moments that can be the fullest of a plan.
+    """(M,) bytes of the replicated plan, (K, M) bytes that each class splits, where they matter.
 
     Tensors whose dimensions are in the same classes form a group. A moment at which no group holds
-    more than at another one is not needed: whatever is split, the other one is as full.
-
-    Returns:
-        (M,) bytes of the replicated plan, and (K, M) bytes of the tensors that each class splits.
+    more than at another is not needed: whatever is split, the other one is as full.
     """
     footprint, graph = problem.footprint, problem.graph
     places = _places(problem, space)[problem.classes.label]
@@ -310,7 +301,7 @@ def _maximal(rows: np.ndarray) -> np.ndarray:
 def _instructions(
     problem: Partitioning, space: PartitionSpace
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Return the groups of the instructions that take time, and their seconds."""
+    """Groups of the instructions that take time, and their seconds."""
     factors = problem.classes.factors
     own = _places(problem, space)[problem.classes.factor_class]
     counts = (own >= 0) & (problem.seconds[factors.instruction] > 0)
@@ -320,7 +311,7 @@ def _instructions(
 
 
 def _places(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
-    """Return the index in the space of each class of the graph, (C,), -1 if it is none."""
+    """(C,) index in the space of each class of the graph, -1 if it is none."""
     position = np.full(len(problem.classes), -1)
     position[space.classes] = np.arange(len(space.classes))
     return position
@@ -329,15 +320,10 @@ def _places(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
 def _grouped(
     owner: np.ndarray, own: np.ndarray, count: int
 ) -> tuple[np.ndarray, Sequence[tuple[int, ...]]]:
-    """Group things by the set of their classes.
-
-    Args:
-        owner: (p,) the thing of each pair of a thing and a class.
-        own: (p,) its class.
-        count: number of things.
+    """Group ``count`` items by the set of their classes; the pairs are ``owner`` and ``own``, (p,).
 
     Returns:
-        (count,) the group of each thing, and the classes of each group; group 0 has none.
+        (count,) the group of each item, and the classes of each group; group 0 has none.
     """
     pairs = np.unique(np.stack([owner, own], axis=1), axis=0)
     things, first, sizes = np.unique(pairs[:, 0], return_index=True, return_counts=True)
@@ -434,7 +420,6 @@ class Boards:
     """Decisions of n episodes, and the completions of them that are known to fit.
 
     Args:
-        count: n.
         largest: sizes of the largest problem.
 
     Attributes:
@@ -493,12 +478,7 @@ class Boards:
         return place, self.tables.rivals[slot[place], stake[place], number]
 
     def rooms(self, rows: np.ndarray, stake: np.ndarray) -> np.ndarray:
-        """Return the bytes that the leanest known completion of each choice leaves, (k, 2).
-
-        Args:
-            rows: the episodes.
-            stake: (k,) the class that each decides.
-        """
+        """(k, 2) bytes that the leanest known completion of either choice of ``stake`` leaves."""
         slot = self.slot[rows]
         moments = int(self.tables.moments[slot].max())
         saved = self.tables.saved[:, :, :moments]
@@ -533,14 +513,9 @@ class Boards:
         self.known[rows[place], rival] = REPLICATE
 
     def bounds(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
-        """Return what the classes then open, and that at stake, can save at most, (k, 2).
+        """(k, 2) bounds of the savings of the classes open, ``is_open`` (k, K) bool, and at stake.
 
         An instruction is split at most once, by the class that saves most of it.
-
-        Args:
-            rows: the episodes.
-            stake: (k,) the class that each decides.
-            is_open: (k, K) bool.
         """
         tables, slot, every = self.tables, self.slot[rows], np.arange(len(rows))
         can = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)

@@ -163,9 +163,9 @@ class _Flow:
 
     @cached_property
     def _forward(self) -> list[bool]:
-        """Which instructions belong to the forward pass.
+        """Instructions of the forward pass; all of them if no dot is in it.
 
-        All do if no dot does: a loop over micro-batches has forward and backward pass in one body.
+        A loop over micro-batches has forward and backward pass in one body.
         """
         forward = (self.graph.phase == Phase.FORWARD).tolist()
         if any(
@@ -176,10 +176,7 @@ class _Flow:
         return [True] * len(forward)
 
     def attends(self, label: int) -> bool:
-        """Whether a class goes through scores and context, two dots of data, one after the other.
-
-        It is in both as it is, a head; what is contracted in a dot is not.
-        """
+        """Whether a class is a heads dimension: kept by two consecutive dots of data."""
         if not self.columns[label] and not self.classes.blocked[label]:
             return False  # it comes in with the data
         products = set(self._products[label])
@@ -327,7 +324,6 @@ class _Flow:
         ]
 
     def _classes_of(self, tensor: int) -> list[int]:
-        """Classes of a tensor's dimensions that are larger than 1."""
         start, end = self.graph.dim_offset[tensor : tensor + 2]
         splittable = self.graph.dims[start:end] > 1
         return self.classes.label[start:end][splittable].tolist()

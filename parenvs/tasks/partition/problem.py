@@ -138,8 +138,6 @@ class PartitionPlan(Plan):
 
 @dataclass(frozen=True)
 class _Devices:
-    """How the file of a partition gives the devices."""
-
     devices: Annotated[int, whole(2)]
     cluster: Cluster | None = None
 
@@ -160,13 +158,8 @@ def verdict(
 ) -> Verdict:
     """Check a plan against the classes of a graph and the settings of a problem.
 
-    What a plan may name, and what it must name in full, follows from the plan's own scope.
-
-    Args:
-        plan: the plan.
-        classes: the dimension classes of the problem's graph.
-        fingerprint: of the graph, which must be the plan's.
-        settings: of the problem by name (cluster, rules, ...), which must be the plan's, too.
+    What a plan may name, and what it must name in full, follows from the plan's own scope. The
+    ``fingerprint`` and ``settings`` (cluster, rules, ...) must be the plan's.
     """
     known, reasons = _known_entries(plan, classes)
     reasons += _mismatches(plan, classes.graph.name, fingerprint, settings)
@@ -215,7 +208,6 @@ def over_memory(peak: float, limit: float) -> tuple[str, ...]:
 def _mismatches(
     plan: PartitionPlan, name: str, fingerprint: str, settings: dict[str, Any]
 ) -> list[str]:
-    """Reasons for which the plan is for another graph, called ``name``, or other settings."""
     reasons = []
     if plan.fingerprint != fingerprint:
         reasons.append(
@@ -278,11 +270,9 @@ class Partitioning:
     Another scope or reward on the same classes: ``dataclasses.replace(problem, reward=...)``.
 
     Attributes:
-        graph: the graph.
         cluster: the devices.
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``, for dimensions that are no multiple of the devices.
-        classes: the dimension classes.
         scope: ``"variables"`` or ``"inputs"``, what plans decide.
         reward: ``"paper"`` or ``"step_time"``, what ``value`` and the environments pay.
         instance: name or path that plans carry (default: the graph's name).
@@ -327,16 +317,8 @@ class Partitioning:
     ) -> Partitioning:
         """Find the classes of a graph.
 
-        Args:
-            graph: the graph.
-            cluster: the devices, in any form that ``Cluster.parse`` takes.
-            rules: ``"shardy"`` or ``"automap"``.
-            uneven: ``"pad"`` or ``"forbid"``.
-            scope: ``"variables"`` or ``"inputs"``.
-            reward: ``"paper"`` or ``"step_time"``.
-            instance: name or path that plans carry (default: the graph's name).
-            **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``, see
-                ``parenvs.tasks.partition.classes.StepSettings.of``.
+        The arguments are those of the class; ``step`` has ``micro_batch``, ``micro_batches``,
+        ``recompute`` and ``memory_limit``, see ``StepSettings.of``.
 
         Raises:
             ParenvsError: one device only, no trainable variable, paths that are not unique,
@@ -534,10 +516,7 @@ class Partitioning:
         return {}
 
     def peak(self, chosen: np.ndarray) -> float:
-        """Most bytes in use on each device, if the classes ``chosen``, (C,) bool, are split.
-
-        It is the peak of ``footprint.memory``, which takes milliseconds; the last few are kept.
-        """
+        """Peak bytes per device of the classes ``chosen``, (C,) bool; milliseconds, cached."""
         key = np.packbits(chosen).tobytes()
         if key not in self._peaks:
             if len(self._peaks) >= _PEAKS:
@@ -619,15 +598,11 @@ class PartitionReport(Report):
 
     Attributes:
         plan: the plan.
-        problem: what it was judged on.
         reasons: every rule that it breaks, in words; empty if it is legal.
         chosen: (C,) bool, the classes that it partitions.
         variables: variables that are partitioned (the paper's PC counts these).
         dimensions: dimensions of the plan's scope, size 1 included.
         partitioned_dimensions: those of them that are partitioned.
-        compute_seconds: of a step.
-        communication_seconds: of a step, all-reduces of partial results.
-        all_reduces: number of these.
         replicate_seconds: of a step in which every device does everything.
         memory: bytes on each device when most is in use.
         reward: the reward that a planner was asked for, which is printed alone; or an empty
@@ -693,25 +668,16 @@ class PartitionReport(Report):
         return self.value_of(self.problem.reward)
 
     def value_of(self, reward: str) -> float:
-        """Return of the episode that makes this plan under a reward, or -1 if it is illegal.
-
-        Args:
-            reward: ``"paper"``, 0.1 a dimension of the plan's scope and 0.3 more if partitioned, or
-                ``"step_time"``, the share of the replicated step's seconds that is saved.
-        """
+        """Return of the episode that makes this plan under a reward, or -1 if it is illegal."""
         if not self.legal:
             return ILLEGAL
         returns = self.problem.returns_of(reward, full_scope(self.plan.scope, reward))
         return float(returns.value(self.chosen))
 
     def gap(self, answer: Bounded) -> float | None:
-        """Share by which the return of the problem's reward may fall short of the best one.
+        """Share by which the return may fall short of the best, 0 for an optimum.
 
-        Args:
-            answer: what a planner gave for the same problem; the plan's own, or any with a bound.
-
-        Returns:
-            0 for an optimum; None without a bound, or if this plan is illegal.
+        None without a bound, or if this plan is illegal. ``answer`` is any for the same problem.
         """
         if answer.bound is None or not self.legal:
             return None

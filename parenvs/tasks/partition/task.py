@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def bytes_of(text: str) -> float | str:
-    """Return as bytes what a text gives in GB, and ``device`` as it is.
-
-    Raises:
-        ParenvsError: it is neither.
-    """
+    """Return as bytes what a text gives in GB, and ``device`` as it is; else ``ParenvsError``."""
     if text == "device":
         return text
     try:

@@ -57,12 +57,10 @@ class Cell:
     """What becomes of a variable or batch input.
 
     Attributes:
-        path: its path.
         shape: its dimensions.
         state: the partitioned dimension, or ``REPLICATED``, ``BLOCKED`` (no dimension can be
             partitioned) or ``UNDECIDED``.
         fault: whether it is partitioned against a rule.
-        bytes: its size.
         device_bytes: the part that each device holds.
     """
 
@@ -100,8 +98,6 @@ class LayerTable:
 
     Attributes:
         title: what the names of all layers begin with; may be empty.
-        columns: names of the variables within a layer.
-        rows: the layers.
     """
 
     title: str
@@ -129,11 +125,8 @@ def cells(
 ) -> tuple[list[Cell], list[Cell]]:
     """Variables and batch inputs, in the order in which the step first reads them.
 
-    Args:
-        problem: the problem.
-        report: what the judge says of the plan; None: everything that can be partitioned is
-            undecided, unless ``undecided`` says otherwise.
-        undecided: paths of the variables and inputs that an episode has not yet settled.
+    Without a report everything that can be partitioned is undecided, unless ``undecided`` lists the
+    paths that an episode has not yet settled.
     """
     graph, classes = problem.graph, problem.classes
     no_class = np.zeros(len(classes), dtype=bool)
@@ -180,10 +173,7 @@ def _wrong(problem: Partitioning, chosen: np.ndarray) -> np.ndarray:
 
 
 def _faulty_paths(report: PartitionReport | None) -> set[str]:
-    """Paths of which an illegal plan names no dimension or a wrong one.
-
-    A variable that the plan leaves out is at fault if it is tied to what the plan names.
-    """
+    """Paths of which an illegal plan names no dimension or a wrong one."""
     if report is None or report.legal:
         return set()
     problem, named = report.problem, report.plan.partition
@@ -255,10 +245,7 @@ def _without_root(paths: Sequence[str]) -> list[str]:
 
 
 def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Block]:
-    """The blocks, those with the same names joined.
-
-    Loose variables whose names are all among those of a block move from ``loose`` into it.
-    """
+    """Move loose variables whose names are all in a block into it."""
     joined: dict[frozenset[str], Block] = {}
     for block in blocks:
         joined.setdefault(frozenset(_columns(block)), {}).update(block)
@@ -271,17 +258,13 @@ def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Bloc
 
 
 def _columns(block: Block) -> list[str]:
-    """Names within the layers, in the order of the layer that has most."""
+    """Variable names within the layers, ordered by the layer that has most."""
     first = max(block.values(), key=len)
     return list(dict.fromkeys([*first, *(name for layer in block.values() for name in layer)]))
 
 
 def _layer_table(block: Block) -> LayerTable:
-    """The table of a block.
-
-    Neighbours that are equal share a row where there are many layers; of more than ``MOST_ROWS``,
-    others have to share one too.
-    """
+    """The table of a block; equal neighbors share a row, others too beyond ``MOST_ROWS`` rows."""
     columns = _columns(block)
     title, labels = _title_and_labels(list(block))
     rows = [
@@ -296,10 +279,7 @@ def _layer_table(block: Block) -> LayerTable:
 
 
 def _title_and_labels(names: Sequence[str]) -> tuple[str, list[str]]:
-    """What the names of layers begin with, and what each has besides.
-
-    Where they differ in several numbers, the title has ``#`` for them: ``stages/#/layers/#``.
-    """
+    """The common start of layer names, and the rest of each; ``#`` for numbers that differ."""
     (kind, *others) = {kind_of(name) for name in names}
     if not others and len(re.findall(r"(?<![^/])#(?![^/])", kind)) > 1:
         return kind, ["/".join(re.findall(r"\d+", name)) for name in names]
@@ -337,16 +317,10 @@ def text(
     colour: bool = False,
     undecided: Collection[str] | None = None,
 ) -> str:
-    """A partition plan as text of at most 110 columns.
+    """A partition plan as text of at most 110 columns, without a final newline.
 
-    Args:
-        viewable: what the judge says of the plan, or the problem where nothing is decided yet.
-        colour: whether to colour dimensions with ANSI escapes.
-        undecided: paths that an episode has not settled.
-
-    Returns:
-        Lines without a newline at the end: title, verdict or reasons, the figures, and a table of
-        what is partitioned, equal layers merged.
+    ``viewable`` is the problem where nothing is decided yet, ``undecided`` the paths that an
+    episode has not settled; ``colour`` adds ANSI escapes.
     """
     problem, report = taken_apart(viewable)
     variables, inputs = cells(problem, report, undecided)
@@ -389,10 +363,7 @@ def verdict(
 ) -> list[str]:
     """Legality and the main figures; without a plan, the size of the problem.
 
-    Args:
-        problem: the problem.
-        report: what the judge says of the plan, or None.
-        undecided: number of variables and inputs that an episode has not settled.
+    ``undecided`` is the number of variables and inputs that an episode has not settled.
     """
     if report is None:
         dims = len(problem.classes.variable_dimensions)
@@ -435,7 +406,6 @@ def _quality(report: PartitionReport) -> str:
 
 
 def _counts(report: PartitionReport) -> str:
-    """``434 variables, 434 of 1,114 dimensions partitioned``."""
     things = [plural(report.variables, "variable")]
     inputs = len(report.problem.partition(report.chosen, "inputs"))
     if inputs:
@@ -601,7 +571,6 @@ class ClassChange:
     """A dimension class that one plan partitions and the other does not.
 
     Attributes:
-        label: the class.
         only: ``"a"`` or ``"b"``, the plan that partitions it.
         partition: partitioned dimension of each variable and batch input of the class, by path.
         compute_seconds: of a step, ``b - a``.
@@ -629,8 +598,6 @@ class PartitionDiff:
     """The difference of two partition plans.
 
     Attributes:
-        a: what the judge says of the old plan.
-        b: what the judge says of the new plan.
         parts: compute and communication, seconds of a step.
         memory: bytes on each device when most is in use, part by part; the moments may differ.
         classes: the classes that only one plan partitions, in ascending order; their seconds add
@@ -750,10 +717,7 @@ def _seconds(changes: Sequence[ClassChange], scale: float) -> str:
 
 
 def _equal_layers(diff: PartitionDiff) -> list[tuple[str, list[ClassChange]]]:
-    """Classes that differ in the numbers of their layers only, with words for each group.
-
-    A class is called after its largest variable.
-    """
+    """Classes that differ only in layer numbers, each group named after its largest variable."""
     problem, classes = diff.a.problem, diff.classes
 
     def size_of(path: str) -> float:
