@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.framework import Case, Row, main, measurement, table
 from parenvs import from_torch, problem, solve
-from parenvs.clock.comparison import run
+from parenvs.clock.run import run
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 

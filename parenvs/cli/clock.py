@@ -178,7 +178,7 @@ def run(
     Losses and state beside one device; collectives, memory and seconds beside what is predicted.
     Exit status 2 if they are not those of one device, or anything is not finite.
     """
-    from parenvs.clock.comparison import run as running
+    from parenvs.clock.run import run as running
     from parenvs.graph.sources import is_function
 
     check_range("--repeats", repeats, 1)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,11 @@ import numpy as np
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.members import Timing
 from parenvs.cluster import Cluster, Links
-from parenvs.core.plan import Plan, judge, load_plan
+from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Step
 from parenvs.core.task import Task
-from parenvs.errors import ParenvsError, need_extra
+from parenvs.errors import ParenvsError
 from parenvs.exports.torch import TorchPlan, export
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout
@@ -533,99 +531,3 @@ def _local(found: TorchPlan, name: str, multiple: int = 1) -> float:
         shape[0] = -(-shape[0] // multiple) * multiple
     elements = math.prod(shape)
     return ELEMENT * elements if elements > 1 else 0.0
-
-
-def run(
-    file: str | os.PathLike[str],
-    source: str,
-    arguments: str | None = None,
-    steps: int = 20,
-    processes: int | None = None,
-    calibration: str | os.PathLike[str] | None = None,
-    kind: str = "cpu",
-    meet: str = "127.0.0.1:0",
-    seconds: float = 60.0,
-    loss: str | None = None,
-) -> Run:
-    """Run a plan in local processes of PyTorch, or on virtual devices of JAX, and compare.
-
-    Args:
-        file: the plan's file.
-        source: the model that it was made for, ``FILE.py:NAME``: a PyTorch module, or a JAX
-            function of a training step.
-        arguments: what gives its arguments.
-        steps: that are timed.
-        processes: how many devices there should be; None for those of the plan.
-        calibration: file of a calibration of this machine; without one no seconds are predicted.
-        kind: ``"cpu"`` or ``"cuda"``.
-        meet: where processes meet, see ``parenvs.clock.kernels.together``.
-        seconds: in which they have to meet.
-        loss: which output of a JAX step the loss is, where several may be.
-
-    Raises:
-        ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
-            the calibration of other devices; processes cannot meet, or one failed.
-    """
-    plan: Any = load_plan(file)
-    task_with(plan, Task.layout, Task.stages, where=os.fspath(file))
-    known = None if calibration is None else Calibration.load(calibration)
-    where = "" if calibration is None else os.fspath(calibration)
-    if framework(source) == "jax":
-        from parenvs.clock import xla
-
-        check_processes(plan, processes, plan.cluster.devices)
-        return xla.run(file, plan, source, arguments, steps, known, kind, where, loss)
-    if loss is not None:
-        raise ParenvsError(f"--loss {loss}: a PyTorch module has one loss; leave it out")
-    with need_extra("torch", "running a plan"):
-        from parenvs.clock import torch_runs
-    found, expected = of_plan(
-        plan, None, known, kind, where, partial(torch_runs.traced, source, arguments)
-    )
-    check_processes(plan, processes, found.pipe * found.data * found.model)
-    if expected.measured:
-        torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
-    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
-    answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
-    whole = [
-        np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
-    ]
-    return Run(
-        plan=os.fspath(file),
-        words=found.words or "one device",
-        devices=len(answers),
-        losses=tuple(answers[0]["losses"]),
-        single=tuple(answers[0]["single"]),
-        step=Timing.of([x.tolist() for x in whole]),
-        single_step=Timing.of(answers[0]["single_seconds"]),
-        seconds=expected.seconds,
-        traffic=traffic_of([x["traffic"] for x in answers], expected.traffic),
-        memory=tuple(float(x["peak_bytes"]) for x in answers),
-        predicted_memory=expected.memory,
-        load=load,
-        states=torch_runs.states(answers),
-        notes=expected.notes,
-    )
-
-
-def framework(source: str) -> str:
-    """Return the framework of a model, ``"torch"`` or ``"jax"``, by what its name stands for.
-
-    Raises:
-        ParenvsError: there is no such file or name.
-    """
-    from parenvs.graph.python_source import is_torch
-
-    return "torch" if is_torch(source) else "jax"
-
-
-def check_processes(plan: Plan, asked: int | None, needed: int) -> None:
-    """Refuse another number of processes than the plan's.
-
-    Raises:
-        ParenvsError: it is another.
-    """
-    if asked is not None and asked != needed:
-        raise ParenvsError(
-            f"--processes {asked}: the plan is for {needed}; give that, or plan for {asked}"
-        )

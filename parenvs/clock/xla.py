@@ -621,7 +621,7 @@ def run(
     where: str,
     loss: str | None = None,
 ) -> Run:
-    """Run a plan that says how a step is laid out; see ``parenvs.clock.comparison``.
+    """Run a plan that says how a step is laid out; see ``parenvs.clock.run``.
 
     Raises:
         ParenvsError: JAX is missing, the plan cannot be exported, the model's arguments are not

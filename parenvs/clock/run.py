@@ -1,0 +1,98 @@
+"""Runs a plan on this machine, and compares it with one device and with what is predicted."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.clock.calibration import Calibration
+from parenvs.clock.comparison import Run, of_plan, traffic_of
+from parenvs.clock.members import Timing
+from parenvs.core.plan import Plan, load_plan
+from parenvs.core.registry import task_with
+from parenvs.core.task import Task
+from parenvs.errors import ParenvsError, need_extra
+from parenvs.graph.python_source import is_torch
+
+
+def run(
+    file: str | os.PathLike[str],
+    source: str,
+    arguments: str | None = None,
+    steps: int = 20,
+    processes: int | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+    kind: str = "cpu",
+    meet: str = "127.0.0.1:0",
+    seconds: float = 60.0,
+    loss: str | None = None,
+) -> Run:
+    """Run a plan in local processes of PyTorch, or on virtual devices of JAX, and compare.
+
+    Args:
+        file: the plan's file.
+        source: the model that it was made for, ``FILE.py:NAME``: a PyTorch module, or a JAX
+            function of a training step.
+        arguments: what gives its arguments.
+        steps: that are timed.
+        processes: how many devices there should be; None for those of the plan.
+        calibration: file of a calibration of this machine; without one no seconds are predicted.
+        kind: ``"cpu"`` or ``"cuda"``.
+        meet: where processes meet, see ``parenvs.clock.kernels.together``.
+        seconds: in which they have to meet.
+        loss: which output of a JAX step the loss is, where several may be.
+
+    Raises:
+        ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
+            the calibration of other devices; processes cannot meet, or one failed.
+    """
+    plan: Any = load_plan(file)
+    task_with(plan, Task.layout, Task.stages, where=os.fspath(file))
+    known = None if calibration is None else Calibration.load(calibration)
+    where = "" if calibration is None else os.fspath(calibration)
+    if not is_torch(source):
+        from parenvs.clock import xla
+
+        _check_processes(plan, processes, plan.cluster.devices)
+        return xla.run(file, plan, source, arguments, steps, known, kind, where, loss)
+    if loss is not None:
+        raise ParenvsError(f"--loss {loss}: a PyTorch module has one loss; leave it out")
+    with need_extra("torch", "running a plan"):
+        from parenvs.clock import torch_runs
+    found, expected = of_plan(
+        plan, None, known, kind, where, partial(torch_runs.traced, source, arguments)
+    )
+    _check_processes(plan, processes, found.pipe * found.data * found.model)
+    if expected.measured:
+        torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
+    answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
+    whole = [
+        np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
+    ]
+    return Run(
+        plan=os.fspath(file),
+        words=found.words or "one device",
+        devices=len(answers),
+        losses=tuple(answers[0]["losses"]),
+        single=tuple(answers[0]["single"]),
+        step=Timing.of([x.tolist() for x in whole]),
+        single_step=Timing.of(answers[0]["single_seconds"]),
+        seconds=expected.seconds,
+        traffic=traffic_of([x["traffic"] for x in answers], expected.traffic),
+        memory=tuple(float(x["peak_bytes"]) for x in answers),
+        predicted_memory=expected.memory,
+        load=load,
+        states=torch_runs.states(answers),
+        notes=expected.notes,
+    )
+
+
+def _check_processes(plan: Plan, asked: int | None, needed: int) -> None:
+    if asked is not None and asked != needed:
+        raise ParenvsError(
+            f"--processes {asked}: the plan is for {needed}; give that, or plan for {asked}"
+        )
