@@ -50,6 +50,7 @@ def pareto3(
 
     Of equal ones, one stays.
     """
+    # In this order a label can only be dominated by one in front of it in its state.
     order = np.lexsort((third, second, first, state))
     order = order[_not_beaten(state[order], first[order], second[order], third[order])]
     columns = second[order], third[order]
@@ -80,10 +81,12 @@ def _not_beaten(
         return np.flatnonzero(stays)
     starts = _starts(state)
     group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(state))))
+    # The least of a positive sum is on the front; the small weights break ties of one figure.
     for weight in ((1.0, 1.0, 1.0), (1.0, 1e-6, 1e-6), (1e-6, 1.0, 1e-6), (1e-6, 1e-6, 1.0)):
         total = weight[0] * first + weight[1] * second + weight[2] * third
         least = np.minimum.reduceat(total, starts)
         found = np.flatnonzero(total == least[group])
+        # One of equals: the first, so that equal labels do not drop each other.
         strong = found[np.append(True, group[found[1:]] != group[found[:-1]])]
         above = strong[group]
         beaten = (first[above] <= first) & (second[above] <= second) & (third[above] <= third)
@@ -227,6 +230,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             return False
         limits = self.limits
         try:
+            # The last stage's wait depends on the first one's tp, which is chosen last: try all.
             for first_tp in self._first_tps():
                 self._first_tp = first_tp
                 self.tables.forget()
@@ -234,6 +238,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
                 self._search(self._root(), most, limits.pp)
         except OutOfTimeError:
             return False
+        # Exhausted: no plan of the setting is shorter than ``upper``.
         self.bound = max(self.bound, self.upper)
         return True
 
@@ -264,6 +269,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         end = np.arange(self.setting.devices + 1)[:, None]
         group = self.fronts.group[None]
         first = end - group
+        # A stage is inside one server or takes whole servers.
         within = (group < inside) & (first // inside == (end - 1) // inside)
         whole = (group % inside == 0) & (end % inside == 0)
         return np.asarray((first >= 0) & (within | whole))
@@ -295,6 +301,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         parts: list[SuffixLabels] = []
         for config, front in enumerate(self.fronts.number.tolist()):
             count = sum(len(part.layer) for part in parts)
+            # Fronts take time in proportion to the labels; leave enough of it to build them.
             if time.perf_counter() + count * PACE > self.deadline:
                 raise OutOfTimeError
             group = self.tables.configs.group[config]
@@ -311,6 +318,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         usable = np.isfinite(costs.seconds[config])
         if not usable.any():
             return []
+        # A last stage may hold the head alone, a first one the embedding alone.
         least = 0 if k == 1 and model.head is not None else 1
         sizes = np.arange(least, int(tables.size[usable].max()) + 1)
         end = labels.layer[rows][:, None]
@@ -335,6 +343,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             legal &= self._allowed(config, first, end)
         if self.problem.cluster.speeds:
             slowest = self._slowest[device, device + group]
+            # A configuration is asked at one speed: that of the slowest server of these devices.
             legal &= slowest == tables.configs.speed[config]
         row, column = np.nonzero(legal)
         if not len(row):
@@ -383,11 +392,14 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             sent, hop = fronts.seconds[link] * crossing[which], fronts.hop[link]
             if setting.software.blocking:
                 own, behind = seconds[which], part.parent
+                # At the ends of the chain the only neighbor's send counts twice (``Stages.back``).
                 back = 2 * sent if k == 1 else sent
                 waits = self._waits(k, labels, behind, labels.layer[behind], hop)
+                # A blocking send lengthens the stage: it is put in front anew with its wait.
                 core = prepend_core(labels.core[behind], own + waits + back, m)
                 key = link
             else:
+                # An overlapped send is a resource of its own, like a stage.
                 core = prepend_core(part.core, 2 * (sent + hop), m)
                 key = np.zeros_like(link)
                 # Gradients' way to the stages in front hides collectives, too.
@@ -436,6 +448,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
 
         ``front``: device-seconds of the layers in front over their devices.
         """
+        # Some stage in front takes ``front`` or more: M times it bounds the core, too.
         stretched = np.maximum(core + np.maximum(tail, front), self.setting.micro_batches * front)
         tied = float(self.tables.tied.min())
         length = compose(self.problem.machine, stretched, 0.0, tied, update)

@@ -81,6 +81,7 @@ class ServerTables:
         self.problem, self.setting, self.longest = problem, setting, longest
         self.speeds = np.unique(speeds)
         inside = problem.cluster.devices_per_server
+        # One server of each speed is enough to ask what a stage costs on it.
         stand_in = replace(
             problem,
             cluster=replace(
@@ -97,6 +98,7 @@ class ServerTables:
         own = np.arange(len(configs.tp))
         sent, hop = send_between(stand_in, setting, configs, own, own, False)
         self.sent, self.hop = (x.reshape(-1, count)[:, 0] for x in (sent, hop))
+        # Seconds times speed: what a layer takes at speed 1, at least, in any split.
         weighted = self.stages.kind_seconds * configs.speed[:, None]
         least = weighted.min(axis=0)[list(problem.model.kind_of)]
         self.work = np.append(0.0, least.cumsum())
@@ -134,6 +136,7 @@ class ServerTables:
             reduction = self._short.reduction(place)
             size = np.maximum(self._short.size, 1)
             overlap = self.setting.software.gradient_overlap
+            # Overlapped, the gradients of one layer at least are summed behind the passes.
             least = reduction / size if overlap else reduction
             seconds = np.minimum(asked.seconds, NEVER)  # no 0 x infinity with one micro-batch
             columns = (seconds, *asked[1:], least)
@@ -182,7 +185,9 @@ class ServerTables:
         """
         cluster, m = self.problem.cluster, self.setting.micro_batches
         speeds = np.sort(cluster.speeds or (1.0,) * cluster.servers)[::-1][:most]
+        # The j-th stage waits for those in front: it has q^j of the core for its own work.
         turns = (1.0 - 1.0 / m) ** np.arange(len(speeds))
+        # All layers in a core C: M work <= C sum_j s_j q^j.
         core = m * self.work[-1] / (speeds * turns).sum()
         return float(compose(self.problem.machine, core))
 
@@ -254,6 +259,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
     model, m = tables.problem.model, tables.setting.micro_batches
     n, rows = len(model), np.arange(batch)
     core = np.full((batch, n + 1), NEVER)
+    # core[b, i]: the least core of a suffix from layer i on, on the last servers of order b.
     core[:, n] = 0.0  # suffixes of no layers
     begin = np.arange(n + 1)
     sizes = tables.sizes
@@ -278,14 +284,17 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
         if k == servers:
             break
         seconds = tables.costs(LAST if k == 1 else INNER, k).seconds[speed]
+        # Only a last stage with the head may have no layers.
         may_be_empty = k == 1 and model.head is not None
         own = number if may_be_empty else np.where(number == tables.number[0, 0], -1, number)
         behind = prepend_core(core[:, end][:, None], seconds[:, :, own], m)
+        # An overlapped send is a resource between two stages, there and back.
         behind = prepend_core(behind, links, m)  # (B, C, n+1, w)
         if model.embedding is None:
             behind[:, :, 0] = NEVER
         behind = behind.transpose(0, 2, 1, 3).reshape(batch, n + 1, -1)
         at = behind.argmin(axis=2)
+        # Only the core is minimized: tails and updates are computed for the finished plan.
         core = np.take_along_axis(behind, at[:, :, None], 2)[:, :, 0]
         chosen.append(at)
     cuts, splits = [], []
@@ -351,6 +360,7 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
     for setting in exact.settings(problem, limits):
         if setting.samples > most:  # a stage has one server
             continue
+        # The slowest server's speed gives the least work of all speeds.
         tables = ServerTables(problem, setting, slowest, 0.0, limits)  # no runs
         if tables.is_possible:
             found.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
@@ -439,6 +449,7 @@ class Orders:
                 self.alone()
             if self.best is not None:
                 break
+            # They were made for short runs; the next factor needs longer ones.
             self._tables.clear()
 
     def judge(self, orders: np.ndarray, setting: Setting) -> np.ndarray:

@@ -153,6 +153,7 @@ class Climber:
         for start in range(count):
             mine = np.flatnonzero(near.plan == start)
             own = value[mine]
+            # After a kick worse neighbors are taken for some steps, within ``WORSE`` of the value.
             if self.kicks[start] > 0:
                 self.kicks[start] -= 1
                 fine = mine[own <= WORSE * self.value[start]]

@@ -101,6 +101,7 @@ class ServerLabels(LabelSearch[_Labels]):
         self.fast, self.counts = fast[order], np.asarray(counts, dtype=np.int64)[order]
         self.speeds = tables.speeds[self.fast]
         self.radix = self.counts + 1
+        # Mixed radix: a set of servers is a whole number, and adding one server adds its stride.
         self.strides = np.cumprod(np.append(1, self.radix))[:-1].astype(np.int64)
         self.stages: tuple[Chosen, ...] | None = None
         self.m = tables.setting.micro_batches
@@ -117,6 +118,7 @@ class ServerLabels(LabelSearch[_Labels]):
             OutOfTimeError: the deadline (``time.perf_counter()``) passed, or there are too many
                 labels.
         """
+        # Below ``NEVER``, so that stages which do not fit are never completed.
         self.upper, self.deadline, self.stages = min(upper, NEVER / 2), deadline, None
         n = len(self.tables.problem.model)
         self._holds = self.tables.most_work(upper / self.m)[self.fast]
@@ -139,15 +141,19 @@ class ServerLabels(LabelSearch[_Labels]):
         incumbent, they take the least sum where the fastest servers have as much as they can.
         """
         q = 1.0 - 1.0 / self.m
+        # Servers stand fastest first: a type's terms q^j begin behind all faster servers.
         before = free.cumsum(axis=0) - free
         if self.m > 1:
+            # sum_{j<n} q^j = (1 - q^n) / (1 - q), and 1 - q = 1/M.
             turns = q**before * (1.0 - q**free) * self.m
         else:
+            # With one micro-batch q is 0: the first term alone is left.
             turns = np.where((before == 0) & (free > 0), 1.0, 0.0)
         capacity = self.speeds[:, None] * turns
         with np.errstate(divide="ignore", invalid="ignore"):
             core = np.where(work > 0, self.m * work / capacity.sum(axis=0), 0.0)
         share = self.upper / self.m
+        # Fill the types in order, each up to its share of the incumbent's length.
         filled = np.minimum(np.maximum(work - share * (capacity.cumsum(axis=0) - capacity), 0.0),
                             share * capacity)  # fmt: skip
         return core, (filled / self.speeds[:, None]).sum(axis=0)
@@ -198,12 +204,14 @@ class ServerLabels(LabelSearch[_Labels]):
         hiding = costs.hiding[speed, split, number]
         exposed = costs.exposed[speed, split, number]
         if self.relaxed:
+            # Slower servers and more recomputation hide more: only a tail of 0 holds for all plans.
             tail = np.zeros_like(core)
         else:
             tail = prepend_tail(labels.tail[parent], hiding, exposed) - tables.link[split, begin]
             tail = np.maximum(tail, tables.least_hiding[begin])
         update = np.maximum(labels.update[parent], costs.update[speed, split, number])
         servers = free.sum(axis=0)[row]
+        # The longest update of the stages in front is at least the mean over the free servers.
         update = np.maximum(update, tables.server_update[begin] / servers)
         front, passed = self._front(free[:, row], tables.work[begin])
         stretched = np.maximum(front, core + np.maximum(tail, passed))
@@ -267,6 +275,7 @@ def deepened(
     proven = bound
     for share in _SHARES:
         target = min(upper, bound * (1 + share))
+        # Nothing new is proven by a narrower search than the last.
         if target <= proven and target < upper:
             continue
         try:
@@ -379,6 +388,7 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
     cuts: list[np.ndarray] = []
     chosen = [np.array([0, count])]
     for kinds in range(2, min(most, len(np.unique(fast))) + 1):
+        # Shortest path over cuts: the best ``kinds - 1`` types in front, and one more.
         through = best[:, None] + added
         cuts.append(through.argmin(axis=0))
         best = through.min(axis=0)
@@ -386,6 +396,7 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
         for back in reversed(cuts):
             bounds.append(int(back[bounds[-1]]))
         found = np.array([0, *bounds[::-1]])
+        # A type of c servers has 0 to c of them in use, c + 1 states.
         if np.prod(np.diff(found) + 1.0) <= states and len(np.unique(found)) == kinds + 1:
             chosen.append(found)
     return [order[a:b] for a, b in zip(chosen[-1][:-1], chosen[-1][1:], strict=True)]
@@ -416,6 +427,7 @@ def lower_bound(
         found, kept = _rounded_up(
             orders, Bounded(setting, least), expected, most_types, factor * states, deadline
         )
+        # Bounds of different roundings all hold: the greatest counts.
         proven[setting] = max(least, found)
         rounds[setting] += 1
         labels += kept
@@ -437,6 +449,7 @@ def _rounded_up(
     setting, speeds = bounded.setting, speeds_of(orders.problem)
     tables = orders.tables(setting)
     longest = orders.length / setting.micro_batches
+    # All M micro-batches pass each stage, which bounds the run that a server can hold.
     holds = tables.most_work(expected / setting.micro_batches)
     groups = types(speeds, holds[np.searchsorted(tables.speeds, speeds)], most_types, states)
     fast = np.array([speeds[group].max() for group in groups])

@@ -186,14 +186,17 @@ class StageTables:
         step, held = self._judged(
             *(np.concatenate(x, axis=1) for x in ([one] * 3, [zero, one, zero], [zero, zero, one]))
         )
+        # One call judges every kind three times: plain, in full, and selectively recomputed.
         none, full, selective = (slice(i * kinds, (i + 1) * kinds) for i in range(3))
         busy = step.busy - step.gathers
+        # Embedding and head are not in an inner stage; a single stage has one place.
         row = min(INNER, len(busy) - 1)
         self.kind_seconds, self.kind_hiding = busy[row, :, none], step.hiding[row, :, none]
         self.kind_update = step.update[row, :, none]
         self._again_full = step.recomputed[row, :, full][:, self._chain]
         self._again_selective = step.recomputed[row, :, selective][:, self._chain]
         kept = held.activations[row]
+        # What recomputation saves and costs adds up over layers, so prefix sums answer any run.
         self._saved_full = (kept[:, none] - kept[:, full])[:, self._chain]
         self._saved_selective = (kept[:, none] - kept[:, selective])[:, self._chain]
         self._working_full = held.working[:, :, full][:, :, self._chain]
@@ -213,6 +216,7 @@ class StageTables:
         beaten = np.zeros(len(configs.tp), dtype=bool)
         if self.single:
             return beaten
+        # ZeRO 1 changes states and their collectives, not the passes.
         split = np.stack([configs.group, configs.tp, configs.speed])
         for k in np.flatnonzero(configs.zero == 0):
             for other in np.flatnonzero((configs.zero == 1) & (split == split[:, [k]]).all(axis=0)):
@@ -251,6 +255,7 @@ class StageTables:
             selective=spread(selective), on=zeros, back=zeros, first=np.ones(shape),
             links=zeros[1:], tp=wide(configs.tp), dp=wide(configs.dp), zero=wide(configs.zero),
             device=np.zeros(shape, dtype=np.int64), speed=wide(configs.speed),
+            # One micro-batch: what the number of them changes is put on by the search.
             samples=setting.samples * ones, micro_batches=ones, chunks=ones,
             context=setting.context, sequence_parallel=setting.sequence_parallel,
             expert=setting.expert,
@@ -268,6 +273,7 @@ class StageTables:
     def tied_seconds(self, config: int, last: np.ndarray) -> np.ndarray:
         """(l,) seconds in which a first and several last stages sum shared weights' gradients."""
         tp = self.configs.tp
+        # The ranks of the stage with fewer of them sum larger shares.
         fewer = np.where(last > 0, np.minimum(last, tp[config]), tp[config])
         order = np.argsort(tp, kind="stable")
         return self.tied[order[np.searchsorted(tp[order], fewer)]]
@@ -344,6 +350,7 @@ class StageTables:
         shape = self._busy[place].shape
         again, missing = np.full(shape, np.inf), np.full(shape, np.inf)
         full, selective = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        # The judge adds bytes in another order; plans on the limit must pass there, too.
         limit = self.problem.memory_limit * _EXACT
         need = self._states[place] + flight * self._plain[place] - limit
         open_ = self._busy[place] <= longest if only is None else only
@@ -375,6 +382,7 @@ class StageTables:
     ) -> None:
         """Try all numbers of fully recomputed layers of some stages; see ``_counts``."""
         again, full, selective, missing = best
+        # A stage of n layers has n + 1 choices of ``whole``, each a row of flat arrays.
         count = size + 1
         starts = count.cumsum() - count
         row = np.repeat(np.arange(len(config)), count)
@@ -386,6 +394,7 @@ class StageTables:
             whole > 0, self._most_working(place)[c, first, whole], self._working[place][c]
         )
         still = need[c, q] + working
+        # Every micro-batch in flight keeps less.
         still = still - flight * (saved[0][c, first + whole] - saved[0][c, first])
         rest = layers - whole
         if "selective" in self.modes:
@@ -404,6 +413,7 @@ class StageTables:
         cost = seconds[0][c, first + whole] - seconds[0][c, first]
         cost = cost + seconds[1][c, first + whole + part] - seconds[1][c, first + whole]
         cost = np.where(fits, cost, np.inf)
+        # The first row of each stage is its cheapest; of equals that with the fewest in full.
         chosen = np.lexsort((whole, cost, row))[starts]
         again[config, number] = cost[chosen]
         full[config, number], selective[config, number] = whole[chosen], part[chosen]
@@ -426,6 +436,7 @@ class StageTables:
             most = np.zeros((count, n + 1, int(self.size.max()) + 1))
             for j in range(1, most.shape[2]):
                 end = n + 1 - j
+                # A run of j layers is one of j - 1 and its last layer.
                 most[:, :end, j] = np.maximum(most[:, :end, j - 1], by_layer[:, j - 1 :])
             self._most[place] = most
         return self._most[place]
@@ -450,6 +461,7 @@ def _fewest(
     base = sums[config, first]
     while np.any(low < high):
         middle = (low + high) // 2
+        # Sums ascend, so bisection keeps the answer in [low, high].
         enough = sums[config, first + middle] - base >= need
         high = np.where(enough, middle, high)
         low = np.where(enough, low, np.minimum(middle + 1, high))

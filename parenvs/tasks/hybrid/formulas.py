@@ -299,6 +299,7 @@ def step(
     chunk = chunk + again * share_first + first_sends
     held = parameters(model, stages) if held is None else held
     if machine.stack.accumulate_bytes:
+        # Each micro-batch's gradients are added to those of the micro-batches before.
         adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
         backward, chunk = backward + adding, chunk + adding * share_first
     chunk[0] += (ends.forward + ends.backward)[0]
@@ -310,6 +311,7 @@ def step(
     busy, chunk = busy + gathers, chunk + gathers * share_first
     # A micro-batch reaches stage s when it has passed the first chunks of all stages in front.
     before = running_sums(chunk) - chunk
+    # Gradients of the last micro-batch are summed beside its own backward pass, waits left out.
     hiding = backward + again + of_stage.backward_exchange
     sums, exposed = reduction(held, machine, stages, hiding)
     if stages.pieces is None:
@@ -380,6 +382,7 @@ def passes(
     speed, shape = None if np.all(stages.speed == 1) else stages.speed, np.shape(stages.replicas)
     kinds = [_seconds(kind, machine, split, shape, speed) for kind in model.kinds]
     slow = 1 if speed is None else speed
+    # Weight gradients are products alone: a slower server delays all of their seconds.
     of_weights = [_wide(x.weight_seconds(machine, split) / slow, shape) for x in model.kinds]
     found = np.zeros((3, *pieces.passed.shape[:2], *shape[1:]))
     adding: Figure = 0.0
@@ -393,6 +396,8 @@ def passes(
         sums = _summed(kinds, layers)
         weights: Figure = sum(n * own for n, own in zip(layers, of_weights, strict=True))
         found[0, :, chunk] = sums.forward + sums.forward_exchange
+        # W passes have products with weights only; collectives and recomputation are in front, in
+        # I.
         found[1, :, chunk] = sums.backward + sums.backward_exchange + again - weights
         found[2, :, chunk] = weights + adding * layers.sum(axis=0) / every
     for layer, side in ((model.embedding, 0), (model.head, -1)):
@@ -410,6 +415,7 @@ def passes(
     for chain in schedules.chains(stages.schedule, len(stages.tp), 0):
         for (one, chunk), (other, _) in pairwise(chain):
             if one != other:
+                # A chain may run against the order of stages: the link is that of the lower stage.
                 near = min(one, other)
                 crossing = pieces.passed[one, chunk] * stages.samples
                 transfers[one, chunk] = crossing * each[near] + hop[near]
@@ -443,6 +449,7 @@ def memory(
     split, shape = stages.split, np.shape(stages.replicas)
     working: Figure = np.zeros(shape)
     for number, kind in enumerate(model.kinds):
+        # A layer that is recomputed in full holds all its activations while its backward pass runs.
         at_work = np.where(
             stages.full[number] > 0, kind.saved_bytes(machine, split, RECOMPUTE_MODES[0]), 0.0
         )
@@ -457,6 +464,7 @@ def memory(
             )
         if model.embedding is not None:
             kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+            # The embedding is in the first of the chunks alone.
             activations[0] += kept[0] * flight[0] / stages.chunks
     else:
         activations = _held(model, machine, stages)
@@ -534,6 +542,7 @@ def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
         for stage, chunk in stages.ends(0):
             saved[stage, chunk] += kept[stage]
     rounds = np.broadcast_to(np.round(stages.rounds).astype(np.int64), shape[1:])
+    # In steady rounds what is held repeats, so the peak is reached before.
     counts = np.minimum(rounds, schedules.steady(len(saved), int(rounds.max(initial=1))))
     peak = np.zeros((len(saved), *shape[1:]))
     for count in np.unique(counts):
@@ -556,17 +565,20 @@ def _states(
     width, zero, stack = machine.width, stages.zero, machine.stack
     if stack.state_bytes is not None:
         weights = width * (dense + experts)
+        # Only the total is known of such a stack: ``gradients`` stands for all but the weights.
         return weights, (stack.state_bytes - 1) * weights, 0.0 * weights
     shared = [zero >= level for level in (3, 2, 1)]
     part = 1 / stages.sharing
     sums = [np.where(those, part, 1.0) * dense for those in shared]
     if np.any(experts):
+        # Only replicas that hold the same experts can share their states.
         dealt = np.maximum(stages.sharing / stages.apart, 1)
         parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
         sums = [own + part for own, part in zip(sums, parts, strict=True)]
     weights = width * sums[0]
     if np.any(shared[0]):
         largest = _largest_layer(model, stages)
+        # One layer runs while the next one is gathered.
         weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
     # Half precision: fp32 master weight and two moments; full precision needs no master copy.
     moments = 12.0 if machine.precision in HALF else 8.0
@@ -595,6 +607,7 @@ def in_flight(
     number = np.arange(stages).reshape(-1, *(1,) * len(shape))
     whole = stages if count is None else count
     left = np.maximum(whole - number, 0)
+    # 1F1B: stage s has S - s micro-batches on their way before the first one comes back.
     alone = np.minimum(2 * left - 1 if early else left, micro_batches)
     if np.all(chunks == 1):
         return alone
@@ -644,6 +657,7 @@ def _again(
     for kind, whole, attention in zip(kinds, full, selective, strict=True):
         repeated = kind.forward + kind.forward_exchange
         if machine.stack.early_stop:
+            # Nothing behind the last product is needed to compute gradients.
             repeated = repeated - kind.last
         total = total + whole * repeated + attention * kind.attention
     return total
@@ -684,6 +698,7 @@ def _sends(
         passing = np.zeros_like(passing)
         passing[:-1] += both
         passing[1:] += both
+    # Both directions start together, so the slower one counts.
     hops = np.maximum(hop, stages.ahead(hop)) + machine.stack.send_wait
     blocking, linked = blocking & np.asarray(stages.several), ~np.asarray(blocking)
     if stages.count is not None:
@@ -692,6 +707,7 @@ def _sends(
         linked = linked[:-1]
     waits = np.where(blocking, samples * passing + 2 * stages.chunks * hops, 0.0)
     first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)
+    # There and back: activations forward, their gradients backward.
     links = 2 * (stages.links * samples * seconds[:-1] + stages.chunks * hop[:-1])
     return waits, first, np.where(linked, links, 0.0)
 
@@ -717,6 +733,7 @@ def _seconds_per_element(
     links, replicas, shape = machine.links, stages.replicas, stages.layers.shape[1:]
     server = stages.device // cluster.devices_per_server
     last = (stages.device + stages.tp * replicas - 1) // cluster.devices_per_server
+    # Both stages in one server: no device of either is in another.
     single = np.maximum(last, stages.behind(last)) == np.minimum(server, stages.behind(server))
     scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
     ranks = _wide(replicas * np.where(scattered, stages.tp, 1), shape)
@@ -730,6 +747,7 @@ def _seconds_per_element(
     received = stages.behind(stages.stride)
     whole = machine.width / stages.behind(_wide(replicas, shape))
     ring = links.ring(received, 1)
+    # The lap's latency counts once per message, not per element.
     gather = ring.all_gather(whole) - ring.lap
     return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, ring.lap, 0.0)
 
@@ -775,6 +793,7 @@ def parameters(model: Model, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
                 experts[last] += _wide(own, shape)[last]
     if stages.pieces is not None:
         for both in set(stages.fronts) & set(stages.backs):
+            # Embedding and head in one stage hold the shared table once.
             dense[both] -= model.tied_parameters / stages.tp[both]
     if not np.all(stages.several):
         dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])

@@ -122,11 +122,13 @@ def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Fig
     """
     flops = 2.0 * m * n * k * batch
     if machine.multiprocessors:
+        # A multiprocessor computes one tile of the result at a time.
         tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
         if machine.waves:
             whole = np.ceil(tiles / machine.multiprocessors) * machine.multiprocessors
             flops = whole * 2.0 * TILE * TILE * k
         else:
+            # With idle multiprocessors it takes as long as with one tile for each of them.
             flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
     return roofline_seconds(machine, flops, machine.width * batch * (m * k + k * n + m * n))
 
@@ -171,6 +173,7 @@ class TransformerBlock(Layer):
         """Width of queries, and of keys (as of values), on a device; few heads are copied."""
         shape = self.shape
         queries = shape.heads * shape.head_width / split.tp
+        # More ranks than heads of keys: each rank holds a copy of a whole head.
         keys = np.maximum(shape.kv_heads * shape.head_width / split.tp, shape.head_width)
         return queries, keys
 
@@ -187,10 +190,12 @@ class TransformerBlock(Layer):
         networks: Figure = 1
         if shape.experts > 1:
             networks = shape.experts / split.expert
+            # Tokens are spread evenly over experts, padded to the capacity.
             routed = tokens * shape.active * shape.capacity / networks
             if split.of_expert is not split.tp:  # ranks of tp send their own share of the tokens
                 routed = routed * split.of_expert / split.tp
             if not machine.stack.grouped:
+                # Without a grouped kernel every expert is a product of its own.
                 times, networks = networks, 1
         if shape.key_rank:
             whole, up, keyed, out = shape.attention_products
@@ -230,6 +235,7 @@ class TransformerBlock(Layer):
             last = times * matmul_seconds(machine, m, n, k, batch)
             forward += last
             weight_gradient = _weight_gradient(machine, product)
+            # dX = dY W^T and dW = X^T dY: each with the FLOPs of the forward product.
             backward += weight_gradient + times * matmul_seconds(machine, m, k, n, batch)
             weight_gradients[part] = weight_gradients.get(part, 0.0) + weight_gradient
         beside = forward, backward
@@ -237,8 +243,11 @@ class TransformerBlock(Layer):
         inner = tokens * shape.feed_forward / split.tp * (shape.active + shape.shared_experts)
         dropped = 1.0 if shape.dropout else 0.0
         gate_forward, gate_backward = (6, 10) if shape.gated else (4, 6)
+        # Two norms; bytes per element are those of a read and a write at 2 bytes.
         forward += 2 * kernel_seconds(machine, 4 * stream)
+        # The activation reads two inputs if gated, else one, and writes one.
         forward += kernel_seconds(machine, gate_forward * inner)
+        # Two residual sums, with the dropout's mask of one byte.
         forward += 2 * kernel_seconds(machine, (6 + dropped) * stream)
         backward += 2 * kernel_seconds(machine, 6 * stream)
         backward += kernel_seconds(machine, gate_backward * inner)
@@ -266,10 +275,13 @@ class TransformerBlock(Layer):
         keys: Figure = shape.sequence
         if machine.attention_flops is not None:
             keys = shape.reach
+            # QK^T and PV are 4 FLOPs a score and channel; a causal mask leaves half of them.
             square = (2.0 if shape.causal else 4.0) * queries * keys * width * heads
             traffic = 4 * machine.width * queries * width * heads / machine.memory_bw
             speed = machine.attention_flops * (machine.stack.sink_share if shape.sinks else 1.0)
             core = np.maximum(square / speed, traffic)
+            # Backward, fused kernels make the scores again: five products for two (arXiv
+            # 2307.08691).
             return core, 2.5 * core, 0.0
         scores = heads * queries * keys
         scored = matmul_seconds(machine, queries, keys, shape.head_width + shape.rope_width, heads)
@@ -312,9 +324,11 @@ class TransformerBlock(Layer):
         passed = 2 * self._widths(split)[1] + shape.heads * shape.rope_width / split.tp
         blocks = machine.width * tokens * passed
         ring = links.all_gather(blocks * split.context, split.context, split.tp)
+        # Blocks of keys and values pass beside the attention core (ring attention).
         forward = forward + np.maximum(0.0, ring - attention)
         backward = backward + np.maximum(0.0, 2 * ring - 2.5 * attention)
         if shape.experts > 1:
+            # To the experts and back.
             dealt = 2 * self._dispatch(machine, split)
             hidden = [stack.expert_overlap * np.minimum(dealt, beside) for beside in products]
             forward, backward = forward + dealt - hidden[0], backward + dealt - hidden[1]
@@ -340,6 +354,7 @@ class TransformerBlock(Layer):
             whole += 2 * shape.head_width
         if shape.key_rank:
             whole += shape.hidden * shape.latent_width + shape.query_rank + shape.key_rank
+        # Heads of keys and values that tp ranks hold copies of count for each rank.
         copied = self._widths(split)[1] * split.tp - shape.kv_heads * shape.head_width
         copied = 2 * copied * (shape.hidden + (1 if shape.bias else 0))
         per_device = (dense - whole + copied) / split.tp + whole
@@ -362,12 +377,15 @@ class TransformerBlock(Layer):
         passed = shape.active + shape.shared_experts
         inner = (3 if shape.gated else 2) * shape.feed_forward * passed
         if mode == "selective" and shape.gated:
+            # Selective recomputation makes the activation's product with the gate anew.
             inner = 2 * shape.feed_forward * passed
         rotated = 2 * shape.heads * shape.rope_width  # of queries and keys
         within = width * (2 * queries + 2 * keys + rotated + inner) / tp
         if fused:
+            # Fused attention keeps one fp32 log-sum-exp per token and head.
             within = within + 4 * shape.heads / tp
         elif mode == "none":
+            # Scores by softmax, dropout's mask of a byte and its output: 5 a s^2 b at 2 bytes.
             kept = 2 * width + 1 if shape.dropout else width
             within = within + kept * shape.heads * shape.sequence / tp
         return tokens * (stream + within)

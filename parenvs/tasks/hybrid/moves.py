@@ -69,6 +69,7 @@ def _even(work: _Work, which: np.ndarray) -> None:
     plans, n = work.plans, work.table.layers[work.plans.rows[which]]
     pieces = np.maximum(plans.count[which] * plans.chunks[which], 1)
     number = np.arange(1, len(plans.ends) + 1)[:, None]
+    # n + 2 units with embedding and head; the first unit is the embedding, hence - 1.
     whole = np.round(number * (n + 2) / pieces).astype(np.int64) - 1
     ends = np.where(n % pieces == 0, number * (n // pieces), whole)
     plans.ends[:, which] = np.where(number >= pieces, n, np.clip(ends, 0, n))
@@ -86,6 +87,7 @@ def _recompute_again(plans: Plans, which: np.ndarray, shares: tuple[np.ndarray, 
     """Recompute such shares of the layers of every stage, rounded up."""
     size = plans.take(which).layers()
     for name, share in zip(("full", "selective"), shares, strict=True):
+        # 1e-9: a share that came of whole layers must not round up by an error of floats.
         getattr(plans, name)[:, which] = np.ceil(size * share - 1e-9).astype(np.int64)
 
 
@@ -98,9 +100,11 @@ def _stages(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarr
     before, tp = plans.count[which], plans.tp[0, which]
     ranks = tp * plans.context[which]
     total = plans.devices[:, which].sum(axis=0)
+    # A replica keeps its micro-batch, so memory changes little.
     per_replica = plans.samples[which] // np.maximum(plans.devices[0, which] // ranks, 1)
     count = np.rint(before * value).astype(np.int64)
     possible = (np.abs(before * value - count) < 1e-6) & (count >= 1) & (count <= room_of(before))
+    # Devices must be dealt out evenly, in whole replicas.
     possible &= total % (np.maximum(count, 1) * ranks) == 0
     count = np.where(possible, count, 1)
     pieces = before * plans.chunks[which]
@@ -113,6 +117,7 @@ def _stages(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarr
     plans.tp[:, which] = np.where(used, tp, 1)
     plans.zero[:, which] = np.where(used, zero, 0)
     plans.samples[which] = per_replica * np.maximum(devices // ranks, 1)
+    # An impossible move is made with one stage first, so that arrays stay valid.
     plans.count[which] = count
     _even(work, which)
     _recompute_again(plans, which, shares)
@@ -141,6 +146,7 @@ def _balance(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndar
     n = work.table.layers[mine.rows]
     ends = np.rint(weight / np.maximum(weight[-1], 1) * (n + 2)).astype(np.int64) - 1
     last = mine.stage >= mine.count - 1
+    # The last stage ends where the chain does, whatever was rounded.
     dealt = np.where(last, n, np.clip(ends, 0, n))
     size = min(len(dealt), len(plans.ends))
     kept = plans.ends[:, which]
@@ -155,6 +161,7 @@ def _sorted(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarr
     rows, count = plans.rows[which], work.table.servers[plans.rows[which]]
     number = np.arange(len(plans.servers))[:, None]
     speeds = work.table.speeds[rows, number]
+    # Places behind the cluster's servers sort last.
     key = np.where(number < count, -towards * speeds, np.inf)
     plans.servers[:, which] = np.argsort(key, axis=0, kind="stable")
 
@@ -200,6 +207,7 @@ def _cut(
     count = plans.count[which]
     last = (plans.chunks[which] - 1) * count + stage
     border = np.where(towards > 0, last, stage - 1)
+    # Both ends of the chain are fixed; only borders between pieces move.
     bounded = (border >= 0) & (border < count * plans.chunks[which] - 1)
     at = np.clip(border, 0, len(plans.ends) - 1)
     change = np.where(bounded, -towards * value.astype(np.int64), 0)
@@ -289,6 +297,7 @@ def _tp(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) 
     used = plans.stage < plans.count[which]
     bad = (used & ((whole != tp) | (whole < 1))).any(axis=0)
     plans.tp[:, which] = np.where(used, np.maximum(whole, 1), 1)
+    # ``samples`` is over all replicas, of which there are ``value`` times fewer.
     samples = plans.samples[which] / np.where(towards == 1, value, 1.0)
     fewer = np.floor(samples).astype(np.int64)
     plans.samples[which] = np.maximum(fewer, 1)
@@ -333,6 +342,7 @@ def _recompute(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.nd
 
 def _shard(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
     plans = work.plans
+    # The replicas of a stage that are in one server.
     near = work.table.inside // plans.tp[:, which].max(axis=0)
     plans.shard[which] = np.where(plans.shard[which] > 0, 0, np.where(near > 1, near, 0))
 

@@ -96,9 +96,11 @@ def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass
 
     def unit(k: int, kind: int) -> Pass:
         chunk = k % turn // stages
+        # Gradients come back through the last chunk first.
         chunk = chunk if kind == FORWARD else chunks - 1 - chunk
         return kind, chunk, k // turn * stages + k % stages
 
+    # Warm up, then one forward and one backward pass in turn, then drain.
     passes = [unit(k, FORWARD) for k in range(warming)]
     for k in range(total - warming):
         passes += (unit(warming + k, FORWARD), unit(k, BACKWARD))
@@ -115,6 +117,7 @@ def operations(
     if schedule == TWO_WAYS:
         half = stages // 2
         words = _dual(min(stage, stages - 1 - stage), half, rounds)
+        # The second half of the stages does what the first does, with both directions exchanged.
         swapped = stage >= half
     else:
         words = {"zb-h1": _zb_h1, "zb-v": _zb_v, "dualpipe-v": _dual}[schedule](
@@ -149,6 +152,7 @@ def _zb_h1(stage: int, stages: int, rounds: int) -> Iterator[str]:
 
 def _zb_v(stage: int, stages: int, rounds: int) -> Iterator[str]:
     """Operations of ZB-V; those of micro-batches that there are not are left out."""
+    # The pattern needs as many; passes of micro-batches that do not exist are dropped.
     rounds = max(2 * stages - 1, rounds)
     left = stages - stage
     yield from ["F0"] * (2 * left - 1)
@@ -206,6 +210,7 @@ def held(schedule: str, stages: int, rounds: int) -> np.ndarray:
         for members in operations(schedule, stage, stages, steady(stages, rounds), chunks):
             for kind, chunk, _ in members:
                 now[chunk] += kind == FORWARD
+            # After forward passes and before weights are released: the peak of an operation.
             seen.add(tuple(now))
             for kind, chunk, _ in members:
                 now[chunk] -= kind == WEIGHT
@@ -286,6 +291,7 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
                 over[number, 1 + kind] = front[0] * chunks + front[1]
     of_stage = np.array([stage for stage, _, _ in every])
     depth = np.zeros(len(every), dtype=np.int64)
+    # Topological order by depth: operations of one depth run as one array.
     waiting = (ahead >= 0).sum(axis=1)
     behind: list[list[int]] = [[] for _ in every]
     for number, fronts in enumerate(ahead.tolist()):
@@ -365,6 +371,7 @@ def _longest(
             behind = after[wave.own] + lasts
             for side in range(3):
                 np.maximum.at(after, wave.ahead[:, side], behind + links[wave.over[:, side]])
+        # The longest path through each stage's middle, where the further rounds are put.
         through = ends[every.middle] + after[every.middle]
         longer = (through + more * of_stage.sum(axis=1)).max(axis=0)
         last = last + longer - seconds
@@ -492,6 +499,7 @@ def simulate(
                 boundary = number if kind == FORWARD else following
                 link, arrival = link_of[boundary], now
                 if link >= 0:
+                    # A link carries one message at a time.
                     arrival = max(now, link_free[link]) + transfer[boundary]
                     link_free[link] = arrival if transfer[boundary] else link_free[link]
                 ready[kind][following][m] = arrival
