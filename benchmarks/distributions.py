@@ -36,11 +36,6 @@ WORDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 ROWS = "PartitionPlan-v1"
 """The environment with action features in which most algorithms are tried."""
-ENVS: dict[str, tuple[str, dict[str, Any]]] = {
-    "CartPole-v1": ("CartPole-v1", {}), "Acrobot-v1": ("Acrobot-v1", {}),
-    ROWS: (ROWS, {}), "HybridPlan-v1": ("HybridPlan-v1", {}),
-    "hybrid_v0": ("hybrid_v0", {}), "PipelinePlan-v1": ("PipelinePlan-v1", {}),
-}  # fmt: skip
 BOTH = ("CartPole-v1", ROWS)
 PAIRS: dict[str, tuple[str, ...]] = {
     "ppo": (*BOTH, "Acrobot-v1"), "rainbow": BOTH, "mappo": ("hybrid_v0",),
@@ -77,11 +72,10 @@ def config_of(
     if "reinforce" not in names():
         sys.path.append(str(ROOT / "examples"))
         register_agent(__import__("own_agent").Reinforce)
-    env_id, env_kwargs = ENVS[env]
     settings = {"envs": 12, "turns": 16, **SETTINGS.get(agent, {}), **(settings or {})}
     more = {**WORDS[word], **({"staleness": 2} if "," in word else {}), **more}
     return TrainConfig(
-        env_id=env_id, env_kwargs=env_kwargs, agent=agent, seed=1, settings=settings,
+        env_id=env, agent=agent, seed=1, settings=settings,
         steps=updates * 192 * (3 if env == "hybrid_v0" else 1),
         distribution=word.partition(",")[0], **more,
     )  # fmt: skip

@@ -18,14 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.framework import (
-    Case,
-    Row,
-    main,
-    measurement,
-    percent,
-    table,
-)
+from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs.agents.elastic.policies import RULES, optimal
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.instances import data_folder

@@ -24,18 +24,8 @@ from benchmarks.framework import ROOT
 from benchmarks.hybrid_predictions import predictions
 from drawn_intra_op import draw
 from killed_commands import prepare
-from parenvs import (
-    Graph,
-    ParenvsError,
-    Pipeline,
-    StageProfile,
-    from_hlo,
-    judge,
-    load_plan,
-)
-from parenvs import (
-    problem as problem_from,
-)
+from parenvs import Graph, ParenvsError, Pipeline, StageProfile, from_hlo, judge, load_plan
+from parenvs import problem as problem_from
 from parenvs.agents.elastic.policies import RULES
 from parenvs.clock.calibration import Calibration
 from parenvs.cluster import COLLECTIVES, Cluster, Measurement

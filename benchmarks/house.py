@@ -1,8 +1,7 @@
-"""Lines of code by room, and the modules that three everyday calls pass through."""
+"""The modules that three everyday calls pass through."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import io
@@ -16,7 +15,6 @@ from typing import Any
 
 from benchmarks.framework import ROOT, Row, apart, columns, main, measurement, progress
 
-FOLDERS = ("parenvs", "agents", "datasets", "leaderboard", "tests", "benchmarks")
 MODEL = """
 import jax
 import jax.numpy as jnp
@@ -36,36 +34,6 @@ def step(weights, tokens):
 
 arguments = [jnp.ones((256, 256))] * 8, jnp.ones((64, 256))
 """
-
-
-def room(path: Path) -> str:
-    """The room of a file: a folder inside one of the top, or that of a task."""
-    parts = path.relative_to(ROOT).parent.parts
-    depth = 3 if parts[:2] == ("parenvs", "tasks") else 2
-    return "/".join(parts[:depth])
-
-
-def count(path: Path) -> Row:
-    """Lines of a Python file: all, of docstrings, and of code, which is neither those nor empty."""
-    text = path.read_text(encoding="utf-8")
-    prose: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    rows = enumerate(text.splitlines(), start=1)
-    code = [n for n, line in rows if n not in prose and line.strip() and line.strip()[0] != "#"]
-    return {"files": 1, "lines": len(text.splitlines()), "prose": len(prose), "code": len(code)}
-
-
-def rooms() -> list[Row]:
-    """The lines of each room, in the order of the folders."""
-    sums: dict[str, Row] = {}
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            row = sums.setdefault(room(path), {"room": room(path), "top": folder})
-            for key, number in count(path).items():
-                row[key] = row.get(key, 0) + number
-    return list(sums.values())
 
 
 def command(*words: str) -> None:
@@ -143,10 +111,8 @@ def _about(name: str) -> str:
 PATHS = {"environment": play, "plan": plan, "rank": rank}
 
 
-@measurement(title="Size and shape of the code")
+@measurement(title="Modules that everyday calls pass through")
 def house() -> Iterator[tuple[str, Row]]:
-    for row in rooms():
-        yield "rooms", row
     os.environ["PYTHONPATH"] = str(ROOT)
     for name, call in PATHS.items():
         progress(name)
@@ -156,22 +122,7 @@ def house() -> Iterator[tuple[str, Row]]:
 
 @house.page
 def page(data: dict[str, Any]) -> list[str]:
-    tops: dict[str, Row] = {}
-    for row in data["rooms"]:
-        top = tops.setdefault(row["top"], {"room": f"**{row['top']}**"})
-        for key in ("files", "lines", "prose", "code"):
-            top[key] = top.get(key, 0) + row[key]
-    shown = [
-        ("room", "{room}"),
-        ("files", "{files:,}"),
-        ("lines", "{lines:,}"),
-        ("of docstrings", "{prose:,}"),
-        ("of code", "{code:,}"),
-    ]
-    sections = [
-        "## Lines of Python by room",
-        columns([*tops.values(), *data["rooms"]], shown),
-    ]
+    sections = []
     for name, call in PATHS.items():
         rows = data[name]
         sections += [

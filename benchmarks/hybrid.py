@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from benchmarks.framework import Column, columns, main, measurement
 from benchmarks.hybrid_predictions import STEP_UNITS, Prediction, predictions, problem_of
@@ -124,16 +125,9 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
     """
     if len(one) < 3:
         return None
-    first, second = (_ranks(np.asarray(figures, dtype=float)) for figures in (one, other))
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(np.corrcoef(first, second)[0, 1])
-
-
-def _ranks(figures: np.ndarray) -> np.ndarray:
-    order, place = np.unique(figures, return_inverse=True)
-    counts = np.bincount(place, minlength=len(order))
-    return (counts.cumsum() - (counts - 1) / 2)[place]
+    return float(spearmanr(one, other).statistic)
 
 
 def groups(predictions: Iterable[Prediction]) -> list[Group]:

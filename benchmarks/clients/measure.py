@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,6 @@ WIDTHS = [64, 64]
 PATIENCE = 180.0
 """Seconds of wall time behind the start-up after which a training is stopped, too."""
 TICKS = os.sysconf("SC_CLK_TCK")
-PARTS: dict[str, float] = {}
-"""Part of a training -> its processor seconds so far, of those that ``timed`` names."""
 
 
 class EnoughError(Exception):
@@ -56,21 +53,6 @@ def masked(env_id: str) -> bool:
 def discount(env_id: str) -> float:
     """Return the discount of rewards: none in games, which end."""
     return 1.0 if masked(env_id) else 0.99
-
-
-def timed(part: str, owner: Any, name: str) -> None:
-    """Count the processor seconds of a method of an object to a part."""
-    work = getattr(owner, name)
-
-    @wraps(work)
-    def counted(*arguments: Any, **more: Any) -> Any:
-        begin = time.process_time()
-        try:
-            return work(*arguments, **more)
-        finally:
-            PARTS[part] = PARTS.get(part, 0.0) + time.process_time() - begin
-
-    setattr(owner, name, counted)
 
 
 def glue(*paths: Path) -> int:
@@ -122,7 +104,6 @@ def main(
     train: Callable[[str, dict[str, Any], Tick], None],
     script: str,
     flat: bool = False,
-    masks: bool = True,
 ) -> None:
     """Train for some processor seconds behind the start-up, and print what it took.
 
@@ -131,7 +112,6 @@ def main(
         train: takes the environment's id, its arguments, and what is told of every update.
         script: path of the client's script.
         flat: whether it takes the wrapper of ``flat.py``, whose lines are glue, too.
-        masks: whether the client knows masks.
     """
     env_id, kwargs, limit = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
     torch.set_num_threads(1)
@@ -145,7 +125,6 @@ def main(
         last = (done, seconds(), time.perf_counter())
         if begin is None and done >= WARM:
             begin = last
-            PARTS.clear()
         if begin is None:
             return
         if last[1] - begin[1] >= limit or last[2] - begin[2] >= PATIENCE:
@@ -164,9 +143,8 @@ def main(
             {
                 "package": package, "version": version(package),
                 "glue": glue(*files) if masked(env_id) else 0,
-                "masks": masks, "startup": round(begin[1], 2), "steps": steps,
+                "startup": round(begin[1], 2), "steps": steps,
                 "seconds": round(spent, 2), "wall": round(wall, 2),
-                "parts": {name: round(value, 2) for name, value in PARTS.items()},
             }
         ),
         flush=True,

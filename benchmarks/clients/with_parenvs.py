@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from measure import ENVS, EPOCHS, MINIBATCH, TURNS, Tick, main, timed
+from measure import ENVS, EPOCHS, MINIBATCH, TURNS, Tick, main
 
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.trainer import Training
@@ -19,12 +19,6 @@ def train(env_id: str, kwargs: dict[str, Any], tick: Tick, **more: Any) -> None:
         env_id=env_id, env_kwargs=kwargs, agent="ppo", steps=10**9, settings=SETTINGS, **more
     )
     with contextlib.closing(Training(config)) as training:
-        learner = training.team.learner
-        assert learner is not None
-        if not more:
-            timed("environment", learner.play.envs.env, "step")
-            timed("inference", learner.agent, "act")
-            timed("gradients", learner.agent, "improve")
         while True:
             training.update()
             tick(training.turns)

@@ -6,19 +6,7 @@ import os
 from typing import Any
 
 import torch
-from measure import (
-    BATCH,
-    ENVS,
-    EPOCHS,
-    MINIBATCH,
-    TURNS,
-    WIDTHS,
-    Tick,
-    discount,
-    main,
-    masked,
-    timed,
-)
+from measure import BATCH, ENVS, EPOCHS, MINIBATCH, TURNS, WIDTHS, Tick, discount, main, masked
 
 os.environ.update(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", RAY_AUTH_MODE="disabled")
 import ray
@@ -81,10 +69,6 @@ def train(env_id: str, kwargs: dict[str, Any], tick: Tick) -> None:
         )
     )  # fmt: skip
     agent, done = config.build_algo(), 0
-    runner = agent.env_runner
-    timed("environment", runner.env.unwrapped, "step")
-    timed("inference", runner.module, "forward_exploration")
-    timed("gradients", agent.learner_group._learner, "_update")
     while True:
         agent.train()
         # The first turn of an episode, in which nothing is played, is not counted.
