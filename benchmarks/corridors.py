@@ -1,4 +1,4 @@
-"""Plans of many stages on many devices: the corridor search beside searches over points.
+"""Plans of many stages on many devices: the corridor search beside lower bounds.
 
 python benchmarks/corridors.py
 python benchmarks/corridors.py --pivots 100 --stages 8 --devices 64 --limit 0.2 --out /tmp/try
@@ -25,15 +25,13 @@ from benchmarks.framework import (
 )
 from parenvs.agents.pipeline.bounds import least_length, lower_bound
 from parenvs.agents.pipeline.corridor import prepare
-from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_points
+from parenvs.agents.pipeline.exact import by_corridor, exact_full
 from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.spaces import PointSpace
 
 PIVOTS, STAGES, DEVICES = (100, 1_000, 10_000), (8, 16, 32, 64), (64, 256, 1_024, 4_096, 16_384)
 SIZES = ("pivots", "stages", "devices")
-OTHERS = ("points",)
 EXACT, SECONDS = (100, 64), 5.0
 """Most pivots and devices at which ``exact`` is asked for a bound, too, and its limit."""
 
@@ -49,28 +47,18 @@ def drawn(pivots: int, stages: int, devices: int, index: int) -> Pipeline:
 
 
 def measure(pivots: int, stages: int, devices: int, index: int, limit: float) -> Row:
-    """Plan a problem by all planners, and bound it."""
+    """Plan a problem, and bound it."""
+    pipeline = drawn(pivots, stages, devices, index)
+    row: Row = {"corridor": {}, "bound": {}}
     with processor_clock():
-        return _measured(drawn(pivots, stages, devices, index), pivots, devices, limit)
-
-
-def _measured(pipeline: Pipeline, pivots: int, devices: int, limit: float) -> Row:
-    row: Row = {}
-    for name in ("corridor", *OTHERS):
-        row[name] = {}
-        with spent(row[name]):
-            if name == "corridor":
-                answer = by_corridor(pipeline, limit)
-            else:
-                space = PointSpace.build(pipeline, by_network=True)
-                answer = exact_points(space, time_limit=limit)
-        row[name]["length"] = answer.cost
-    row["work"], row["bound"] = least_length(pipeline), {}
-    with spent(row["bound"]):
-        row["bound"]["length"] = lower_bound(pipeline, row["corridor"]["length"])
-    if pivots <= EXACT[0] and devices <= EXACT[1]:
-        answer = exact_full(pipeline, time_limit=SECONDS)
-        row["exact"] = {"length": answer.cost, "bound": answer.bound}
+        with spent(row["corridor"]):
+            row["corridor"]["length"] = by_corridor(pipeline, limit).cost
+        row["work"] = least_length(pipeline)
+        with spent(row["bound"]):
+            row["bound"]["length"] = lower_bound(pipeline, row["corridor"]["length"])
+        if pivots <= EXACT[0] and devices <= EXACT[1]:
+            answer = exact_full(pipeline, time_limit=SECONDS)
+            row["exact"] = {"length": answer.cost, "bound": answer.bound}
     return row
 
 

@@ -11,16 +11,17 @@ are those of ``learners.jsonl``; problems that are searched one by one are those
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 
 from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, table
-from benchmarks.heuristics import play_rule, rules
 from parenvs.agents.planners import solve
 from parenvs.core.registry import environments as registered
+from parenvs.core.rows import RowGame
 from parenvs.core.sets import set_of
 from parenvs.core.task import late
 from parenvs.errors import NO_PLAN
@@ -29,6 +30,10 @@ AGENTS = ("ppo", "group")
 """Methods of ``learners.jsonl`` that have a column."""
 Planners = dict[str, dict[str, Any]]
 """Planner, with a slash and a word where its options differ -> its options."""
+BATCH = 64
+"""Episodes that are played at once."""
+Choose = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]
+"""Batched observations, and a generator -> (n,) actions."""
 _ELASTIC = [f"{trace}-{model}" for trace in ("p3", "g4dn") for model in ("gpt-1.5b", "bert-large")]
 
 
@@ -71,15 +76,67 @@ def _places() -> Iterator[Place]:
 PLACES = tuple(_places())
 
 
-def ruled(place: Place, rule: str, first: int | None) -> Row:
-    """Play a heuristic."""
-    choose = rules(late(registered()[place.env]))[rule]
-    played = play_rule(place.env, place.name, choose, place.family or None, first=first)
-    return {
-        "share": float(played.shares.mean()),
-        "seconds": played.seconds / len(played.shares),
-        "problems": len(played.shares),
-    }
+def rules(game: type[RowGame]) -> dict[str, Choose]:
+    """Return every rule of one line: chance, constants, least and largest of each column."""
+    found: dict[str, Choose] = {"random": _random, "first": _first, "last": _last}
+    for index, name in enumerate(game.columns):
+        found[f"largest {name}"] = partial(_largest, index, 1.0)
+        found[f"least {name}"] = partial(_largest, index, -1.0)
+    return found
+
+
+def play_rule(place: Place, choose: Choose, first: int | None) -> Row:
+    """Play the problems of a set by a rule, each once: share of the best known cost.
+
+    Where no cost is known, the bound stands for it; an episode without a plan has the share 0.
+    """
+    played, family = set_of(place.name), place.family or None
+    count = len(played.of(family)[:first])
+    env: Any = gym.make_vec(
+        place.env,
+        num_envs=min(BATCH, count),
+        vectorization_mode="vector_entry_point",
+        autoreset_mode="SameStep",
+        **played.env_kwargs(family),
+    )
+    rng, begin = np.random.default_rng(0), time.process_time()
+    observation, _ = env.reset(seed=0)
+    number = np.arange(env.num_envs)
+    figures = np.full((3, count), np.nan)
+    while (number < count).any():
+        observation, _, ended, _, infos = env.step(choose(observation, rng))
+        for row in np.flatnonzero(ended & (number < count)).tolist():
+            last = infos["final_info"]
+            for index, key in enumerate(("cost", "best_known", "bound")):
+                if key in last and last[f"_{key}"][row]:
+                    figures[index, number[row]] = last[key][row]
+        number[ended] += env.num_envs
+    costs, best, bound = figures
+    seconds = time.process_time() - begin
+    env.close()
+    shares = np.nan_to_num(np.where(np.isnan(best), bound, best) / costs, nan=0.0)
+    return {"share": float(shares.mean()), "seconds": seconds / count, "problems": count}
+
+
+def _random(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    mask = observation["action_mask"]
+    return np.asarray((rng.random(mask.shape) * mask).argmax(axis=1))
+
+
+def _first(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    return np.asarray(observation["action_mask"].argmax(axis=1))
+
+
+def _last(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    mask = observation["action_mask"]
+    return np.asarray(mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1))
+
+
+def _largest(
+    column: int, sign: float, observation: dict[str, np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
+    values = sign * observation["actions"][..., column]
+    return np.asarray(np.where(observation["action_mask"], values, -np.inf).argmax(axis=1))
 
 
 def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], float]:
@@ -115,8 +172,8 @@ def environments(envs: tuple[str, ...] = (), first: int | None = None) -> Iterat
         if envs and place.env not in envs:
             continue
         key = {"env": place.env, "set": place.name, "family": place.family}
-        for rule in rules(late(registered()[place.env])):
-            yield {**key, "method": rule}, partial(ruled, place, rule, first)
+        for rule, choose in rules(late(registered()[place.env])).items():
+            yield {**key, "method": rule}, partial(play_rule, place, choose, first)
         for planner in place.planners:
             yield {**key, "method": f"planner {planner}"}, partial(planned, place, planner, first)
 

@@ -293,26 +293,13 @@ def was_fitted(stack: str, device: str, precision: str) -> bool:
 
 
 GPT = {
-    "22B": {
-        "layers": 48,
-        "hidden": 6144,
-        "heads": 64,
-        "tp": 8,
-        "pp": 1,
-        "interleave": 1,
-        "micro_batch": 4,
-    },
-    "175B": {"layers": 96, "hidden": 12288, "heads": 96, "tp": 8, "pp": 8, "interleave": 3},
-    "530B": {
-        "layers": 105,
-        "hidden": 20480,
-        "heads": 128,
-        "tp": 8,
-        "pp": 35,
-        "interleave": 3,
-        "batch_per_dp": 280,
-    },
-    "1T": {"layers": 128, "hidden": 25600, "heads": 160, "tp": 8, "pp": 64, "interleave": 1},
+    name: {"layers": layers, "hidden": hidden, "heads": heads, "tp": 8, **run}
+    for name, layers, hidden, heads, run in (
+        ("22B", 48, 6144, 64, {"pp": 1, "interleave": 1, "micro_batch": 4}),
+        ("175B", 96, 12288, 96, {"pp": 8, "interleave": 3}),
+        ("530B", 105, 20480, 128, {"pp": 35, "interleave": 3, "batch_per_dp": 280}),
+        ("1T", 128, 25600, 160, {"pp": 64, "interleave": 1}),
+    )
 }
 """The four models of arXiv 2205.05198, Table 3, and how they were run."""
 MEGASCALE = {

@@ -7,12 +7,10 @@ Every score is that of ``parenvs leaderboard table``: the entries' plans, judged
 
 from __future__ import annotations
 
-import re
-
 from benchmarks.framework import ROOT, main, measurement, table
-from parenvs.leaderboard.check import check_file
+from parenvs.leaderboard.check import CheckedEntry, PlanState, check_file
 from parenvs.leaderboard.entry import entry_files
-from parenvs.leaderboard.ranking import page as rankings
+from parenvs.leaderboard.ranking import by_version, ranking
 
 PLANS = (
     ("even", "GPipe's even cut"),
@@ -51,24 +49,15 @@ ROWS = (
 """Task, what it asks, entries that people would take, entries of this project."""
 
 
-def scores(text: str) -> dict[str, dict[str, str]]:
-    """Task -> entry -> its score in words, of the leaderboard's rankings."""
+def scores(checked: list[CheckedEntry]) -> dict[str, dict[str, str]]:
+    """Task -> entry -> its score in words; an entry of several versions has its oldest."""
     found: dict[str, dict[str, str]] = {}
-    for section in re.split("^## ", text, flags=re.M)[1:]:
-        lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
-        titles = [title.strip("| ") for title in lines[0]] if lines else []
-        if not {"rank", "entry", "score", "marked"} <= set(titles):
-            continue
-        entries = found.setdefault(section.split("\n", 1)[0], {})
-        count = re.search(r"(\d+) problems", section)
-        for line in lines[2:]:
-            if not line[0].strip("| ").isdigit():
-                break  # the table of problems
-            cells = dict(zip(titles, (cell.strip() for cell in line), strict=True))
-            name = cells["entry"].partition("]")[0].strip("[")
-            missing = re.match(r"(\d+) missing", cells["marked"])
-            note = f" ({missing[1]} of {count[1]} without a plan)" if missing and count else ""
-            entries[name] = f"{float(cells['score']):.3f}{note}"
+    for known, group in by_version(checked):
+        for task in known.tasks.values():
+            for standing in ranking(task, group):
+                missing = standing.checked.count(PlanState.MISSING)
+                note = f" ({missing} of {len(task.counted)} without a plan)" if missing else ""
+                found.setdefault(task.name, {})[standing.name] = f"{standing.score:.3f}{note}"
     return found
 
 
@@ -76,7 +65,7 @@ def scores(text: str) -> dict[str, dict[str, str]]:
 def instead() -> list[list[str]]:
     named = {task for task, *_ in ROWS}
     files = [x for x in entry_files(ROOT / "leaderboard/submissions") if x.parent.name in named]
-    found = scores(rankings([check_file(path) for path in files]))
+    found = scores([check_file(path) for path in files])
     return [
         [
             words,

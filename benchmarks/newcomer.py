@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -142,11 +141,8 @@ def is_said(task: Task) -> bool:
     return all(command == PROGRAM or command in text for command in task.commands)
 
 
-def typed(command: str, folder: Path) -> tuple[str, float, float]:
-    """Run a command; return what it prints, its processor seconds, and those before its first line.
-
-    Seconds before the first line are by the clock.
-    """
+def typed(command: str, folder: Path) -> tuple[str, float]:
+    """Run a command; return what it prints, and its processor seconds."""
     words = shlex.split(command)
     if words[0] == "parenvs":
         words = [sys.executable, "-m", *words]
@@ -154,22 +150,16 @@ def typed(command: str, folder: Path) -> tuple[str, float, float]:
         script = ROOT / words[1]
         words = [sys.executable, str(script if script.exists() else folder / words[1])]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    before, begin, first = os.times(), time.perf_counter(), 0.0
-    with subprocess.Popen(
+    before = os.times()
+    process = subprocess.run(
         words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
-    ) as process:  # fmt: skip
-        said = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            first = first or time.perf_counter() - begin
-            said.append(line)
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
     after = os.times()
     spent = after.children_user + after.children_system
     spent -= before.children_user + before.children_system
-    if process.returncode:
-        said.append(f"status {process.returncode}")
-    return "".join(said), spent, first
+    status = f"status {process.returncode}" if process.returncode else ""
+    return process.stdout + status, spent
 
 
 def better(said: str) -> str:
@@ -194,10 +184,10 @@ def newcomer() -> Iterator[Row]:
         for task in TASKS:
             row = {"question": task.question, "page": task.page, "commands": len(task.commands)}
             if not is_said(task):
-                yield {**row, "seconds": 0.0, "first": 0.0, "found": ""}
+                yield {**row, "seconds": 0.0, "found": ""}
                 continue
             runs = [typed(command, folder) for command in task.commands]
-            said = "".join(text for text, _, _ in runs)
+            said = "".join(text for text, _ in runs)
             if PROGRAM in task.commands:
                 found = better(said)
             elif task.commands:
@@ -207,8 +197,7 @@ def newcomer() -> Iterator[Row]:
                 found = task.answer.lstrip("# ")
             yield {
                 **row,
-                "seconds": sum(spent for _, spent, _ in runs),
-                "first": max((first for _, _, first in runs), default=0.0),
+                "seconds": sum(spent for _, spent in runs),
                 "found": found,
             }
 
@@ -220,14 +209,12 @@ def page(rows: list[Row]) -> list[str]:
         ("where README says how", "{page}"),
         ("commands", "{commands}"),
         ("processor s", lambda row: f"{row['seconds']:.1f}" if row["commands"] else ""),
-        ("silent, s", lambda row: f"{row['first']:.1f}" if row["commands"] else ""),
         ("what came of it", lambda row: row["found"] or "**nothing**"),
     ]
     return [
         "A script types what README says, or the page that README links to, and looks for the "
         "answer. It is no person: whether a reader finds the place and understands the words is "
-        "not measured. Where there is no command, the page is the answer, one link from README. "
-        "Silent: seconds by the clock before the first line, of the slowest command.",
+        "not measured. Where there is no command, the page is the answer, one link from README.",
         columns(rows, told, left=2),
     ]
 

@@ -89,7 +89,6 @@ def compared(name: str, strategy: str, batch: int) -> Row:
         task: None if price.seconds is None else price.seconds / wanted.seconds - 1
         for task, price in prices.items()
     }
-    row["notes"] = {task: list(price.notes) for task, price in prices.items()}
     return row
 
 
