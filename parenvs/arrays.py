@@ -51,13 +51,6 @@ def joined(values: Sequence[Array]) -> Array:
     return namespace(values[0]).concat(values, axis=1)
 
 
-def running_max(values: Array) -> Array:
-    """Return the running maximum along the last axis."""
-    if isinstance(values, np.ndarray):
-        return np.maximum.accumulate(values, axis=-1)
-    return values.cummax(dim=-1).values
-
-
 def running_sums(values: Array) -> Array:
     """Return the sums along the first axis, each of the values up to its place, itself included."""
     if not isinstance(values, np.ndarray) or values.size < WIDE * len(values):
@@ -74,11 +67,6 @@ def counting(values: Array, count: int) -> Array:
     if isinstance(values, np.ndarray):
         return np.arange(count)
     return namespace(values).arange(count, device=values.device)
-
-
-def as_index(values: Array) -> Array:
-    """Return integers of any width as int64."""
-    return values.astype(np.int64) if isinstance(values, np.ndarray) else values.long()
 
 
 def entries(values: Array, rows: Array, columns: Array) -> Array:

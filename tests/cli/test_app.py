@@ -9,21 +9,13 @@ import killed_writers
 import pytest
 import toys
 from cases import each, slow
-from commands import caller
+from commands import good
 
 from parenvs import judge, load_plan, load_profile
 from parenvs.cluster import PRESETS
-from parenvs.instances import data_folder, names
+from parenvs.instances import names
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
-    place = tmp_path / "here"
-    place.mkdir()
-    return caller(monkeypatch, capfd, place)
 
 
 @pytest.fixture
@@ -53,13 +45,6 @@ def refused(run, tmp_path):
         return err
 
     return call
-
-
-def good(result):
-    status, out, err = result
-    assert status == 0, err
-    assert "Traceback" not in err
-    return out
 
 
 @pytest.mark.thorough
@@ -144,56 +129,12 @@ def test_cli__plan_is_reproducible(run):
         assert plans[0] == plans[1]
 
 
-def test_cli__seed_counts(run):
-    random = ["plan", "vgg-19", "--stages", "4", "--agent", "random", "--steps", "3"]
-    good(run(*random, "--out", "a.json"))
-    good(run(*random, "--seed", "1", "--out", "b.json"))
-    assert load_plan("a.json") != load_plan("b.json")
-
-
-@pytest.mark.slow
-def test_cli__plan_with_ppo(run):
-    pytest.importorskip("sb3_contrib")
-    out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", "ppo", "--steps", "1024",
-                   "--out", "p.json"))  # fmt: skip
-    assert "ppo: feasible" in out
-    assert judge(load_plan("p.json"), load_profile("vgg-19", PRESETS["B"])).value > 0.1
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("ending", [".svg", *slow(".png", ".pdf")])
 def test_cli__plot(run, toy, ending):
     good(run("plan", *toy, "--plot", f"plan{ending}"))
     assert Path(f"plan{ending}").stat().st_size > 5000
     assert [path.name for path in Path().iterdir()] == [f"plan{ending}"]
-
-
-def test_cli__compare(run, toy):
-    out = good(run("compare", *toy, "--agent", "even", "--agent", "exact", "--agent", "random",
-                   "--steps", "4", "--out", "first.json"))  # fmt: skip
-    rows = {line.split()[0]: line for line in out.splitlines() if line.split()}
-    exact = next(line for line in out.splitlines() if "exact " in line)
-    even = next(line for line in out.splitlines() if "even " in line)
-    assert rows
-    assert "22.0000" in exact
-    assert "0.2727" in exact
-    assert "0.00 %" in exact
-    assert "27.0000" in even
-    assert f"{100 * (27 / 22 - 1):.2f} %" in even
-    assert load_plan("first.json").cuts == (3,)  # of the first agent
-
-
-@pytest.mark.thorough
-def test_cli__judge(run, toy):
-    good(run("plan", *toy, "--out", "plan.json"))
-    out = good(run("judge", "plan.json"))
-    assert "22" in out
-    report = json.loads(
-        good(run("judge", "plan.json", "--json", "--plot", "p.png")).splitlines()[0]
-    )
-    assert report["legal"] is True
-    assert report["value"] == pytest.approx(6 / 22)
-    assert Path("p.png").exists()
 
 
 def test_cli__judge_on_another_instance(run, toy, tmp_path, refused):
@@ -280,12 +221,6 @@ def test_cli__bad_instances(refused, tmp_path, command, name, data, words):
     path.write_bytes(data)
     out = ["--out", tmp_path / "plan.json"] if command == "plan" else []
     refused(command, path, *out, words=words)
-
-
-def test_cli__one_line_whatever_the_name(refused, tmp_path):
-    path = tmp_path / "two\nlines.csv"
-    path.write_text(HEADER)
-    refused("plan", path, words="two lines.csv: no rows")
 
 
 @pytest.mark.thorough
@@ -491,25 +426,6 @@ def test_cli__evaluate_refuses(refused, tmp_path, run):
     refused("evaluate", tmp_path, words="model.pt: damaged")
 
 
-def test_cli__usage_errors(run):
-    """Typer's own, with its box."""
-    for arguments in (
-        ["plan"],
-        ["no-such-command"],
-        ["plan", "vgg-19", "--no-such-option"],
-        ["plan", "vgg-19", "--stages", "two"],
-    ):
-        status, _, err = run(*arguments)
-        assert status == 2
-        assert "Traceback" not in err
-
-
-@pytest.mark.thorough
-def test_cli__help(run):
-    for arguments in ([], ["plan"], ["compare"], ["judge"], ["train"], ["evaluate"], ["show"]):
-        assert "Usage: " in good(run(*arguments, "--help"))
-
-
 def program(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "parenvs", *map(str, arguments)],
@@ -537,23 +453,6 @@ def test_cli__as_a_program(tmp_path):
     assert bad.stderr.startswith("parenvs: unknown instance 'vgg-20' (did you mean 'vgg-19'?)")
     assert bad.stderr.count("\n") == 1
     assert not (tmp_path / "other.json").exists()
-
-
-@pytest.mark.thorough
-def test_cli__closed_pipe():
-    """``parenvs list | head -1`` ends without a traceback."""
-    command = f"{sys.executable} -m parenvs list | head -c 1; sleep 0.1"
-    done = subprocess.run(
-        command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.thorough
-def test_cli__shipped_graph_by_path(run):
-    path = data_folder() / "vgg-19-forward.npz"
-    good(run("plan", path, "--cluster", "B", "--out", "plan.json"))
-    good(run("judge", "plan.json", "--instance", "vgg-19"))
 
 
 @pytest.mark.parametrize("instance", ["nowhere", "x" * 10**6])

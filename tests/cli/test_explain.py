@@ -3,15 +3,9 @@
 import json
 
 import pytest
-from commands import caller
+from commands import good
 
 from parenvs.instances import data_folder
-
-
-@pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    """``run("explain", ...)`` in an empty folder: (status, stdout, stderr)."""
-    return caller(monkeypatch, capfd, tmp_path)
 
 
 @pytest.fixture
@@ -25,12 +19,6 @@ def refused(run):
             assert word in err
 
     return call
-
-
-def good(result):
-    status, out, err = result
-    assert status == 0, err
-    return out
 
 
 def test_explain__takes_a_plan_or_an_instance(run, tmp_path):

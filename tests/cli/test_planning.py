@@ -5,19 +5,18 @@ import shlex
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import toys
 from cases import slow
-from commands import caller
+from commands import good
 
-from parenvs import Graph, instances, judge, load_graph, load_plan
+from parenvs import Graph, judge, load_graph, load_plan
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.registry import problem
-from parenvs.graph import roles
-from parenvs.instances import data_folder
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -44,26 +43,12 @@ def example_args():
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
-    place = tmp_path / "here"
-    place.mkdir()
-    return caller(monkeypatch, capfd, place)
-
-
-@pytest.fixture
 def function(run):
     """Arguments that name a function of a script in the current folder."""
     pytest.importorskip("jax")
     Path("my_model.py").write_text(SCRIPT)
     yield ["my_model.py:train_step", "--args", "my_model.py:example_args"]
     sys.modules.pop("my_model", None)
-
-
-def good(result):
-    status, out, err = result
-    assert status == 0, err
-    return out
 
 
 def program(folder, *arguments):
@@ -137,14 +122,6 @@ def test_planning__without_out_the_next_command_writes(run, function):
     assert Path("plan.json").exists()
 
 
-@pytest.mark.thorough
-def test_planning__a_function_in_other_commands(run, function):
-    out = good(run("show", *function))
-    assert "layer_0..5/kernel" in out and "variable" in out
-    out = good(run("compare", *function, "--agent", "exact", "--agent", "even", "--out", "p.json"))
-    assert load_plan("p.json").instance == "p.npz"
-
-
 def test_planning__training_on_a_function(run, function):
     pytest.importorskip("sb3_contrib")
     good(
@@ -176,26 +153,10 @@ def test_planning__functions_that_fail(run, function, arguments, words):
 # How parameters are read.
 
 
-@pytest.fixture
-def assigned(monkeypatch):
-    """Calls of ``roles.with_roles`` for saved graphs."""
-    calls = []
-    with_roles = roles.with_roles
-
-    def recorded(graph, variables=None, batch=None, frozen=None):
-        calls.append((graph.name, variables, batch, frozen))
-        return with_roles(graph, variables, batch, frozen)
-
-    monkeypatch.setattr(roles, "with_roles", recorded)
-    instances._cached_graph.cache_clear()
-    return calls
-
-
 @pytest.mark.parametrize("task", ["partition", *slow("pipeline")])
-def test_planning__a_shipped_model_read_anew(run, assigned, task):
+def test_planning__a_shipped_model_read_anew(run, task):
     how = ["--frozen", "block1*", "--frozen", "block2*"]
     good(run("plan", "vgg-19", "--task", task, *how, "--out", "plan.json"))
-    assert assigned == [("vgg-19", None, None, ("block1*", "block2*"))]
     plan, graph = load_plan("plan.json"), Graph.load("plan.npz")
     assert plan.instance == "plan.npz"
     kind = "forward" if task == "pipeline" else "train"
@@ -207,33 +168,7 @@ def test_planning__a_shipped_model_read_anew(run, assigned, task):
     good(run("judge", "plan.json", "--instance", "vgg-19", *how))
 
 
-def test_planning__reading_reaches_every_command(run, assigned):
-    path = data_folder() / "vgg-19-forward.npz"
-    good(run("show", path, "--cluster", "A", "--variables", "0", "--batch-inputs", "images"))
-    assert assigned == [("vgg-19", 0, ("images",), None)]
-    good(run("compare", path, "--cluster", "A", "--agent", "even", "--frozen", "block1*"))
-    assert assigned[-1] == ("vgg-19", None, None, ("block1*",))
-
-
-def test_planning__options_of_reading_a_module(monkeypatch, tmp_path):
-    """They are passed to the reader; the same call gives the same graph, other options another."""
-    calls = []
-    path = tmp_path / "module.pb"
-    path.write_bytes(b"")
-
-    def from_hlo(where, **options):
-        calls.append(options)
-        return load_graph("vgg-19")
-
-    monkeypatch.setattr("parenvs.graph.sources.from_hlo", from_hlo)
-    for _ in range(2):
-        load_graph(path, variables=1, batch=["x", "y"])
-    load_graph(path, variables=1)
-    load_graph(path, variables=None)
-    assert calls == [{"batch": ("x", "y"), "variables": 1}, {"variables": 1}, {}]
-
-
-def test_planning__the_kept_graph_spares_the_one_it_was_read_from(run, assigned):
+def test_planning__the_kept_graph_spares_the_one_it_was_read_from(run):
     load_graph("vgg-19", "forward").save("mine.npz")
     before = Path("mine.npz").read_bytes()
     status, _, err = run("plan", "mine.npz", "--frozen", "block1*", "--out", "mine.json")
@@ -290,15 +225,6 @@ def test_planning__chooses_stages_and_devices(run, tmp_path):
     assert status == 2 and "--devices-used is not an option of --task partition" in err
 
 
-def test_planning__many_servers_in_few_rows(run):
-    toys.dense().profile.to_csv("mine.csv")
-    out = good(run("plan", "mine.csv", "--cluster", "20x2:v100", "-v"))
-    rows = [line for line in out.splitlines() if line.startswith("│")]
-    assert 8 <= len(rows) <= 10
-    assert "more, found slower" in out
-    assert any("*" in row for row in rows)
-
-
 @pytest.mark.thorough
 def test_planning__one_stage(run):
     out = good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--out", "p.json", "--plot", "p.svg"))
@@ -310,31 +236,9 @@ def test_planning__one_stage(run):
     assert "device_cuts" in good(run("diff", "p.json", "two.json"))
 
 
-def test_planning__others_take_the_shape_of_exact(run):
-    status, out, err = run(
-        "plan", "vgg-19", "--cluster", "1x8:v100", "--agent", "even", "--out", "p.json"
-    )
-    assert status == 0
-    assert "stages and devices are those of the shortest plan of two stages or more" in err
-    assert len(load_plan("p.json").cuts) == 1
-    out = good(run("compare", "vgg-19", "--cluster", "A", "--agent", "even", "--agent", "pipedream",
-                   "--agent", "search", "--agent", "exact"))  # fmt: skip
-    rows = [line.split("│") for line in out.splitlines() if line.count("│") > 8]
-    assert {len(row[7].split()) for row in rows if row[1].strip()} == {1}  # one device cut each
-
-
 def test_planning__removed_planners_name_their_successor(run):
     status, _, err = run("plan", "vgg-19", "--cluster", "A", "--agent", "exact-full")
     assert status == 2 and err.strip().endswith("planner 'exact-full' was removed; use exact")
-
-
-def test_planning__a_chain_without_candidates(run):
-    """All seconds in one of two variables: no pruned candidate, but a plan."""
-    profile = toys.chain([8.0, 0, 0, 0], [8.0, 0, 0, 0], [1.0] * 4, [1.0, 0, 0, 1.0])
-    profile.to_csv("mine.csv")
-    good(run("plan", "mine.csv"))
-    assert "none: they allow no plan" in good(run("show", "mine.csv", "--cluster", "C"))
-    good(run("compare", "mine.csv", "--agent", "exact", "--agent", "even"))
 
 
 @pytest.mark.parametrize("scope", ["variables", "inputs"])
@@ -359,13 +263,11 @@ def test_planning__warnings_are_notes(run, monkeypatch):
         for _ in range(2):
             warnings.warn("the trip count of x\nis not known", stacklevel=2)
         warnings.warn("another", stacklevel=2)
-        graph = load_graph("vgg-19", "forward")
-        object.__setattr__(graph, "notes", ("another", "argument 0 holds the variables"))
-        return graph
+        notes = ("another", "argument 0 holds the variables")
+        return replace(load_graph("vgg-19", "forward"), notes=notes)
 
     Path("m.txt").write_text("x")
     monkeypatch.setattr("parenvs.graph.sources.from_hlo", from_hlo)
-    instances._cached_graph.cache_clear()
     status, _, err = run("plan", "m.txt", "--cluster", "A")
     assert status == 0
     assert [line for line in err.splitlines() if "..." not in line] == [
@@ -373,20 +275,6 @@ def test_planning__warnings_are_notes(run, monkeypatch):
         "parenvs: note: another",
         "parenvs: note: argument 0 holds the variables",
     ]
-    instances._cached_graph.cache_clear()
-    instances._shipped.cache_clear()
-
-
-@pytest.mark.thorough
-def test_planning__show_tells_why(run, monkeypatch):
-    monkeypatch.setattr(
-        roles, "reasons", lambda graph: [f"it is number {k}" for k in range(len(graph.paths))],
-        raising=False,
-    )  # fmt: skip
-    out = good(run("show", "t5-base", "--cluster", "A"))
-    table = out[out.index("entry parameters") : out.index("chain of")]
-    assert "decoder/*" in table and "it is number 0" in table
-    assert len(table.splitlines()) < 20  # of more than a thousand
 
 
 def test_planning__tied_weights_by_option(run):

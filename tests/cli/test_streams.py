@@ -109,11 +109,6 @@ def test_streams__other_encodings(run, toy, encoding):
     assert out.buffer.getvalue().decode(encoding) in ("a \u2264 b\n", "a \\u2264 b\n")
 
 
-def test_streams__closed_ones(run, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    assert run(None, "--version")[0] == 0
-
-
 def test_streams__an_interrupt_is_one_line(run, monkeypatch):
     for place in ("parenvs.cli.plans.say", "parenvs.cli.app.say"):
         with monkeypatch.context() as patch:

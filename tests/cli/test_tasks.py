@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commands import caller
+from commands import good
 
 from parenvs import judge, load_plan
 from parenvs.cli.options import flags_in, flags_of, values_for, values_in
@@ -23,18 +23,6 @@ QUICK = {
     "elastic": ("elastic-test/bulk-gpt-1.5b-000", "fastest", "myopic"),
 }
 """Task -> a problem of a set, and two planners that take no time."""
-
-
-@pytest.fixture
-def run(monkeypatch, capfd, tmp_path):
-    """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
-    return caller(monkeypatch, capfd, tmp_path)
-
-
-def good(result):
-    status, out, err = result
-    assert status == 0, err
-    return out
 
 
 def test_tasks__every_one_of_the_house_is_tried():
@@ -92,6 +80,22 @@ def test_tasks__plans_draw_and_read_their_search_options(run):
     status, _, err = run("plan", QUICK["elastic"][0], "--rounds", "1")
     assert status == 2
     assert err == "parenvs: --rounds is not an option of --task elastic, but of sharding\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--cluster", "A"), "--cluster is not an option of training on drawn problems"),
+        (("--steps", "0"), "--steps"),
+        (("partition-trial",), "unknown instance 'partition-trial'"),
+        (("nothing.json",), "'nothing.json': no such file"),
+    ],
+)
+def test_train__bad_input_is_one_line(run, words, says):
+    status, _, err = run("train", *words, "--task", "partition")
+    assert status == 2
+    (line,) = err.strip().splitlines()
+    assert says in line
 
 
 # Flags

@@ -125,9 +125,3 @@ def test_terminal__usage_errors(run):
     )  # click 8.5 writes them as in a program, and "?" is ours
     assert err.endswith("; see parenvs plan --help\n") and err.count("\n") == 1
     assert out == ""
-
-
-def test_terminal__help_stays(run):
-    status, out, _ = run("plan", "--help")
-    assert status == 0
-    assert "Usage" in out

@@ -78,13 +78,6 @@ def test_words__help_is_short(name, run):
     assert {opt for p in COMMANDS[name].params for opt in p.opts if opt[:2] == "--"} <= shown
 
 
-@pytest.mark.thorough
-def test_words__help_names_commands_and_groups(run):
-    out = run("-h")[1]
-    for name in {command.split()[0] for command in COMMANDS}:
-        assert re.search(rf"^. {name} ", out, re.M), name
-
-
 @pytest.fixture
 def run(monkeypatch, capfd, tmp_path):
     from commands import caller

@@ -51,3 +51,11 @@ def caller(monkeypatch, capfd, folder, *first):
         return status, captured.out, captured.err
 
     return call
+
+
+def good(result):
+    """The standard output of a command, which must have ended well."""
+    status, out, err = result
+    assert status == 0, err
+    assert "Traceback" not in err
+    return out
