@@ -75,6 +75,7 @@ def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-5) -> Array:
 def group_norm(weights: Tree, x: Array, groups: int = 32, epsilon: float = 1e-5) -> Array:
     """Normalise groups of the features of (batch, height, width, features) over each image."""
     with named_scope("norm"):
+        # (batch, height, width, groups, features of a group)
         y = x.astype(jnp.float32).reshape(*x.shape[:3], groups, -1)
         y = y - y.mean((1, 2, 4), keepdims=True)
         y = y * lax.rsqrt(jnp.square(y).mean((1, 2, 4), keepdims=True) + epsilon)
@@ -106,6 +107,7 @@ def attend(q: Array, k: Array, v: Array, causal: bool = False, first: Array | No
         causal: Whether a token sees only itself and those before it.
         first: Place of the first query among the keys (default: 0).
     """
+    # softmax(q k^T / sqrt(size)) v; softmax in float32, as bfloat16 loses small probabilities.
     scores = jnp.einsum("bqhgd,bkhd->bhgqk", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
     if causal:
         rows, columns = (lax.broadcasted_iota(jnp.int32, scores.shape[-2:], i) for i in (0, 1))
@@ -129,6 +131,7 @@ def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
         return first + chunk, core(part, k, v, True, first)
 
     outputs = lax.scan(one, jnp.int32(0), chunks)[1]
+    # The result is kept, or ``recomputing`` would run the whole loop a second time.
     return checkpoint_name(outputs.swapaxes(0, 1).reshape(q.shape), KEPT)
 
 
@@ -242,6 +245,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     """
     logits = logits.astype(jnp.float32)
     classes = lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    # A gather along the classes could not be partitioned; a comparison with an iota can.
     true = jnp.where(labels[..., None] == classes, logits, 0.0).sum(-1)
     return (jax.nn.logsumexp(logits, -1) - true).mean()
 

@@ -232,12 +232,14 @@ def lstm(
         with named_scope("softmax"):
             x, kernel = x.transpose(1, 0, 2), params["softmax"]["kernel"]
             true = embed(kernel, batch["labels"]).astype(x.dtype)
+            # The true word is scored apart: it need not be among the samples.
             logit = (x * true).sum(-1).astype(jnp.float32)
             logit += embed(params["softmax"]["bias"], batch["labels"])
             drawn = embed(kernel, batch["samples"]).astype(x.dtype)
             logits = jnp.einsum("btd,sd->bts", x, drawn).astype(jnp.float32)
             logits += embed(params["softmax"]["bias"], batch["samples"])
         with named_scope("loss"):
+            # -log(e^true / (e^true + sum of e^sampled)), without overflow.
             return (jnp.logaddexp(jax.nn.logsumexp(logits, -1), logit) - logit).mean()
 
     return Model(
@@ -362,10 +364,13 @@ def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
     left, chosen = gates, []
     for _ in range(2):
         best = left.max(-1, keepdims=True)
+        # One-hot over experts, in place of an index, so that it can be partitioned.
         expert = lax.stop_gradient(left == best).astype(gates.dtype)
+        # A token's place is the number of tokens that chose the expert before it.
         position = jnp.cumsum(expert, axis=1) - expert + taken[:, None]
         taken = taken + expert.sum(1)
         chosen.append((expert, position))
+        # Probabilities are at least 0, so -1 is never chosen again.
         left = jnp.where(expert > 0, -1.0, left)
     weight = [(expert * gates).sum(-1) for expert, _ in chosen]
     total = weight[0] + weight[1]
@@ -373,6 +378,7 @@ def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
     positions = lax.broadcasted_iota(jnp.float32, shape, 3)
     dispatch, combine = jnp.zeros(shape), jnp.zeros(shape)
     for (expert, position), share in zip(chosen, weight, strict=True):
+        # A position beyond the capacity equals none of ``positions``: the token is dropped.
         takes = jnp.where(position[..., None] == positions, expert[..., None], 0.0)
         dispatch = dispatch + takes
         combine = combine + takes * (share / total)[..., None, None]

@@ -52,6 +52,7 @@ def adam(
         with named_scope(name):
             count = state["count"] + 1
             time = count.astype(jnp.float32)
+            # Bias correction in the efficient form that ends section 2 of the paper.
             rate = learning_rate * jnp.sqrt(1 - beta2**time) / (1 - beta1**time)
 
             def new(param: Array, grad: Array, m: Array, v: Array) -> tuple[Array, ...]:
@@ -59,6 +60,7 @@ def adam(
                 m = beta1 * m + (1 - beta1) * grad
                 v = beta2 * v + (1 - beta2) * jnp.square(grad)
                 step = rate * m / (jnp.sqrt(v) + epsilon)
+                # Decoupled decay (AdamW, algorithm 2): scaled by the rate, not by the moments.
                 if decay and param.ndim > 1:
                     param = (1 - learning_rate * decay) * param
                 return param - step, m, v

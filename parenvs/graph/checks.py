@@ -289,6 +289,7 @@ def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Wrong:
         "parameter_role": (inputs, 0, kinds["parameter_role"]),
     }
     for key, (size, low, high) in ranges.items():
+        # A file's bool may be any byte: only 0 and 1 compare as such.
         array = arrays[key].view(np.uint8) if key == "free" else arrays[key]
         if size is not None and len(array) != size:
             yield key, f"it must have {size} values"
@@ -304,6 +305,7 @@ def _wrong_tensors(arrays: Arrays) -> Wrong:
     shaped = ranks > 0
     if shaped.any():
         sizes = np.maximum(arrays["dims"], 1).astype(np.float64)
+        # Float64 does not wrap: at 32 bytes per element it finds the few shapes to count exactly.
         starts = arrays["dim_offset"][:-1][shaped]
         with np.errstate(over="ignore"):
             elements = np.multiply.reduceat(sizes, starts)
@@ -388,6 +390,7 @@ def _computations(arrays: Arrays) -> np.ndarray:
     opcodes = texts_of(arrays["opcode_names"])
     last = opcodes.index("return") if "return" in opcodes else -1
     result = np.full(len(arrays["opcode"]), -1)
+    # Loop or branch -> first row of its open computation, which a return closes.
     present: dict[int, int] = {}
     inner = np.flatnonzero(arrays["parent"] >= 0)
     columns = (inner, arrays["parent"][inner], arrays["opcode"][inner])
@@ -427,6 +430,7 @@ def _wrong_shapes(arrays: Arrays) -> Wrong:
         rows_of(number[arrays["operands"]], arrays["operand_offset"]),
         rows_of(number[arrays["results"]], arrays["result_offset"]),
     )
+    # Layers repeat, so there are few different instructions.
     for code, attribute, used, result in dict.fromkeys(zip(*columns, strict=True)):
         if opcodes[code] == "concatenate":
             continue  # loops that are written out join blocks without their leading dimension

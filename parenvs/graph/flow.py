@@ -108,6 +108,7 @@ class Flow:
         """(T,) bool: ``tensors`` and what is made of them, through element types ``kinds`` only."""
         if kinds is None:
             return self._closure(tensors, self.after)
+        # A path ends where the type changes: a cast to whole numbers carries no gradient.
         fits = np.isin(self.graph.element_type, list(kinds)).tolist()
         after = [[t for t in row if fits[t]] for row in self.after]
         return self._closure((t for t in tensors if fits[t]), after)
@@ -155,6 +156,7 @@ class Flow:
             tensor = source
 
     def _handed_on(self, tensor: int) -> int | None:
+        # A loop that hands a value on lists itself among its sources.
         sources = set(self.before[tensor]) - {tensor}
         outside = {s for s in sources if not self._is_invariant(s, sources)}
         return outside.pop() if len(outside) == 1 else None

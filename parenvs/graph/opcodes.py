@@ -65,6 +65,7 @@ PARTITIONED = (
 def _dot(call: Call) -> float:
     lhs = call.operands[0]
     contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
+    # 2 m n k: one multiply-add per result element and contracted position.
     return 2.0 * math.prod(call.results[0]) * contracted
 
 
@@ -118,6 +119,7 @@ def valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
 
 
 def _reduce(call: Call) -> float:
+    # Reducing n elements to m takes n - m applications.
     return (math.prod(call.operands[0]) - math.prod(call.results[0])) * call.applied[0]
 
 
@@ -136,11 +138,13 @@ def _reduce_window(call: Call) -> float:
         # XLA's figure for a reduction that is broadcast back over its whole span.
         if window.padding_low == window.padding_high == out[k] - 1 and window.size == whole_span:
             return (math.prod(out) // out[k] + out[k] - 1) * call.applied[0]
+    # A window of n elements takes n - 1 applications.
     return (_window_size(call) - 1) * math.prod(out) * call.applied[0]
 
 
 def _select_and_scatter(call: Call) -> float:
     source = math.prod(call.operands[1])
+    # Each window selects by n - 1 comparisons, and scatters one value.
     return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
 
 
@@ -151,19 +155,23 @@ def _scatter(call: Call) -> float:
 
 def _sort(call: Call) -> float:
     elements = math.prod(call.operands[0])
+    # n ceil(log2 n) comparisons, as XLA counts them.
     return elements * max(elements - 1, 0).bit_length()
 
 
 def _fft(call: Call) -> float:
     levels = math.prod(n.bit_length() - 1 for n in call.instruction.fft_length)
+    # XLA multiplies the levels of several dimensions, where an FFT would add them.
     return 8.0 * levels * math.prod(call.operands[0])
 
 
 def _triangular_solve(call: Call) -> float:
+    # Counted as a full product, as XLA does, though half of the matrix is zero.
     return 2.0 * call.operands[0][-1] * math.prod(call.operands[1])
 
 
 def _cholesky(call: Call) -> float:
+    # n^3 / 3 per matrix.
     return call.operands[0][-1] * math.prod(call.operands[0]) // 3
 
 
@@ -223,6 +231,7 @@ def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence
     if opcode in _NO_BYTES.split():
         return 0.0
     out = sum(result_bytes)
+    # Only the part is read and written, not the whole operand.
     if opcode == "slice":
         return 2.0 * out
     if opcode in ("dynamic-slice", "gather"):
@@ -231,6 +240,7 @@ def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence
         return 2.0 * operand_bytes[1] + operand_bytes[2]
     if opcode == "scatter":
         indices = len(result_bytes)  # operands are the inputs, the indices, then the updates
+        # The updates and the elements that they change are read; these are written.
         return 3.0 * sum(operand_bytes[indices + 1 :]) + operand_bytes[indices]
     return sum(operand_bytes) + out
 
@@ -241,6 +251,7 @@ def is_relabelling(transpose: Any, operand: Any) -> bool:
     default = list(range(len(dims)))[::-1]
     operand_order = list(operand.layout.minor_to_major) or default
     result_order = list(shape.layout.minor_to_major) or default
+    # A dimension of size 1 has no place in memory, so its order does not matter.
     before = [d for d in operand_order if operand.dimensions[d] != 1]
     return before == [dims[d] for d in result_order if shape.dimensions[d] != 1]
 

@@ -59,6 +59,7 @@ def find_twins(
     given = [keys_of(name)[1] for name in outputs]
     by_key: dict[tuple[str, object], list[int]] = {}
     for i, ((head, keys), kind) in enumerate(zip(taken, kinds[0], strict=True)):
+        # Twins end in one key: comparing only these keeps large trees fast.
         by_key.setdefault((keys[-1] if keys else head, kind), []).append(i)
     nearest: dict[int, int] = {}
     claims: dict[int, list[tuple[int, int]]] = {}
@@ -68,6 +69,7 @@ def find_twins(
         distances = sorted(
             (_distance(*taken[i], keys), i) for i in by_key.get((keys[-1], kind), ())
         )
+        # A tie says nothing: an online and a target network have the same paths.
         if distances and (len(distances) == 1 or distances[0][0] < distances[1][0]):
             distance, nearest[o] = distances[0]
             claims.setdefault(nearest[o], []).append((distance, o))
@@ -216,6 +218,7 @@ def with_roles(
         )
     chosen = _chosen(graph, variables, "variables")
     kinds = graph.element_type[graph.parameter_tensor].tolist()
+    # Counters and keys in an argument are no weights.
     if isinstance(variables, int):
         chosen = [picked and kind in FLOATING for picked, kind in zip(chosen, kinds, strict=True)]
     chosen = _without_state(chosen, role)

@@ -40,6 +40,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
     for row in operands:
         for operand in row:
             users[operand] += 1
+    # A result with a single user is most likely traced right before it.
     previous = [max((x for x in row if users[x] == 1), default=-1) for row in operands]
     run = _runs(before, previous)
     members: Lists = [[] for _ in range(max(run, default=-1) + 1)]
@@ -101,6 +102,7 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
         number = np.array(run, dtype=np.int64)
         crosses = number[head] != number[tail]
         edges = (np.ones(crosses.sum(), np.int8), (number[head[crosses]], number[tail[crosses]]))
+        # Runs in one strong component wait for each other; each such component needs a cut.
         groups, label = connected_components(
             coo_array(edges, shape=(count, count)), directed=True, connection="strong"
         )
@@ -140,6 +142,7 @@ def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
     place: dict[int, int] = {}
 
     def key(number: int) -> tuple[int, int, int]:
+        # Places count from the end, so a large one is an early use.
         needed = max((place[user] for user in users[number]), default=-1)
         return -needed, -max(members[number]), number
 

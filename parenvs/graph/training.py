@@ -84,6 +84,7 @@ class Training:
         if not roots:
             return None
         losses = _losses(flow, updates, returned, roots, others)
+        # Without a loss among the outputs, the forward pass is what first reads the variables.
         if losses:
             forward = flow.ancestors(losses)
         else:
@@ -96,6 +97,7 @@ class Training:
             if root in gradients and is_transpose(flow, source, root)
         ]
         scalar = any(not flow.shapes[t] for t in losses)
+        # Evidence of differentiation: a transposed read, or a scalar loss beside updates.
         if not gradients or not (transposed or (scalar and updates)):
             return None
         gradients -= _statistics(flow, gradients, transposed, forward)
@@ -124,6 +126,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
     inputs: dict[int, int] = {}
     roots: list[int] = []
     seen = {output}
+    # Breadth first, so that ``distance`` is the least number of steps to an input.
     waiting = deque([(output, 0)])
     parents = flow.graph.parent
     while waiting:
@@ -148,6 +151,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
         sources = flow.sources(tensor)
         if opcode in _AROUND:
             sources = flow.operands[index][:1]
+        # A product, reduction or scatter ends what is made one for one.
         if opcode not in _THROUGH and opcode not in _QUIET:
             roots.append(tensor)
         for source in sources:
@@ -195,6 +199,7 @@ def find_updates(flow: Flow) -> list[Update]:
     for *_, source, output in pairs:  # those of which all inputs are taken; a number is a loss
         if shapes[output] or source == twin.get(output):
             source_of.setdefault(output, source)
+    # An update may read another output's value before a loop or branch returns it.
     handed_on = {t: output for output in outputs for t in _handed_on(flow, output)}
     return [
         Update(
@@ -258,6 +263,7 @@ def returned_gradients(
                     break
 
     may_be = is_gradient or (lambda output: True)
+    # Certain pairs first: a later, weaker test only sees the inputs that are left.
     pair(
         lambda source, output: (
             may_be(output) and any(is_transpose(flow, source, r) for r in open_outputs[output])
@@ -284,6 +290,7 @@ def is_transpose(flow: Flow, source: int, root: int) -> bool:
     opcode = flow.opcode[index]
     if opcode not in ("dot", "convolution", "scatter"):
         return False
+    # y = x w has dL/dw = x^T dL/dy: the gradient's product reads w's partner x again.
     mine = {flow.origin(t) for t in flow.operands[index]} - {source}
     for reader in viewed_readers(flow, source):
         pair = flow.operands[reader]

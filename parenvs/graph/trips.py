@@ -59,6 +59,7 @@ class Program(NamedTuple):
 
 
 def _quotient(a: int, b: int) -> int:
+    # XLA divides toward zero, where Python's // rounds down.
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
@@ -122,6 +123,7 @@ def value_of(program: Program, row: int, known: Mapping[int, Numbers]) -> Number
     if opcode == "slice":
         return operands[0][slice(*fields["slices"][0])]
     if opcode == "dynamic-slice":
+        # XLA moves a slice that begins out of range inside.
         first = min(max(operands[1][0], 0), len(operands[0]) - size)
         return operands[0][first : first + size]
     formula = _COMPARISONS.get(fields.get("direction", "")) or _FORMULAS.get(opcode)
@@ -187,6 +189,7 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
     """Return how often a loop runs from known ``start`` values of its inputs, None if unknown."""
     condition, tested = _needed(program, loop.condition, {loop.test})
     carried = {k for k, t in enumerate(loop.seen) if t in tested}
+    # Closure: carried values that the test depends on, through any number of iterations.
     while True:
         body, used = _needed(program, loop.body, {loop.outputs[k] for k in carried})
         more = carried | {k for k, t in enumerate(loop.inputs) if t in used}
@@ -279,6 +282,7 @@ def trip_counts(program: Program) -> dict[int, int | None]:
                 loop = Loop.of(program, inside[row])
                 start = [known.get(t) for t in program.operands[row]]
                 counts[row] = trip_count(program, loop, start)
+                # What a loop hands on unchanged has its value inside, too, and behind the loop.
                 fixed = [
                     (before, after, value)
                     for before, out, after, value in zip(

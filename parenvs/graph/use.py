@@ -96,6 +96,7 @@ class Axes:
         flow = self.flow
         if flow.opcode[index] == "dynamic-slice" and not place and flow.graph.parent[index] >= 0:
             before, after = (flow.shapes[row[index][0]] for row in (flow.operands, flow.results))
+            # One position per iteration: the loop goes through this dimension.
             if after[dimension] == 1 < before[dimension]:
                 return [], STEPPED
         if flow.opcode[index] == "slice":
@@ -103,6 +104,7 @@ class Axes:
         for factor in self.factors(index):
             if (place, dimension) in factor.pairs:
                 result = [d for slot, d in factor.pairs if slot == OUT]
+                # A batch dimension of a product stands in both operands and the result.
                 shared = flow.opcode[index] == "dot" and len(factor.pairs) == _BOTH_AND_RESULT
                 return result, SHARED if shared else _DONE[factor.kind]
         return [], ""
@@ -201,6 +203,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     for index in sorted(instructions):  # edges are no samples, nor nodes of several graphs
         if len(votes) > 1 and sums_rows(flow, index) and of_data(index, 1):
             votes.pop(flow.shapes[flow.operands[index][-1]][0], None)
+    # On a tie numbers win: indices may be edges of a graph, of which there are any number.
     size = max(votes, key=lambda size: (votes[size], size in floating))
     if size not in label:
         return size, ""

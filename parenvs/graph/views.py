@@ -83,6 +83,7 @@ class Reshaped:
         if not source.shape:
             return None
         shape = (size, *rest)
+        # Blocks stay blocks only if the leading dimension is kept, split or merged.
         lead = source.shape[0]
         if lead == self.shape[0]:
             return reshaped(source.cut(start, size), shape)
@@ -125,6 +126,7 @@ class Mapped:
 
     def cut(self, start: int, size: int) -> Value | None:
         """Return a block along the leading dimension, None if a source has no such block."""
+        # One view per block, so that its readers share one tensor.
         if (start, size) not in self.cuts:
             sources = [s if isinstance(s, int) else s.cut(start, size) for s in self.sources]
             result = tuple(s for s in sources if s is not None)
