@@ -60,11 +60,6 @@ def test_kept__is_what_was_lowered(place, tmp_path, monkeypatch):
     assert place.stat().st_mode & 0o77 == 0
 
 
-def test_kept__only_in_commands(place, monkeypatch):
-    assert cache.kept(("model.py:build", None), Made(monkeypatch)) is MODEL
-    assert not place.exists()
-
-
 def test_kept__changed_contents_are_read_anew_and_back_again_are_kept(place, tmp_path, monkeypatch):
     sizes = written(tmp_path / "sizes.py", "8")
     make = Made(monkeypatch, sizes)

@@ -168,12 +168,6 @@ def split_by_heads(form, loop=""):
     return {path: plan.partition.get(path) for path in megatron}, megatron
 
 
-def test_from_jax__fused_weights_have_a_plan_by_heads():
-    for form, loop in ((split, ""), (grouped, "scan")):
-        found, megatron = split_by_heads(form, loop)
-        assert found == megatron
-
-
 @pytest.mark.slow
 @each("form", FORMS)
 def test_from_jax__all_forms_have_a_plan_by_heads(form):

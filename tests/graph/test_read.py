@@ -99,17 +99,6 @@ def test_step__changes_weights_as_pytorchs_optimisers_do(name):
         np.testing.assert_allclose(now[path], weight.detach().numpy(), 1e-5, 1e-6)
 
 
-def test_gradients__stop_where_the_module_says():
-    def returned(y, x):
-        with torch.no_grad():
-            still = y.sum()
-        return (y * still).mean() + (y.detach() * y).mean()
-
-    from torch_agreement import agreement
-
-    assert agreement(Dense(returned=returned), (BATCH,)).gradient_error < 1e-12
-
-
 class Student(torch.nn.Module):
     """Learns what a teacher says; codes are the nearest of a table, which is looked at alone."""
 

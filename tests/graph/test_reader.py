@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parenvs import from_hlo, from_jax
 from parenvs.errors import HloError, ParenvsError
 from parenvs.graph.graph import Phase, Role
-from parenvs.graph.proto import Module, Wrapper
+from parenvs.graph.proto import Module
 from parenvs.graph.reader import read_module, read_proto
 
 F32 = 11
@@ -63,13 +63,6 @@ def test_reader__call_is_inlined_with_its_prefix():
     assert graph.outputs.tolist() == [2]
     assert graph.total_flops == 8
     assert graph.name == "small"
-
-
-def test_reader__wrapped_module_reads(tmp_path):
-    path = tmp_path / "wrapped.pb"
-    path.write_bytes(Wrapper(module=small_module()).SerializeToString())
-    assert from_hlo(path).fingerprint == read(small_module()).fingerprint
-    assert from_hlo(path).name == "wrapped"
 
 
 def entry(module):
@@ -364,18 +357,3 @@ def test_reader__from_jax_without_jax(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ParenvsError, match=r"needs the extra 'jax'.*pip install 'parenvs\[jax"):
         from_jax(len)
-
-
-def test_reader__pb_and_npz_are_one(tmp_path):
-    pytest.importorskip("jax")
-    from jax_graphs import graph, proto
-
-    (tmp_path / "a.pb").write_bytes(proto("bert", "train"))
-    read_back = from_hlo(tmp_path / "a.pb")
-    read_back.save(tmp_path / "a.npz")
-    assert from_hlo(tmp_path / "a.npz").fingerprint == read_back.fingerprint
-    assert read_back.fingerprint == graph("bert", "train").fingerprint
-    np.testing.assert_array_equal(
-        read_back.tensor_bytes[read_back.parameter_tensor],
-        [4 * np.prod(read_back.shape(t)) for t in read_back.parameter_tensor],
-    )

@@ -59,29 +59,6 @@ def roles_of(function, *args):
     return {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}, graph
 
 
-def test_roles__a_scale_as_long_as_the_batch_meets_sums_over_it():
-    """A forward pass with batch normalisation: as many features as samples, yet a weight."""
-    jax = pytest.importorskip("jax")
-    import jax.numpy as jnp
-
-    def forward(params, images):
-        x = images @ params["kernel"]
-        centred = x - x.mean(0)
-        scale = params["scale"] * jax.lax.rsqrt(jnp.square(centred).mean(0))
-        return (centred * scale + params["bias"]).mean()
-
-    floats = jax.ShapeDtypeStruct
-    params = {
-        "kernel": floats((5, 8), jnp.float32),
-        "scale": floats((8,), jnp.float32),
-        "bias": floats((8,), jnp.float32),
-    }
-    graph = from_jax(forward, params, floats((8, 5), jnp.float32))
-    found = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
-    assert found.pop("images") == Role.BATCH
-    assert set(found.values()) == {Role.VARIABLE}
-
-
 def test_roles__a_path_tells_weights_that_are_not_updated_one_for_one():
     """Weights that are made orthogonal after each step, and a projection that is not trained."""
     jax = pytest.importorskip("jax")

@@ -109,9 +109,3 @@ def test_shapes__deep_calls_are_stopped():
     lines += ["  ROOT r = f32[4] call(p), to_apply=c119", "}"]
     with pytest.raises(HloError, match="nested more than 100 deep"):
         read_module(parse("\n".join(lines)))
-
-
-def test_shapes__bytes_that_cannot_be_counted():
-    huge = ",".join(["1099511627776"] * 4)
-    with pytest.raises(HloError, match="more bytes than can be counted"):
-        read(f"f32[{huge}] broadcast(z), dimensions={{}}")

@@ -29,15 +29,13 @@ from layer_programs import (  # noqa: E402
 )  # fmt: skip
 
 from parenvs import (  # noqa: E402
-    Graph,
     StageProfile,
     from_jax,
-    load_graph,
     solve,
 )
 from parenvs.cluster import DEVICES, Cluster  # noqa: E402
 from parenvs.graph import unroll  # noqa: E402
-from parenvs.graph.graph import Phase, Role  # noqa: E402
+from parenvs.graph.graph import Phase  # noqa: E402
 from parenvs.graph.unroll import unrolled  # noqa: E402
 from parenvs.tasks.pipeline.problem import Pipeline  # noqa: E402
 
@@ -217,17 +215,3 @@ def test_unroll__too_many_instructions(monkeypatch):
     monkeypatch.setattr(unroll, "MOST_INSTRUCTIONS", 20)
     with pytest.warns(UserWarning, match="its loops stay rolled, one pivot each"):
         assert unrolled(graph) is graph
-
-
-def test_unroll__without_loops_nothing_changes():
-    graph = load_graph("vgg-19", "forward")
-    assert unrolled(graph) is graph
-
-
-@pytest.mark.thorough
-def test_unroll__a_saved_graph_unrolls(tmp_path):
-    graph = read(step(loss(scanned())), STACKED, TOKENS)
-    graph.save(tmp_path / "graph.npz")
-    again = unrolled(Graph.load(tmp_path / "graph.npz"))
-    assert again.fingerprint == unrolled(graph).fingerprint
-    assert Role.VARIABLE in again.parameter_role
