@@ -96,8 +96,8 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
             if getattr(limits, name) is not None]  # fmt: skip
     words += f" with {' and '.join(pins)}" if pins else ""
     words += f" that {limits.framework} runs as they are" if limits.framework else ""
-    own = isinstance(problem.stack.to_json(), dict)
-    stack = problem.stack.label + (" with other constants" if own else "")
+    is_changed = isinstance(problem.stack.to_json(), dict)
+    stack = problem.stack.label + (" with other constants" if is_changed else "")
     return f"{words}, by the closed form under stack {stack}"
 
 
@@ -223,19 +223,19 @@ def _deepened(
     least = min(bounds())
     for share in _SHARES:
         finished = True
-        own = np.inf if best is None else best.cost * _weight(goal, best)
-        target = min(own, least * (1 + share))
+        incumbent = np.inf if best is None else best.cost * _weight(goal, best)
+        target = min(incumbent, least * (1 + share))
         for search in sorted(searches, key=lambda s: s.bound * weight[id(s)]):
             finished &= search.run(target / weight[id(search)], deadline)
             if search.stages is not None:
                 best = _answer(problem, search.setting, search.stages, search.upper)
                 target = search.upper * weight[id(search)]
-        own = np.inf if best is None else best.cost * _weight(goal, best)
-        if not finished or own <= target or time.perf_counter() > deadline:
+        incumbent = np.inf if best is None else best.cost * _weight(goal, best)
+        if not finished or incumbent <= target or time.perf_counter() > deadline:
             break
     if best is None:
         return None, min(bounds())
-    return best, min([own, *bounds()]) / _weight(goal, best)
+    return best, min([incumbent, *bounds()]) / _weight(goal, best)
 
 
 def _offer(

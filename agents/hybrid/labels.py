@@ -85,9 +85,9 @@ def _not_beaten(
     for weight in ((1.0, 1.0, 1.0), (1.0, 1e-6, 1e-6), (1e-6, 1.0, 1e-6), (1e-6, 1e-6, 1.0)):
         total = weight[0] * first + weight[1] * second + weight[2] * third
         least = np.minimum.reduceat(total, starts)
-        found = np.flatnonzero(total == least[group])
+        leasts = np.flatnonzero(total == least[group])
         # One of equals: the first, so that equal labels do not drop each other.
-        strong = found[np.append(True, group[found[1:]] != group[found[:-1]])]
+        strong = leasts[np.append(True, group[leasts[1:]] != group[leasts[:-1]])]
         above = strong[group]
         beaten = (first[above] <= first) & (second[above] <= second) & (third[above] <= third)
         beaten[strong] = False
@@ -357,9 +357,9 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         last = labels.last[parent]
         if k == 1 and self.problem.model.tied_parameters:
             last = last + tables.configs.tp[config]
-        own = np.full_like(layer, config)
+        configs = np.full_like(layer, config)
         core = core[row, column]
-        stages = SuffixLabels(layer, at, at, at, core, tail, update, last, own, parent)
+        stages = SuffixLabels(layer, at, at, at, core, tail, update, last, configs, parent)
         return self._with_send(k, config, stages, labels, costs.seconds[config, number])
 
     def _with_send(
@@ -391,12 +391,12 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             link = fronts.link[front, config, near]
             sent, hop = fronts.seconds[link] * crossing[which], fronts.hop[link]
             if setting.software.blocking:
-                own, behind = seconds[which], part.parent
+                stage_seconds, behind = seconds[which], part.parent
                 # At the ends of the chain the only neighbor's send counts twice (``Stages.back``).
                 back = 2 * sent if k == 1 else sent
                 waits = self._waits(k, labels, behind, labels.layer[behind], hop)
                 # A blocking send lengthens the stage: it is put in front anew with its wait.
-                core = prepend_core(labels.core[behind], own + waits + back, m)
+                core = prepend_core(labels.core[behind], stage_seconds + waits + back, m)
                 key = link
             else:
                 # An overlapped send is a resource of its own, like a stage.

@@ -95,8 +95,8 @@ class ServerTables:
         if not self.is_possible:
             return
         self.tp, self.zero = (x.reshape(-1, count)[:, 0] for x in (configs.tp, configs.zero))
-        own = np.arange(len(configs.tp))
-        sent, hop = send_between(stand_in, setting, configs, own, own, False)
+        every = np.arange(len(configs.tp))
+        sent, hop = send_between(stand_in, setting, configs, every, every, False)
         self.sent, self.hop = (x.reshape(-1, count)[:, 0] for x in (sent, hop))
         # Seconds times speed: what a layer takes at speed 1, at least, in any split.
         weighted = self.stages.kind_seconds * configs.speed[:, None]
@@ -170,12 +170,12 @@ class ServerTables:
 
     def most_work(self, longest: float) -> np.ndarray:
         """(U,) most work of the layers of one stage of ``longest`` seconds, at each speed."""
-        found = np.zeros(len(self.speeds))
+        most = np.zeros(len(self.speeds))
         for place in (FIRST, INNER):
             seconds = self.costs(place, 1).seconds.min(axis=1)[:, :-1]
             held = np.where(seconds <= min(longest, NEVER / 2), self.class_work, 0.0)
-            found = np.maximum(found, held.max(axis=1, initial=0.0))
-        return found
+            most = np.maximum(most, held.max(axis=1, initial=0.0))
+        return most
 
     def root_bound(self, most: int | None = None) -> float:
         """Lower bound of the seconds of a step of every plan of the setting (docs/hybrid.md).
@@ -286,8 +286,8 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
         seconds = tables.costs(LAST if k == 1 else INNER, k).seconds[speed]
         # Only a last stage with the head may have no layers.
         may_be_empty = k == 1 and model.head is not None
-        own = number if may_be_empty else np.where(number == tables.number[0, 0], -1, number)
-        behind = prepend_core(core[:, end][:, None], seconds[:, :, own], m)
+        classes = number if may_be_empty else np.where(number == tables.number[0, 0], -1, number)
+        behind = prepend_core(core[:, end][:, None], seconds[:, :, classes], m)
         # An overlapped send is a resource between two stages, there and back.
         behind = prepend_core(behind, links, m)  # (B, C, n+1, w)
         if model.embedding is None:
@@ -324,14 +324,14 @@ def plan_of(
     """
     problem, setting = tables.problem, tables.setting
     ends, count = [*cuts[1:], len(problem.model)], len(cuts)
-    own = problem.cluster.speeds or (1.0,) * problem.cluster.servers
+    speeds = problem.cluster.speeds or (1.0,) * problem.cluster.servers
     stages: list[HybridStage] = []
     for place, (server, first, end, split) in enumerate(
         zip(servers, cuts, ends, splits, strict=True)
     ):
         left = count - place
         which = FIRST if place == 0 else LAST if left == 1 else INNER
-        speed = int(np.searchsorted(tables.speeds, own[server]))
+        speed = int(np.searchsorted(tables.speeds, speeds[server]))
         stages.append(tables.stage(which, left, speed, split, (first, end)))
     unused = [server for server in range(problem.cluster.servers) if server not in set(servers)]
     return exact.plan_of(problem, setting, stages, servers=(*servers, *unused))
@@ -355,7 +355,7 @@ class Bounded:
 def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[Bounded]:
     """Return settings with their bounds, the least first (``InfeasibleError``: there is none)."""
     slowest = np.array([min(speeds_of(problem))])
-    found = []
+    bounds = []
     most = problem.cluster.devices_per_server * limits.most_micro_batch
     for setting in exact.settings(problem, limits):
         if setting.samples > most:  # a stage has one server
@@ -363,13 +363,13 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
         # The slowest server's speed gives the least work of all speeds.
         tables = ServerTables(problem, setting, slowest, 0.0, limits)  # no runs
         if tables.is_possible:
-            found.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
-    if not found:
+            bounds.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
+    if not bounds:
         raise InfeasibleError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan of one "
             "server for each stage keeps to the constraints"
         )
-    return sorted(found, key=lambda x: x.bound)
+    return sorted(bounds, key=lambda x: x.bound)
 
 
 def speeds_of(problem: Hybrid) -> np.ndarray:
@@ -413,10 +413,10 @@ class Orders:
             if bounded.alone >= self.length:
                 continue
             one = replace(setting, devices=cluster.devices_per_server)
-            found = exact.one_stage(small, one, self.limits, self.length)
+            best_stage = exact.one_stage(small, one, self.limits, self.length)
             self.judged += 1
-            if found is not None:
-                plan = exact.plan_of(self.problem, setting, [found[0]], servers=tuple(fastest))
+            if best_stage is not None:
+                plan = exact.plan_of(self.problem, setting, [best_stage[0]], servers=tuple(fastest))
                 self.keep(plan, setting, self.problem.length(plan))
 
     def tables(self, setting: Setting, longest: float = np.inf) -> ServerTables:
@@ -456,14 +456,14 @@ class Orders:
         """(B,) seconds of the best plans of (B, P) orders in a setting; keep the best."""
         tables = self.tables(setting)
         speeds = np.searchsorted(tables.speeds, speeds_of(self.problem)[orders])
-        found = complete(tables, speeds)
+        completed = complete(tables, speeds)
         lengths = np.full(len(orders), np.inf)
         for row, order in enumerate(orders.tolist()):
             self.judged += 1
-            if found.core[row] >= NEVER:
+            if completed.core[row] >= NEVER:
                 continue
-            servers = order[len(order) - int(found.stages[row]) :]
-            plan = plan_of(tables, servers, found.cuts[row], found.splits[row])
+            servers = order[len(order) - int(completed.stages[row]) :]
+            plan = plan_of(tables, servers, completed.cuts[row], completed.splits[row])
             lengths[row] = self.problem.length(plan)
             self.keep(plan, setting, float(lengths[row]))
         return lengths

@@ -88,9 +88,9 @@ def local_search(
         while budget.left(climber.judged):
             if not climber.turn():
                 break
-        judged, own = climber.judged, int(climber.best_value.argmin())
-        if climber.best_value[own] < value * (1 - SLACK):
-            plan = plan_of(problem, climber.best, own)
+        judged, best_start = climber.judged, int(climber.best_value.argmin())
+        if climber.best_value[best_start] < value * (1 - SLACK):
+            plan = plan_of(problem, climber.best, best_start)
     assert plan is not None
     return Answer(
         problem=problem,
@@ -152,14 +152,14 @@ class Climber:
         parts, taken = [], np.full(count, -1)
         for start in range(count):
             mine = np.flatnonzero(near.plan == start)
-            own = value[mine]
+            values = value[mine]
             # After a kick worse neighbors are taken for some steps, within ``WORSE`` of the value.
             if self.kicks[start] > 0:
                 self.kicks[start] -= 1
-                fine = mine[own <= WORSE * self.value[start]]
+                fine = mine[values <= WORSE * self.value[start]]
                 taken[start] = int(self.rng.choice(fine)) if fine.size else -1
-            elif own.size and own.min() < self.value[start] * (1 - SLACK):
-                taken[start] = mine[int(own.argmin())]
+            elif values.size and values.min() < self.value[start] * (1 - SLACK):
+                taken[start] = mine[int(values.argmin())]
             else:  # nothing is faster: go on from the best plan by chance
                 self._keep(start)
                 self.kicks[start] = int(self.rng.integers(1, KICKS + 1))

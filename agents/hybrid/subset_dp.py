@@ -235,14 +235,14 @@ class ServerLabels(LabelSearch[_Labels]):
             rows = np.flatnonzero(used < self.counts[kind])
             if not len(rows):
                 continue
-            speed, own = int(self.fast[kind]), number[rows]
-            core = prepend_core(labels.core[rows], costs.seconds[speed][:, own], m)
+            speed, classes = int(self.fast[kind]), number[rows]
+            core = prepend_core(labels.core[rows], costs.seconds[speed][:, classes], m)
             if self.relaxed:
-                tail = costs.least[speed][:, own]
+                tail = costs.least[speed][:, classes]
             else:
-                hiding, exposed = costs.hiding[speed][:, own], costs.exposed[speed][:, own]
+                hiding, exposed = costs.hiding[speed][:, classes], costs.exposed[speed][:, classes]
                 tail = prepend_tail(labels.tail[rows], hiding, exposed)
-            update = np.maximum(labels.update[rows], costs.update[speed][:, own])
+            update = np.maximum(labels.update[rows], costs.update[speed][:, classes])
             length = compose(tables.problem.machine, core, tail, optimizer=update)
             split, best = np.unravel_index(int(length.argmin()), length.shape)
             if length[split, best] < self.upper * (1 - SLACK):
@@ -395,10 +395,13 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
         bounds = [count]
         for back in reversed(cuts):
             bounds.append(int(back[bounds[-1]]))
-        found = np.array([0, *bounds[::-1]])
+        bounds_of_types = np.array([0, *bounds[::-1]])
         # A type of c servers has 0 to c of them in use, c + 1 states.
-        if np.prod(np.diff(found) + 1.0) <= states and len(np.unique(found)) == kinds + 1:
-            chosen.append(found)
+        if (
+            np.prod(np.diff(bounds_of_types) + 1.0) <= states
+            and len(np.unique(bounds_of_types)) == kinds + 1
+        ):
+            chosen.append(bounds_of_types)
     return [order[a:b] for a, b in zip(chosen[-1][:-1], chosen[-1][1:], strict=True)]
 
 
@@ -424,11 +427,11 @@ def lower_bound(
             return min(least, orders.length), labels
         share, factor = _ROUNDS[number]
         expected = least + share * (orders.length - least)
-        found, kept = _rounded_up(
+        bound, kept = _rounded_up(
             orders, Bounded(setting, least), expected, most_types, factor * states, deadline
         )
         # Bounds of different roundings all hold: the greatest counts.
-        proven[setting] = max(least, found)
+        proven[setting] = max(least, bound)
         rounds[setting] += 1
         labels += kept
 

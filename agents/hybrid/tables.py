@@ -195,10 +195,10 @@ class StageTables:
         self.kind_update = step.update[row, :, none]
         self._again_full = step.recomputed[row, :, full][:, self._chain]
         self._again_selective = step.recomputed[row, :, selective][:, self._chain]
-        kept = held.activations[row]
+        saved = held.activations[row]
         # What recomputation saves and costs adds up over layers, so prefix sums answer any run.
-        self._saved_full = (kept[:, none] - kept[:, full])[:, self._chain]
-        self._saved_selective = (kept[:, none] - kept[:, selective])[:, self._chain]
+        self._saved_full = (saved[:, none] - saved[:, full])[:, self._chain]
+        self._saved_selective = (saved[:, none] - saved[:, selective])[:, self._chain]
         self._working_full = held.working[:, :, full][:, :, self._chain]
 
     def _ask(self, runs: np.ndarray) -> None:

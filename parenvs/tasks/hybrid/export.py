@@ -109,11 +109,11 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
     _refuse_offload(plan)
 
     def replan(stages: Sequence[Stage]) -> HybridPlan:
-        made = tuple(
-            replace(own, layers=x.layers, recompute=x.modes if set(x.modes) != {"none"} else ())
-            for own, x in zip(plan.stages, stages, strict=True)
+        replanned = tuple(
+            replace(old, layers=x.layers, recompute=x.modes if set(x.modes) != {"none"} else ())
+            for old, x in zip(plan.stages, stages, strict=True)
         )
-        return replace(plan, stages=made)
+        return replace(plan, stages=replanned)
 
     alike = (
         "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
@@ -157,18 +157,18 @@ def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
     Raises:
         ParenvsError: they are of another batch, precision or number of layers.
     """
-    for name, given, own in (
+    for name, given, expected in (
         ("batch", said.batch, problem.batch),
         ("precision", said.precision, problem.machine.precision),
         ("layers", len(said.names), len(problem.model)),
     ):
-        if given != own:
-            raise ParenvsError(f"{name}: the file says {given}, and the problem has {own}")
-    made = []
+        if given != expected:
+            raise ParenvsError(f"{name}: the file says {given}, and the problem has {expected}")
+    plan_stages = []
     for x in said.stages:
         stage = HybridStage(x.layers, x.devices, x.tp, x.zero, Counter(x.modes))
         listed = stage if stage.modes == x.modes else replace(stage, recompute=x.modes)
-        made.append(listed)
+        plan_stages.append(listed)
     names = (
         "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp", "shard",
         "gradient_bytes", "gradient_overlap",
@@ -177,7 +177,7 @@ def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
     fields["p2p"] = said.p2p or SENDS[0 if software.blocking else 1]
     if said.gradient_overlap is None:
         fields["gradient_overlap"] = software.gradient_overlap
-    return problem.plan(made, said.micro_batch, **fields)
+    return problem.plan(plan_stages, said.micro_batch, **fields)
 
 
 def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:
@@ -380,13 +380,13 @@ def _of_step(graph: Graph, cuts: tuple[int, ...]) -> tuple[Graph, tuple[int, ...
     step = step_of(graph)
     if step is graph or not cuts:
         return step, cuts, ()
-    found = []
-    for each in (graph, step):
-        written = forward_part(unrolled(each))
+    chains = []
+    for part in (graph, step):
+        written = forward_part(unrolled(part))
         pivots = written.pivots()
         borders = borders_of(written, pivots, chain_bytes(written, pivots))
-        found.append((borders.names, np.array([0, *borders.bounds, len(pivots)], dtype=float)))
-    (names, old), (other_names, new) = found
+        chains.append((borders.names, np.array([0, *borders.bounds, len(pivots)], dtype=float)))
+    (names, old), (other_names, new) = chains
     if len(names) != len(other_names):
         return graph, cuts, ("its training step has other layers: twice the forward pass is taken",)
     places = np.round(np.interp(cuts, old, new)).astype(int)

@@ -384,42 +384,42 @@ def passes(
     slow = 1 if speed is None else speed
     # Weight gradients are products alone: a slower server delays all of their seconds.
     of_weights = [_wide(x.weight_seconds(machine, split) / slow, shape) for x in model.kinds]
-    found = np.zeros((3, *pieces.passed.shape[:2], *shape[1:]))
+    table = np.zeros((3, *pieces.passed.shape[:2], *shape[1:]))
     adding: Figure = 0.0
     if machine.stack.accumulate_bytes:
         held = parameters(model, stages) if held is None else held
         adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
     every = np.maximum(stages.layers.sum(axis=0), 1)
-    for chunk in range(found.shape[2]):
+    for chunk in range(table.shape[2]):
         layers = pieces.layers[:, :, chunk]
         again = _again(kinds, machine, pieces.full[:, :, chunk], pieces.selective[:, :, chunk])
         sums = _summed(kinds, layers)
-        weights: Figure = sum(n * own for n, own in zip(layers, of_weights, strict=True))
-        found[0, :, chunk] = sums.forward + sums.forward_exchange
+        weights: Figure = sum(n * part for n, part in zip(layers, of_weights, strict=True))
+        table[0, :, chunk] = sums.forward + sums.forward_exchange
         # W passes have products with weights only; collectives and recomputation are in front, in
         # I.
-        found[1, :, chunk] = sums.backward + sums.backward_exchange + again - weights
-        found[2, :, chunk] = weights + adding * layers.sum(axis=0) / every
+        table[1, :, chunk] = sums.backward + sums.backward_exchange + again - weights
+        table[2, :, chunk] = weights + adding * layers.sum(axis=0) / every
     for layer, side in ((model.embedding, 0), (model.head, -1)):
         if layer is not None:
             seconds = _seconds(layer, machine, split, shape, speed)
-            own = _wide(layer.weight_seconds(machine, split) / slow, shape)
+            part = _wide(layer.weight_seconds(machine, split) / slow, shape)
             for stage, chunk in stages.ends(side):
                 both = seconds.forward + seconds.forward_exchange
-                found[0, stage, chunk] += both[stage]
+                table[0, stage, chunk] += both[stage]
                 both = seconds.backward + seconds.backward_exchange
-                found[1, stage, chunk] += (both - own)[stage]
-                found[2, stage, chunk] += own[stage]
-    transfers = np.zeros(found.shape[1:])
-    each, hop = _seconds_per_element(cluster, machine, stages)
+                table[1, stage, chunk] += (both - part)[stage]
+                table[2, stage, chunk] += part[stage]
+    transfers = np.zeros(table.shape[1:])
+    per_element, hop = _seconds_per_element(cluster, machine, stages)
     for chain in schedules.chains(stages.schedule, len(stages.tp), 0):
         for (one, chunk), (other, _) in pairwise(chain):
             if one != other:
                 # A chain may run against the order of stages: the link is that of the lower stage.
                 near = min(one, other)
                 crossing = pieces.passed[one, chunk] * stages.samples
-                transfers[one, chunk] = crossing * each[near] + hop[near]
-    return found, transfers
+                transfers[one, chunk] = crossing * per_element[near] + hop[near]
+    return table, transfers
 
 
 def memory(
@@ -463,9 +463,9 @@ def memory(
                 stages.offload, np.minimum(activations, 2 * largest), activations
             )
         if model.embedding is not None:
-            kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+            of_embedding = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
             # The embedding is in the first of the chunks alone.
-            activations[0] += kept[0] * flight[0] / stages.chunks
+            activations[0] += of_embedding[0] * flight[0] / stages.chunks
     else:
         activations = _held(model, machine, stages)
     if model.head is not None:
@@ -512,11 +512,11 @@ def _moved(
     """
     every = np.maximum(stages.layers.sum(axis=0), 1)
     copy = np.where(stages.offload, _saved(model, machine, stages)[0] / machine.host_bw, 0.0)
-    found = []
+    moved = []
     for seconds, layers in zip(passes, (stages.layers, stages.first_chunk), strict=True):
         share = layers.sum(axis=0) / every
         backward = seconds.backward + again * share
-        found.append(
+        moved.append(
             seconds._replace(
                 forward_exchange=seconds.forward_exchange
                 + machine.stack.exposed(copy * share, seconds.forward),
@@ -524,7 +524,7 @@ def _moved(
                 + machine.stack.exposed(copy * share, backward),
             )
         )
-    return found[0], found[1]
+    return moved[0], moved[1]
 
 
 def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
@@ -538,17 +538,17 @@ def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
         for mode, part in zip(RECOMPUTE_MODES, parts, strict=True):
             saved += part[number] * _wide(kind.saved_bytes(machine, split, mode), shape)[:, None]
     if model.embedding is not None:
-        kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+        of_embedding = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
         for stage, chunk in stages.ends(0):
-            saved[stage, chunk] += kept[stage]
+            saved[stage, chunk] += of_embedding[stage]
     rounds = np.broadcast_to(np.round(stages.rounds).astype(np.int64), shape[1:])
     # In steady rounds what is held repeats, so the peak is reached before.
     counts = np.minimum(rounds, schedules.steady(len(saved), int(rounds.max(initial=1))))
     peak = np.zeros((len(saved), *shape[1:]))
     for count in np.unique(counts):
         lines = schedules.held(stages.schedule, len(saved), int(count))
-        found = np.einsum("skv,sv...->sk...", lines, saved).max(axis=1)
-        peak = np.where(counts == count, found, peak)
+        peak_of_count = np.einsum("skv,sv...->sk...", lines, saved).max(axis=1)
+        peak = np.where(counts == count, peak_of_count, peak)
     return peak
 
 
@@ -582,11 +582,11 @@ def _states(
         weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
     # Half precision: fp32 master weight and two moments; full precision needs no master copy.
     moments = 12.0 if machine.precision in HALF else 8.0
-    each = np.maximum(stages.gradient_bytes, stack.gradient_least)
-    gradients = each * sums[1]
+    gradient_bytes = np.maximum(stages.gradient_bytes, stack.gradient_least)
+    gradients = gradient_bytes * sums[1]
     if stack.copied_layers:
         copied = stack.copied_layers * _largest_layer(model, stages)
-        gradients = gradients + np.where(stages.sharing > 1, each * copied, 0.0)
+        gradients = gradients + np.where(stages.sharing > 1, gradient_bytes * copied, 0.0)
     return weights, gradients, moments * sums[2]
 
 

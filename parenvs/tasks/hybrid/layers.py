@@ -452,9 +452,9 @@ class Head(Layer):
         backward = matmul_seconds(machine, tokens, shape.hidden, words)
         backward += self.weight_seconds(machine, split)
         backward += kernel_seconds(machine, 8 * tokens * words)
-        own = LayerSeconds(forward, backward)
+        head = LayerSeconds(forward, backward)
         if not shape.next_tokens:
-            return own
+            return head
         block = TransformerBlock(shape.module).seconds(machine, split)
         joined = [(tokens, shape.hidden / split.tp, 2 * shape.hidden)]
         joined += [
@@ -479,21 +479,21 @@ class Head(Layer):
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: the last norm is counted with it."""
         shape = self.shape
-        own = shape.hidden * (shape.vocabulary / split.tp + shape.norm_rows)
+        head = shape.hidden * (shape.vocabulary / split.tp + shape.norm_rows)
         if not shape.next_tokens:
-            return own, 0.0
+            return head, 0.0
         dense, experts = TransformerBlock(shape.module).parameters(split)
         joined = 2 * shape.hidden**2 / split.tp + 3 * shape.hidden * shape.norm_rows
-        return own + shape.next_tokens * (dense + joined), shape.next_tokens * experts
+        return head + shape.next_tokens * (dense + joined), shape.next_tokens * experts
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: input of the norm and of the product (section 4.3)."""
         tokens = self.shape.sequence * split.samples / split.context
-        own = 2 * machine.width * tokens * self.shape.hidden / split.shared
+        head = 2 * machine.width * tokens * self.shape.hidden / split.shared
         if not self.shape.next_tokens:
-            return own
+            return head
         block = TransformerBlock(self.shape.module).saved_bytes(machine, split, mode)
-        return own + self.shape.next_tokens * (2 * own + block)
+        return head + self.shape.next_tokens * (2 * head + block)
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, again in fp32 for the loss, and more."""

@@ -149,9 +149,9 @@ def _balance(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndar
     # The last stage ends where the chain does, whatever was rounded.
     dealt = np.where(last, n, np.clip(ends, 0, n))
     size = min(len(dealt), len(plans.ends))
-    kept = plans.ends[:, which]
-    kept[:size] = np.where(mine.chunks == 1, dealt[:size], kept[:size])
-    plans.ends[:, which] = kept
+    ends_of = plans.ends[:, which]
+    ends_of[:size] = np.where(mine.chunks == 1, dealt[:size], ends_of[:size])
+    plans.ends[:, which] = ends_of
     _recompute_again(plans, which, shares)
 
 

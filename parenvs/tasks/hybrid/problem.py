@@ -254,10 +254,10 @@ class Hybrid:
     def chunk_seconds(self, plan: HybridPlan) -> ChunkSeconds:
         """Return the seconds of every chunk of a well-formed plan, for the simulation."""
         if plan.schedule in SPLIT:
-            found, transfers = formulas.passes(
+            table, transfers = formulas.passes(
                 self.model, self.cluster, self.machine, self.stages(plan)
             )
-            return ChunkSeconds(found[0], found[1] + found[2], transfers, found[2])
+            return ChunkSeconds(table[0], table[1] + table[2], transfers, table[2])
         layers, full, selective = self._layers(plan)
         on, back = self._passed(plan)
         crossing = self._crossing(plan, 1)
@@ -362,13 +362,14 @@ class Hybrid:
         for number, stage in enumerate(plan.stages):
             modes, passed = np.array(stage.modes, dtype=object), 0
             for chunk, (first, end) in enumerate(stage.layers):
-                own = modes[passed : passed + end - first]
+                mode_of = modes[passed : passed + end - first]
                 passed += end - first
                 for table, which in (
-                    (layers, slice(None)), (full, own == "full"), (selective, own == "selective"),
+                    (layers, slice(None)), (full, mode_of == "full"),
+                    (selective, mode_of == "selective"),
                 ):  # fmt: skip
-                    found = np.bincount(kinds[first:end][which], minlength=shape[0])
-                    table[:, number, chunk] = found
+                    counts = np.bincount(kinds[first:end][which], minlength=shape[0])
+                    table[:, number, chunk] = counts
         return layers, full, selective
 
     def _crossing(self, plan: HybridPlan, side: int) -> np.ndarray:

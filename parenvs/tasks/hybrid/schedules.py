@@ -269,9 +269,9 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     every: list[tuple[int, Operation, int]] = []
     number_of, last, middle = {}, [], []
     for stage in range(stages):
-        own = list(operations(schedule, stage, stages, rounds, chunks))
-        middle.append(len(every) + len(own) // 2)
-        for k, members in enumerate(own):
+        of_this_stage = list(operations(schedule, stage, stages, rounds, chunks))
+        middle.append(len(every) + len(of_this_stage) // 2)
+        for k, members in enumerate(of_this_stage):
             for kind, chunk, m in members:
                 number_of[kind, stage, chunk, m] = len(every)
             every.append((stage, members, len(every) - 1 if k else -1))
@@ -339,12 +339,12 @@ def core(
     # Beyond the steady rounds each one repeats the one before: its busiest work is added instead.
     capped = np.minimum(columns, steady(stages, int(columns.max(initial=1))))
     for count in np.unique(capped):
-        every, own = _waves(schedule, stages, int(count)), np.flatnonzero(capped == count)
-        for start in range(0, len(own), _AT_ONCE):
-            which = own[start : start + _AT_ONCE]
+        every, same = _waves(schedule, stages, int(count)), np.flatnonzero(capped == count)
+        for start in range(0, len(same), _AT_ONCE):
+            which = same[start : start + _AT_ONCE]
             more = columns[which] - count
-            found = _longest(every, table[..., which], links[:, which], more)
-            seconds[which], left[:, which] = found
+            path = _longest(every, table[..., which], links[:, which], more)
+            seconds[which], left[:, which] = path
     return seconds.reshape(shape), left.reshape(stages, *shape)
 
 
