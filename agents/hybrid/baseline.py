@@ -122,12 +122,12 @@ def limits_of(words: str) -> Constraints:
     Raises:
         ParenvsError: a word is unknown, or there is none.
     """
-    found: dict[str, Any] = {}
+    degrees: dict[str, Any] = {}
     text = words.lower()
     for match in _WORDS.finditer(text):
         name, number, mode, _ = match.groups()
         if name is None:
-            found |= {"recompute": (mode,)} if mode else {"sequence_parallel": True}
+            degrees |= {"recompute": (mode,)} if mode else {"sequence_parallel": True}
             continue
         if name not in _NAMES:
             raise ParenvsError(
@@ -135,13 +135,13 @@ def limits_of(words: str) -> Constraints:
                 f"it like {_FORM}, or give a file of flags"
             )
         value = int(number)
-        found[_NAMES[name]] = (value,) if name == "zero" else value
+        degrees[_NAMES[name]] = (value,) if name == "zero" else value
     left = _WORDS.sub("", text).strip(" ,·x")
-    if left.strip(" ,") or not found or not {*found.get("recompute", ())} <= {*RECOMPUTE_MODES}:
+    if left.strip(" ,") or not degrees or not {*degrees.get("recompute", ())} <= {*RECOMPUTE_MODES}:
         raise ParenvsError(
             f"--now {shown(words)} does not parse; write it like {_FORM}, or give a file of flags"
         )
-    return Constraints(**found, uneven=True)
+    return Constraints(**degrees, uneven=True)
 
 
 def now(
@@ -182,11 +182,11 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
         return "the rule of thumb of Megatron", rule_of_thumb(problem, limits)
     words, ways = USUAL[framework]
     for way in ways:
-        own = {**way, "tp": min(way["tp"], problem.cluster.devices_per_server)}
+        usual_limits = {**way, "tp": min(way["tp"], problem.cluster.devices_per_server)}
         if problem.model.shape is None:
-            own["recompute"] = ("none",)
+            usual_limits["recompute"] = ("none",)
         try:
-            limits = replace(Constraints(), framework=framework, **own)
+            limits = replace(Constraints(), framework=framework, **usual_limits)
             return f"{words} ({framework})", exact_uniform(problem, limits)
         except InfeasibleError as error:
             reason = error
@@ -212,14 +212,14 @@ class Remarks:
         """Seconds of the best uniform plan that each framework runs as it is, where one fits."""
         request = self.request
         names = LAUNCHERS if request.problem.model.shape is not None else RUNNERS
-        found = {}
+        seconds = {}
         for name in names if request.constraints.framework is None else ():
             limits = replace(request.constraints, framework=name)
             try:
-                found[name] = exact_uniform(request.problem, limits).cost
+                seconds[name] = exact_uniform(request.problem, limits).cost
             except InfeasibleError:
                 continue
-        return found
+        return seconds
 
     def to_json(self) -> dict[str, Any]:
         """Return the remarks as an object of JSON types: the plan on machines that differ."""

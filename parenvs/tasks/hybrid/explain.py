@@ -50,18 +50,18 @@ def alternatives(
     report: HybridReport, space: UniformSpace, axes: tuple[str, ...] = AXES
 ) -> list[Alternative]:
     """Return, for every other value of every axis, the best uniform plan that has it."""
-    own = report.plan.axes
-    found: list[Alternative] = []
+    chosen = report.plan.axes
+    others: list[Alternative] = []
     for axis in axes:
         column = getattr(space.plans, axis)
         if axis == "schedule":  # with chunks it is interleaved
             column = np.where(column == "", SCHEDULES[0], column)
-        found += [
+        others += [
             _best(report, space, axis, value, column == value)
             for value in np.unique(column).tolist()
-            if value != own[axis]
+            if value != chosen[axis]
         ]
-    return found
+    return others
 
 
 def space_of(report: HybridReport, constraints: Constraints | None = None) -> UniformSpace:
@@ -147,9 +147,11 @@ class HybridDiff:
 
 def difference(a: HybridReport, b: HybridReport) -> HybridDiff:
     """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
-    own = [_decisions(report.plan) for report in (a, b)]
+    decisions = [_decisions(report.plan) for report in (a, b)]
     changes = tuple(
-        Change(name, value, own[1][name]) for name, value in own[0].items() if value != own[1][name]
+        Change(name, value, decisions[1][name])
+        for name, value in decisions[0].items()
+        if value != decisions[1][name]
     )
     if not (a.stages and b.stages):
         return HybridDiff(a, b, changes, (), ())

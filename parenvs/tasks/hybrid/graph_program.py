@@ -114,9 +114,9 @@ class Program:
         if not any(self.remade):
             return 0.0, 0.0
         inside = (self.label > 0) & (self.label <= self.layers)
-        made = _product_flops(self.graph, inside & (self.graph.phase == FORWARD))
+        flops = _product_flops(self.graph, inside & (self.graph.phase == FORWARD))
         with_weights, of_data = (
-            a / b if b else 0.0 for a, b in zip(self.remade, made, strict=True)
+            a / b if b else 0.0 for a, b in zip(self.remade, flops, strict=True)
         )
         return with_weights, of_data
 
@@ -129,7 +129,7 @@ class Program:
     def is_gradient(self) -> np.ndarray:
         """(T,) bool: gradients of weights, which the update reads or the step returns."""
         flow, graph = self.flow, self.graph
-        found = [False] * len(flow.before)
+        gradients = [False] * len(flow.before)
         phase, size = graph.phase.tolist(), self.elements.tolist()
         read = {
             t for i in np.flatnonzero(graph.phase == UPDATE).tolist()
@@ -142,13 +142,13 @@ class Program:
             index = flow.producer[tensor]
             if index < 0 or phase[index] != BACKWARD:
                 continue
-            found[tensor] = True
+            gradients[tensor] = True
             if flow.opcode[index] in (*ELEMENTWISE, *VIEWS, "reduce"):  # of dimensions of size 1
                 for other in flow.operands[index]:
                     if other not in seen and size[other] == size[tensor]:
                         seen.add(other)
                         waiting.append(other)
-        return np.array(found)
+        return np.array(gradients)
 
     @cached_property
     def elements(self) -> np.ndarray:
@@ -187,16 +187,16 @@ class Program:
         kinds = graph.element_type.tolist()
         if self.is_half:
             bits = np.array([ELEMENT_TYPES.get(kind, ("", 0))[1] for kind in kinds])
-            found = np.isin(kinds, list(FLOATING)) & (bits <= 16)
+            at_plan = np.isin(kinds, list(FLOATING)) & (bits <= 16)
             weights = graph.parameter_tensor[graph.weights]
-            found[weights] = np.isin(graph.element_type[weights], list(FLOATING))
-            return found
-        found = np.isin(kinds, list(FLOATING))
+            at_plan[weights] = np.isin(graph.element_type[weights], list(FLOATING))
+            return at_plan
+        at_plan = np.isin(kinds, list(FLOATING))
         for index, opcode in enumerate(flow.opcode):
             if opcode == "reduce" and not found_gradient(self, index):
-                found[flow.results[index]] = False
-        found[self._of_loss] = False
-        return found
+                at_plan[flow.results[index]] = False
+        at_plan[self._of_loss] = False
+        return at_plan
 
     @cached_property
     def _of_loss(self) -> list[int]:
@@ -323,24 +323,24 @@ def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarra
         name = graph.strings[graph.op_name[index]]
         if name not in named:
             key = key_of(scopes_of(name.partition(";")[0], True)[0], borders.level)
-            found = borders.keys.get(key) if key is not None else None
-            named[name] = None if found is None else found + 1
+            layer = borders.keys.get(key) if key is not None else None
+            named[name] = None if layer is None else layer + 1
         bound = min((of_tensor[t] for t in operands if t in of_tensor), default=head)
-        told = named[name]
-        if told is None:
-            told = bound
+        place = named[name]
+        if place is None:
+            place = bound
             for tensor in operands:
                 places = candidates.get(tensor)
                 if places and tensor not in of_tensor:
-                    told = min(told, max((p for p in places if p <= bound), default=bound))
-        label[index] = told
+                    place = min(place, max((p for p in places if p <= bound), default=bound))
+        label[index] = place
         if not graph.free[index]:
-            of_tensor.update(dict.fromkeys(flow.results[index], told))
+            of_tensor.update(dict.fromkeys(flow.results[index], place))
 
 
 def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[int]]:
     """Forward tensor or weight -> labels that make or read it, views counted through."""
-    found: dict[int, set[int]] = {}
+    labels_of: dict[int, set[int]] = {}
     weights = set(graph.parameter_tensor[graph.weights].tolist())
     views: set[int] = set()  # of weights
     forward = np.flatnonzero(label != NOWHERE).tolist()
@@ -353,22 +353,22 @@ def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[in
     for index in reversed(forward):
         results = flow.results[index]
         if index in views:
-            read = set().union(*(found.get(t, set()) for t in results))
+            read = set().union(*(labels_of.get(t, set()) for t in results))
         else:
             read = {int(label[index])}
             for tensor in results:
-                found.setdefault(tensor, set()).add(int(label[index]))
+                labels_of.setdefault(tensor, set()).add(int(label[index]))
         for tensor in flow.operands[index]:
             if flow.producer[tensor] >= 0 or tensor in weights:
-                found.setdefault(tensor, set()).update(read)
+                labels_of.setdefault(tensor, set()).update(read)
     for index in forward:
         if flow.opcode[index] in STRUCTURE or graph.free[index]:
             for tensor in flow.results[index]:
-                found.pop(tensor, None)
+                labels_of.pop(tensor, None)
     batch = graph.parameter_tensor[~np.isin(graph.parameter_tensor, list(weights))]
     for tensor in batch.tolist():
-        found.pop(tensor, None)
-    return found
+        labels_of.pop(tensor, None)
+    return labels_of
 
 
 PARTS = frozenset(("slice", "pad", "concatenate", "reverse"))
@@ -530,13 +530,13 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
             if _opcode(program, kernels[n]) == "dot"
             and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
         }  # fmt: skip
-        found = _between(program, kernels, maker, numbers, products, products)
-        if not found:
+        core = _between(program, kernels, maker, numbers, products, products)
+        if not core:
             continue
-        touched = {t for n in found & products for t in (*kernels[n].reads, *kernels[n].writes)}
+        touched = {t for n in core & products for t in (*kernels[n].reads, *kernels[n].writes)}
         behind = of_label.get((label, int(BACKWARD)), [])
         parent = program.graph.parent
-        in_loop = any(parent[kernels[n].members[0]] >= 0 for n in found)
+        in_loop = any(parent[kernels[n].members[0]] >= 0 for n in core)
         gradients = {
             n for n in behind
             if _opcode(program, kernels[n]) == "dot"
@@ -547,15 +547,15 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
             and all(program.grows[t] for t in kernels[n].writes)
             and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
         }  # fmt: skip
-        last = found & products - {
+        last = core & products - {
             n for n in products for t in kernels[n].writes
-            if any(t in kernels[m].reads for m in found)
+            if any(t in kernels[m].reads for m in core)
         }  # fmt: skip
-        made = {t for n in found - last for i in kernels[n].members for t in flow.results[i]}
-        cores.inner |= made
-        cores.kernels |= found | gradients
+        inner = {t for n in core - last for i in kernels[n].members for t in flow.results[i]}
+        cores.inner |= inner
+        cores.kernels |= core | gradients
         cores.kernels |= _between(program, kernels, maker, behind, gradients, gradients)
-        members = [i for n in found for i in kernels[n].members]
+        members = [i for n in core for i in kernels[n].members]
         if any(flow.opcode[i] == "select" and _is_of_places(program, i) for i in members):
             cores.causal.add(label)
     return cores
@@ -583,16 +583,16 @@ def _between(
 ) -> set[int]:
     """Kernels on ways from one of ``first`` through fused kernels to one of ``last``, ends too."""
     ways: dict[int, set[int]] = {}  # kernel -> kernels on the ways that lead to it, itself too
-    found: set[int] = set()
+    between: set[int] = set()
     before = -1
     while before != (before := sum(map(len, ways.values()))):  # a kernel may begin in front of
         for number in numbers:  # what it waits for
             ahead = [maker[t] for t in kernels[number].reads if t in maker]
             led = set().union(*(ways[n] for n in ahead if n in ways))
             if number in last and led:
-                found |= led | {number}
+                between |= led | {number}
             if number in first:
                 ways[number] = {number}
             elif led and _opcode(program, kernels[number]) in FUSIBLE:
                 ways[number] = led | {number}
-    return found
+    return between

@@ -105,21 +105,21 @@ class Splitting:
             if flow.opcode[index] == "dot":
                 for operand in operands:
                     if not program.on_data[operand]:
-                        made = set(self._labels(flow.results[index][0]))
-                        return [c for c in self._labels(operand) if c in made]
+                        outputs = set(self._labels(flow.results[index][0]))
+                        return [c for c in self._labels(operand) if c in outputs]
         return []
 
     def _features(self) -> list[int]:
         """Classes of the output features of the convolutions, in order."""
         program, flow = self.program, self.program.flow
-        found = []
+        features = []
         for index in np.flatnonzero(program.graph.phase == FORWARD).tolist():
             if flow.opcode[index] == "convolution":
                 kernel = flow.operands[index][1]
                 if not program.on_data[kernel]:
-                    made = set(self._labels(flow.results[index][0]))
-                    found += [c for c in self._labels(kernel) if c in made]
-        return found
+                    outputs = set(self._labels(flow.results[index][0]))
+                    features += [c for c in self._labels(kernel) if c in outputs]
+        return features
 
     def _labels(self, tensor: int) -> list[int]:
         start, end = self.program.graph.dim_offset[tensor : tensor + 2].tolist()
@@ -237,8 +237,8 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
         kernel = kernels[number]
         if kernel.phase > BACKWARD or opcode[kernel.members[0]] not in FUSIBLE:
             continue
-        made = [t for i in kernel.members for t in program.flow.results[i]]
-        targets = [t for t in made if t in wanted and t not in kept]
+        results = [t for i in kernel.members for t in program.flow.results[i]]
+        targets = [t for t in results if t in wanted and t not in kept]
         targets = [t for t in targets if wanted[t] != [number]]
         if not targets:
             continue
@@ -254,7 +254,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
                     reads[k].update(dict.fromkeys(sorted(whole), 1.0))
         members = set(kernel.members)
         writes = [
-            t for t in made
+            t for t in results
             if t in needed or t in outputs or (t in kept and t in kernel.writes) or any(
                 r not in members and (phases[r] != BACKWARD or opcode[r] not in FUSIBLE)
                 for r in program.readers[t]
@@ -278,19 +278,19 @@ def _instead(
     chosen = _cut(program, kernel, targets, before, kept, known)
     instead = {}
     for target in targets:
-        found: list[int] = []
+        sources: list[int] = []
         waiting, seen = [target], {target}
         while waiting:
             tensor = waiting.pop()
             if tensor in chosen or not before.get(tensor):
                 if not program.free_tensors[tensor]:
-                    found.append(tensor)
+                    sources.append(tensor)
                 continue
             for other in before[tensor]:
                 if other not in seen:
                     seen.add(other)
                     waiting.append(other)
-        instead[target] = tuple(sorted(found))
+        instead[target] = tuple(sorted(sources))
     return instead
 
 
@@ -444,10 +444,10 @@ class Work:
     @cached_property
     def of_label(self) -> dict[int, list[int]]:
         """Label -> numbers of its kernels."""
-        found: dict[int, list[int]] = defaultdict(list)
+        numbers: dict[int, list[int]] = defaultdict(list)
         for number, kernel in enumerate(self.kernels):
-            found[kernel.label].append(number)
-        return found
+            numbers[kernel.label].append(number)
+        return numbers
 
     @cached_property
     def cores(self) -> Cores:
@@ -588,7 +588,7 @@ class Work:
             return ()
         shares = self.splitting.tensor_shares(tp)
         place = {index: number for number, index in enumerate(products)}
-        found = []
+        sums = []
         for tensor, origins in self._summed(tp).items():
             if program.label[origins[-1]] != label or self._makes_gradient(origins):
                 continue  # gradients of weights are summed once a step
@@ -600,8 +600,8 @@ class Work:
                     place[r] for t in gradients for r in program.readers[t]
                     if r in place and program.is_gradient[flow.results[r]].any()
                 }  # fmt: skip
-            found.append((phase, self.weigh({tensor: 1.0}, shares), tuple(sorted(behind))))
-        return tuple(found)
+            sums.append((phase, self.weigh({tensor: 1.0}, shares), tuple(sorted(behind))))
+        return tuple(sums)
 
     def _summed(self, tp: int) -> dict[int, tuple[int, ...]]:
         key = ("summed", tp)
@@ -610,8 +610,8 @@ class Work:
         return self._known[key]
 
     def _makes_gradient(self, origins: tuple[int, ...]) -> bool:
-        made = [t for i in origins for t in self.program.flow.results[i]]
-        return bool(self.program.is_gradient[made].any())
+        results = [t for i in origins for t in self.program.flow.results[i]]
+        return bool(self.program.is_gradient[results].any())
 
     def summed_gradients(self, tp: int) -> float:
         """Numbers of the gradients that ranks sum once a step, as where they share the samples.
@@ -621,7 +621,9 @@ class Work:
         """
         program, shares = self.program, self.splitting.tensor_shares(tp)
         if not program.twice:
-            tensors = {t for t, made in self._summed(tp).items() if self._makes_gradient(made)}
+            tensors = {
+                t for t, origins in self._summed(tp).items() if self._makes_gradient(origins)
+            }
         else:
             of_instruction = self.splitting.instruction_shares(tp)
             weights = {t for held in self.weights.values() for t, trains in held if trains}
@@ -696,8 +698,8 @@ class Work:
         kept: dict[int, set[int]] = defaultdict(set)
         for tensor, label in first.items():
             maker = program.flow.producer[tensor]
-            made = maker >= 0 and program.flow.opcode[maker] != "parameter"
-            if made and program.graph.phase[maker] != FORWARD:
+            is_result = maker >= 0 and program.flow.opcode[maker] != "parameter"
+            if is_result and program.graph.phase[maker] != FORWARD:
                 continue
             if tensor not in weights and program.on_data[tensor]:
                 kept[label].add(tensor)
@@ -709,14 +711,14 @@ class Work:
         program = self.program
         weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
         first: dict[int, int] = {}
-        made: dict[int, int] = {}
+        label_of: dict[int, int] = {}
         for kernel in self.kernels:
             if kernel.phase != FORWARD:
                 continue
             for index in kernel.members:
-                made.update(dict.fromkeys(program.flow.results[index], kernel.label))
+                label_of.update(dict.fromkeys(program.flow.results[index], kernel.label))
             for tensor in kernel.reads:
-                if made.get(tensor) != kernel.label:
+                if label_of.get(tensor) != kernel.label:
                     first[tensor] = min(first.get(tensor, kernel.label), kernel.label)
         entering: dict[int, set[int]] = defaultdict(set)
         for tensor, label in first.items():
@@ -726,11 +728,11 @@ class Work:
 
     def largest(self, label: int) -> int | None:
         """The tensor of most numbers that a layer's forward pass makes, or None."""
-        made = [
+        results = [
             t for number in self.of_label.get(label, []) for t in self.kernels[number].writes
             if self.kernels[number].phase == FORWARD
         ]  # fmt: skip
-        return max(made, key=lambda t: self.program.elements[t], default=None)
+        return max(results, key=lambda t: self.program.elements[t], default=None)
 
 
 def _rows_of(
@@ -745,6 +747,6 @@ def _rows_of(
     no_others = [none, none > 0, wide, none, none > 0, none]
     columns = []
     for rows, empty in ((products, no_products), (others, no_others)):
-        found = [np.array(column) for column in zip(*rows, strict=True)]
-        columns += found[: len(empty)] if rows else empty
+        arrays = [np.array(column) for column in zip(*rows, strict=True)]
+        columns += arrays[: len(empty)] if rows else empty
     return Rows(sums, *columns)

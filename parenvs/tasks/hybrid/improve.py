@@ -183,14 +183,14 @@ FIXED = 10
 
 def _columns_of_moves() -> np.ndarray:
     """(moves, 3 + kinds) what rows say of a move whatever the plan: see ``HybridImprovement``."""
-    found = np.zeros((len(CATALOGUE), 3 + len(KINDS)), dtype=np.float32)
+    columns = np.zeros((len(CATALOGUE), 3 + len(KINDS)), dtype=np.float32)
     for number, move in enumerate(CATALOGUE):
         value = np.clip(move.value, -MAX_STAGES, MAX_STAGES)
-        found[number, :3] = (
+        columns[number, :3] = (
             np.sign(value) * np.log2(1 + abs(value)) / 6, move.towards, (move.rank + 1) / 8
         )  # fmt: skip
-        found[number, 3 + KINDS.index(move.kind)] = 1.0
-    return found
+        columns[number, 3 + KINDS.index(move.kind)] = 1.0
+    return columns
 
 
 MOVES = _columns_of_moves()
@@ -496,8 +496,8 @@ class HybridImprovement(RowGame):
         self.busy[:, rows], self.held[:, rows] = 0.0, 0.0
         for table, which in self._grouped(rows):
             mine = rows[which]
-            own = self._of(table, mine, plans.take(which))
-            judged = table.judge(own)
+            part = self._of(table, mine, plans.take(which))
+            judged = table.judge(part)
             self.length[mine], self.fullness[mine] = judged.length, judged.fullness
             stages = len(judged.busy)
             self.busy[:stages, mine], self.held[:stages, mine] = judged.busy, judged.held
@@ -521,26 +521,26 @@ class HybridImprovement(RowGame):
         """Write the rows of the neighbours ``kept`` of plans, and of stopping."""
         plan, slot = near.plan[kept], near.slot[kept]
         move, row = near.moves[plan, slot], rows[plan]
-        found = np.zeros((len(kept), len(self.shown)), dtype=np.float32)
+        features = np.zeros((len(kept), len(self.shown)), dtype=np.float32)
         stop = np.zeros((len(rows), len(self.shown)), dtype=np.float32)
         offset = len(self.ahead) if self.looks else 0
         if self.looks:
             length, now = judged.length[kept], self.length[row]
             count = np.bincount(plan, minlength=len(rows))
             faster = np.bincount(plan, weights=length < now, minlength=len(rows))
-            found[:, 0] = SHARP * np.log(now / length)
-            found[:, 1] = np.log(self.cost[row] / length)
-            found[:, 2] = judged.fullness[kept]
-            found[:, 3] = uneven(judged.busy[:, kept], near.plans.count[kept])
-            found[:, 4] = places_among(plan, length, count) / count[plan]
+            features[:, 0] = SHARP * np.log(now / length)
+            features[:, 1] = np.log(self.cost[row] / length)
+            features[:, 2] = judged.fullness[kept]
+            features[:, 3] = uneven(judged.busy[:, kept], near.plans.count[kept])
+            features[:, 4] = places_among(plan, length, count) / count[plan]
             stop[:, 4] = faster / np.maximum(count, 1)
         stop[:, offset] = 1.0
-        found[:, offset + 1 : -6] = MOVES[move]
+        features[:, offset + 1 : -6] = MOVES[move]
         order = busiest_first(plans, self.busy[: len(plans.devices), rows])
         single = np.flatnonzero(RANK[move] >= 0)
         of, row = plan[single], row[single]
         stage = order[RANK[move[single]], of]
-        found[single, -6:] = np.stack(
+        features[single, -6:] = np.stack(
             (
                 stage / np.maximum(plans.count[of] - 1, 1),
                 plans.layers()[stage, of] / self.size[0, row],
@@ -552,20 +552,20 @@ class HybridImprovement(RowGame):
             axis=1,
         )
         action = self._action_of[slot]
-        self.actions[rows[plan], action], self.mask[rows[plan], action] = found, True
+        self.actions[rows[plan], action], self.mask[rows[plan], action] = features, True
         action = self._first[self.on[rows]]
         self.actions[rows, action], self.mask[rows, action] = stop, True
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
         """See ``RowGame.judging``."""
-        found = []
+        pairs = []
         for table, mine in self._blocks(rows):
             plans = self._of(table, mine, self.plans.take(mine))
             near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
-            found.append((table, near.plans))
-        count = sum(len(plans.count) for _, plans in found)
+            pairs.append((table, near.plans))
+        count = sum(len(plans.count) for _, plans in pairs)
         looked = Timed(partial(self.look, rows, rows), count)
-        return looked, Timed(lambda: [table.judge(plans) for table, plans in found], count)
+        return looked, Timed(lambda: [table.judge(plans) for table, plans in pairs], count)
 
     def _contexts(self, rows: np.ndarray) -> np.ndarray:
         plans = self.plans.take(rows)
@@ -614,9 +614,9 @@ class HybridImprovement(RowGame):
             plans = self.plans.take(taken)
             for table, which in self._grouped(taken):
                 mine = taken[which]
-                own = self._of(table, mine, plans.take(which))
-                order = busiest_first(own, self.busy[: len(own.devices), mine])
-                other = moved(table, own, order, moves[which]).trimmed()
+                old = self._of(table, mine, plans.take(which))
+                order = busiest_first(old, self.busy[: len(old.devices), mine])
+                other = moved(table, old, order, moves[which]).trimmed()
                 self._keep(mine, other)
             better = taken[self.length[taken] < self.cost[taken]]
             self.cost[better] = self.length[better]

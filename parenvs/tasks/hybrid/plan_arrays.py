@@ -130,10 +130,10 @@ class Plans(NamedTuple):
         total[: len(sizes)] = sizes[:stages]
         several = np.flatnonzero(self.chunks > 1)
         if several.size:
-            own = sizes[:, several]
-            stage = np.arange(len(own))[:, None] % np.maximum(self.count[several], 1)
+            pieces = sizes[:, several]
+            stage = np.arange(len(pieces))[:, None] % np.maximum(self.count[several], 1)
             at = stage * several.size + np.arange(several.size)
-            dealt = np.bincount(at.ravel(), own.ravel(), stages * several.size)
+            dealt = np.bincount(at.ravel(), pieces.ravel(), stages * several.size)
             total[:, several] = dealt.reshape(stages, -1)
         return np.where(self.used, total, 0)
 
@@ -154,7 +154,7 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
     stages = max(len(plan.stages) for plan in plans)
     pieces = max(len(plan.stages) * plan.chunks for plan in plans)
     count, servers = len(plans), problem.cluster.servers
-    made = Plans(
+    arrays = Plans(
         rows=np.full(count, row),
         **{
             name: np.array([int(getattr(plan, key)) for plan in plans])
@@ -180,18 +180,18 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
             return None
         of_chunk = [[pair[1] for pair in stage.layers] for stage in plan.stages]
         ends = [end for chunk in zip(*of_chunk, strict=True) for end in chunk]
-        made.ends[: len(ends), k] = ends
+        arrays.ends[: len(ends), k] = ends
         for s, stage in enumerate(plan.stages):
             again = dict(stage.recompute) if stage.recompute else {}  # type: ignore[arg-type]
             for name in ("devices", "tp", "zero"):
-                getattr(made, name)[s, k] = getattr(stage, name)
+                getattr(arrays, name)[s, k] = getattr(stage, name)
             for name in ("full", "selective"):
-                getattr(made, name)[s, k] = again.get(name, 0)
+                getattr(arrays, name)[s, k] = again.get(name, 0)
         first = plan.stages[0]
-        made.samples[k] = plan.micro_batch * (first.devices // (first.tp * plan.context))
+        arrays.samples[k] = plan.micro_batch * (first.devices // (first.tp * plan.context))
         if plan.servers:
-            made.servers[:, k] = plan.servers
-    return made
+            arrays.servers[:, k] = plan.servers
+    return arrays
 
 
 def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
@@ -474,9 +474,9 @@ class Table:
             self._figures = np.zeros((max(kinds, have) + 2, _FIGURES, count * wider))
             if self._room:
                 grown = self._figures.reshape(*self._figures.shape[:2], count, wider)
-                kept = old.reshape(*old.shape[:2], count, self._room)
-                grown[:have, :, :, : self._room] = kept[:-2]
-                grown[-2:, :, :, : self._room] = kept[-2:]
+                before = old.reshape(*old.shape[:2], count, self._room)
+                grown[:have, :, :, : self._room] = before[:-2]
+                grown[-2:, :, :, : self._room] = before[-2:]
             self._room = wider
 
     def place(self, name: str, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -544,8 +544,8 @@ class Table:
         for axis, (name, values) in enumerate(
             (("tp", plans.tp), ("context", plans.context), ("expert", plans.expert)), start=1
         ):
-            own = self.place(name, rows, values)
-            at = at * self.sizes[axis, rows] + np.maximum(own, 0)
+            places = self.place(name, rows, values)
+            at = at * self.sizes[axis, rows] + np.maximum(places, 0)
         # Illegal splits have place -1: any row will do, as what they cost is never read.
         at = (np.maximum(at, 0) * 2 + plans.shared) + rows * self._room
         return self._figures.take(at, axis=2)
@@ -611,9 +611,9 @@ class Table:
 
         def kinds(until: np.ndarray, which: Any = slice(None)) -> np.ndarray:
             """(K, S, N) layers of each kind from where pieces begin on."""
-            found = self.kinds_before[row[which], until]
-            found -= self.kinds_before[row[which], begin[which]]
-            return np.array([by_stage(values, which) for values in found.T])
+            counts = self.kinds_before[row[which], until]
+            counts -= self.kinds_before[row[which], begin[which]]
+            return np.array([by_stage(values, which) for values in counts.T])
 
         def again(until: np.ndarray) -> np.ndarray:
             until = until[stage, plan]
@@ -860,7 +860,7 @@ class Start:
         Args:
             count: most starts in all; there are at most ``STARTS``.
         """
-        found = [self]
+        starts = [self]
         if count > 1:
             if self._fastest is None:
                 self._fastest = fastest(self.problem)
@@ -869,8 +869,8 @@ class Start:
                 other = copy(self)
                 other.__dict__.pop("plans", None)
                 other.choices = choices
-                found.append(other)
-        return found
+                starts.append(other)
+        return starts
 
     @cached_property
     def uniform(self) -> Uniforms:

@@ -59,8 +59,8 @@ class Framework:
         fits &= ~plans.offload.astype(bool)
         if self.also is not None:
             fits &= self.also(plans, model)
-        own = plans.take(np.flatnonzero(fits))
-        return replace(own, **self.sends(own)) if own.size and self.sends is not None else own
+        runs = plans.take(np.flatnonzero(fits))
+        return replace(runs, **self.sends(runs)) if runs.size and self.sends is not None else runs
 
 
 def _megatron_sends(plans: Uniform) -> dict[str, Any]:
@@ -344,8 +344,8 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     columns = [np.repeat(np.array(column), counts) for column in zip(*heads, strict=True)]
     # Micro-batches and chunks of one mesh share their list, which becomes arrays once.
     apart = {id(others): others for others in tails}  # of a mesh the same list
-    made = {key: [np.array(x) for x in zip(*own, strict=True)] for key, own in apart.items()}
-    parts = zip(*(made[id(others)] for others in tails), strict=True)
+    arrays = {key: [np.array(x) for x in zip(*runs, strict=True)] for key, runs in apart.items()}
+    parts = zip(*(arrays[id(others)] for others in tails), strict=True)
     columns += [np.concatenate(part) for part in parts]
     names = (
         "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
@@ -358,14 +358,14 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     )
     if limits.framework is None:
         return plans
-    own = FRAMEWORKS[limits.framework].part(plans, problem.model)
-    if not own.size:
+    runs = FRAMEWORKS[limits.framework].part(plans, problem.model)
+    if not runs.size:
         raise InfeasibleError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: {limits.framework} "
             f"runs none of the {plans.size} uniform plans as it is; leave --for "
             f"{limits.framework} out"
         )
-    return own
+    return runs
 
 
 _Rows = Iterator[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]

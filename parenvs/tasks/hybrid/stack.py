@@ -330,8 +330,10 @@ class Stack:
         content |= {key: _pairs(key, getattr(given, key)) for key in shares}
         every = {item.name: getattr(preset, item.name) for item in fields(cls)} | content
         can_lack = ("attention_share", "state_bytes", "gather_hidden")  # where None is the default
-        found = {key: x for key, x in every.items() if x is not None or key not in can_lack}
-        return read(cls, found, "stack", PlanError)
+        given_or_preset = {
+            key: x for key, x in every.items() if x is not None or key not in can_lack
+        }
+        return read(cls, given_or_preset, "stack", PlanError)
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ class _AskedOnce(Layer):
         return self._of_all(self.layer.weight_seconds(machine, self.split))
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        held, own = self.layer.parameters(self.split)
-        return self._of_all(held), self._of_all(own)
+        dense, experts = self.layer.parameters(self.split)
+        return self._of_all(dense), self._of_all(experts)
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         return self._of_all(self.layer.saved_bytes(machine, self.split, mode))
@@ -109,25 +109,25 @@ class Uniform:
 
         A stage is as fast as its slowest server; servers stand in the order of the cluster.
         """
-        found = {name: np.empty(self.size) for name in SECONDS}
+        figures = {name: np.empty(self.size) for name in SECONDS}
         for which, asked, stages in self._by_stages(model):
             if cluster.speeds:
                 group = self.devices[which] // len(stages.device)
                 stages = stages._replace(speed=_slowest(cluster, stages.device, group))
             step = formulas.step(asked, cluster, machine, stages)
-            for name, values in found.items():
+            for name, values in figures.items():
                 values[which] = getattr(step, name)
-        return found
+        return figures
 
     def memory(self, model: HybridModel, machine: Machine) -> dict[str, np.ndarray]:
         """Return (N,) figures of ``Memory`` by name, on a device of the fullest stage."""
-        found = {name: np.empty(self.size) for name in Memory._fields}
+        figures = {name: np.empty(self.size) for name in Memory._fields}
         for which, asked, stages in self._by_stages(model):
             held = formulas.memory(asked, machine, stages)
             fullest = held.total.argmax(axis=0)
-            for name, values in found.items():
+            for name, values in figures.items():
                 values[which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]
-        return found
+        return figures
 
     def _by_stages(self, model: HybridModel) -> Iterator[tuple[np.ndarray, Chain, Stages]]:
         """Yield the plans of as many stages and one schedule: which, their chain, their stages."""
@@ -188,8 +188,10 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
     by_mode = [np.where(plans.recompute == mode, 1, 0) for mode in ("full", "selective")]
     of_chunks = None
     if split is not None:
-        own, passed = split
-        of_chunks = Chunks(own, own * by_mode[0], own * by_mode[1], passed)
+        pieces_of_chunks, passed = split
+        of_chunks = Chunks(
+            pieces_of_chunks, pieces_of_chunks * by_mode[0], pieces_of_chunks * by_mode[1], passed
+        )
     group = plans.tp * plans.dp * plans.context
     ones = np.ones((count, 1), dtype=np.int64)
     return Stages(

@@ -129,33 +129,33 @@ def answer(report: HybridReport) -> str:
 def layout(report: HybridReport) -> list[str]:
     """Stages and degrees as a product, and ZeRO where there is any."""
     plan, stages = report.plan, report.stages
-    told = [plural(len(stages), "stage")]
+    words = [plural(len(stages), "stage")]
     for name in ("dp", "tp"):
-        found = {getattr(stage, name) for stage in stages}
-        told.append(f"{name} {found.pop() if len(found) == 1 else 'mixed'}")
+        values = {getattr(stage, name) for stage in stages}
+        words.append(f"{name} {values.pop() if len(values) == 1 else 'mixed'}")
     given = (
         ("cp", plan.context),
         ("ep", plan.expert),
         ("chunks", plan.chunks),
         ("shard", plan.shard),
     )
-    told += [f"{name} {value}" for name, value in given if value > 1]
+    words += [f"{name} {value}" for name, value in given if value > 1]
     levels = sorted({stage.zero for stage in stages})
     zero = [f"ZeRO {'/'.join(map(str, levels))}"] if any(levels) else []
-    return [" x ".join(told), *zero]
+    return [" x ".join(words), *zero]
 
 
 def degrees(report: HybridReport) -> str:
     """Stages, degrees, ZeRO, what is recomputed, and the samples of a micro-batch."""
     plan = report.plan
-    modes = [mode for each in plan.stages for mode in each.modes]
-    kept = [
+    modes = [mode for stage in plan.stages for mode in stage.modes]
+    recomputed = [
         f"{mode} recomputation"
         + ("" if len(set(modes)) == 1 else f" of {modes.count(mode)} layers")
         for mode in ("selective", "full")
         if mode in modes
     ]
-    return ", ".join([*layout(report), *kept, f"micro-batch {plan.micro_batch}"])
+    return ", ".join([*layout(report), *recomputed, f"micro-batch {plan.micro_batch}"])
 
 
 def notes(report: HybridReport) -> list[str]:
@@ -327,8 +327,8 @@ def _words(value: Any) -> str:
     if not isinstance(value, (list, tuple)):
         return str(value)
     runs = [(word, len(list(run))) for word, run in groupby(map(_words, value))]
-    told = ", ".join(word if count == 1 else f"{count} x {word}" for word, count in runs)
-    return told if len(runs) == 1 else f"[{told}]"
+    joined = ", ".join(word if count == 1 else f"{count} x {word}" for word, count in runs)
+    return joined if len(runs) == 1 else f"[{joined}]"
 
 
 def _diff_figures(report: HybridReport) -> list[str]:
@@ -361,13 +361,17 @@ def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict
 
     if pattern is not None:
         raise ParenvsError("--variable is an option for plans of partitions")
-    found = alternatives(report, space_of(report)) if report.stages else []
-    own = report.plan.axes
+    others = alternatives(report, space_of(report)) if report.stages else []
+    chosen = report.plan.axes
     axes = [
-        {"axis": axis, "value": own[axis], "others": [_fields(x) for x in found if x.axis == axis]}
-        for axis in dict.fromkeys(alternative.axis for alternative in found)
+        {
+            "axis": axis,
+            "value": chosen[axis],
+            "others": [_fields(x) for x in others if x.axis == axis],
+        }
+        for axis in dict.fromkeys(alternative.axis for alternative in others)
     ]
-    return explanation_text(report, found), {"axes": axes}
+    return explanation_text(report, others), {"axes": axes}
 
 
 def _fields(alternative: Alternative) -> dict[str, Any]:
@@ -381,11 +385,11 @@ def _fields(alternative: Alternative) -> dict[str, Any]:
 
 def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:
     """Text of at most 110 columns: the plan, and under each axis the other values of it."""
-    own = report.plan.axes
+    values = report.plan.axes
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
     lines.append("Why not otherwise? The best uniform plan with another value on one axis:")
     for axis in dict.fromkeys(alternative.axis for alternative in found):
-        chosen = "different by stage" if own[axis] is None else own[axis]
+        chosen = "different by stage" if values[axis] is None else values[axis]
         lines += ["", f"{_NAMES[axis]} ({axis.replace('_', '-')}): {chosen}"]
         lines += [clip(_line(x), WIDTH) for x in found if x.axis == axis]
     return "\n".join(lines)
@@ -411,46 +415,48 @@ def comparison(answers: Sequence[Answer]) -> Table:
     reports = [answer.report for answer in answers]
     report = reports[0]
     head = f"{report.model.name} on {report.cluster}, {report.machine.stack.name}"
-    found = empty(
+    table = empty(
         head, "agent", "step (s)", "over best", "plan", "GB each", "MFU", "proof", "found (s)"
     )
     best = min((r.length_seconds for r in reports if r.legal), default=float("nan"))
     for answer, report in zip(answers, reports, strict=True):
         over = f"{100 * (report.length_seconds / best - 1):.2f} %" if report.legal else "illegal"
         held = max((stage.memory["total"] for stage in report.stages), default=float("nan"))
-        found.add_row(
+        table.add_row(
             answer.method, f"{report.length_seconds:.4g}", over, _degrees(report),
             f"{held / 1e9:.1f}", "" if report.mfu is None else f"{report.mfu:.1%}", answer.claim,
             f"{answer.seconds:.2f}",
         )  # fmt: skip
-    return found
+    return table
 
 
 def _degrees(report: Any) -> str:
     """A plan in a few letters: ``pp 4 dp 8 tp 4 v 5 mb 1 z1``."""
-    own = report.plan.axes
-    words = [f"{name} {'*' if own[name] is None else own[name]}" for name in ("pp", "dp", "tp")]
-    words += [f"v {own['chunks']}"] if own["chunks"] > 1 else []
-    words.append(f"mb {own['micro_batch']}")
-    words += ["sp"] if own["sequence_parallel"] else []
-    words += [f"z{own['zero']}"] if own["zero"] else []
+    values = report.plan.axes
+    words = [
+        f"{name} {'*' if values[name] is None else values[name]}" for name in ("pp", "dp", "tp")
+    ]
+    words += [f"v {values['chunks']}"] if values["chunks"] > 1 else []
+    words.append(f"mb {values['micro_batch']}")
+    words += ["sp"] if values["sequence_parallel"] else []
+    words += [f"z{values['zero']}"] if values["zero"] else []
     short = {"none": "", "selective": "sel", "full": "full", None: "rc *"}
-    return " ".join([*words, short[own["recompute"]]]).strip()
+    return " ".join([*words, short[values["recompute"]]]).strip()
 
 
 def near_best(near: Sequence[NearBest]) -> Table:
     """Plans that come close to the best one."""
-    found = empty("near the best: the best plan of each mesh", "over best", "plan")
+    table = empty("near the best: the best plan of each mesh", "over best", "plan")
     for row in near:
-        found.add_row(f"{row.excess:.2%}", row.text)
-    return found
+        table.add_row(f"{row.excess:.2%}", row.text)
+    return table
 
 
 def other_machines(shifts: Sequence[Shift]) -> Table:
     """How a plan fares if constants move in their plausible ranges, or under other stacks."""
     worst = max((shift.excess for shift in shifts), default=0.0)
     title = f"if the machine differs: at most {worst:.2%} over the best plan there"
-    found = empty(title, "what", "this plan", "over best", "best plan there")
+    table = empty(title, "what", "this plan", "over best", "best plan there")
     for shift in shifts:
-        found.add_row(shift.what, duration(shift.seconds), f"{shift.excess:.2%}", shift.best)
-    return found
+        table.add_row(shift.what, duration(shift.seconds), f"{shift.excess:.2%}", shift.best)
+    return table
