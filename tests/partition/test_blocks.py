@@ -20,7 +20,6 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
 
-RULES = ("shardy", "automap")
 FUSED = [layers.fused, layers.fused_gate]
 QUICK = [layers.biases, layers.grouped, layers.cross, layers.transposed, *FUSED]
 

@@ -8,7 +8,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from parenvs import ParenvsError, from_jax, load_graph
+from parenvs import from_jax, load_graph
 from parenvs.tasks.partition.classes import RULE_SETS, dimension_classes
 
 KNOWN = {  # partitioned variable dimensions at most: shardy, automap
@@ -223,9 +223,3 @@ def test_dimensions__uneven_dimensions_can_be_forbidden():
     # The optimum then loses q, k, v and o of 12 encoder and 2 x 12 decoder attentions; the tables
     # of relative positions are split by their 32 rows instead of their 12 heads.
     assert most(dimension_classes(graph, "automap", "forbid", 8)) == 218 - 36 * 4
-
-
-@pytest.mark.parametrize("options", [{"rules": "gspmd"}, {"uneven": "drop"}])
-def test_dimensions__unknown_options(options):
-    with pytest.raises(ParenvsError, match="must be one of"):
-        dimension_classes(load_graph("vgg-19"), **options)

@@ -7,11 +7,10 @@ import numpy as np
 import partition_toys as toys
 import pytest
 from cases import each
-from partition_play import by_mask, equal, iter_of, mask_of
+from partition_play import equal, iter_of, mask_of
 
 from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.errors import InfeasibleError, ParenvsError
 
 ID = "DataParallel-v0"
 REWARDS = ("paper", "step_time")
@@ -84,39 +83,6 @@ def test_data_parallel__every_episode(name, reward):
     assert len(complete) == len(sets)
 
 
-@pytest.mark.slow
-def test_data_parallel__mask_is_the_closure():
-    for name in toys.INSTANCES:
-        env, problem, rng = make(instance=name), toys.shipped(name), np.random.default_rng(0)
-        for _ in range(5):
-            closure = toys.Closure(problem, "inputs")
-            observation, info = env.reset()
-            done = False
-            while not done:
-                dimension = int(env.game.space.questions[observation["position"]])
-                mask = mask_of(env, info)
-                assert set(np.flatnonzero(mask).tolist()) == closure.may(dimension)
-                action = by_mask(rng)(mask)
-                closure.decide(dimension, action)
-                observation, _, done, _, info = env.step(action)
-            assert observation["decisions"].tolist() == closure.decisions()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", toys.INSTANCES)
-def test_data_parallel__the_optimum_is_the_batch(name):
-    """Splitting the first dimension of every input, which the constant action 1 does if masked."""
-    env = make(instance=name)
-    total = sum(play(env, lambda mask: int(mask[1])))
-    problem = toys.shipped(name)
-    ranks = [len(problem.graph.shape(problem.graph.parameter_tensor[i])) for i in problem.inputs]
-    plan = env.plan()
-    assert plan.partition == {problem.graph.paths[i]: 0 for i in problem.inputs}
-    found = exact_partition(env.game.space.problem)
-    assert total == pytest.approx(found.value)
-    assert total == pytest.approx(0.1 * sum(ranks) + 0.3 * len(ranks))
-
-
 def test_data_parallel__known_by_hand(mlp):
     """Batch x 0 and y 0, the input width x 1, the output width y 1: three classes."""
     env = make(**mlp)
@@ -167,26 +133,3 @@ def test_data_parallel__illegal_actions(action, first, masked):
     assert mask_of(env, info).all()
     for again in (0, 1, 2, -1):
         assert env.step(again)[1:4] == (-1.0, True, False)
-
-
-@pytest.mark.thorough
-def test_data_parallel__nothing_to_decide():
-    """The loss of T5 reduces over the batch, which automap forbids."""
-    for name in ("t5-base", "t5-11b"):
-        with pytest.raises(InfeasibleError, match="no dimension of any batch input can be"):
-            make(instance=name, rules="automap")
-
-
-@each(
-    ("kwargs", "words"),
-    [
-        ({"instance": "vgg19"}, "did you mean 'vgg-19'"),
-        ({"devices": 1}, "devices: partitioning needs at least 2"),
-        ({"reward": "speed"}, "reward must be one of"),
-        ({"rules": "gspmd"}, "rules must be one of"),
-        ({"cluster": "B", "devices": 8}, "devices: 8 asked for, but the cluster has 24"),
-    ],
-)
-def test_data_parallel__bad_arguments(kwargs, words):
-    with pytest.raises(ParenvsError, match=words):
-        make(**{"instance": "vgg-19", **kwargs})

@@ -18,13 +18,6 @@ SETTINGS = (  # scope, reward, and what may be decided
     (VARIABLES, "paper", "all"),
 )
 OWN = [(VARIABLES, "step_time"), (VARIABLES, "paper")]
-KNOWN = {  # partitioned variable dimensions at most: shardy, automap
-    "vgg-19": (29, 27),
-    "t5-base": (343, 218),
-    "t5-3b": (679, 434),
-    "t5-11b": (679, 434),
-    "bert-48": (486, 484),
-}
 EXACT = {"rel": 1e-12, "abs": 1e-12}
 
 
@@ -46,18 +39,6 @@ def check(problem, answer, scope=None):
     assert answer.bound >= answer.value
     assert answer.bound == pytest.approx(answer.value, rel=1e-9, abs=1e-9)
     assert answer.seconds >= 0
-
-
-@pytest.mark.thorough
-@each("index", [0, 1])
-@pytest.mark.parametrize("name", toys.SHIPPED)
-def test_partition_exact__known_optima(name, index):
-    problem = toys.shipped(name, ("shardy", "automap")[index])
-    answer = exact_partition(problem)
-    check(problem, answer)
-    assert problem.counts("variables")[answer.report.chosen].sum() == KNOWN[name][index]
-    dims = len(problem.classes.variable_dimensions)
-    assert answer.value == pytest.approx(0.1 * dims + 0.3 * KNOWN[name][index])
 
 
 @pytest.mark.thorough

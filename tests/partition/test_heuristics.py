@@ -100,23 +100,6 @@ def test_partition_heuristics__expert(name, rules):
             assert f"{layer}/conv2/bias" not in report.plan.partition
 
 
-def test_partition_heuristics__expert_of_vgg():
-    """Table 4's dense layers: columns, rows, columns."""
-    space = toys.space_of(toys.shipped("vgg-19"))
-    partition = report_of(space, expert(space)).plan.partition
-    expected = {
-        "fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0, "predictions/kernel": 1,
-        "predictions/bias": 0,
-    }  # fmt: skip
-    assert expected.items() <= partition.items()
-
-
-def test_partition_heuristics__expert_of_dense_layers():
-    """No name is needed: the hidden width between two dots."""
-    space = toys.space_of(toys.problem_of(toys.MLP))
-    assert report_of(space, expert(space)).plan.partition == {"w1": 1, "w2": 0}
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])

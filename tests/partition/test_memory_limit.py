@@ -5,7 +5,6 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, modes
 from gymnasium.utils.env_checker import check_env
 from partition_play import by_mask, iter_of, play
 
@@ -61,33 +60,6 @@ def play_with(env, choose):
     peak = env.problem.report(env.plan()).memory.peak
     assert info["excess_bytes"] == peak - LIMIT
     return rewards
-
-
-@pytest.mark.thorough
-@modes
-@pytest.mark.parametrize("env_id", [OPERATOR, BATCH])
-def test_limit__batches_equal_single_environments(env_id, mode):
-    import batches
-
-    from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
-
-    kind = OperatorPartitionVectorEnv if env_id == OPERATOR else DataParallelVectorEnv
-    kwargs = {"instance": "vgg-19", "reward": "step_time", "memory_limit": LIMIT}
-    envs, singles = batches.both(kind, kwargs, 8, mode)
-    assert_same(singles.reset(seed=0), envs.reset(seed=0))
-    rng, over = np.random.default_rng(3), 0
-    for _ in range(60):
-        masks = envs.action_masks()
-        actions = (rng.random(8) < 0.7).astype(np.int64)
-        actions = np.where(masks[np.arange(8), actions], actions, 1 - actions)
-        actions[rng.random(8) < 0.01] = 7
-        theirs, mine = singles.step(actions), envs.step(actions)
-        assert_same(theirs, mine)
-        over += int((mine[2] & (mine[1] < -0.5)).sum())
-        if envs.metadata["autoreset_mode"].name == "DISABLED" and mine[2].any():
-            ended = mine[2]
-            assert_same(*(x.reset(options={"reset_mask": ended.copy()}) for x in (singles, envs)))
-    assert over > 3
 
 
 @pytest.mark.thorough

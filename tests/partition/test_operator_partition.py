@@ -134,19 +134,6 @@ def test_operator_partition__decisions_follow_the_closure(name, reward):
         assert -1 not in after
 
 
-def test_operator_partition__blocked_dimensions_are_paid_on_the_first_step():
-    env = make(instance="t5-base", rules="automap")
-    observation, _ = env.reset()
-    stuck = int((observation["decisions"] == 0).sum())
-    assert stuck > 100
-    assert (observation["decisions"] != 1).all()
-    size = len(env.game.space.members[0])
-    assert env.step(0)[1] == pytest.approx(0.1 * (stuck + size))
-    env.reset()
-    others = len(env.game.space.rival_members[0])
-    assert env.step(1)[1] == pytest.approx(0.1 * (stuck + others) + 0.4 * size)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
@@ -186,12 +173,16 @@ def test_operator_partition__first_contradiction(name, reward):
 
 
 @pytest.mark.parametrize("name", ["vgg-19", *slow("bert-48")])
-def test_operator_partition__mask_is_the_closure(name):
+@pytest.mark.parametrize("scope", ["variables", "inputs"])
+def test_mask_is_the_closure(scope, name):
     """With a mask and without linkage: it allows what contradicts nothing."""
-    env = make(instance=name, linkage=False, masked=True)
+    if scope == "variables":
+        env = make(instance=name, linkage=False, masked=True)
+    else:
+        env = gym.make("DataParallel-v0", instance=name).unwrapped
     problem, rng = toys.shipped(name), np.random.default_rng(3)
     for _ in range(3):
-        closure = toys.Closure(problem, "variables")
+        closure = toys.Closure(problem, scope)
         observation, info = env.reset()
         done = False
         while not done:

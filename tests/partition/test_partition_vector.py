@@ -72,6 +72,15 @@ def compare(envs, singles, steps, seed=0, wrong=0.02):
 
 
 @pytest.mark.thorough
+@modes
+@each("env_id", [OPERATOR, BATCH])
+def test_vector__equals_single_environments_within_a_memory_limit(env_id, mode):
+    limited = {"reward": "step_time", "memory_limit": 3.5e9}  # some plans of VGG-19 fit
+    envs, singles = both((env_id, limited), 8, mode, instance="vgg-19")
+    assert compare(envs, singles, 60, wrong=0.01) > 3
+
+
+@pytest.mark.thorough
 @settings
 @modes
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])

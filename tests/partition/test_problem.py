@@ -85,14 +85,6 @@ def agree(problem, chosen):
     assert problem.all_reduce_seconds[chosen].sum() == pytest.approx(communication, rel=1e-9)
 
 
-@pytest.mark.thorough
-@each("seed", range(40))
-def test_partitioning__step_seconds_one_by_one_on_random_programs(seed):
-    problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
-    for _ in range(5):
-        agree(problem, toys.random_choice(problem, rng))
-
-
 @pytest.mark.parametrize("text", [toys.LOOP, toys.BRANCHES])
 def test_partitioning__step_seconds_with_loops_and_branches(text):
     """An all-reduce in a loop runs in each trip; one in a branch that is not taken never does."""
@@ -101,24 +93,6 @@ def test_partitioning__step_seconds_with_loops_and_branches(text):
     for chosen in choices:
         if problem.legal(chosen):
             agree(problem, chosen)
-
-
-@each("scope", SCOPES)
-@each("seed", range(8))
-def test_partitioning__returns_one_by_one(seed, scope):
-    """0.1 for each dimension, 0.3 more if it is partitioned; the share of the step saved."""
-    problem, rng = toys.random_problem(seed), np.random.default_rng(seed)
-    closure = toys.Closure(problem, scope)
-    for _ in range(5):
-        chosen = toys.random_choice(problem, rng)
-        split = sum(
-            bool(chosen[c]) and not stuck
-            for c, stuck in zip(closure.label, closure.stuck, strict=True)
-        )
-        paper = 0.1 * (len(closure.label) - split) + 0.4 * split
-        assert problem.returns_of("paper", scope).value(chosen) == pytest.approx(paper)
-        share = 1 - problem.step_seconds(chosen) / problem.replicate_seconds
-        assert problem.returns_of("step_time", scope).value(chosen) == pytest.approx(share)
 
 
 def test_partitioning__legal(mlp):

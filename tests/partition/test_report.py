@@ -166,24 +166,6 @@ def test_report__blocked():
     assert words.startswith("dimension 0 of x cannot be partitioned: instruction 2, slice")
 
 
-def test_report__blocked_by_automap():
-    """A reduction over a partitioned dimension, which shardy's rules allow."""
-    text = "HloModule r\nplus {\n  a.1 = f32[] parameter(0)\n  b.1 = f32[] parameter(1)\n"
-    text += "  ROOT c.1 = f32[] add(a.1, b.1)\n}\n" + toys.module(
-        {"params__w__": "f32[4,6]{1,0}"},
-        ["zero.1 = f32[] constant(0)"],
-        "op.1 = f32[4]{0} reduce(params__w__.1, zero.1), dimensions={1}, to_apply=plus, "
-        'metadata={op_name="jit(f)/total"}',
-    ).replace("HloModule m\n", "")
-    assert judge(plan_of(toys.problem_of(text), {"w": 1}), toys.problem_of(text)).legal
-    words = only(toys.problem_of(text, rules="automap"), {"w": 1})
-    assert re.fullmatch(
-        r"dimension 1 of w cannot be partitioned: instruction \d+, reduce \(jit\(f\)/total\) "
-        r"cannot split dimension 1 of w",
-        words,
-    )
-
-
 @pytest.mark.thorough
 def test_report__uneven_forbid():
     for devices in (4, 5, 12):  # remainders 2 and 1, and fewer rows than devices
