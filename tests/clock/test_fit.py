@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parenvs.clock.calibration import Curve, Line
-from parenvs.clock.members import Timing, samples
+from parenvs.clock.members import Timing
 from parenvs.errors import ClusterError
 
 
@@ -39,25 +39,6 @@ def test_curve__never_falls_and_passes_through_rising_points(seconds):
     assert [Curve.through(size, rising).at(x) for x in size] == pytest.approx(rising)
     assert min(seconds) * (1 - 1e-9) <= curve.at(size[0])
     assert Curve.through(size, rising).at(10 * size[-1]) == pytest.approx(10 * rising[-1])
-
-
-def test_samples__warm_up_does_not_count_and_setting_up_is_not_timed():
-    now, calls = [0.0], []
-
-    def run():
-        calls.append("run")
-        now[0] += len(calls)
-
-    def before():
-        calls.append("before")
-        now[0] += 100.0
-
-    def watch():
-        begin = now[0]
-        return lambda: now[0] + 0.5 - begin
-
-    assert samples(run, 2, 1, before, watch) == [4.5, 6.5]
-    assert calls == ["before", "run"] * 3
 
 
 def test_timing__of_processes_is_that_of_the_last_to_end():

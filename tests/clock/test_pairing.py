@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import slow
 from commands import caller
 
 from parenvs.clock.comparison import Run, States, apart, moved_apart, nudged
@@ -18,7 +17,6 @@ jax = pytest.importorskip("jax", reason="extra jax")
 import jax_steps  # noqa: E402
 
 from parenvs import from_jax  # noqa: E402
-from parenvs.clock import xla as runs  # noqa: E402
 from parenvs.clock.pairing import Pairing  # noqa: E402
 from parenvs.graph.flow import Flow  # noqa: E402
 from parenvs.graph.training import find_updates  # noqa: E402
@@ -105,79 +103,6 @@ from jax_steps import *
 def arguments():
     return PARAMS, STATE, BATCH
 """
-
-
-def faulty(kind):
-    """``_curve`` with a fault in the run of the plan, the third: as if the plan were run so."""
-    curve, calls = runs._curve, []
-
-    def run_with(step, values, steps, request):
-        calls.append(1)
-        if len(calls) == 3:
-            feeds = dict(request["feeds"])
-            if kind == "dropped gradient":  # the weight is as it was after every step
-                feeds = {output: n for output, n in feeds.items() if n != 0}
-            elif kind == "stale state":
-                feeds = {output: n for output, n in feeds.items() if n != 4}
-            elif kind == "stale counter":
-                feeds = {output: n for output, n in feeds.items() if n != 3}
-            elif kind == "wrong plan":
-                feeds = feeds | {0: feeds[4], 4: feeds[0]}
-            elif kind == "not finite":
-                values[1] = values[1] * math.nan
-            request = request | {"feeds": feeds}
-        return curve(step, values, steps, request)
-
-    return run_with
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("", ""),
-        ("dropped gradient", "a differs from that of one device by"),
-        *slow(
-            ("stale state", "mu/a differs from that of one device by"),
-            ("stale counter", "count differs from that of one device by"),
-            ("wrong plan", "differs from that of one device by"),
-            ("not finite", "the loss of the plan is nan in step 0"),
-        ),
-    ],
-)
-def test_train__finds_what_differs_from_one_device(monkeypatch, kind, words):
-    function, arguments, feeds, loss = jax_steps.STEPS["adam"]
-    graph = from_jax(function, *arguments)
-    proto = jax.jit(function, keep_unused=True).lower(*arguments)
-    proto = proto.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    random = np.random.default_rng(0)
-    values = [
-        np.zeros(graph.shape(t), "int32" if number == 3 else "float32")
-        if 3 <= number < 10
-        else random.normal(size=graph.shape(t)).astype("float32")
-        for number, t in enumerate(graph.parameter_tensor.tolist())
-    ]
-    request = {
-        "mesh": [["data", 1]],
-        "inputs": [(None,) * x.ndim for x in values],
-        "outputs": [(None,) * len(graph.shape(t)) for t in graph.outputs.tolist()],
-        "donated": (),
-        "feeds": feeds,
-        "loss": loss,
-    }
-    if kind:
-        monkeypatch.setattr(runs, "_curve", faulty(kind))
-    found = runs.train(request, proto, values, 3, "cpu")
-    ran = run(
-        losses=tuple(found["losses"]),
-        single=tuple(found["single"]),
-        states=runs._states(graph, found),
-    )
-    assert ran.states.arrays == 10
-    if kind:
-        assert not ran.agrees and words in "; ".join(ran.faults), ran.faults
-    else:
-        assert ran.agrees and ran.states.difference < 1e-3 and ran.states.still == ()
 
 
 @pytest.mark.slow

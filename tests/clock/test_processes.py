@@ -18,7 +18,6 @@ pytest.importorskip("torch")
 
 import clock_work
 
-from parenvs.clock import members
 from parenvs.clock.kernels import address, together
 
 
@@ -35,18 +34,6 @@ def test_together__a_failure_is_one_line_and_ends_all():
         together(clock_work.failing, 2)
     assert time.perf_counter() - begin < 30  # nobody waits for the limit of a barrier
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.thorough
-def test_together__interrupted_leaves_no_process(monkeypatch, tmp_path):
-    def interrupt(pipes, members):
-        waited(lambda: list(tmp_path.iterdir()), 2)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(members, "_answers", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        together(clock_work.sleeping, 2, (str(tmp_path),))
-    assert not any(lives(int(x.name)) for x in tmp_path.iterdir())
 
 
 def test_together__a_port_in_use():

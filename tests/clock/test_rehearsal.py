@@ -42,11 +42,6 @@ class Experts(nn.Module):
         ends = torch.tensor([{SAMPLES} // 2, {SAMPLES}], dtype=torch.int32)
         x = x.repeat(1, 3)[:, :16].contiguous()
         return torch._grouped_mm(x, self.experts, offs=ends).square().sum()
-class Strict(Latent):
-    def forward(self, x):
-        if torch.distributed.is_initialized():
-            raise RuntimeError("no rehearsal")
-        return super().forward(x)
 def batch():
     return torch.ones({SAMPLES}, {WIDTH}),
 """
@@ -85,15 +80,6 @@ def test_traced__what_dtensor_has_no_rule_for_is_done_whole(plan, caplog, name, 
     found = runs.traced(f"latent_net.py:{name}", "batch", replace(plan, placements=split))
     assert (found.traffic, found.notes) == ({"all-gather": 2.0 * size * 4}, ())
     assert caplog.text == ""
-
-
-@pytest.mark.thorough
-def test_traced__says_why_there_was_no_rehearsal(plan):
-    found = runs.traced("latent_net.py:Strict", "batch", plan)
-    assert found.traffic is None and not dist.is_initialized()
-    assert found.notes == (
-        "collectives are those of the plan alone, as a rehearsal failed (no rehearsal)",
-    )
 
 
 @pytest.mark.thorough

@@ -121,20 +121,6 @@ def test_on_machine__refuses_other_devices(change, kind, words, calibration, cha
     assert words in str(raised.value) and "parenvs calibrate" in str(raised.value)
 
 
-@pytest.mark.thorough
-def test_meter__bytes_by_hand():
-    torch = pytest.importorskip("torch")
-    from parenvs.clock.torch_runs import Meter
-
-    x = torch.ones(10, 4)
-    with Meter() as meter:
-        y = x + 1  # 160 bytes
-        z = y.view(40) * 2  # 160 more; the view is none
-        del y, z
-        torch.ones(5)
-    assert (meter.peak_bytes, meter.traffic) == (320, {})
-
-
 @pytest.mark.slow
 def test_run__command_compares(monkeypatch, capfd, folder):
     pytest.importorskip("torch", "2.13", reason=OLDER)

@@ -16,7 +16,6 @@ from parenvs.tasks.elastic import game as outlooks
 from parenvs.tasks.elastic.game import ElasticChoice, ElasticChoiceEnv, ElasticChoiceVectorEnv
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, departures, plan_chances
 from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, hindsight, known_of, replay
-from parenvs.tasks.elastic.problems import load_elastic
 
 COLUMNS = list(ElasticChoice.columns)
 CONTEXTS = list(ElasticChoice.contexts)
@@ -54,17 +53,6 @@ def test_choice__returns_are_those_of_the_simulation(checkpoints):
             assert info["regret"] == pytest.approx(1 - share)
         assert env.plan().total == pytest.approx(run.total)
         assert (env.plan().chosen == run.chosen).all()
-
-
-@pytest.mark.thorough
-def test_choice__hindsight_returns_nothing_less_than_it():
-    problem = load_elastic("elastic-windows/g4dn-gpt-1.5b-002")
-    chosen = iter(hindsight(problem, problem.course()).chosen.tolist())
-    env = ElasticChoiceEnv(instance="elastic-windows/g4dn-gpt-1.5b-002")
-    seen, rewards, info = play(env, lambda _: next(chosen))
-    assert sum(rewards) == pytest.approx(0.0, abs=1e-12)
-    assert info["regret"] == pytest.approx(0.0, abs=1e-12)
-    assert any(o["action_mask"][CHECKPOINT] for o in seen)
 
 
 def test_choice__a_checkpoint_makes_the_state_safe():

@@ -11,7 +11,6 @@ from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.movement import (
-    WAYS,
     Degrees,
     Layout,
     State,
@@ -125,12 +124,6 @@ def test_movement__minimal_is_that_of_all_assignments(old, new):
     assert rough.network_bytes <= found.network_bytes + 1e3
 
 
-def test_movement__nothing_moves_without_a_change():
-    for way in WAYS[:1]:
-        moved = move(toys.state(), Degrees(2, 2, 2), Degrees(2, 2, 2), way)
-        assert (moved.bytes, moved.network_bytes, moved.egress_bytes) == (0, 0, 0)
-
-
 @each("exact", [True, False])
 def test_flows__are_what_is_priced(exact):
     """Devices of two a host: all get what they miss, and the busiest host sends its price."""
@@ -159,14 +152,3 @@ def test_movement__bad_input():
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 1, 2), "fast")
     with pytest.raises(ParenvsError, match="1 hosts of 4 devices are too few: 2"):
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 4, 2), hosts=1)
-
-
-def test_moved__depends_on_who_is_left():
-    """P2 D2 on nodes 0 to 3, of which one leaves, to P2 D1 on the two oldest that are left."""
-    library = toys.library(many=True)
-    old, new = Degrees(1, 2, 2), Degrees(1, 2, 1)
-    half = library.state.bytes / 2
-    for left, egress in (([1, 2, 3], 0.0), ([0, 1, 3], half), ([0, 2, 3], 0.0)):
-        assert library.moved(old, new, left, 2).egress_bytes == pytest.approx(egress)
-    everybody = library.moved(old, new, [0, 1, 2, 3], 4)
-    assert everybody == library.movements[old, new, 0]

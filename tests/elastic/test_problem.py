@@ -76,19 +76,6 @@ def test_problem__ideal_is_expected():
     assert problem.ideal == pytest.approx(np.mean(totals), rel=0.02)
 
 
-def test_problem__measured_candidates():
-    """All measured degrees of GPT-1.5B are candidates, and the fastest with a spare."""
-    problem = load_elastic("elastic-test/bulk-gpt-1.5b-000")
-    library = problem.library
-    assert len(library) == 64
-    degrees = {plan.degrees for plan in library.candidates}
-    assert len(degrees) == 46
-    assert library.rate.max() == 43.468
-    assert {plan.spares for plan in library.candidates} == {0, 1}
-    assert (library.needed <= 32).all()
-    assert (library.borders[:, -1] == library.used).all()
-
-
 def test_problem__candidates_of_the_cost_model():
     hybrid = Hybrid(HybridModel.of_shape(shapes()["gpt-1.7b"]), Cluster.parse("4x2:a100"), 64)
     library = Library.modelled(hybrid)

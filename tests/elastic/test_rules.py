@@ -15,7 +15,6 @@ from parenvs.tasks.elastic.library import (
     REDUNDANCY,
     Candidate,
     Library,
-    departures,
 )
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Recorded, hindsight
@@ -26,23 +25,6 @@ def recorded(library, joined, gone, nodes=4):
     """A job on a course that is given."""
     course = Course.of_bits(joined[0], np.array(joined), np.array(gone, dtype=np.uint64), nodes)
     return Elastic(library, Recorded("given", course), name="toy/given")
-
-
-def test_departures__are_known_counts_and_seen_ones():
-    assert departures(0.0, 0.0, (3.6, 1200.0)) == pytest.approx(0.003)
-    assert departures(12.0, 1200.0, (3.6, 1200.0)) == pytest.approx(15.6 / 2400)
-    assert departures(np.array([0.0, 3.0]), np.array([0.0, 30.0]), (0.0, 0.0)) == pytest.approx(
-        [0.0, 0.1]
-    )
-
-
-@each("plan", [1, 2])
-def test_look_ahead__keeps_the_plan_in_force_of_equally_good_ones(plan):
-    plans = tuple(Candidate(Degrees(1, 1, 2), spares, 2.0) for spares in (0, 1))
-    problem = recorded(Library("two", toys.state(), toys.COSTS, 1, plans), [3] + [0] * 20, [0] * 21)
-    policy = LookAhead(prior=(0.0, 0.0))
-    policy.start(problem)
-    assert policy.choose(Moment(5, 3, plan, 0, 1), 0, 0) == plan
 
 
 def test_look_ahead__believes_its_prior_before_it_has_seen_much():

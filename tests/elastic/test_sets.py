@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.errors import ParenvsError
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic import problems
 from parenvs.tasks.elastic import problems as elastic_sets
@@ -47,13 +46,6 @@ def test_banks__are_the_numbered_courses(family):
         assert all(np.array_equal(kept[number][key], row[key]) for key in row)
     shares = kept.arrays["fastest"] / kept.arrays["hindsight"]
     assert 0.5 < shares.mean() < 1 and shares.max() <= 1
-
-
-def test_banks__bad_arguments(capsys):
-    assert problems.main(["banks", "gon"]) == 2
-    assert "no bank 'gon'" in capsys.readouterr().err
-    with pytest.raises(ParenvsError, match="unknown family 'gon'"):
-        draw_course(np.random.default_rng(0), "gon")
 
 
 @each("family", DRAWN)

@@ -3,6 +3,38 @@
 import pytest
 
 
+@pytest.fixture(scope="session")
+def moving():
+    """The helper that trains and moves the example."""
+    pytest.importorskip("torch")
+    import resharding
+
+    return resharding
+
+
+@pytest.fixture(scope="session")
+def example():
+    """The example as a module, which processes that it starts can import, too."""
+    pytest.importorskip("torch")
+    import torch_transformer
+
+    return torch_transformer
+
+
+@pytest.fixture(scope="session")
+def graph(example):
+    pytest.importorskip("jax")
+    return example.read()
+
+
+@pytest.fixture(scope="session")
+def plans(moving, graph):
+    """Plans of four processes and of two, by their degrees."""
+    rows = [(name, 4, *x) for name, x in moving.FOUR.items()]
+    rows += [(name, 2, *x) for name, x in moving.TWO.items()]
+    return {name: moving.plan_of(graph, "net.npz", *row) for name, *row in rows}
+
+
 @pytest.fixture
 def first_of_two():
     """The first process of two, whose messages go nowhere: sums are its own part."""

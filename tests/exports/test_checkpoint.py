@@ -44,27 +44,8 @@ CHANGES = (("T2 P2", "P2 D2"), ("T2 D2 ZeRO 3", "P2"), ("D4 ZeRO 2", "T2 D2 ZeRO
 
 
 @pytest.fixture(scope="module")
-def moving():
-    """The helper that trains and moves the example."""
-    import resharding
-
-    return resharding
-
-
-@pytest.fixture(scope="module")
-def graph(moving):
-    return moving.example.read()
-
-
-@pytest.fixture(scope="module")
 def model(graph):
     return HybridModel.of_graph(graph)
-
-
-@pytest.fixture(scope="module")
-def plans(moving, graph):
-    made = {name: moving.plan_of(graph, "net.npz", 4, *x) for name, x in moving.FOUR.items()}
-    return made | {name: moving.plan_of(graph, "net.npz", 2, *x) for name, x in moving.TWO.items()}
 
 
 def numbers(tensors):
@@ -263,22 +244,3 @@ def test_reshard__refuses_other_plans(folder, plans, graph, tmp_path):
         Checkpoint(folder)
     with pytest.raises(ParenvsError, match="is there and no checkpoint; give another folder"):
         reshard(folder, plans["D2"], None, tmp_path, graph)
-
-
-@pytest.mark.slow
-def test_training__goes_on_under_another_plan(moving, graph, plans, tmp_path):
-    """Tensor, pipeline and data degrees change at once; processes read their slices themselves."""
-    old, new = plans["T2 P2"], plans["D2"]
-    saved, told = tmp_path / "state", [tmp_path / name for name in ("a", "b", "c")]
-    moving.example.start(4, {"": moving.job(old, told[0], save=saved)}, moving.train)
-    found = reshard(saved, new, old, tmp_path / "new", graph)
-    assert found.agrees
-    runs = {"b": moving.job(new, told[1], load=tmp_path / "new")}
-    runs["c"] = moving.job(new, told[2], load=saved)  # of the old plan's files
-    moving.example.start(2, runs, moving.train)
-    before, after, direct = (json.loads(x.read_text()) for x in told)
-    assert after["losses"] == direct["losses"] and after["steps"] == direct["steps"] == 20
-    assert before["losses"] + after["losses"] == pytest.approx(moving.alone(), rel=1e-4)
-    for rows in direct["read"]:
-        assert dict(rows) == dict(enumerate(found.read[:, 0].tolist()))
-    assert after["losses"][0] < before["losses"][-1]

@@ -18,14 +18,6 @@ ROOT = Path(__file__).parents[2]
 MOST_SECONDS = 20.0
 
 
-@pytest.fixture
-def example():
-    """The example as a module, which processes that it starts can import, too."""
-    import torch_transformer
-
-    return torch_transformer
-
-
 STAGES = {
     "replicas of ranks": {(0, 3): 2},
     "pipeline": {(0, 1): 1, (1, 3): 1},

@@ -13,19 +13,6 @@ pytestmark = pytest.mark.thorough
 torch = pytest.importorskip("torch", "2.13", reason="patches what PyTorch has inside")
 
 
-@pytest.fixture(scope="module")
-def example():
-    import torch_transformer
-
-    return torch_transformer
-
-
-@pytest.fixture(scope="module")
-def graph(example):
-    pytest.importorskip("jax")
-    return example.read()
-
-
 ONE, TWO = (((0, 3),),), (((0, 1),), ((1, 3),))
 KINDS = {
     "data": (ONE, 2, 1, 0),

@@ -15,7 +15,7 @@ from jax_versions import jax_that_verifies
 
 from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.exports.compilation import collectives_of, compile_plan
+from parenvs.exports.compilation import compile_plan
 from parenvs.exports.formats import exported
 from parenvs.exports.stages import layout_of
 from parenvs.tasks.partition.problem import PartitionPlan
@@ -106,46 +106,6 @@ def test_sharding__two_axes_and_shared_states(graph):
     assert shared.outputs[:8] == shared.inputs[:8]
 
 
-def test_prediction__counts_each_axis_once(graph):
-    found = layout_of(plan_of(graph), graph).expected()
-    assert (found.arrays, found.bytes) == (1, 8 * 4 * 4)  # (8, 4) floats behind the second product
-    both = layout_of(hybrid_of(graph), graph).expected()
-    # gradients of up, up_bias and down are halves, that of down_bias and the loss whole
-    assert both.arrays == 6
-    assert both.bytes == 4 * (6 * 4 + 4 + 4 * 4 + 4 + 1 + 4 * 4)
-
-
-def test_prediction__of_the_compiler_for_cpus():
-    """It widens bfloat16, and writes out where each element of a max pooling's input stands."""
-
-    def pooled(kernel, images):
-        def loss(kernel):
-            features = jnp.einsum("bxyc,cd->bxyd", images, kernel)
-            window = (1, 2, 2, 1)
-            largest = jax.lax.reduce_window(
-                features, -jnp.inf, jax.lax.max, window, window, "VALID"
-            )
-            return jnp.sum(jnp.square(largest.astype(jnp.float32)))
-
-        return kernel - jax.grad(loss)(kernel)
-
-    def predicted(kind, partition, shape=(8, 6, 6, 3)):
-        arguments = jax.ShapeDtypeStruct((3, 4), kind), jax.ShapeDtypeStruct(shape, kind)
-        graph = from_jax(pooled, *arguments, name="pooled", batch_size=8)
-        plan = plan_of(graph, partition, "inputs")
-        return layout_of(replace(plan, instance="pooled"), graph).expected()
-
-    own = predicted(jnp.float32, {"images": 0})
-    features = 8 * 6 * 6 * 4 / 4  # of a quarter of the images
-    assert own.arrays == 1 and own.bytes == own.cpu_bytes == 3 * 4 * 4
-    assert own.cpu_peak_bytes - own.peak_bytes == 4 * 4 * features
-    narrow = predicted(jnp.bfloat16, {"images": 0})
-    assert (narrow.bytes, narrow.cpu_bytes) == (3 * 4 * 2, 3 * 4 * 4)
-    assert narrow.argument_bytes == own.argument_bytes / 2  # inputs stay as they are
-    activations = own.peak_bytes - own.argument_bytes
-    assert narrow.cpu_peak_bytes - narrow.argument_bytes >= activations
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -192,20 +152,6 @@ def test_document__is_json_with_a_line_each(graph, tmp_path):
     assert '"role": "optimiser"' in line and '"spec": ["model", null]' in line
     with pytest.raises(ParenvsError, match=r"--to 'jaxx' is unknown \(did you mean 'jax'\?\)"):
         exported(plan, "jaxx")
-
-
-def test_collectives__counts_results_of_merged_operations():
-    text = """
-  %all-reduce.1 = (f32[4,8]{1,0}, /*index=1*/bf16[3]{0}) all-reduce(%a, %b), channel_id=1
-  %x = f32[] all-reduce-start(%c), channel_id=2
-  %y = f32[] all-reduce-done(%x)
-  ROOT %all-gather.3 = pred[16]{0} all-gather(%d), dimensions={0}
-  %g = (f32[2]{0}, f32[8]{0}) all-gather-start(%e)
-"""
-    found = collectives_of(text)
-    reduced, gathered = found["all-reduce"], found["all-gather"]
-    assert (reduced.operations, reduced.arrays, reduced.bytes) == (2, 3, 128 + 6 + 4)
-    assert (gathered.operations, gathered.arrays, gathered.bytes) == (2, 2, 16 + 32)
 
 
 @pytest.mark.thorough

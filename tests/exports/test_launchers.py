@@ -125,29 +125,6 @@ def test_megatron__layout_is_read_back():
         assert parts[0][0] == "E" and parts[-1][-1] == "L"
 
 
-@pytest.mark.parametrize(
-    ("recompute", "flags", "noted"),
-    [
-        (("none",), {}, False),
-        (("selective",), {"--recompute-granularity": "selective"}, False),
-        (("full",), {"--recompute-method": "uniform", "--recompute-num-layers": "1"}, False),
-        ({"full": 2}, {"--recompute-method": "block", "--recompute-num-layers": "2"}, False),
-        ({"full": 1, "selective": 1}, {"--recompute-method": "uniform"}, True),
-    ],
-)
-def test_megatron__recomputation(plan, recompute, flags, noted):
-    stages = tuple(
-        replace(
-            stage,
-            recompute=recompute if isinstance(recompute, dict) else recompute * stage.size,
-        )
-        for stage in plan.stages
-    )
-    result = exported(replace(plan, stages=stages), "megatron")
-    assert flags.items() <= values(result.text).items()
-    assert any(note.startswith("recompute: ") for note in result.notes) == noted
-
-
 def test_torchtitan__degrees_and_modules(plan):
     result = exported(plan, "torchtitan")
     found = dict(re.findall(r"^(\w+) = (.*)$", result.text, re.M))

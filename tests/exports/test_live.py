@@ -22,24 +22,6 @@ BYTES = 12
 
 
 @pytest.fixture(scope="module")
-def moving():
-    import resharding
-
-    return resharding
-
-
-@pytest.fixture(scope="module")
-def graph(moving):
-    return moving.example.read()
-
-
-@pytest.fixture(scope="module")
-def plans(moving, graph):
-    made = {name: moving.plan_of(graph, "net.npz", 4, *x) for name, x in moving.FOUR.items()}
-    return made | {name: moving.plan_of(graph, "net.npz", 2, *x) for name, x in moving.TWO.items()}
-
-
-@pytest.fixture(scope="module")
 def exported_plans(plans, graph):
     return cache(lambda name: torch_plan(plans[name], graph))
 

@@ -2,10 +2,6 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,17 +145,3 @@ def test_stream__five_changes_train_as_one_process(tmp_path):
     stream = Stream(streamed.SAMPLES, 8, seed=5)
     assert told["ids"] == list(itertools.chain(*itertools.islice(stream, steps)))
     assert told["losses"] == pytest.approx(streamed.alone(steps), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_stream__five_changes_of_a_jax_module_train_as_one_device():
-    """The state goes from plan to plan by ``device_put``; ids are compared in the process."""
-    pytest.importorskip("jax")
-    script = Path(__file__).parents[1] / "helpers" / "jax_stream.py"
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": paths},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert float(ended.stdout) < 1e-6

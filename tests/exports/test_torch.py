@@ -2,8 +2,6 @@
 
 import json
 import re
-from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -18,19 +16,6 @@ pytestmark = pytest.mark.thorough
 
 pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def example():
-    """The example as a module, which processes that it starts can import, too."""
-    import torch_transformer
-
-    return torch_transformer
-
-
-@pytest.fixture(scope="module")
-def graph(example):
-    return example.read()
 
 
 def hybrid(graph, stages=((0, 1), (1, 3)), devices=4, tp=2, **options):
@@ -156,54 +141,10 @@ def test_parallel__buffers_are_no_parameters(graph, alone):
         Parallel(Shifted(), torch.nn.functional.mse_loss, other, inputs)
 
 
-class Named(torch.nn.Module):
-    """Takes inputs by name, as Hugging Face's models do, and gives its own loss beside logits."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = torch.nn.Embedding(10, 4)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
-        self.head = torch.nn.Linear(4, 10)
-
-    def forward(self, words, mask=None, places=None, labels=None):
-        x = self.words(words) * mask[..., None] + places[..., None]
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        logits = self.head(x)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        return {"loss": loss, "logits": logits}
-
-
 def named_batch():
     random = torch.Generator().manual_seed(0)
     words, labels = (torch.randint(0, 10, (8, 3), generator=random) for _ in range(2))
     return {"words": words, "labels": labels, "mask": torch.ones(8, 3), "places": torch.ones(1, 3)}
-
-
-def test_parallel__inputs_without_samples_are_the_same_for_all(graph, alone):
-    from parenvs.exports.parallel import Parallel, by_position
-    from parenvs.graph.pytorch.export import loss_of
-
-    module, batch = Named(), named_batch()
-    single = replace(
-        torch_plan(hybrid(graph), graph), pipe=1, model=1, cuts=(), placements={}, inputs={},
-        shapes={}, micro_batches=2,
-    )  # fmt: skip
-    parallel = Parallel(
-        by_position(module, 0, list(batch)), lambda output, _: loss_of(output, "")[0], single,
-        *batch.values(),
-    )  # fmt: skip
-    loss = parallel.step(*batch.values(), torch.zeros(8))
-    assert loss == pytest.approx(module(**batch)["loss"].item(), rel=1e-6)
-
-    def edges(x, ends):
-        return x[ends[0]] - x[ends[1]]
-
-    module.forward = edges
-    given = (torch.ones(8, 4), torch.zeros(2, 5, dtype=torch.long))
-    with pytest.raises(ParenvsError, match=r"inputs: 'ends' of shape \(2, 5\) has no 8 samples in"):
-        Parallel(module, torch.nn.functional.mse_loss, single, *given)
-    Parallel(module, torch.nn.functional.mse_loss, replace(single, micro_batches=1), *given)
 
 
 class Indexed(torch.nn.Module):
@@ -239,35 +180,6 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
         torch.testing.assert_close(parameter.grad, own.grad / 2)
     counts = parallel.collectives(words, mask, labels, torch.zeros(8))
     assert counts == {"all-reduce": len(list(module.parameters()))}
-
-
-def test_synchronized__is_pytorch_s_batch_normalization(alone):
-    """Of one process; several are compared with one device where plans run."""
-    from parenvs.exports.rules import Synchronized
-
-    group = torch.distributed.group.WORLD
-    torch.manual_seed(0)
-    x, wanted = torch.randn(6, 4, 5), torch.randn(6, 4, 5)
-    for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
-        own = torch.nn.BatchNorm1d(4, **options)
-        synchronized = deepcopy(own)
-        results = []
-        for module, mode in ((own, nullcontext()), (synchronized, Synchronized(group))):
-            given = x.clone().requires_grad_()
-            with mode:
-                for _ in range(2):
-                    made = module(given)
-            (made * wanted).sum().backward()
-            results.append([made, given.grad, *(p.grad for p in module.parameters())])
-            results[-1] += list(module.buffers())
-            with mode:
-                results[-1].append(module.eval()(x))
-        torch.testing.assert_close(results[0], results[1])
-    traced = (x, None, None, torch.zeros(4), torch.ones(4), True, 0.1, 1e-5, False)
-    with Synchronized(group):
-        found = torch.ops.aten.batch_norm.default(*traced)
-        assert "Synchronized" not in type(found).__name__ and found.grad_fn is None
-    torch.testing.assert_close(found, torch.batch_norm(*traced))
 
 
 @pytest.mark.parametrize("is_tied", [False, True])

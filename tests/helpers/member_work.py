@@ -1,19 +1,7 @@
 """What processes of tests do that need no framework."""
 
-import os
-import signal
 import time
 from pathlib import Path
-
-
-def killed(rank, folder):
-    """The second process is killed when all are there; the others stay."""
-    (Path(folder) / str(os.getpid())).touch()
-    while len(list(Path(folder).iterdir())) < 2:
-        time.sleep(0.01)
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(600)
 
 
 def missed(rank, folder):
