@@ -1,7 +1,5 @@
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import toys
 from cases import each, slow
 from commands import good
 
-from parenvs import judge, load_plan, load_profile
+from parenvs import load_plan
 from parenvs.cluster import PRESETS
 from parenvs.instances import names
 
@@ -69,19 +67,6 @@ def test_cli__show(run, toy):
     assert any("pivots with variables" in line and "6" in line for line in out.splitlines())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("agent", ["search", "random", *slow("exact", "even", "pipedream")])
-def test_cli__plan(run, agent):
-    out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--out", "plan.json"))
-    assert " a step  ·  3 stages on " in out.splitlines()[0]
-    assert "plan written to plan.json" in out
-    plan = load_plan("plan.json")
-    assert plan.instance == "vgg-19"
-    assert plan.cluster == PRESETS["B"]
-    assert len(plan.cuts) == 2
-    assert judge(plan, load_profile("vgg-19", PRESETS["B"])).legal
-
-
 def test_cli__plan_of_the_toy_is_its_optimum(run, toy):
     out = good(run("plan", *toy, "--json", "--out", "plan.json"))
     content = json.loads(out.splitlines()[0])
@@ -116,17 +101,6 @@ def test_cli__plan_options_reach_the_plan(run):
     assert (plan.micro_batch, plan.micro_batches, len(plan.cuts)) == (4, 8, 2)
     assert plan.cluster.devices == 8
     assert plan.cluster.inter_bw == 10e9 / 8
-
-
-@pytest.mark.thorough
-def test_cli__plan_is_reproducible(run):
-    for agent in ("random",):
-        plans = []
-        for name in ("a.json", "b.json"):
-            good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--steps", "50",
-                     "--seed", "3", "--out", name))  # fmt: skip
-            plans.append(Path(name).read_text())
-        assert plans[0] == plans[1]
 
 
 @pytest.mark.thorough
@@ -424,41 +398,3 @@ def test_cli__evaluate_refuses(refused, tmp_path, run):
     refused("evaluate", tmp_path, words="the run has not ended: give --resume")
     (tmp_path / "model.pt").write_bytes(b"PK broken")
     refused("evaluate", tmp_path, words="model.pt: damaged")
-
-
-def program(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "parenvs", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        **options,
-    )
-
-
-@pytest.mark.slow
-def test_cli__as_a_program(tmp_path):
-    path = tmp_path / "plan.json"
-    made = program("plan", "vgg-19", "--cluster", "B", "--out", path)
-    assert made.returncode == 0
-    assert all(line.startswith("searching") for line in made.stderr.splitlines())  # if it is slow
-    judged = program("judge", path, "--json")
-    assert (judged.returncode, judged.stderr) == (0, "")
-    assert json.loads(judged.stdout)["legal"] is True
-    bad = program("plan", "vgg-20", "--out", tmp_path / "other.json")
-    assert bad.returncode == 2
-    assert bad.stdout == ""
-    assert bad.stderr.startswith("parenvs: unknown instance 'vgg-20' (did you mean 'vgg-19'?)")
-    assert bad.stderr.count("\n") == 1
-    assert not (tmp_path / "other.json").exists()
-
-
-@pytest.mark.parametrize("instance", ["nowhere", "x" * 10**6])
-def test_cli__judge_names_the_field_of_a_plan(run, refused, tmp_path, instance):
-    problem = toys.dense().pipeline
-    plan = tmp_path / "odd.json"
-    content = {**problem.plan((2,), (2,)).to_json(), "instance": instance}
-    plan.write_text(json.dumps(content))
-    assert len(refused("judge", plan, words=(str(plan), "field 'instance'"))) < 500

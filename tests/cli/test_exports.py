@@ -2,16 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from commands import caller
 
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
-from parenvs.exports import compilation
-from parenvs.exports.compilation import Collectives, Compilation
-from parenvs.graph.layout import Prediction
 
 
 @pytest.fixture
@@ -54,27 +50,6 @@ def test_export__prints_or_writes(run, tmp_path):
 def test_export__refuses_in_a_line(run, to, words):
     status, out, err = run("export", "plan.json", "--to", to)
     assert (status, out) == (2, "") and err.count("\n") == 1 and words in err
-
-
-def test_verify__compile_tells_what_differs(run, monkeypatch):
-    found = Compilation(
-        "small", "hybrid", {"data": 2, "model": 4}, 10, (), {"all-reduce": Collectives(1, 3, 4e9)},
-        1e9, 2e9, 1.0, Prediction(3, 4e9, 1e9, 1e9, 4e9, 1.9e9),
-    )  # fmt: skip
-    monkeypatch.setattr(compilation, "compile_plan", lambda plan, module: found)
-    status, out, _ = run("verify", "plan.json", "--compile")
-    assert status == 0 and "keeps 10 of 10 shardings" in out
-    assert "predicted 1.00 GB (0.50), for CPUs 1.90 GB (0.95); inputs" in out
-    assert "the judge predicted 3 of 4.00 GB. Memory" in out
-    gathers = {**found.collectives, "all-gather": Collectives(2, 2, 1e9)}
-    other = replace(found, changed=("q",), collectives=gathers)
-    monkeypatch.setattr(compilation, "compile_plan", lambda plan, module: other)
-    status, out, err = run("verify", "plan.json", "--compile")
-    assert status == 2 and "Sharded otherwise: q." in out and "XLA shards it otherwise" in err
-    assert "all-gather: 2 arrays of 1.00 GB, which the judge does not price." in out
-    assert replace(other, changed=(), shares_states=True).agrees
-    status, out, _ = run("verify", "plan.json", "--compile", "--json")
-    assert status == 2 and json.loads(out)["changed"] == ["q"]
 
 
 SOURCE = """

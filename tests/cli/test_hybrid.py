@@ -71,13 +71,6 @@ def test_plan__pins_layers_and_leaves_devices_free(run):
     assert sum(stage["devices"] for stage in json.loads(shown)["plan"]["stages"]) == 4
 
 
-def test_compare__rules_beside_the_optimum(run):
-    status, shown, _ = run("compare", "mine.json", *TASK)
-    assert status == 0
-    for agent in ("random", "rule-of-thumb", "uniform", "exact"):
-        assert agent in shown
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

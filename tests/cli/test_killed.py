@@ -21,18 +21,6 @@ def test_killed__what_is_left_is_whole_and_the_next_run_ends(name, tmp_path):
     assert killed_commands.check(name, tmp_path, 3)["outlived"] == 0
 
 
-def test_killed__halves_are_seen(tmp_path):
-    (tmp_path / "whole.json").write_text("{}")
-    killed_commands.whole(tmp_path)
-    (tmp_path / "table.csv").write_text("")
-    with pytest.raises(AssertionError):
-        killed_commands.whole(tmp_path)
-    (tmp_path / "half.json").write_text("{")
-    (tmp_path / "table.csv").unlink()
-    with pytest.raises(ValueError):
-        killed_commands.whole(tmp_path)
-
-
 @pytest.mark.slow
 def test_killed__many_import_at_once(tmp_path):
     """None of them has compiled the package before, and all of them do."""

@@ -122,16 +122,6 @@ def test_planning__without_out_the_next_command_writes(run, function):
     assert Path("plan.json").exists()
 
 
-def test_planning__training_on_a_function(run, function):
-    pytest.importorskip("sb3_contrib")
-    good(
-        run("train", *function, "--cluster", "1x4:v100", "--stages", 2, "--steps", 64, "--out", "r")
-    )
-    assert load_plan("r/plan.json").instance == "r/graph.npz"
-    Path("my_model.py").unlink()
-    good(run("evaluate", "r", "--episodes", 2))
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -223,17 +213,6 @@ def test_planning__chooses_stages_and_devices(run, tmp_path):
     assert status == 2 and "3 devices are no part of cluster" in err
     status, _, err = run("plan", "vgg-19", "--task", "partition", "--devices-used", 4)
     assert status == 2 and "--devices-used is not an option of --task partition" in err
-
-
-@pytest.mark.thorough
-def test_planning__one_stage(run):
-    out = good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--out", "p.json", "--plot", "p.svg"))
-    assert load_plan("p.json").cuts == ()
-    assert "1 stage " in out and "1 stages" not in out
-    assert Path("p.svg").stat().st_size > 5000
-    assert "1 stage" in good(run("judge", "p.json"))
-    good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--stages", 2, "--out", "two.json"))
-    assert "device_cuts" in good(run("diff", "p.json", "two.json"))
 
 
 def test_planning__removed_planners_name_their_successor(run):

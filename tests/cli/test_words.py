@@ -102,20 +102,6 @@ def test_words__a_plan_is_for_this_machine_or_for_a_cluster(run, monkeypatch):
         assert (status, out) == (2, "") and told in err
 
 
-@pytest.mark.thorough
-def test_words__a_transformer_is_planned_along_all_axes(run):
-    status, out, err = run("plan", "llama3-8b", "--cluster", "1x8:h100")
-    assert status == 2 and "batch" in err
-    given = ("--cluster", "1x8:h100", "--batch", "32", "--agent", "uniform")
-    status, out, _ = run("plan", "llama3-8b", *given)
-    assert status == 0 and " x dp " in out.splitlines()[0]
-    answer, now, runs, following = out.splitlines()
-    assert " a step" in answer and answer.endswith("optimal among those searched")
-    assert now.startswith("baseline: ") and runs.startswith("runs in: ")
-    assert following.startswith("next: parenvs plan llama3-8b")
-    assert "near the best" in run("plan", "llama3-8b", *given, "-v")[1]
-
-
 WRITERS = {
     "export", "leaderboard submit", "leaderboard site",
     "leaderboard update", "iopddl add", "iopddl export",

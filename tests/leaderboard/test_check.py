@@ -10,7 +10,7 @@ from parenvs.core.leaderboard import kind_of
 from parenvs.leaderboard.check import CheckedEntry, PlanState, Verdict, check_file, improvements
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.ranking import ranking
-from parenvs.leaderboard.submit import learned_from, ready
+from parenvs.leaderboard.submit import learned_from
 from parenvs.leaderboard.tasks import tasks
 from parenvs.tasks.elastic.problems import ELASTIC_SETS
 
@@ -24,13 +24,6 @@ def test_check__all_are_accepted(board):
         assert checked.reasons == ()
         assert (path.parent.name, path.stem) == (checked.task.name, checked.entry.entry)
     assert not improvements(list(board.values()))
-
-
-def test_check__every_agent_that_needs_no_training(board):
-    committed = {(checked.task.name, checked.entry.entry) for checked in board.values()}
-    for name in {name for name, _ in committed}:
-        for agent in ready(tasks().task(name)):
-            assert (name, agent) in committed
 
 
 def test_check__ours_say_what_they_learned_from(board):

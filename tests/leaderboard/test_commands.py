@@ -88,17 +88,6 @@ def test_commands__check(run, tmp_path):
 
 
 @pytest.mark.thorough
-def test_commands__json_is_what_a_page_needs(run):
-    status, out, _ = run("check", "--json", BOARD / "submissions" / "pipeline-cut" / "even.json")
-    assert status in (0, None)
-    content = json.loads(out)
-    assert [task["name"] for task in content["tasks"]] == list(tasks().tasks)
-    (standing,) = next(t for t in content["tasks"] if t["name"] == "pipeline-cut")["standings"]
-    assert standing["entry"] == "even"
-    assert {"score", "rank", "authors", "method", "problems", "hardware"} <= set(standing)
-
-
-@pytest.mark.thorough
 def test_commands__table(run, tmp_path, monkeypatch):
     folder = BOARD / "submissions"
     only = tmp_path / "some" / "data-parallel"

@@ -353,20 +353,6 @@ def test_entry__saving_what_is_not_sound_writes_nothing(bases, path):
     assert not path.exists()
 
 
-def test_judged__plan_of_another_task(bases):
-    plan = bases[PARTITION]["plans"][PARTITION]
-    for task, changes, words in (
-        ("data-parallel", {}, "field 'scope' must be \"inputs\", not 'variables'"),
-        ("operator-partition-step-time", {"task": "data-parallel"}, "field 'scope' must be"),
-        ("operator-partition-step-time", {"task": "pipeline-cut"}, "field 'task' must be"),
-    ):
-        problem = tasks().task(task).problems[PARTITION]
-        verdict = judged(problem, {**plan, **changes})
-        assert verdict.state == PlanState.ILLEGAL
-        assert words in verdict.reasons[0]
-        assert verdict.cost == problem.trivial
-
-
 def test_judged__plan_by_the_old_name_of_its_task(bases):
     """Entries of before a task had one name are judged as they were."""
     problem = tasks().task("operator-partition-step-time").problems[PARTITION]

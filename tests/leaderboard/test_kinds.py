@@ -158,17 +158,6 @@ def test_kinds__certified_is_at_most_the_score():
     assert figure.of(pairs) == pytest.approx(expected) and 0.5 < expected < 1
 
 
-def test_kinds__every_reference_tells_where_it_is_from():
-    for name in SMALL:
-        for problem in tasks().task(name).problems.values():
-            reference = problem.reference
-            assert problem.tier and reference.method
-            if not reference.proven:
-                assert (reference.bounded_by or name == "iopddl") and reference.source
-        tiers = tasks().task(name).tiers
-        assert sum(map(len, tiers.values())) == len(tasks().task(name).counted)
-
-
 def test_kinds__an_unknown_task_in_the_list(tmp_path):
     from parenvs.leaderboard.tasks import TaskList, read_tasks
 

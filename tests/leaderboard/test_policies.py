@@ -120,14 +120,6 @@ def test_policy_verdicts__another_seed_draws_other_courses():
     assert other.problem.trivial == 1 and 0 < other.score <= 1
 
 
-def test_policy_verdicts__a_policy_that_loses_everything_scores_nothing():
-    """Changes at every interval cost more than they earn; waiting earns nothing."""
-    (waits,) = policy_verdicts(entry_of(TABLE), small())
-    assert (waits.cost, waits.score) == (1.0, 0.0)
-    problem = tasks().task("elastic").problems[CHAIN]
-    assert problem.score(1.7) == 0 and problem.score(0.0) == 1
-
-
 @pytest.mark.thorough
 def test_policy_verdicts__recorded_runs_are_replayed_and_hold_for_their_seed():
     entry = load_entry(FOLDER / "look-ahead.json")

@@ -1,7 +1,6 @@
 """The leaderboard's site: its pages, hostile entries that must not run in them, its folder."""
 
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,7 +8,6 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from parenvs.cli import app as cli
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.check import PlanState, check
 from parenvs.leaderboard.entry import load_entry
@@ -183,14 +181,6 @@ def test_site__nothing_comes_from_elsewhere(files):
         assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-def test_site__what_needs_a_script_is_hidden_without_one(files):
-    parsed = Page(files["index.html"])
-    assert all("hidden" in x for x in parsed.all("form") + parsed.all("button"))
-    entry = Page(files["entries/pipeline-cut/even.html"])
-    assert all("hidden" in x for x in entry.all("button"))
-    assert all("open" in x for x in entry.all("details"))
-
-
 def test_site__scores_are_the_ranking(files, entries, known):
     for name, task in known.tasks.items():
         rows = re.findall(r"<tr data-learned=.*?</tr>", files[f"tasks/{name}.html"], re.S)
@@ -291,11 +281,6 @@ def test_site__equal_entries_give_equal_files(files, known, entries):
     }
 
 
-def test_site__an_empty_leaderboard_has_a_site(known):
-    text = site_files(known, [])["index.html"]
-    assert text.count("No entry yet.") == len(known.tasks)
-
-
 @pytest.mark.slow
 def test_site__an_interruption_leaves_the_old_folder(todays, entries, tmp_path, monkeypatch):
     folder = tmp_path / "site"
@@ -354,30 +339,6 @@ def test_site__only_a_site_is_replaced(tmp_path):
     assert (folder / "index.html").read_text() == "<p>mine"
     with pytest.raises(ParenvsError, match="is a file"):
         write_folder(folder / "index.html", files)
-
-
-@pytest.mark.thorough
-def test_site__command(monkeypatch, capfd, tmp_path):
-    source = tmp_path / "in" / "data-parallel"
-    source.mkdir(parents=True)
-    text = (SUBMISSIONS / "data-parallel" / "greedy.json").read_text()
-    (source / "greedy.json").write_text(text)
-
-    def run():
-        arguments = ["site", "--folder", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
-        monkeypatch.setattr(sys, "argv", ["parenvs", "leaderboard", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, capfd.readouterr()
-
-    status, printed = run()
-    assert status == 0 and "open index.html" in printed.out
-    assert (tmp_path / "out" / "entries" / "data-parallel" / "greedy.html").is_file()
-    (source / "greedy.json").write_text(text.replace('"inputs": 0', '"inputs": 7'))
-    before = (tmp_path / "out" / "index.html").read_bytes()
-    status, printed = run()
-    assert status != 0 and "parenvs leaderboard check gives all reasons" in printed.err
-    assert (tmp_path / "out" / "index.html").read_bytes() == before
 
 
 def test_site__plans_are_shown(files, known):
