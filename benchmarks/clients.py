@@ -1,10 +1,10 @@
 """Reinforcement-learning libraries on two environments: steps a second, and lines of glue.
 
     python benchmarks/clients.py
-    python benchmarks/clients.py --only tianshou --again
+    python benchmarks/clients.py --only rllib --again
 
 A client runs in a process of its own, by the Python of the virtual environment of its name in
-``build/clients`` if there is one (``python -m venv build/clients/tianshou``), else by this one, as
+``build/clients`` if there is one (``python -m venv build/clients/rllib``), else by this one, as
 the libraries want versions of Gymnasium and others that exclude each other. One whose package is
 not there is named on the page.
 """
@@ -30,8 +30,6 @@ CLIENTS = {
     "cleanrl": ("CleanRL's style", "PPO, 64 environments"),
     "native": ("sb3-contrib on the native batch", "MaskablePPO, 64 environments"),
     "sb3": ("Stable-Baselines3", "PPO or MaskablePPO, 8 environments"),
-    "torchrl": ("TorchRL", "PPO, one environment"),
-    "tianshou": ("tianshou", "DQN, 8 environments"),
 }
 """Script -> the client, and what it does."""
 ENVS: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "PipelinePlan-v1": {}}

@@ -18,8 +18,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.framework import ROOT, Case, Row, apart, main, measurement, table
-from parenvs import Graph, HybridPlan, HybridStage, from_jax
+from benchmarks.framework import ROOT, Case, Row, main, measurement, table
+from parenvs import Graph, HybridPlan, HybridStage
 from parenvs import problem as problem_from
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
@@ -105,62 +105,9 @@ def compiled(name: str, kind: str) -> Row:
     return {**result, "predicted": expected, "wall": time.perf_counter() - begin}
 
 
-def t5_losses(layers: int = 2) -> list[Row]:
-    """Train a small T5 of the shipped code under every kind of plan, in a process of its own."""
-    import jax
-    import numpy as np
-
-    from parenvs.datasets.models import t5, train_step
-    from parenvs.exports.jax import shardings
-
-    model = t5(layers, 64, 128, 8, 8, vocab=64, tokens=16, batch_size=16, name="t5-small")
-    function, shapes = train_step(model)
-    graph = from_jax(function, *shapes, name="t5-small")
-    random = np.random.default_rng(0)
-
-    def parameter(x: Any) -> np.ndarray:
-        if len(x.shape) == 1:  # scales of norms, and biases
-            return np.ones(x.shape, x.dtype)
-        return random.normal(scale=x.shape[0] ** -0.5, size=x.shape).astype(x.dtype)
-
-    start = (
-        jax.tree.map(parameter, shapes[0]),
-        jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes[1]),
-        {key: random.integers(0, 64, x.shape, np.int32) for key, x in shapes[2].items()},
-    )
-
-    def curve(sharding: Any = None) -> list[float]:
-        out = {} if sharding is None else {"out_shardings": (sharding[0], sharding[1], None)}
-        run = jax.jit(function, donate_argnums=(0, 1), keep_unused=True, **out)
-        params, state, batch = start if sharding is None else jax.device_put(start, sharding)
-        losses = []
-        for _ in range(STEPS):
-            params, state, value = run(params, state, batch)
-            losses.append(float(value))
-        return losses
-
-    single, rows = curve(), []
-    for kind, plan_of in KINDS.items():
-        sizes = (DEVICES // TP, TP) if plan_of is hybrid else (DEVICES,)
-        mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(sizes), ("a", "b")[: len(sizes)])
-        sharding = shardings(plan_of(graph), mesh, start, graph)
-        assert any(not x.is_fully_replicated for x in jax.tree.leaves(sharding)), kind
-        losses = curve(sharding)
-        worst = max(abs(a / b - 1) for a, b in zip(losses, single, strict=True))
-        run = f"T5 of the shipped code, {layers} + {layers} layers"
-        rows.append(
-            {"run": run, "plan": kind, "worst": worst, "first": single[0], "last": losses[-1]}
-        )
-    return rows
-
-
 def losses(which: str) -> list[Row]:
-    """Return the losses of an example, or of T5, in processes of its own."""
+    """Return the losses of an example, in processes of its own."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    if which == "t5":
-        flags = f"{os.environ.get('XLA_FLAGS', '')} "
-        flags += f"--xla_force_host_platform_device_count={DEVICES}"
-        return apart(t5_losses, seconds=TIMEOUT, XLA_FLAGS=flags, **own)
     script, *words = which.split()
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "examples" / script), *words],
@@ -181,7 +128,7 @@ def losses(which: str) -> list[Row]:
     about={"graphs": "shipped graphs to compile"},
 )
 def exports(known: list[Row], graphs: tuple[str, ...] = names()) -> Iterator[Case]:
-    for which in ("t5", *_RUNS):
+    for which in _RUNS:
         for row in [] if any(x.get("asked_for") == which for x in known) else losses(which):
             yield {"run": row["run"], "plan": row["plan"]}, partial(dict, row, asked_for=which)
     for name in graphs:

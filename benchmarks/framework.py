@@ -47,7 +47,7 @@ from parenvs.machine import commit, cores, counted, processor, versions
 from parenvs.markdown import table
 
 __all__ = (
-    "INSTANCES", "RESULTS", "ROOT", "Case", "Column", "Measurement", "Row", "apart", "cell",
+    "INSTANCES", "RESULTS", "ROOT", "Case", "Column", "Measurement", "Row", "cell",
     "columns", "forked", "main", "measurement", "parser", "percent", "plain", "processor_clock",
     "progress", "spent", "table",
 )  # fmt: skip
@@ -373,38 +373,3 @@ def forked(work: Callable[[], Row]) -> Row:
     if not text:
         raise SystemExit("the process of a case failed")
     return json.loads(text)
-
-
-def apart(
-    work: Callable[..., Any], *arguments: Any, seconds: float | None = None, **environment: str
-) -> Any:
-    """Return what ``work`` returns in a fresh process.
-
-    Args:
-        work: the function.
-        *arguments: its arguments.
-        seconds: after which the process is stopped.
-        **environment: more environment variables.
-
-    Raises:
-        ParenvsError: the process failed, or was stopped.
-    """
-    context = multiprocessing.get_context("spawn")
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(writer, work, arguments))
-    with patch.dict(os.environ, environment):
-        process.start()
-    writer.close()
-    try:
-        if reader.poll(seconds):
-            return reader.recv()
-        raise ParenvsError(f"{work.__name__} {arguments}: stopped after {seconds} s")
-    except EOFError:
-        raise ParenvsError(f"{work.__name__} {arguments}: the process failed") from None
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _send(writer: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    writer.send(work(*arguments))

@@ -54,17 +54,11 @@ def _pixels() -> dict[str, Any]:
 
 
 def _causal(config: Any, model: Any, **more: Any) -> Callable[[], Any]:
-    def make() -> Any:
-        return model(config(**{**SMALL, "num_key_value_heads": 2, **more})).train()
-
-    return make
+    return _other(config, model, **{**SMALL, "num_key_value_heads": 2, **more})
 
 
 def _other(config: Any, model: Any, **options: Any) -> Callable[[], Any]:
-    def make() -> Any:
-        return model(config(**options)).train()
-
-    return make
+    return lambda: model(config(**options)).train()
 
 
 class Scored(nn.Module):
@@ -80,19 +74,13 @@ class Scored(nn.Module):
 
 
 def _scored(network: Callable[..., nn.Module], **options: Any) -> Callable[[], Any]:
-    def make() -> Any:
-        return Scored(network(**options)).train()
-
-    return make
+    return lambda: Scored(network(**options)).train()
 
 
-def _scenes(size: int = 32) -> Callable[[], dict[str, Any]]:
-    def inputs() -> dict[str, Any]:
-        random = torch.Generator().manual_seed(1)
-        pixels = torch.randn(BATCH, 3, size, size, generator=random)
-        return {"pixels": pixels, "labels": torch.randint(0, 10, (BATCH,), generator=random)}
-
-    return inputs
+def _scenes() -> dict[str, Any]:
+    random = torch.Generator().manual_seed(1)
+    pixels = torch.randn(BATCH, 3, 32, 32, generator=random)
+    return {"pixels": pixels, "labels": torch.randint(0, 10, (BATCH,), generator=random)}
 
 
 def _pairs() -> dict[str, Any]:
@@ -166,36 +154,36 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], dict[str, Any]]]] = {
         _other(hf.ConvNextConfig, hf.ConvNextForImageClassification, hidden_sizes=[16, 32],
                depths=[2, 2], num_stages=2, patch_size=4, image_size=32), _pixels,
     ),
-    "tv_resnet": (_scored(tv.resnet18, num_classes=10), _scenes()),
+    "tv_resnet": (_scored(tv.resnet18, num_classes=10), _scenes),
     "tv_vit": (
         _scored(tv.VisionTransformer, image_size=32, patch_size=8, num_layers=4, num_heads=4,
-                hidden_dim=32, mlp_dim=64, num_classes=10), _scenes(),
+                hidden_dim=32, mlp_dim=64, num_classes=10), _scenes,
     ),
     "tv_convnext": (
         _scored(tv.ConvNeXt, num_classes=10,
                 block_setting=[tv.convnext.CNBlockConfig(16, 32, 2),
-                               tv.convnext.CNBlockConfig(32, None, 2)]), _scenes(),
+                               tv.convnext.CNBlockConfig(32, None, 2)]), _scenes,
     ),
     "tv_swin": (
         _scored(tv.SwinTransformer, patch_size=[2, 2], embed_dim=16, depths=[2, 2],
                 num_heads=[2, 4], window_size=[4, 4], stochastic_depth_prob=0.0, num_classes=10),
-        _scenes(),
+        _scenes,
     ),
-    "tv_squeezenet": (_scored(tv.squeezenet1_1, num_classes=10, dropout=0.0), _scenes()),
+    "tv_squeezenet": (_scored(tv.squeezenet1_1, num_classes=10, dropout=0.0), _scenes),
     "timm_vit": (
         _scored(timm.models.VisionTransformer, img_size=32, patch_size=8, embed_dim=32, depth=4,
-                num_heads=4, num_classes=10), _scenes(),
+                num_heads=4, num_classes=10), _scenes,
     ),
     "timm_mixer": (
         _scored(timm.models.MlpMixer, img_size=32, patch_size=8, embed_dim=32, num_blocks=4,
-                num_classes=10), _scenes(),
+                num_classes=10), _scenes,
     ),
     "timm_beit": (
         _scored(timm.models.beit.Beit, img_size=32, patch_size=8, embed_dim=32, depth=4,
-                num_heads=4, num_classes=10), _scenes(),
+                num_heads=4, num_classes=10), _scenes,
     ),
     "timm_convmixer": (
-        _scored(timm.models.ConvMixer, dim=32, depth=4, patch_size=4, num_classes=10), _scenes(),
+        _scored(timm.models.ConvMixer, dim=32, depth=4, patch_size=4, num_classes=10), _scenes,
     ),
 }  # fmt: skip
 for _name, (_make, _inputs) in MODELS.items():

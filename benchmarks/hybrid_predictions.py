@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -301,7 +302,7 @@ def flops_of(row: Row, setting: Setting) -> tuple[float, str]:
     ``flops_formula`` decides: it begins with 96, 72 or 6.
     """
     formula = str(row.get("flops_formula", "")).replace(" ", "")
-    source = known_source(row, {"megatron-sc21": 0, "megatron-sc21-figures": 0, "llama3": 0})
+    source = known_source(row, {"megatron-sc21": 0, "llama3": 0})
     shape, batch = setting.shape, setting.batch
     if formula.startswith("6N") or (not formula and source == "llama3"):
         return shape.token_flops(batch), "6 N + 6 l h s a token"
@@ -403,19 +404,13 @@ def _collective(row: Row, published: Published) -> Prediction:
         raise row.error("one rank alone has no collective; give nodes or ranks_per_node over 1")
     stride = server.devices // ranks
     rate = LARGE / float(kinds[kind](LARGE, nodes * ranks, stride)) / 1e9
-    assumed = (server.guess,) if server.guess else ()
-    setting = _Bare(stack, cluster, "", assumed)
-    return _prediction(row, "algorithm_gb_per_s", setting, rate)  # type: ignore[arg-type]
+    setting = _bare(stack, cluster, *filter(None, [server.guess]))
+    return _prediction(row, "algorithm_gb_per_s", setting, rate)
 
 
-@dataclass(frozen=True)
-class _Bare:
+def _bare(stack: Stack, cluster: Any, *assumed: str) -> Any:
     """What is left of a setting where no model is trained."""
-
-    stack: Any
-    cluster: Any
-    precision: str
-    assumed: tuple[str, ...]
+    return SimpleNamespace(stack=stack, cluster=cluster, precision="", assumed=assumed)
 
 
 def _link(row: Row, published: Published) -> Prediction:
@@ -446,5 +441,4 @@ def _link(row: Row, published: Published) -> Prediction:
             / size
             / float(links.all_reduce(LARGE, size, max(1, inside // ranks if size > ranks else 1)))
         )
-    setting = _Bare(stack, cluster, "", (guess,))
-    return _prediction(row, "gb_per_s", setting, rate / 1e9)  # type: ignore[arg-type]
+    return _prediction(row, "gb_per_s", _bare(stack, cluster, guess), rate / 1e9)

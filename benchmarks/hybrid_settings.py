@@ -309,7 +309,6 @@ MEGASCALE = {
 }  # fmt: skip
 SAID: dict[str, dict[str, Any]] = {
     "megatron-sc21": {"vocab": 51200, "seq": 2048, "recompute": "full", "zero": 0},
-    "megatron-sc21-figures": {"vocab": 51200, "seq": 2048, "recompute": "full", "zero": 0},
     "korthikanti": {"vocab": 51200, "seq": 2048, "device": "a100", "micro_batch": 1},
     "korthikanti-fig1": {"vocab": 51200, "seq": 2048, "device": "a100", "gradient_bytes": 4},
     "llama3": {
@@ -346,9 +345,7 @@ WHOLE = 8
 """Most samples that a replica without a pipeline is assumed to run in one micro-batch."""
 STACK_OF = {
     "megatron-sc21": "megatron-2021",
-    "megatron-sc21-figures": "megatron-2021",
     "korthikanti": "megatron-2022",
-    "korthikanti-fig1": "megatron-2022",
     "megascale": "megatron-2022",
     "llama3": "llama-2024",
     "nemo": "nemo-2024",
@@ -640,8 +637,8 @@ def _stack(
             stack = Stack.parse(fields["stack"])
         except ParenvsError as error:
             raise row.error(str(error)) from None
-    elif key is not None and key in STACK_OF:
-        stack = STACKS[STACK_OF[key]]
+    elif (known := known_source(row, STACK_OF)) is not None:
+        stack = STACKS[STACK_OF[known]]
         if key == "megascale" and "MegaScale" in row.name:
             stack = STACKS["megascale-2024"]
     else:

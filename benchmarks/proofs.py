@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from functools import partial
 
-from benchmarks.framework import Case, Row, main, measurement, progress, spent, table
+from benchmarks.framework import Case, Row, main, measurement, progress, table
 from every_plan import DRAWN, LIMITS, outcome, planners
 
 KINDS = ("proven", "proven among some", "plan", "illegal plan", "no plan", "no plan in time")
@@ -15,12 +14,10 @@ KINDS = ("proven", "proven among some", "plan", "illegal plan", "no plan", "no p
 def limited(task: str, planner: str, count: int) -> Row:
     """Hold a planner's answers to drawn problems against all plans."""
     progress(f"{task} {planner}")
-    row: Row = {}
-    with spent(row, clock=time.perf_counter):
-        found = Counter(outcome(task, planner, number) for number in range(count))
+    found = Counter(outcome(task, planner, number) for number in range(count))
     words = [f"{task} {planner}: {x}" for x in found if x.startswith("WRONG")]
     counts = {kind: found[kind] for kind in KINDS}
-    return {**row, "wrong": count - sum(counts.values()), **counts, "words": words}
+    return {"wrong": count - sum(counts.values()), **counts, "words": words}
 
 
 @measurement(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -26,8 +25,6 @@ from benchmarks.framework import ROOT, Column, columns, main, measurement, progr
 DIST = ROOT / "dist"
 NEWEST = 20
 """Pythons 3.10 to 3.20 are looked for."""
-IMPORTS = 5
-"""Times that an import is timed; the median counts."""
 
 
 def run(*line: str | Path, folder: Path | None = None) -> str:
@@ -103,7 +100,6 @@ def tried(python: Path, wheel: Path, extras: list[str], folder: Path) -> dict[st
         "extras": extras,
         "own_bytes": _size(Path(place)),
         "all_bytes": _size(folder) - size,
-        "import_seconds": _import_seconds(own),
         "numpy": run(own, "-c", "import numpy; print(numpy.__version__)").strip(),
     }
 
@@ -111,18 +107,6 @@ def tried(python: Path, wheel: Path, extras: list[str], folder: Path) -> dict[st
 def _size(folder: Path) -> int:
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return sum(path.stat().st_size for path in files)
-
-
-def _import_seconds(python: Path) -> float:
-    """Median of the processor seconds of an import, less those of an empty program."""
-    code = "import time\n{}\nprint(time.process_time())"
-    times = {
-        words: statistics.median(
-            float(run(python, "-I", "-c", code.format(words))) for _ in range(IMPORTS)
-        )
-        for words in ("", "import parenvs")
-    }
-    return times["import parenvs"] - times[""]
 
 
 @measurement(
@@ -159,15 +143,13 @@ def page(data: dict[str, Any]) -> list[str]:
         ("Python", "{python}"),
         ("extras", lambda row: " ".join(row["extras"]) or "none"),
         ("NumPy", "{numpy}"),
-        ("import (s)", "{import_seconds:.2f}"),
         ("parenvs (MB)", "{own_bytes:.1f/1e6}"),
         ("with all it needs (MB)", "{all_bytes:.0f/1e6}"),
     ]
     return [
         table(["file", "MB"], [[key, f"{size / 1e6:.2f}"] for key, size in data["files"].items()]),
         "The wheel in fresh environments: every environment plays an episode, a problem is solved, "
-        "its plan is judged, `parenvs doctor` finds nothing broken, each extra is used. Import: "
-        "processor seconds of `import parenvs`, median of five.",
+        "its plan is judged, `parenvs doctor` finds nothing broken, each extra is used.",
         columns(data["rows"], told, 3),
     ]
 

@@ -55,9 +55,9 @@ def discount(env_id: str) -> float:
     return 1.0 if masked(env_id) else 0.99
 
 
-def glue(*paths: Path) -> int:
-    """Return the lines of glue in files, without blank ones and comments."""
-    return sum(1 for path in paths for _ in _glue(path))
+def glue(path: Path) -> int:
+    """Return the lines of glue in a file, without blank ones and comments."""
+    return sum(1 for _ in _glue(path))
 
 
 def _glue(path: Path) -> Iterator[str]:
@@ -103,7 +103,6 @@ def main(
     package: str,
     train: Callable[[str, dict[str, Any], Tick], None],
     script: str,
-    flat: bool = False,
 ) -> None:
     """Train for some processor seconds behind the start-up, and print what it took.
 
@@ -111,12 +110,9 @@ def main(
         package: the distribution of the client.
         train: takes the environment's id, its arguments, and what is told of every update.
         script: path of the client's script.
-        flat: whether it takes the wrapper of ``flat.py``, whose lines are glue, too.
     """
     env_id, kwargs, limit = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
     torch.set_num_threads(1)
-    here = Path(script)
-    files = [here, here.parent / "flat.py"] if flat else [here]
     begin: tuple[int, float, float] | None = None
     last = (0, 0.0, 0.0)
 
@@ -142,7 +138,7 @@ def main(
         json.dumps(
             {
                 "package": package, "version": version(package),
-                "glue": glue(*files) if masked(env_id) else 0,
+                "glue": glue(Path(script)) if masked(env_id) else 0,
                 "startup": round(begin[1], 2), "steps": steps,
                 "seconds": round(spent, 2), "wall": round(wall, 2),
             }
