@@ -79,6 +79,7 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
         known = dict(zip(jaxpr.invars, given, strict=True))
 
         def read(atom: Any) -> Any:
+            # A literal has a value and no name, so each use is an atom of its own.
             if not hasattr(atom, "val"):
                 return known.setdefault(atom, next(count))
             number = next(count)
@@ -92,6 +93,7 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
                 result = walk(inner.jaxpr, operands, names)
                 known.update(zip(equation.outvars, result, strict=True))
                 continue
+            # Bodies are read apart: what they take apart is inside one iteration.
             loops.extend((body, names) for body in bodies(equation))
             shapes = [
                 tuple(getattr(x.aval, "shape", ()))
@@ -184,6 +186,7 @@ def constants(
         return None
     known = [int(np.asarray(place)) for place in places]
     return [
+        # As in JAX: a negative start counts from the end, and the slice is moved inside.
         max(0, min(start + all_ * (start < 0), all_ - size))
         for start, all_, size in zip(known, shape, sizes, strict=True)
     ]
@@ -226,6 +229,7 @@ def _tiles(shape: Sequence[int], readers: Sequence[Equation]) -> dict[int, Sizes
     for axis, places in taken.items():
         ordered = sorted(places)
         ends = [0, *(end for _, end in ordered)]
+        # Slices tile the dimension: each begins where the one before ends.
         if [start for start, _ in ordered] == ends[:-1] and ends[-1] == shape[axis]:
             result[axis] = tuple(end - start for start, end in ordered)
     return result

@@ -323,6 +323,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     kind, shapes = graph.element_type.tolist(), flow.shapes
     detected: dict[int, tuple[Role, str]] = {}
     for tensor in tensors:
+        # A floating number may be trained, as a temperature is; a whole one may not.
         if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
             detected[tensor] = Role.SCALAR, "it is a number"
     keys = _by_keys(graph, flow, detected)

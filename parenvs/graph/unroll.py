@@ -349,6 +349,7 @@ class _Unroller:
         for index, tensor in enumerate(self.old.parameter_tensor.tolist()):
             self.value[tensor] = Part.whole(index, self.program.shapes[tensor])
         self.block(self.inside[-1], lambda name: name)
+        # An output is read after everything else, so it must not widen a forward cut.
         last = max(self.phases, default=int(Phase.FORWARD))
         for tensor in self.old.outputs.tolist():
             value = self.value[tensor]
@@ -386,6 +387,7 @@ class _Unroller:
         title = self.title(row, loop, carried, rename)
         for k in range(trips or 1):
             name = self.iteration_name(row, f"{title}[{k}]" if trips else title)
+            # The condition is written as well: it may compute values that have FLOPs.
             self.value.update(zip(loop.seen, carried, strict=True))
             self.block(loop.condition, name)
             self.value.update(zip(loop.inputs, carried, strict=True))
@@ -413,6 +415,7 @@ class _Unroller:
         if self.phases[row] != Phase.FORWARD or self.program.parent[row] >= 0:
             return False
         pivots = self.old.flops[self.old.pivots()].sum()
+        # A loop over micro-batches of a forward pass is nearly all of its work.
         return self.old.flops[row] >= WHOLE * pivots > 0 and is_independent(
             self.program, loop, start
         )

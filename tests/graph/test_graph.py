@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parenvs import from_hlo
 from parenvs.errors import HloError
 from parenvs.graph.flow import chain_bytes
-from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.graph import Graph, Role
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
 
@@ -194,19 +194,3 @@ def test_graph__npz_of_another_schema(saved):
         rewrite(graph, path, **options)
         with pytest.raises(HloError, match=r"graph schema \d is not 1; build the file anew"):
             Graph.load(path)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder"])
-def test_graph__chain_bytes_of_models(name):
-    pytest.importorskip("jax")
-    from jax_graphs import graph
-
-    forward = graph(name, "forward")
-    counted = chain_bytes(forward, forward.pivots())
-    cut, parameter = counted.cut, counted.variables
-    expected_cut, expected_parameter = cuts_by_sets(forward)
-    assert cut.tolist() == expected_cut
-    assert parameter.tolist() == expected_parameter
-    assert parameter.sum() == forward.parameter_bytes  # every variable is used
-    assert (forward.phase == Phase.FORWARD).all()

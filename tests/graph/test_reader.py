@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 import pytest
-from cases import each, slow
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs import from_hlo, from_jax
 from parenvs.errors import HloError, ParenvsError
-from parenvs.graph.graph import Phase, Role
+from parenvs.graph.graph import Role
 from parenvs.graph.proto import Module
 from parenvs.graph.reader import read_module, read_proto
 
@@ -234,44 +234,6 @@ def test_reader__loop_has_a_body_with_a_parent():
     assert graph.total_flops == graph.flops[index] + 7  # and the final sum of eight numbers
     assert not set(np.flatnonzero(inside)) & set(graph.pivots())
     assert index in graph.pivots()
-
-
-@pytest.mark.slow
-def test_reader__operands_are_made_before():
-    pytest.importorskip("jax")
-    from jax_graphs import graph
-
-    for kind in ("forward", "train"):
-        producer = np.full(len(graph("t5", kind).element_type), 10**9)
-        g = graph("t5", kind)
-        for i in range(len(g.opcode)):
-            assert (producer[g.operands[g.operand_offset[i] : g.operand_offset[i + 1]]] < i).all()
-            producer[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("vgg", "t5"),
-        *slow("decoder", "bert", "resnet50"),
-    ],
-)
-def test_reader__train_step_has_three_phases_in_turn(name):
-    pytest.importorskip("jax")
-    from jax_graphs import graph
-
-    train, forward = graph(name, "train"), graph(name, "forward")
-    work = np.flatnonzero((train.flops > 0) & ~train.free)
-    turns = train.phase[work]
-    assert (np.diff(turns.astype(int)) >= 0).mean() == 1  # forward, then backward, then update
-    assert set(turns.tolist()) == {Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE}
-    by_phase = [train.flops[(train.phase == p) & (train.parent < 0)].sum() for p in Phase]
-    assert by_phase[0] == pytest.approx(forward.total_flops, rel=0.02)
-    assert 1.6 < by_phase[1] / by_phase[0] < 2.4
-    parameters = train.parameter_bytes / 4
-    assert 9 * parameters < by_phase[2] < 20 * parameters  # Adam: some operations each
-    assert (forward.phase == Phase.FORWARD).all()
 
 
 def roles(*args, **options):

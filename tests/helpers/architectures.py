@@ -128,22 +128,6 @@ def memory_bank() -> Program:
 # Memories that samples carry on
 
 
-def truncated_backpropagation() -> Program:
-    """A recurrent network whose hidden states go on from step to step, one for each sample."""
-    params = {"input": floats(50, 32), "hidden": floats(32, 32), "head": layer(32, 50)}
-
-    def loss(params: Tree, hidden: Array, batch: Tree) -> tuple[Array, Array]:
-        def cell(hidden: Array, token: Array) -> tuple[Array, Array]:
-            hidden = jnp.tanh(params["input"][token] + hidden @ params["hidden"])
-            return hidden, hidden
-
-        hidden, states = lax.scan(cell, hidden, batch["tokens"].T)
-        logits = dense(params["head"], states.swapaxes(0, 1))
-        return cross_entropy(logits, batch["labels"]), hidden
-
-    return with_state(loss, params, floats(SAMPLES, 32), TOKENS, BATCH)
-
-
 def segment_memory() -> Program:
     """Transformer-XL: each layer attends to what it saw in the segment before."""
     names = ("query", "key", "value", "out")
@@ -227,40 +211,6 @@ def soft_actor_critic() -> Program:
         (VARIABLE, FROZEN, state, BATCH, SCALAR),
         lambda params, targets, opt_state, batch, key: loss(params, targets, batch, key),
         lambda params, targets, opt_state, batch, key: gradients_of(params, targets, batch, key),
-    )
-
-
-def deep_q_learning() -> Program:
-    """DQN: the target is set to the weights each hundred steps."""
-
-    def loss(params: Tree, target: Tree, batch: Tree) -> Array:
-        known = network(params, batch["seen"])
-        known = jnp.take_along_axis(known, batch["action"][:, None], -1)[:, 0]
-        aim = batch["reward"] + 0.99 * network(target, batch["next"]).max(-1)
-        return jnp.mean((known - lax.stop_gradient(aim)) ** 2)
-
-    def step(state: Tree, batch: Tree) -> Any:
-        params, target = state["params"], state["target"]
-        value, gradients = jax.value_and_grad(loss)(params, target, batch)
-        with named_scope("update"):
-            params, moments = adam(gradients, state["moments"], params)
-            due = moments.count % 100 == 0
-            target = jax.tree.map(lambda t, p: jnp.where(due, p, t), target, params)
-        return {"params": params, "target": target, "moments": moments}, value
-
-    weights = two_layers(5, 32, 4)
-    batch = {
-        "seen": floats(SAMPLES, 5),
-        "next": floats(SAMPLES, 5),
-        "action": integers(SAMPLES),
-        "reward": floats(SAMPLES),
-    }
-    return Program(
-        step,
-        ({"params": weights, "target": weights, "moments": adam_state(weights)}, batch),
-        ({"params": VARIABLE, "target": FROZEN, "moments": OPTIMISER}, BATCH),
-        lambda state, batch: loss(state["params"], state["target"], batch),
-        lambda state, batch: jax.value_and_grad(loss)(state["params"], state["target"], batch),
     )
 
 
@@ -497,10 +447,8 @@ ARCHITECTURES: dict[str, Callable[[], Program]] = {
     for program in (
         codebook_by_averages,
         memory_bank,
-        truncated_backpropagation,
         segment_memory,
         soft_actor_critic,
-        deep_q_learning,
         epochs_of_mini_batches,
         long_convolution,
         fixed_point,

@@ -40,6 +40,8 @@ def _convolution(
     layout = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
     if transposed:
         inputs, outputs, *kernel = weight.shape
+        # The transpose of a convolution: a flipped kernel, inputs and outputs exchanged per group,
+        # over an input dilated by the stride.
         weight = weight.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
         weight = weight.reshape(groups * outputs, inputs // groups, *kernel)
         weight = jnp.flip(weight, range(2, 2 + count))

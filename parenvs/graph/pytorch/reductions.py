@@ -69,6 +69,7 @@ def _vector_norm(
     x = x if dtype is None else x.astype(dtype)
     axes = _axes(dim)
     if ord == 2:
+        # The inner ``where`` keeps the gradient at 0 finite: sqrt has none there.
         total = jnp.sum(jnp.square(jnp.abs(x)), axes, keepdims=keepdim)
         return jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), 0)
     if ord == 1:
@@ -80,6 +81,7 @@ def _vector_norm(
 
 @operation("cumsum")
 def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
+    # PyTorch counts whole numbers and booleans in 64 bits.
     if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
         dtype = jax.dtypes.canonicalize_dtype(jnp.int64)
     return jnp.cumsum(x, dim, dtype=dtype) if x.ndim else x
@@ -87,6 +89,7 @@ def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
 
 def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
     """The element of a rank along a dimension, and its place."""
+    # A stable sort carries each element's place along with it.
     local = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
     values, places = lax.sort((x, local), dimension=dim % x.ndim, num_keys=1, is_stable=True)
     item = tuple(
@@ -182,6 +185,7 @@ def _batch_norm_training(
     axes = (0, *range(2, x.ndim))
     count = math.prod(x.shape[axis] for axis in axes)
     variance, centre = moments(wide, axes, keepdims=False)
+    # Running variances are unbiased, the one that normalizes is not.
     variance = variance * (count / max(count - 1, 1))
     new_mean = (1 - momentum) * running_mean + momentum * centre
     new_var = (1 - momentum) * running_var + momentum * variance
@@ -256,6 +260,7 @@ def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = No
     if p != 2:
         away = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
         return jnp.max(away, -1) if math.isinf(p) else jnp.sum(away**p, -1) ** (1 / p)
+    # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y, so that the work is one matrix product.
     squares = jnp.sum(x * x, -1)[..., :, None] + jnp.sum(y * y, -1)[..., None, :]
     squares = squares - 2 * jnp.matmul(x, jnp.swapaxes(y, -1, -2))
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)

@@ -109,7 +109,6 @@ class Program:
                     known[node.name] = self._run(node, known, key)
 
     def _inner(self, program: Subprogram, key: Key | None) -> Callable[..., Any]:
-
         def compute(*arrays: Array) -> tuple[Any, ...]:
             known: dict[str, Any] = dict(zip(program.inputs, arrays, strict=True))
             self._run_all(program.nodes, known, key)
@@ -191,6 +190,7 @@ def _given(value: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _dtype(name: str) -> Any:
+    # Without JAX's 64-bit mode a PyTorch int64 is an int32 here.
     return jax.dtypes.canonicalize_dtype(jnp.dtype({"bool": "bool_"}.get(name, name)))
 
 
@@ -248,6 +248,7 @@ def _adam(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Ar
 
 
 def _momentum(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Array, Tree]:
+    # PyTorch's SGD: the rate multiplies the whole velocity, and dampening is 0.
     velocity = 0.9 * state["velocity"] + gradient
     return weight - 1e-3 * velocity, {"velocity": velocity}
 
