@@ -8,7 +8,6 @@ import pytest
 from cases import slow
 
 import parenvs
-from parenvs.agents.hybrid.baseline import limits_of
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported, read_back, runs_in, runs_words
 from parenvs.tasks.hybrid import export
@@ -108,20 +107,3 @@ def test_runs_in__every_framework_or_the_field_against_it():
     assert runs_words(dict.fromkeys(found, "task: of no stages")).startswith(
         "runs in: no framework as it is; not in jax, torch, megatron"
     )
-
-
-def test_now__words_are_those_that_plans_are_told_in():
-    problem = problem_of("mixtral-8x7b", "4x8:h100", 128, "nemo-2024", "bf16")
-    for way in ({"pp": 4}, {"zero": (3,), "tp": 2}, {"recompute": ("full",), "expert": 4}):
-        plan = parenvs.solve(problem, "uniform", constraints=way).plan
-        again = parenvs.solve(problem, "uniform", constraints=limits_of(plan.words))
-        assert again.plan == plan
-    assert limits_of("tp=8 x pp 4, sp").sequence_parallel
-    for words, line in (
-        ("tp 8 ppp 4", "unknown degree 'ppp' \\(did you mean 'pp'"),
-        ("fast please", "does not parse; write it like"),
-        ("recompute some", "does not parse"),
-        ("", "does not parse"),
-    ):
-        with pytest.raises(ParenvsError, match=line):
-            limits_of(words)
