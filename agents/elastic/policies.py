@@ -293,7 +293,6 @@ class Optimal:
     """The optimal policy of a problem on a Markov chain.
 
     Attributes:
-        samples: expected samples of an episode.
         change: (S, EVENTS, N+1, K) int8, the best plan to change to, or to repair.
         stays: (S, N+1, K, C) bool, whether to keep a plan to which nothing happened.
         writes: (S, N+1, K, C) bool, whether to have a checkpoint written then.

@@ -876,10 +876,7 @@ class Chain:
     each other.
 
     Args:
-        empty: memory of the empty plan.
         chosen: (n,) the plan to begin with.
-        largest: most nodes of a tree.
-        widest: most strategies of a node.
 
     Attributes:
         best: (n,) cheapest plan that the chain has passed, as far as it was cheaper than what was

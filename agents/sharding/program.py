@@ -121,7 +121,6 @@ class Usages(NamedTuple):
     """What strategies use by the terms of their nodes, an entry for each strategy of each term.
 
     Attributes:
-        strategy: number of the strategy among all.
         used: int64.
     """
 

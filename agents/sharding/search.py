@@ -136,11 +136,7 @@ class Clock:
 
 
 class Pace:
-    """Seconds of a step in coarse numbers, so that budgets of steps do not follow every delay.
-
-    Args:
-        seconds: what a step may take.
-    """
+    """Seconds of a step in coarse numbers, so that budgets of steps do not follow every delay."""
 
     def __init__(self, seconds: float) -> None:
         self.measured = max(seconds, _FASTEST)
@@ -177,7 +173,6 @@ class Solving:
         seconds: time limit; None: nodes of the trees are limited.
 
     Attributes:
-        size: number of pairs of the core.
         found: legal plans, (n,) numbers of strategies each.
         bound: lower bound of the cost of plans, without the constant.
         error: what ended it, or None.
@@ -279,9 +274,7 @@ class Arm:
 
     Attributes:
         warm: first temperature, as a share of the cost by node; 0: a part by HiGHS.
-        largest: most nodes of a tree.
         score: decayed gains by second, as shares of the cost.
-        tried: times that it was tried.
     """
 
     warm: float
@@ -296,12 +289,10 @@ class Search:
 
     Attributes:
         reduced: the problem; what no better plan can take leaves it on the way.
-        seed: seed of what is drawn.
         tell: told how far the search is, about once a second.
         threads: chains of moves that run at once.
         chosen: best choice so far, or None.
         cost: its cost without the constant, a whole number; infinite without one.
-        bound: proven lower bound, without the constant.
     """
 
     reduced: Reduced

@@ -124,7 +124,6 @@ class Calibration:
     """A measured machine.
 
     Attributes:
-        cluster: one server of the processes' devices.
         provenance: how, where and when; ``missing`` lists what could not be measured.
     """
 

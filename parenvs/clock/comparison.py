@@ -163,8 +163,6 @@ class Run:
     """A plan that was run. R devices.
 
     Attributes:
-        words: what it was run as.
-        single: of each step on one device.
         step: seconds of a step, of the last process to end.
         seconds: predicted; None without a calibration.
         traffic: kind -> what was sent.
@@ -173,7 +171,6 @@ class Run:
         states: what the training made of its state; None if that was not compared.
         loss: which output of the step the loss is, in words; "" if there is one alone.
         load: processes that wanted a core in the last minute, on average, when it began.
-        notes: what was left out, in sentences.
     """
 
     plan: str
@@ -326,7 +323,6 @@ class Prediction:
         traffic: kind of a collective -> bytes of its arrays over all processes.
         adam: whether the step updates by Adam, whose states the memory counts.
         updates: whether the seconds count the update.
-        notes: what is left out, in sentences.
         measured: bytes of the weights of each layer of a measured chain, by name.
     """
 
@@ -352,7 +348,6 @@ class Traced:
         traffic: of a step that was rehearsed with collectives that send nothing, as in
             ``Prediction``: DTensor gathers and sums what the plan's placements leave to it; None if
             it was not.
-        notes: why it was not, in sentences.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -466,12 +461,7 @@ def of_plan(
 
 
 def seconds_of(timed: Plan, target: Any) -> float | None:
-    """Return the seconds of a step as the judge has them; None of a plan that cannot be run.
-
-    Args:
-        timed: the plan on the devices that run it.
-        target: what it is judged on.
-    """
+    """Return the seconds of a step as the judge has them; None of a plan that cannot be run."""
     seconds = float(judge(timed, target).step_seconds)
     return seconds if math.isfinite(seconds) else None
 

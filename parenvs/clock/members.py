@@ -298,7 +298,6 @@ class Layers:
 
     Attributes:
         whole: forward and backward pass of the whole model with its loss.
-        samples: first dimension of the first input.
     """
 
     profile: Any

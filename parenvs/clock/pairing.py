@@ -24,7 +24,6 @@ class Part:
     """A part of a tree.
 
     Attributes:
-        path: keys that lead to it.
         tree: its structure, without what its leaves are.
         types: (L,) shape and element type of each leaf.
         leaves: (L,) numbers of its leaves in the whole tree.
@@ -101,10 +100,6 @@ class Pairing:
 
     def loss(self, graph: Graph, asked: str | None = None) -> int:
         """Return the number of the output that is the loss: a floating number that is no state.
-
-        Args:
-            graph: the step.
-            asked: its path, if the user gave one.
 
         Raises:
             ParenvsError: there is none, there are several, or none of the name that was asked for.

@@ -57,10 +57,6 @@ class Files:
     def of(cls, plan: Plan, where: object = "") -> Files:
         """Return the files of a plan whose stages are alike.
 
-        Args:
-            plan: the plan.
-            where: its file, for the line of an error.
-
         Raises:
             InfeasibleError: stages differ in tp, devices or ZeRO level.
             ParenvsError: plans of its task have no checkpoints.
@@ -175,7 +171,6 @@ class Tensor:
 
     Attributes:
         kinds: kind -> type of its numbers; ``"parameter"`` and the optimiser's, of one shape.
-        scalars: the optimiser's single numbers, by name.
     """
 
     shape: tuple[Count, ...]
@@ -287,9 +282,7 @@ class Checkpoint:
     """A checkpoint that is read; all of its index is checked first.
 
     Attributes:
-        plan: that it was written under.
         head: what the index says of the whole.
-        parts: what it says of each file.
         read: file's number -> bytes of tensors read from it so far.
 
     Raises:
@@ -475,8 +468,6 @@ class Resharding:
     """What was read of a checkpoint to write it anew. F files before, G after.
 
     Attributes:
-        old: plan that it was written under.
-        new: plan that it is written for.
         read: (F, G) bytes of tensors that each new file took of each old one.
         predicted: (F, G) the same by the formula; (1, G) where replicas share their states.
         tenplex_bytes: all bytes that Tenplex's way fetches, each replica its own.

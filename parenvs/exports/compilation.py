@@ -47,7 +47,6 @@ class Instruction(NamedTuple):
 
     Attributes:
         name: of it; fusions are named after what they fuse.
-        operands: names of what it reads.
         called: names of the computations that it runs.
     """
 

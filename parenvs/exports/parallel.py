@@ -352,7 +352,6 @@ class Parallel:
     Args:
         module: the module; it is copied.
         loss: ``loss(output, *targets)``, a mean over samples.
-        plan: the plan in PyTorch's words.
         inputs: the batch of a step, as for ``step``; counts by shape and type only. One without a
             sample in front for each of the batch (positions, the edges of a graph) is the same for
             all. Inputs that the module takes by name: see ``by_position``.
@@ -717,7 +716,6 @@ class _Part(nn.Module):
     """A module, or a stage of one, which takes and gives plain tensors in a pipeline.
 
     Attributes:
-        module_of: the part of the user's module.
         fused: whether it has weights that are several in one, and split.
     """
 

@@ -56,9 +56,7 @@ class Told:
     """What a process tells the others of the state that it holds.
 
     Attributes:
-        rank: of the process in the plan.
         plan: that the state is laid out for.
-        exported: the plan in PyTorch's words.
         head: of the state, with the tensors that this process has a part of.
     """
 
@@ -73,7 +71,6 @@ class Holding:
     """The part of a state that a process holds.
 
     Attributes:
-        told: what the others are told.
         boxes: name of a tensor -> the part of it.
         tensors: name and kind -> that part, not copied.
     """

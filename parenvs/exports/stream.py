@@ -36,7 +36,6 @@ class Stream:
     what workers of a ``DataLoader`` have read ahead is not taken for trained.
 
     Args:
-        length: samples in the data set.
         batch: samples of a step; it may differ before and after a change.
         seed: of the order and of the keys, from 0 to 2^63 - 1.
         shuffle: whether each epoch has an order of its own, or the data set's.

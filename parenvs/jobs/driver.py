@@ -94,7 +94,6 @@ class Plans:
     """The plans that a job can run, and what is predicted of them.
 
     Attributes:
-        library: the candidates, with samples a second.
         exported: plans in PyTorch's words, as far as they were asked for.
     """
 
@@ -181,9 +180,6 @@ class Driver:
 
     Args:
         problem: the trace, in seconds of this run, and the candidate plans.
-        course: which nodes come and leave.
-        plans: that the candidates stand for.
-        settings: of the processes, without the port.
         steps: of an interval (default: each ends by the clock, the first one's seconds after the
             first nodes were started, and so on: what takes longer shortens the next ones).
         notice: whether nodes that leave are known a step before, so that their state is used.

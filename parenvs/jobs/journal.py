@@ -41,16 +41,12 @@ class Interval:
     """What happened in an interval.
 
     Attributes:
-        plan: number of the plan in force.
         event: what had happened to the one before, see ``library.EVENTS``.
-        since: intervals since the last checkpoint.
         way: one of ``WAYS``.
         seconds: from the end of the one before to its own.
-        change_seconds: of the change in it.
         sent: bytes that processes sent to each other for it.
         busiest: bytes that the node sent that sent most, to other nodes.
         priced: the same by the formula of the movement, of the nodes that were left.
-        steps: of the job at its end.
         lost: steps that were lost at its beginning, and were trained again.
         saved: whether a checkpoint was written at its end.
     """

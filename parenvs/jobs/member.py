@@ -46,7 +46,6 @@ class Model:
         module: with the values that it begins with.
         loss: ``loss(output, target)``, a mean over samples.
         samples: ``samples[i]`` is a sample: its inputs, then its target.
-        optimiser: makes the optimiser of some parameters.
         takes_keys: whether the module's last input is ``keys``, for dropout that belongs to samples
             (``parenvs.exports.stream``).
     """

@@ -45,7 +45,6 @@ class Happened:
 
     Attributes:
         predicted: what its policy was expected to do and to earn.
-        steps: that count, in their order.
         alone: losses of as many steps of one process without a change; empty: it was not run.
         in_order: whether every sample came once, in the order of that process; None: not known.
     """
@@ -208,10 +207,8 @@ class Job:
     """What makes a job; the fields are the options of ``parenvs elastic run``.
 
     Attributes:
-        trace: name or path of the trace.
         source: see ``Model.made``.
         policy: who chooses, see ``policy_of``.
-        processes: nodes at a time at most.
         interval: seconds of the trace between two decisions.
         speed: seconds of the trace in one second here.
         steps: of an interval, in place of its seconds.
@@ -242,10 +239,7 @@ class Prepared:
     """A job whose plans are made.
 
     Attributes:
-        journal: where it is written down.
-        course: which nodes come and leave.
         problem: the course in seconds of this run, and the candidate plans.
-        plans: what the candidates stand for.
     """
 
     job: Job

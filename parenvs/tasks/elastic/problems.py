@@ -249,7 +249,6 @@ class Markov(Source):
     """Nodes that leave and come by chance.
 
     Attributes:
-        start: nodes in the first interval.
         leave: probability that a node leaves before the next interval, for each phase of the day.
         join: probability that a missing node comes, for each phase.
         bulk: probability of a bulk preemption in an interval.
@@ -432,10 +431,6 @@ def save_set(path: str | os.PathLike[str], rows: Mapping[str, Row]) -> None:
 
 def read_set(path: str | os.PathLike[str], models: Iterable[str]) -> dict[str, Row]:
     """Read the problems of a set, by name.
-
-    Args:
-        path: the file.
-        models: names of models that problems may have.
 
     Raises:
         ParenvsError: the file is missing or wrong; the line names file, problem and field.
@@ -646,7 +641,6 @@ class Regime:
     """What decides a course, interval by interval.
 
     Attributes:
-        start: nodes in the first interval.
         leave: (S,) probability that a node leaves before an interval.
         join: (S,) probability that a missing one comes.
         blocks: (S,) share of the nodes that leave before an interval together, next to each other

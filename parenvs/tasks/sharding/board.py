@@ -19,12 +19,7 @@ from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, reduce
 
 
 class Known(NamedTuple):
-    """What is known of the costs of a problem's plans, as far as it is; else NaN.
-
-    Attributes:
-        best: cost of the best plan known.
-        optimum: the same, if it is proven.
-    """
+    """What is known of the costs of a problem's plans, as far as it is; else NaN."""
 
     bound: float = np.nan
     best: float = np.nan
@@ -48,7 +43,6 @@ class Usage(NamedTuple):
     """What a node uses beyond its floor, in consecutive intervals of the kept times.
 
     Attributes:
-        last: end of the last interval.
         starts: (j,) where each interval begins, counted from ``first``.
         lengths: (j,) number of times of each interval.
         amount: (j, k) int64, what each strategy uses beyond the floor.
@@ -66,7 +60,6 @@ class Board:
     """A problem to be decided node by node; n nodes, s strategies, T times.
 
     Attributes:
-        instance: name or path of the problem.
         reduced: what is left of it to decide.
         offset: (n + 1,) where each node's strategies begin.
         costs: (s,) float64; inf if forbidden.

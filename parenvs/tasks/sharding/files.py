@@ -81,9 +81,6 @@ class _Refused(ValueError):
 def load_iopddl(path: str | os.PathLike[str]) -> Sharding:
     """Read a problem in the contest's format.
 
-    Args:
-        path: the file, JSON, plain or packed by gzip.
-
     Returns:
         The problem; plans of it carry the path.
 
@@ -266,8 +263,6 @@ class Known(NamedTuple):
 
     Attributes:
         seconds: the contest's time limit, on 8 cores.
-        contest: cost of the best team.
-        bound: lower bound known before this solver.
     """
 
     model: str

@@ -27,7 +27,6 @@ class ShardingPlan(Plan):
     """A strategy for each node. It names no cluster: the problem's costs hold the devices.
 
     Attributes:
-        instance: name or path of the problem.
         fingerprint: ``sha256:...`` of the problem's arrays.
         strategies: index of the strategy of each node, in the order of the nodes.
     """
@@ -186,11 +185,9 @@ class ShardingReport(Report):
     """What the judge says of a plan of strategies.
 
     Attributes:
-        problem: what it was judged on.
         reasons: every rule that it breaks, in words; empty if it is legal.
         cost: cost of all nodes and edges, exact; None if the strategies are none of the problem's.
         peak: most that is used at a time, exact; None likewise.
-        peak_at: first time of the peak.
         bound: proven lower bound of the cost of all legal plans, exact, or None.
     """
 

@@ -71,7 +71,6 @@ class Construct:
     strategies of their nodes in hand, one episode after the other (``turns.tables``).
 
     Attributes:
-        boards: the board of each episode.
         turn: (n,) int64, the node in hand.
         chosen: (n, N) int64, strategies of decided nodes.
         legal: (n, width) bool.
@@ -82,7 +81,6 @@ class Construct:
         cost: (n,) float64, cost of the plan of an episode that is complete, else NaN.
 
     Args:
-        width: most strategies of a node.
         columns: what rows hold, of ``COLUMNS``.
         guarded: whether witnesses are kept; without, turns can be dead ends.
     """
