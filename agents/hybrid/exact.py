@@ -53,6 +53,7 @@ class Ranking:
         key = str(answer.plan)
         if key not in self.seen:
             simulated = answer.problem.report(answer.plan).simulated_seconds
+            # Rounding may put the simulation below the closed form, which bounds it from below.
             self.seen[key] = answer.cost if simulated is None else max(simulated, answer.cost)
             self.count += simulated is not None
         seconds = self.seen[key]
@@ -164,6 +165,7 @@ def exact_hybrid(
     best, searches, others = incumbent, [], np.inf
     for setting in settings(problem, limits):
         if best is not None and time.perf_counter() > deadline:
+            # A setting that was not searched has this bound alone.
             others = min(others, problem.kernel_bound_seconds * goal.weight(setting.devices))
             continue
         if limits.pp in (None, 1):
@@ -229,6 +231,7 @@ def _deepened(
             finished &= search.run(target / weight[id(search)], deadline)
             if search.stages is not None:
                 best = _answer(problem, search.setting, search.stages, search.upper)
+                # Later settings have to beat the new plan.
                 target = search.upper * weight[id(search)]
         incumbent = np.inf if best is None else best.cost * _weight(goal, best)
         if not finished or incumbent <= target or time.perf_counter() > deadline:
@@ -298,6 +301,7 @@ def exact(
             uniform = exact_uniform(problem, limits, objective, space)
             if simulate:
                 end = np.inf if time_limit is None else begin + (1 - FREE_SHARE) * time_limit
+                # The search over free stages must keep its share of the time limit.
                 left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
                 simulate_uniform(space, ranking, time.process_time() + left)
         except InfeasibleError:
@@ -326,6 +330,7 @@ def exact(
                 f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "
                 f"{ranking.offer(free):.4g} s when it is simulated"
             )
+    # The plan of the best simulated step need not be the shortest by the closed form.
     bound = free.bound if free.bound is None else min(free.bound, best.cost)
     return replace(
         best,
@@ -378,6 +383,7 @@ def one_stage(
     tables = StageTables(problem, setting, limits, single=True)
     best: tuple[HybridStage, float] | None = None
     n = len(problem.model)
+    # One stage has all layers: a pin of fewer rules it out.
     pinned = any((first, end) != (0, n) for first, end, _ in limits.pinned)
     if pinned or not len(tables.configs.tp):
         return None

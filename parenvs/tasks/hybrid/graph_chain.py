@@ -194,6 +194,7 @@ def _row_seconds(machine: Machine, rows: Rows, part: np.ndarray) -> tuple[np.nda
 
 def _bytes(machine: Machine, parts: np.ndarray, part: np.ndarray) -> np.ndarray:
     """(..., U) bytes of (..., 4) figures at (U,) parts of the batch, see ``Work``."""
+    # The first of each pair is at the plan's precision, the second in bytes of its own.
     growing = machine.width * parts[..., 0] + parts[..., 1]
     fixed = machine.width * parts[..., 2] + parts[..., 3]
     return growing[..., None] * part + fixed[..., None]
@@ -273,6 +274,7 @@ class GraphChain:
         inside = (program.label > 0) & (program.label <= program.layers)
         ahead = float(forward[program.label >= 0].sum())
         back = float(each[(program.graph.phase == BACKWARD) & (program.label >= 0)].sum())
+        # Gradients of inputs and of weights: two products for each of the forward pass.
         total = ahead + (2 * ahead if program.twice else back)
         total += float(forward[inside].sum()) if recompute else 0.0
         return total * samples / program.graph.batch_size

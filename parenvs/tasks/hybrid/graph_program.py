@@ -325,6 +325,7 @@ def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarra
             key = key_of(scopes_of(name.partition(";")[0], True)[0], borders.level)
             layer = borders.keys.get(key) if key is not None else None
             named[name] = None if layer is None else layer + 1
+        # Gradients run from the last layer to the first: a reader is in no later layer.
         bound = min((of_tensor[t] for t in operands if t in of_tensor), default=head)
         place = named[name]
         if place is None:
@@ -547,6 +548,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
             and all(program.grows[t] for t in kernels[n].writes)
             and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
         }  # fmt: skip
+        # The last product's result leaves the core, so it is kept even if the core is fused.
         last = core & products - {
             n for n in products for t in kernels[n].writes
             if any(t in kernels[m].reads for m in core)

@@ -75,6 +75,7 @@ class Splitting:
             return self._chosen
         chosen, _ = megatron_classes(self.classes)
         for label in [*self._words(), *self._features()]:
+            # Two classes of one tensor cannot both be split over the same ranks.
             open_ = not self.classes.blocked[label] and not chosen[label]
             if open_ and not chosen[self.classes.rivals(label)].any():
                 chosen[label] = True
@@ -123,6 +124,7 @@ class Splitting:
 
     def _labels(self, tensor: int) -> list[int]:
         start, end = self.program.graph.dim_offset[tensor : tensor + 2].tolist()
+        # Dimensions of size 1 (broadcasts) cannot be split.
         wide = self.program.graph.dims[start:end] > 1
         return self.classes.label[start:end][wide].tolist()
 
@@ -134,6 +136,7 @@ class Splitting:
         split = self.chosen.copy()
         if self.uneven == "forbid":
             dims = self.program.graph.dims
+            # A class is split in all of its tensors or in none.
             odd = (dims > 1) & (dims % tp != 0)
             split[self.classes.label[odd]] = False
         return np.where(split, share, 1.0)
@@ -183,6 +186,8 @@ class Splitting:
             if reads:
                 opcode = flow.opcode[index]
                 alone = all(len(flow.after[t]) == 1 for t in reads)
+                # Sums commute with linear operations: reduce the result once, if nothing else reads
+                # it.
                 if opcode in _LINEAR and alone:
                     origin = tuple(i for t in reads for i in open_.pop(t))
                     open_[flow.results[index][0]] = origin
@@ -220,6 +225,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
     opcode = program.flow.opcode
     backward = [k for k, kernel in enumerate(kernels) if kernel.phase == BACKWARD]
     fused = [k for k in backward if opcode[kernels[k].members[0]] in FUSIBLE]
+    # Products and other kernels need their operands in memory: these are kept anyway.
     kept = {t for k in set(backward) - set(fused) for t in kernels[k].reads}
     kept |= set(program.graph.parameter_tensor.tolist())
     wanted: dict[int, list[int]] = defaultdict(list)  # tensor -> backward kernels that read it
@@ -239,6 +245,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
             continue
         results = [t for i in kernel.members for t in program.flow.results[i]]
         targets = [t for t in results if t in wanted and t not in kept]
+        # What only the kernel itself reads never leaves it.
         targets = [t for t in targets if wanted[t] != [number]]
         if not targets:
             continue
@@ -643,6 +650,7 @@ class Work:
             trainable = graph.parameter_role[index] == Role.VARIABLE
             tensor = int(graph.parameter_tensor[index])
             places = labels[:1]
+            # A tied weight is held twice, by embedding and head; any other one by its first layer.
             if self.is_tied(labels):
                 places = [labels[0], labels[-1]]
             for label in places:

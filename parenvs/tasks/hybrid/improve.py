@@ -436,6 +436,7 @@ class HybridImprovement(RowGame):
         numbers = self._rows[rows]
         for number, shelf in enumerate(self.shelves):
             mine = numbers[self.shelf[numbers] == number]
+            # Episodes leave the problems that they played; rows without users are free.
             shelf.users -= np.bincount(self.at[mine], minlength=self.count)
         kind = problem.prepared.kind
         number = next((k for k, x in enumerate(self.shelves) if x.table.kind == kind), -1)

@@ -131,6 +131,7 @@ class Plans(NamedTuple):
         several = np.flatnonzero(self.chunks > 1)
         if several.size:
             pieces = sizes[:, several]
+            # Piece c S + s is chunk c of stage s.
             stage = np.arange(len(pieces))[:, None] % np.maximum(self.count[several], 1)
             at = stage * several.size + np.arange(several.size)
             dealt = np.bincount(at.ravel(), pieces.ravel(), stages * several.size)
@@ -473,6 +474,7 @@ class Table:
             count = len(self.problems)
             self._figures = np.zeros((max(kinds, have) + 2, _FIGURES, count * wider))
             if self._room:
+                # The last two kinds are embedding and head: they stay last.
                 grown = self._figures.reshape(*self._figures.shape[:2], count, wider)
                 before = old.reshape(*old.shape[:2], count, self._room)
                 grown[:have, :, :, : self._room] = before[:-2]
@@ -545,6 +547,7 @@ class Table:
             (("tp", plans.tp), ("context", plans.context), ("expert", plans.expert)), start=1
         ):
             places = self.place(name, rows, values)
+            # Mixed radix: the split's number among all that the problem's plans can have.
             at = at * self.sizes[axis, rows] + np.maximum(places, 0)
         # Illegal splits have place -1: any row will do, as what they cost is never read.
         at = (np.maximum(at, 0) * 2 + plans.shared) + rows * self._room
@@ -580,6 +583,7 @@ class Table:
             return np.ones(plans.devices.shape)
         speeds = self.speeds[plans.rows, plans.servers]  # (V, N) in the plans' order
         begin = plans.first // self.inside
+        # Rounded up: a stage may begin or end inside a server.
         end = -(-(plans.first + plans.devices) // self.inside)
         result = np.ones(plans.devices.shape)
         for server in range(len(speeds)):
@@ -627,6 +631,7 @@ class Table:
             selective = again(plans.full + plans.selective) - full
         on, back, total = by_stage(ahead), by_stage(behind), by_stage(size)
         links = np.where(used[1:], on[:-1], 0.0)
+        # The chain's ends pass to one neighbor only, which counts twice (``Stages.back``).
         on[0] += ahead[behind_all - pieces]
         back[count - 1, np.arange(len(count))] += behind[behind_all - 1]
         return {

@@ -90,6 +90,7 @@ class Hybrid:
         fill(self, "stack", stack)
         fill(self, "precision", self.precision or best_precision(self.cluster, self.model.is_half))
         fill(self, "instance", self.instance or self.model.name)
+        # bool is an int in Python.
         is_whole = isinstance(self.batch, int) and not isinstance(self.batch, bool)
         if not is_whole or not 1 <= self.batch <= LARGEST_NUMBER:
             raise InfeasibleError(
@@ -156,6 +157,7 @@ class Hybrid:
         )
         seconds = kinds + of(self.model.embedding) + of(self.model.head)
         speeds = self.cluster.speeds or (1.0,) * self.cluster.servers
+        # All devices are busy all the time, each as fast as its server.
         core = seconds / (sum(speeds) * self.cluster.devices_per_server)
         return float(formulas.compose(machine, core))
 
@@ -328,6 +330,8 @@ class Hybrid:
         tp = np.array([stage.tp for stage in plan.stages])
         dp = devices // (tp * plan.context)
         first = devices.cumsum() - devices
+        # A micro-batch is given per replica of the first stage; later stages share the same
+        # samples.
         samples = plan.micro_batch * int(dp[0])
         shape = figures["on"].shape
 
@@ -380,6 +384,7 @@ class Hybrid:
     def _passed(self, plan: HybridPlan) -> tuple[np.ndarray, np.ndarray]:
         """(S, v) elements per sample that each chunk passes on, and back; see ``Stages``."""
         on, back = self._crossing(plan, 1).copy(), self._crossing(plan, 0).copy()
+        # The ends of the chain have one neighbor, whose sends count twice (``Stages.back``).
         on[0, 0] *= 2
         back[-1, -1] *= 2
         return on, back
@@ -393,6 +398,7 @@ def stage_speeds(
         return np.ones(len(devices))
     inside, speeds = cluster.devices_per_server, np.array(cluster.speeds)
     ordered = speeds[list(servers)] if servers else speeds
+    # Rounded up: a stage may end inside a server.
     ends = -(-(first + devices) // inside)
     pairs = zip(first // inside, ends, strict=True)
     return np.array([ordered[start:end].min() for start, end in pairs])

@@ -244,6 +244,7 @@ def _torn(first: int, stage: HybridStage, inside: int) -> int | None:
     """First device of a group of tp ranks that spans two servers, or None."""
     if first % stage.tp == 0 and inside % stage.tp == 0:
         return None
+    # Groups repeat against servers after ``inside`` of them at most.
     starts = range(first, first + stage.devices - stage.tp + 1, stage.tp)[:inside]
     return next((x for x in starts if x // inside != (x + stage.tp - 1) // inside), None)
 
@@ -553,6 +554,7 @@ class HybridReport(TimedReport):
         if self.timetable is None or self.step is None:
             return None
         step = self.step
+        # The simulation has no pass for the gather of the first layer (ZeRO 3).
         passes = float(step.start.max()) + self.timetable.length(step.exposed)
         return float(compose(self.machine, passes, 0.0, step.tied, step.optimizer))
 
@@ -568,6 +570,7 @@ class HybridReport(TimedReport):
         if self.arrays is None:
             return {}
         counted = float(self.model.flops(self.batch))
+        # Of all layers, those that run again in full.
         share = float(self.arrays.full.sum()) / max(len(self.model), 1)
         again = self.model.flops(self.batch, recompute=True) - counted
         found = {"model": counted, "recomputed": counted + share * again}
@@ -654,6 +657,7 @@ def seconds_by_part(step: Step, pivot: int, rounds: int) -> dict[str, float]:
     """
     names = ("forward", "backward", "recomputed", "exchange", "sends", "gathers")
     parts = {name: rounds * float(getattr(step, name)[pivot]) for name in names}
+    # The core is the pivot's work and what it waits for.
     parts["bubble"] = float(step.core) - sum(parts.values())
     parts["gradients"] = float(step.tail)
     host = {"host": float(step.host)} if step.host else {}

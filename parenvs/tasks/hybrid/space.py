@@ -51,6 +51,7 @@ class Framework:
         """Return the uniform plans that the framework runs, sent as it sends."""
         fits = np.isin(plans.schedule, ("", *self.schedules))
         fits &= np.isin(plans.recompute, self.recompute)
+        # Levels of plans with pipelines are limited by the rules alone.
         fits &= np.isin(plans.zero, self.zero) | (plans.pp > 1)
         fits &= (plans.chunks == 1) | self.chunks
         fits &= (plans.context == 1) | self.context

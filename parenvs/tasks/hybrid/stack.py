@@ -192,6 +192,7 @@ class Stack:
         reaches as many FLOP/s a watt as that: power bounds large products.
         """
         measured = dict(device.measured)
+        # A calibration of the user's own device is better than a guess, and no better than a fit.
         if precision in measured and self.is_guess(device.name, precision):
             return measured[precision] / device.peak(precision)
         known = {f"{name} {precision}" for name in (device.name, device.like, "other")}
@@ -205,6 +206,7 @@ class Stack:
         if not self.is_guess(device.name, precision) or device.like not in DEVICES:
             return self._share(self.matmul_share, "matrix products", device.name, precision)
         like = DEVICES[device.like]
+        # FLOP/s per watt as on the other device, as a share of this device's own peak.
         power, peak = device.watts / like.watts, like.peak(precision) / device.peak(precision)
         return min(self.share_of(like, precision) * power * peak, 1.0)
 
@@ -243,6 +245,7 @@ class Stack:
         fused = None
         if self.attention_share is not None:
             half = "bf16" if precision in LOW else precision  # attention stays in 16 bits
+            # The share is of what products reach, which is a share of the peak.
             part = self.attention_share
             if isinstance(part, tuple):
                 part = self._share(part, "fused attention", device.name, half)
@@ -295,6 +298,7 @@ class Stack:
 
         ``hidden`` is the share of it that can be hidden (default: that of the stack).
         """
+        # Of the time that both run side by side, ``share`` costs nothing.
         share = self.hidden if hidden is None else hidden
         return collective - share * np.minimum(collective, beside)
 

@@ -150,6 +150,7 @@ class Uniform:
         code = np.zeros(self.size, dtype=np.int64)
         for name in names:
             _, place = np.unique(getattr(self, name), return_inverse=True)
+            # Mixed radix: one whole number for all fields of a split.
             code = code * (place.max(initial=0) + 1) + place
         _, first, alike = np.unique(code, return_index=True, return_inverse=True)
         tp, samples, context, shared, expert, expert_tp = (getattr(self, x)[first] for x in names)
@@ -178,6 +179,7 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
             split = pieces.transpose(2, 1, 0)[..., None] * wide, after.T[..., None] * wide
         on, back = after.sum(axis=0), ahead.sum(axis=0)
         links = on[:-1].copy()
+        # The ends of the chain pass to one neighbor only, which counts twice (``Stages.back``).
         on[0] += after[0, 0]
         back[-1] += ahead[-1, -1]
         by_chunks.append((pieces.sum(axis=0).T, pieces[0].T, on, back, links))
