@@ -272,15 +272,8 @@ def exact(
     bound; with ``simulate`` the plan of the best simulated step is returned: uniform plans are
     simulated from the shortest on until the next one's closed form reaches the best simulated step,
     then the best plan of every setting of free stages that may still hold a shorter one. Proofs are
-    of the closed form, which no simulation undercuts.
-
-    Args:
-        problem: the problem.
-        constraints: that the plan must keep to.
-        objective: what is minimized (default: step time).
-        time_limit: seconds; with ``simulate`` for all, of which the search over free stages has
-            ``FREE_SHARE`` at least, else for that search alone.
-        simulate: whether plans are ranked by their simulated step time.
+    of the closed form, which no simulation undercuts. ``time_limit`` is for all with ``simulate``,
+    and for the search over free stages without; that has ``FREE_SHARE`` of it at least.
 
     Raises:
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.

@@ -33,12 +33,8 @@ _UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven", "shard")
 class Costs(NamedTuple):
     """Costs of stages, (U, C, Q + 1) each: by speed, split and class of runs; the last has none.
 
-    Attributes:
-        seconds: forward and backward pass of a micro-batch; ``NEVER`` where a stage does not fit.
-        hiding: backward pass of a micro-batch.
-        exposed: what the stage's last backward pass leaves of its gradients' collectives.
-        update: optimizer.
-        least: the least that any plan leaves of them, however much it recomputes.
+    Fields are those of ``StageCosts``; ``seconds`` are ``NEVER`` where a stage does not fit.
+    ``least`` is what any plan leaves exposed at least, however much it recomputes.
     """
 
     seconds: np.ndarray
@@ -193,11 +189,7 @@ class ServerTables:
 
 
 def check(problem: Hybrid) -> None:
-    """Raise an error for a problem that the searches over the order of servers do not know.
-
-    Raises:
-        ParenvsError: sends block, or differ by the stage in front; or weights are tied.
-    """
+    """Raise a ParenvsError for blocking sends, for ones by the stage in front, or tied weights."""
     if software_of(problem).blocking or not problem.stack.scatter_gather:
         raise ParenvsError(
             f"stack {problem.stack.name}: planners of the order of servers need overlapped sends "
@@ -213,8 +205,7 @@ def check(problem: Hybrid) -> None:
 def one_server(limits: Constraints | None) -> Constraints:
     """Return constraints together with those of one server for each stage.
 
-    Raises:
-        ParenvsError: they hold something that planners of the order of servers do not know.
+    Raises a ParenvsError where planners of the order of servers do not know one.
     """
     if limits is None:
         return ONE_SERVER

@@ -77,10 +77,7 @@ class _Labels(NamedTuple):
 class ServerLabels(LabelSearch[_Labels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
-    Attributes:
-        upper: seconds, the length of the best plan found, or that of the incumbent.
-        stages: those of the best plan, or None if none beats the incumbent.
-        evaluations: number of labels kept.
+    ``stages`` are those of the best plan, or None if none beats the incumbent.
     """
 
     def __init__(
@@ -114,9 +111,7 @@ class ServerLabels(LabelSearch[_Labels]):
     def run(self, upper: float, deadline: float = np.inf) -> None:
         """Search for plans shorter than ``upper``.
 
-        Raises:
-            OutOfTimeError: the deadline (``time.perf_counter()``) passed, or there are too many
-                labels.
+        Raises OutOfTimeError at the deadline (``time.perf_counter()``), or with too many labels.
         """
         # Below ``NEVER``, so that stages which do not fit are never completed.
         self.upper, self.deadline, self.stages = min(upper, NEVER / 2), deadline, None

@@ -31,17 +31,10 @@ _EXACT = 1.0 - 1e-13  # of bytes: sums of the same terms in another order fit, t
 
 @dataclass(frozen=True)
 class Setting:
-    """What all stages of a plan share.
+    """What all stages of a plan share; ``samples`` of a micro-batch are over all replicas.
 
-    Attributes:
-        micro_batches: M.
-        samples: of a micro-batch over all replicas.
-        devices: that the plan uses.
-        sequence_parallel: whether tp ranks share what lies between the matrices.
-        context: ranks that share the tokens of a sample.
-        expert: replicas among which experts are dealt out.
-        software: how it sends and sums gradients.
-        shard: replicas among which ZeRO shares states; 0: all.
+    Fields are those of ``HybridPlan``; ``devices`` are all that the plan uses, and ``software`` is
+    how it sends and sums gradients.
     """
 
     micro_batches: int
@@ -55,13 +48,7 @@ class Setting:
 
 
 class Configurations(NamedTuple):
-    """Ways to split a stage, (C,) each.
-
-    Attributes:
-        group: devices.
-        zero: ZeRO level.
-        speed: of the slowest server.
-    """
+    """Ways to split a stage, (C,) each; ``speed`` is that of the slowest server."""
 
     group: np.ndarray
     tp: np.ndarray
@@ -74,8 +61,7 @@ class StageCosts(NamedTuple):
     """Costs of stages with as few seconds recomputed as memory asks, (C, Q) each.
 
     Attributes:
-        seconds: forward and backward pass of a micro-batch, sends left out; infinite where a stage
-            does not fit.
+        seconds: of a micro-batch, both passes, sends left out; infinite where a stage does not fit.
         hiding: backward pass of a micro-batch.
         exposed: what the stage's last backward pass leaves of its gradients' collectives.
         update: optimizer.

@@ -345,14 +345,8 @@ def compose(
     """Return the seconds of a step, elementwise.
 
     Every evaluation, simulation, search and bound adds up the parts of a step here alone. It grows
-    with each part, so that lower bounds of parts give a lower bound of the step.
-
-    Args:
-        machine: what the stack makes of the devices.
-        core: of the passes.
-        tail: of the gradients' collectives behind them; counts as 0 if negative.
-        tied: of the collective of tied weights.
-        optimizer: of the longest update.
+    with each part, so that lower bounds of parts give a lower bound of the step. A negative tail,
+    of the gradients' collectives behind the passes, counts as 0.
     """
     return core + np.maximum(tail, 0.0) + tied + optimizer + machine.stack.step_seconds
 
@@ -366,16 +360,12 @@ def passes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the seconds of every chunk's passes where backward passes are split.
 
-    Args:
-        model: the chain.
-        cluster: the devices.
-        machine: what the stack makes of them.
-        stages: the plans; they have ``pieces``.
-        held: their ``parameters`` (default: they are computed).
+    ``stages`` have ``pieces``; ``held`` are their ``parameters`` (default: they are computed).
 
     Returns:
         (3, S, v, ...) of forward passes, of backward passes without the gradients of weights, and
-        of these; and (S, v, ...) of a message from a chunk to the next of its chain.
+            of
+        these; and (S, v, ...) of a message from a chunk to the next of its chain.
     """
     pieces, split = stages.pieces, stages.split
     assert pieces is not None
@@ -432,14 +422,9 @@ def memory(
 ) -> Memory:
     """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
 
-    Args:
-        model: the chain.
-        machine: what the stack makes of the devices.
-        stages: the plans.
-        early: whether stages start as many forward passes as the pure pipeline task does.
-        held: their ``parameters`` (default: they are computed).
-        states: of the same plans that recompute other layers, which does not change weights,
-            gradients and optimizer (default: they are computed).
+    With ``early`` stages start as many forward passes as the pure pipeline task does. ``held`` are
+    their ``parameters``, ``states`` the memory of the same plans that recompute other layers, which
+    does not change weights, gradients and optimizer (default: both are computed).
     """
     if states is None:
         held = parameters(model, stages) if held is None else held
@@ -870,13 +855,9 @@ def reduction(
 
 
 def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Figure) -> Figure:
-    """Seconds of the gradients' collectives that a stage's last backward pass does not hide.
+    """Seconds of gradients' collectives that a stage's last backward pass does not hide.
 
-    Args:
-        total: their seconds.
-        layers: of the stage; those of one are never hidden.
-        backward: seconds of the backward pass of a micro-batch.
-        overlap: whether gradients are summed during it.
+    Those of one of the stage's layers are never hidden, and without ``overlap`` all are exposed.
     """
     # The gradients of the first layer are made last, so its share can hide beside nothing.
     hidden = np.maximum(total / np.maximum(layers, 1), total - backward)

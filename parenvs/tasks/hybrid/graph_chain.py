@@ -25,12 +25,8 @@ Figure = Any
 class GraphLayer(Layer):
     """A layer of a graph, or what is in front of the first or behind the last.
 
-    Costs depend on few numbers of a plan: they are counted once for each combination.
-
-    Attributes:
-        work: of all layers.
-        label: of this one, see ``Program``.
-        name: what the graph calls it.
+    Costs depend on few numbers of a plan: they are counted once for each combination. ``label`` is
+    that of ``Program``.
     """
 
     work: Work
@@ -205,11 +201,8 @@ class GraphChain:
     """The layers of a graph.
 
     Attributes:
-        kinds: the K different layers.
-        kind_of: (n,) kind of each layer.
+        kind_of: (n,) kind of each layer among the K different ``kinds``.
         crossing: (n-1,) elements per sample that pass from each layer to the next.
-        embedding: what is in front of the first layer, or None.
-        head: what is behind the last, or None.
     """
 
     work: Work

@@ -99,14 +99,7 @@ class Layer(ABC):
 
 
 class Chain(NamedTuple):
-    """What formulas ask of a chain, of one model or of several plans' models.
-
-    Attributes:
-        kinds: its kinds of layers.
-        embedding: what stands in front, None if nothing does.
-        head: what stands behind.
-        tied_parameters: those that embedding and head share.
-    """
+    """What formulas ask of a chain, of one model or of several plans' models."""
 
     kinds: Sequence[Layer]
     embedding: Layer | None

@@ -168,10 +168,8 @@ def shapes() -> dict[str, TransformerShape]:
 def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
     """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
 
-    A drawn problem, or one of a set, has the shape of its model.
-
-    Raises:
-        UnknownInstanceError: a ``.json`` file is missing, or does not hold a shape.
+    A generated problem, or one of a set, has the shape of its model. A file that is missing, or
+    holds no shape, raises an UnknownInstanceError.
     """
     text = os.fspath(instance)
     if text in shapes():

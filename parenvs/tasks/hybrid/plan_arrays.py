@@ -361,12 +361,12 @@ class _LookedUp(Layer):
 
 
 class Judged(NamedTuple):
-    """What N plans take and hold.
+    """What N plans take and hold; ``length`` and ``busy`` are NaN if memory alone was asked for.
 
     Attributes:
-        length: (N,) seconds of a step; NaN where only memory was asked for.
+        length: (N,) seconds of a step.
         fullness: (N,) bytes on the fullest device over the limit; at most 1 fits.
-        busy: (S, N) seconds of a micro-batch on each stage; NaN as above.
+        busy: (S, N) seconds of a micro-batch on each stage.
         held: (S, N) bytes on a device of each stage over the limit.
     """
 
@@ -860,10 +860,9 @@ class Start:
         return prepared(self.problem)
 
     def restarts(self, count: int) -> list[Start]:
-        """Return this start, then the next fastest uniform plans that are not much alike.
+        """Return this start and the next fastest uniform plans that are not much alike.
 
-        Args:
-            count: most starts in all; there are at most ``STARTS``.
+        There are ``count`` of them, and ``STARTS`` at most.
         """
         starts = [self]
         if count > 1:

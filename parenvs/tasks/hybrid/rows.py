@@ -211,8 +211,7 @@ SHIPPED = ("published.json", "rows-2026.json")
 def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
     """Read a file of published rows, by default those that ship; the name of one is enough.
 
-    Raises:
-        ParenvsError: the file cannot be read, or a row has a field that no row can have.
+    A file that cannot be read, or a field that no row can have, raises a ParenvsError.
     """
     if path is None:
         parts = [read_rows(name) for name in SHIPPED]

@@ -322,8 +322,7 @@ def core(
 
     Args:
         schedule: one of ``SPLIT``.
-        passes: (3, S, v, ...) seconds of forward passes, of backward passes without the gradients
-            of weights, and of these.
+        passes: as of ``formulas.passes``, (3, S, v, ...) seconds.
         transfers: (S, v, ...) seconds of a message from each chunk to the next of its chain.
         rounds: (...) see ``rounds_of``.
 
@@ -382,13 +381,9 @@ def _longest(
 class ChunkSeconds(NamedTuple):
     """Seconds of one micro-batch, (S, v) each.
 
-    Attributes:
-        forward: through each chunk of each stage.
-        backward: the same, backward.
-        transfer: of one message between each chunk and the one behind it, where stages do not wait
-            for it.
-        weights: of the backward pass, those of the gradients of weights; schedules that split it
-            need them.
+    ``transfer`` is of one message between each chunk and the one behind it, where stages do not
+    wait for it; ``weights`` is the part of ``backward`` for gradients of weights, where schedules
+    split it.
     """
 
     forward: np.ndarray

@@ -229,8 +229,7 @@ class Constraints(Limits):
     def device_counts(self, problem: Hybrid) -> list[int]:
         """Return the numbers of devices that plans may use, the most first.
 
-        Raises:
-            ParenvsError: the cluster has fewer devices than are asked for.
+        Raises a ParenvsError if the cluster has fewer than are asked for.
         """
         cluster = problem.cluster
         if self.devices is not None:
@@ -620,12 +619,7 @@ def tokens_of(problem: Hybrid) -> int:
 
 
 class NearBest(NamedTuple):
-    """A plan that comes close to the best one.
-
-    Attributes:
-        number: of the plan in its space.
-        excess: share by which it exceeds the best.
-    """
+    """A plan that comes close to the best one, by its number in its space; excess is a share."""
 
     number: int
     value: float
