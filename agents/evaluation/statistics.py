@@ -53,8 +53,8 @@ def bootstrap_interval(
     """Return the 95 % interval of a statistic by a stratified bootstrap.
 
     With several runs each problem is a stratum, of which runs are drawn with replacement, so the
-    interval tells the spread over runs (section 4.1). One run tells nothing of other runs: then
-    problems are drawn, within ``strata``, and the interval tells the spread over problems.
+    interval is of the spread over runs (section 4.1). With one run problems are drawn, within
+    ``strata``, and the interval is of the spread over problems.
 
     Args:
         statistic: a function of the matrices ``scores``.

@@ -25,19 +25,11 @@ State = dict[str, Tensor]
 
 
 class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
-    """n environments whose turn is a function of tensors, on any device.
+    """n environments whose step is a function of tensors, on any device.
 
-    A class of one's own says how episodes begin and go on. What they draw depends on the seed of
-    the environment and its turns since ``reset`` alone. Episodes are cut off after ``limit`` turns.
-
-    Args:
-        num_envs: n.
-        autoreset_mode: ``SAME_STEP``.
-        device: where all tensors are.
-
-    Attributes:
-        numbers: that the beginning of an episode draws.
-        limit: turns of an episode at most.
+    A subclass defines how episodes begin and go on. What they draw depends on the seed of the
+    environment and its steps since ``reset`` alone. Episodes are cut off after ``limit`` steps, and
+    draw ``numbers`` numbers at their start.
     """
 
     numbers: ClassVar[int]

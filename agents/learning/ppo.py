@@ -257,6 +257,7 @@ class Group(PPO):
         sums = torch.stack([relative[counted].square().sum(), counted.sum(), complete.sum()])
         square, ends, turns = self.peers.sum(sums).tolist()
         spread = (square / max(ends, 1.0)) ** 0.5
+        # Clipped: one outlier of a group would otherwise dominate the step.
         relative = (relative / (spread + 1e-8)).clamp(-4.0, 4.0)
         return relative[own], complete, turns / max(ends, 1.0)
 

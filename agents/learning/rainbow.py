@@ -45,18 +45,12 @@ class Minibatch(NamedTuple):
 
 
 class Memory:
-    """Keeps whole batches, the last ones, and draws turns by priority (arXiv 1511.05952).
+    """Keeps whole batches, the last ones, and draws steps by priority (arXiv 1511.05952).
 
-    Learners that learn together have the turns of their own environments each, and the priorities
-    of all, so that all draw the same. What is seen behind a batch is kept as one more turn of it,
-    which is never drawn.
-
-    Args:
-        turns: turns of all environments that are kept, fewer if they take more than ``BYTES``.
-        steps: turns between what is seen and the value that is believed; fewer at the end of an
-            episode or of a batch.
-        discount: of rewards.
-        power: of a turn's error, which makes its priority.
+    Learners that learn together have the steps of their own environments each, and the priorities
+    of all, so that all draw the same. What is seen behind a batch is kept as one more step of it,
+    which is never drawn. At most ``turns`` steps are kept, fewer if they take more than ``BYTES``.
+    Values are taken ``steps`` steps ahead, fewer at the end of an episode or of a batch.
     """
 
     def __init__(self, turns: int, steps: int, discount: float, power: float) -> None:
@@ -93,6 +87,7 @@ class Memory:
             raise ParenvsError("batches of a memory must have one shape")
         for name, value in values.items():
             self.parts[name][self.next] = value
+        # New turns get the largest priority, so that each is likely drawn once.
         self.parts["priority"][self.next] = self.largest
         self.next = (self.next + 1) % len(self.parts["rows"])
         self.count = min(self.count + 1, len(self.parts["rows"]))
@@ -129,6 +124,7 @@ class Memory:
 
     def judge(self, index: Tensor, errors: Tensor) -> None:
         """Set the priorities of turns that were drawn, by their errors, (k,)."""
+        # p_i = (|error_i| + eps) ** alpha: eps keeps turns without error drawable.
         priority = (errors.double().abs() + 1e-6) ** self.power
         self.parts["priority"].view(-1)[index] = priority
         self.largest = max(self.largest, float(priority.max()))
@@ -252,6 +248,7 @@ class Rainbow(Algorithm):
         legal = seen.mask[..., None]
         count = legal.sum(dim=1, keepdim=True).clamp(min=1)
         mean = torch.where(legal, advantages, 0.0).sum(dim=1, keepdim=True) / count
+        # Dueling: Q = V + A - mean A over legal actions (arXiv 1511.06581).
         return values[:, None] + advantages - mean
 
     def logs(self, seen: Seen) -> Tensor:
@@ -292,6 +289,7 @@ class Rainbow(Algorithm):
         if len(self.memory) < min(settings.first, settings.memory // 2):
             return {}
         turns = batch.place.total * len(batch.actions)
+        # Fractions of an update are carried over, so that the reuse holds on average.
         self.owed += settings.reuse * turns / settings.minibatch
         correction = settings.correction + (1.0 - settings.correction) * progress
         losses = []

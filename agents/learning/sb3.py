@@ -200,17 +200,11 @@ class MaskablePPO(Algorithm):
 def make_env(
     env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
 ) -> VecEnv:
-    """Make environments side by side in this process; with masks, subprocesses would be slower.
+    """Make environments in this process; with masks, subprocesses would be slower.
 
-    Rewards are divided by the largest return; the statistics of a ``Monitor`` are of the undivided
-    ones. Agents cannot tell a native batch from single environments.
-
-    Args:
-        env_id: id of the environment.
-        env_kwargs: arguments of the environment.
-        seed: seed of the first environment; the next ones have the next seeds.
-        envs: number of environments.
-        native: whether a native batch is taken where there is one.
+    Rewards are divided by the largest return, but not in the statistics of a ``Monitor``.
+    Environment i has seed ``seed + i``. A ``native`` batch, where there is one, is equal for
+    agents.
     """
     if native and has_batch(env_id, env_kwargs):
         batch: Any = gym.make_vec(

@@ -229,7 +229,6 @@ AGENTS: dict[str, Description] = {
     ),
     **TRAINED_AGENTS,
 }
-"""Agents of partitions."""
 
 
 def planner(agent: str, seed: int, steps: int) -> Planner:
@@ -275,4 +274,3 @@ TASKS = {
     )
     for name, (reward, problem, without, title) in _KINDS.items()
 }
-"""Tasks of this kind."""

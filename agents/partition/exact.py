@@ -147,6 +147,7 @@ class _Program:
         """Return a choice of classes, (C,) bool: the heaviest first that conflict with none."""
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
         own, pairs = weights[self.classes], self.conflicts
+        # Classes share a nonzero with their rivals and, on the diagonal, with themselves.
         together = (pairs.T @ pairs).tocsr()
         is_open = own > 0
         for one in np.argsort(-own, kind="stable").tolist():
@@ -169,6 +170,7 @@ class _Program:
             is_kept = max(self.needed, default=0.0) <= 0
             return _Round(chosen if is_kept else None, 0.0, 0, False)
         left, own = deadline - time.perf_counter(), weights[self.classes]
+        # Without conflicts all positive weights add up: a bound that needs no search.
         most = float(np.maximum(own, 0.0).sum())
         if left <= 0:
             return _Round(None, most, 0, True)

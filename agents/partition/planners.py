@@ -113,10 +113,9 @@ def data_parallel(space: PartitionSpace) -> Answer:
 def expert(space: PartitionSpace) -> Answer:
     """The plan of Megatron for a transformer; for other networks, a chain of dense layers split.
 
-    Blocks are found in the data flow, see ``parenvs.tasks.partition.megatron``. The hidden
-    dimension of each is partitioned, together with its class, unless that conflicts with one
-    before, or is of no dimension that the problem's scope decides. The answer's notes tell which
-    attentions and feed-forward networks stay whole, and why.
+    The hidden dimension of each block (``find_blocks``) is partitioned, together with its class,
+    unless that conflicts with one before, or is out of scope. The answer's notes list the blocks
+    that stay whole, and why.
 
     Raises:
         InfeasibleError: no block was found, or none can be partitioned.

@@ -166,7 +166,6 @@ def _solved(
 
 MODULE = "parenvs.agents.partition.sets"
 SEED = 2007
-"""Seed of the shipped sets."""
 FAMILIES: dict[str, dict[str, int]] = dict(
     zip(
         PARTITION_SETS,
@@ -188,11 +187,8 @@ CLUSTERS = (
     "4x4:v100,1Gbps", "8x4:v100,10Gbps", "16x1:v100,10Gbps", "2x8:a100,10Gbps", "8x1:a100,10Gbps",
     "8x8:a100,25Gbps", "4x8:h100,25Gbps", "3x4:a100,100Gbps", "1x6:v100", "2x8:h100,100Gbps",
 )  # fmt: skip
-"""Clusters that are drawn."""
 MOST_SAMPLES = 32
-"""The largest micro-batch that is drawn, a power of two."""
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-"""Numbers of micro-batches that are drawn."""
 SHARES = (0.02, 0.8)
 """Range of limits, as a share of the way from the leanest plan's bytes to the shortest one's."""
 TRIED = 2 * LIMITS
@@ -253,11 +249,7 @@ def at_limit(problem: Partitioning, limit: float) -> Partitioning:
 
 
 def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
-    """Solve a problem.
-
-    Args:
-        linear: the problem as it is played.
-        problem: the same, at any limit.
+    """Solve a problem, given as it is played and at any limit.
 
     Returns:
         Its fingerprint, seconds of the replicated step, of the shortest step that fits and a proven
@@ -265,7 +257,6 @@ def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
 
     Raises:
         InfeasibleError: no plan fits.
-        AssertionError: the judge says otherwise of the plan.
     """
     plan, bound = shortest(linear, linear.gain)
     if plan is None:

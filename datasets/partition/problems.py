@@ -427,10 +427,7 @@ KEPT = 64
 def source_of(
     instance: str | None, family: str | None, order: str, problem: Partitioning | Linear | None
 ) -> tuple[Source, Sizes]:
-    """Return the source of problems that the arguments of ``PartitionChoice`` name.
-
-    Returns:
-        The source, and the sizes of its largest problem.
+    """Return the source of problems of ``PartitionChoice``'s arguments, and its largest sizes.
 
     Raises:
         ParenvsError: an argument is unknown, or there is no set that has an order or families.

@@ -589,15 +589,10 @@ def batch_classes(classes: DimensionClasses) -> np.ndarray:
 def at_micro_batch(
     classes: DimensionClasses, micro_batch: int, uneven: str = UNEVEN[0]
 ) -> DimensionClasses:
-    """The same classes on the graph as it is for another number of samples.
+    """The same classes on the graph at another number of samples, two or more.
 
     FLOPs and bytes of instructions and the sizes of dimensions follow the batch; what the classes
-    hold and exclude does not.
-
-    Args:
-        classes: the classes of the graph as it was read.
-        micro_batch: samples.
-        uneven: ``"forbid"`` blocks classes by their sizes at the micro-batch.
+    hold and exclude does not, but ``uneven="forbid"`` blocks by the new sizes.
 
     Raises:
         ParenvsError: fewer than two samples, no input has the batch in front, or a dimension is no
@@ -700,9 +695,8 @@ def _costs(
 def synchronised_once(classes: DimensionClasses) -> np.ndarray:
     """(I,) bool, backward instructions whose partial results can wait for the last micro-batch.
 
-    Gradients are linear in what makes them, so those of several micro-batches are added up before
-    they are summed over the devices, unless something that has the batch in it reads them. What is
-    inside a loop does not wait.
+    Gradients are linear, so those of several micro-batches are added before they are summed over
+    the devices, unless something that has the batch in it reads them, or they are inside a loop.
     """
     graph = classes.graph
     owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))

@@ -170,7 +170,6 @@ class Explainer:
 
 
 WIDTH = 110
-"""Columns of the text."""
 STATES = {
     "illegal": "partitioned",
     "decided": "partitioned",

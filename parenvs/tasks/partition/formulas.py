@@ -244,23 +244,14 @@ class Footprint:
     """When each tensor of a graph is alive, and what splitting dimensions saves.
 
     Instructions run in order. Entry parameters are there throughout and the new values of variables
-    and optimiser state are written over the old ones; any other tensor is alive from the
-    instruction that makes it to the last one that reads it. Free tensors need no memory.
+    and optimizer state are written over the old ones; any other tensor is alive from the
+    instruction that writes it to the last one that reads it. Free tensors need no memory. With
+    several micro-batches the sums of the gradients are there throughout.
 
-    With several micro-batches the sums of the gradients are there throughout, and each gradient
-    beside its sum while it is made.
-
-    With recomputation the forward pass is divided into segments, at places that few bytes cross.
-    What crosses a border is kept. All else is made again, just before the backward pass first reads
-    something of the segment; the segment behind the last border is kept as it is. Of several
-    numbers of segments the one of the least sum of kept bytes and largest segment is taken (Chen
-    et al., arXiv 1604.06174).
-
-    Args:
-        label: (N,) class of each dimension.
-        share: (C,) largest share of a dimension that a device holds if its class is split.
-        micro_batches: micro-batches of a step, each of the graph's batch.
-        recompute: whether segments of the forward pass are made again.
+    With recomputation the forward pass is divided into segments, at positions that few bytes cross.
+    What crosses a border is kept. All else is recomputed, just before the backward pass first reads
+    something of the segment; the last segment is kept. The number of segments minimizes the sum of
+    kept bytes and the largest segment (Chen et al., arXiv 1604.06174).
 
     Attributes:
         order: (m,) the instruction that runs at each moment; without recomputation, all in order.
@@ -318,7 +309,8 @@ class Footprint:
     def _whole(self) -> np.ndarray:
         """(T,) the tensor that each tensor is a view of, or itself."""
         whole = np.arange(len(self.bytes))
-        for view, other in self._views().items():  # what a view is of stands in front of it
+        # Operands come before their views, so chains of views resolve in one pass.
+        for view, other in self._views().items():
             whole[view] = whole[other]
         return whole
 
@@ -499,6 +491,7 @@ class Footprint:
         operands, results = graph.operands, graph.results
         ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
         runs = np.zeros(len(graph.opcode), dtype=bool)
+        # Backwards: all readers of a result are seen before its writer.
         for index in range(end - 1, -1, -1):
             if needed[results[outs[index] : outs[index + 1]]].any():
                 runs[index] = True
@@ -530,6 +523,7 @@ class Footprint:
             part = np.searchsorted(borders, self.first)
             inside = np.bincount(part[saved & ~crosses], self.bytes[saved & ~crosses])
             peak = float(self.bytes[crosses].sum() + inside.max(initial=0.0))
+            # Strict: of equal peaks the fewest segments, which recompute least.
             if peak < lowest:
                 best, lowest = borders, peak
         return best

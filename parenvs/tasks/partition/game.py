@@ -259,6 +259,7 @@ class Changes:
         """All entries of (k,) codes, one code's after the other's: (e,) index of code, of entry."""
         count = self.count[codes]
         owner = np.repeat(np.arange(len(codes)), count)
+        # Entry j of the result is entry j - (entries of earlier codes) of its own code.
         shift = self.start[codes] - np.cumsum(count) + count
         return owner, np.arange(len(owner)) + shift[owner]
 

@@ -25,11 +25,9 @@ CLASS = (
     "dimensions", "bytes", "seconds", "seconds_log", "all_reduce", "memory", "share", "batch",
     "parameters",
 )  # fmt: skip
-"""Names of the figures on a class that do not change in an episode."""
 EXCLUDED = ("dimensions", "seconds", "memory")
 """Figures of which is told what the open classes have that a class excludes."""
 STEP = ("replicated_memory", "devices", "one_server", "micro_batches", "recompute", "classes")
-"""Names of the figures on a problem."""
 DECADES = 6
 """Decades of a logarithmic figure, below which it is 0."""
 DOUBLINGS = 10
@@ -423,8 +421,6 @@ class Boards:
         largest: sizes of the largest problem.
 
     Attributes:
-        tables: the problems that are played.
-        problems: those in the slots.
         slot: (n,) int64, the slot of each episode's problem.
         known: (n, K) int8 decisions: 1 partitioned, 0 replicated, -1 open.
         plans: (n, K, W) bool, the witnesses, which follow the decisions.

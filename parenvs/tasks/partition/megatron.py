@@ -34,7 +34,6 @@ from parenvs.graph.opcodes import ELEMENTWISE, Kind
 from parenvs.tasks.partition.classes import LINKED, DimensionClasses
 
 ATTENTION, FEED_FORWARD, DENSE = "attention", "feed-forward", "dense"
-"""Kinds of blocks."""
 _NEUTRAL, _WEIGHT, _DATA = range(3)
 """What a tensor is made of: constants and numbers; variables too; batch inputs as well."""
 _LINEAR = (

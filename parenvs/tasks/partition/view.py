@@ -57,11 +57,9 @@ class Cell:
     """What becomes of a variable or batch input.
 
     Attributes:
-        shape: its dimensions.
         state: the partitioned dimension, or ``REPLICATED``, ``BLOCKED`` (no dimension can be
             partitioned) or ``UNDECIDED``.
         fault: whether it is partitioned against a rule.
-        device_bytes: the part that each device holds.
     """
 
     path: str
@@ -306,7 +304,6 @@ def _joined_rows(rows: Sequence[LayerRow]) -> LayerRow:
 
 
 WIDTH = 110
-"""Columns of the text."""
 MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
 """Fields of ``Memory`` in the order in which they are shown."""
 _MAX_LINES = 60  # of the table
