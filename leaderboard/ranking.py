@@ -190,6 +190,7 @@ def turned(standings: Sequence[Standing]) -> dict[str, set[str]]:
                 costs.setdefault(verdict.problem.name, []).append(row)
     pairs = {}
     for problem, rows in costs.items():
+        # No plan reaches the reference: 0, which no other plan can be as fast as.
         best = min((seconds for reaches, seconds, _ in rows if reaches), default=0.0)
         others = {
             name for reaches, seconds, name in rows

@@ -259,6 +259,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
         ClusterError: the method is unknown.
     """
     if method in ("allreduce", "sharded-parameter-server"):
+        # An all-reduce is a reduce-scatter and an all-gather: 2 W (R-1) / R.
         return ring_bytes(2.0 * size, group)
     if method == "parameter-server":
         return namespace(group).where(group > 1, 2.0 * size * group, 0.0)
@@ -337,6 +338,7 @@ class Links:
         if self.rule == "node":
             inside = self.devices_per_server
             return np.minimum(group, inside), np.where(group * stride <= inside, 1, 2)
+        # Ranks that lie a server or more apart have a server each.
         ranks = np.maximum(1, np.minimum(group, self.devices_per_server // stride))
         return ranks, -(-group // ranks)
 
@@ -347,9 +349,11 @@ class Links:
         if self.rule == "node":
             between = self.devices_per_server * self.nic_bw
         else:
+            # All ranks of a server send through their cards at once, at most as fast as inside.
             between = np.minimum(self.intra_bw, ranks * self.nic_bw)
         bandwidth = self.share * np.where(alone, self.intra_bw, between)
         outside = np.where(alone, 0.0, servers * self.hop_out)
+        # A ring over several servers crosses between them once per server.
         lap = np.where(group > 1, (group - servers) * self.hop_in + outside, 0.0)
         return Ring(group, bandwidth, lap)
 
@@ -387,11 +391,14 @@ class Links:
         """
         servers = self.servers(group, stride)[1]
         if once:
+            # Expected servers (devices) hit by K draws: each is missed with (1 - 1/n)^K.
             out = (servers - 1) * (1 - (1 - 1 / servers) ** copies)
             inside = (group - 1) * (1 - (1 - 1 / group) ** copies)
         else:
             out = copies * (servers - 1) / servers
+            # A receiver in the own server, the sender itself excluded.
             inside = copies * (1 / servers - 1 / group)
+        # Card and inner links work at the same time, so the slower one counts.
         slowest = np.maximum(out / self.nic_bw, inside / self.intra_bw)
         return size * slowest / self.share + self.ring(group, stride).lap
 

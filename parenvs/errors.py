@@ -100,6 +100,7 @@ def _slips(first: list[str], second: list[str]) -> int:
         row = [i]
         for j, y in enumerate(second, 1):
             row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (x != y)))
+            # Two neighboring letters that changed places are one slip, not two.
             if i > 1 and j > 1 and (x, y) == (second[j - 2], first[i - 2]):
                 row[-1] = min(row[-1], rows[-2][j - 2] + 1)
         rows.append(row)

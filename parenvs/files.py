@@ -152,6 +152,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         with naming(path, new):
             new.mkdir()
             yield new
+        # Contents first: a rename may reach the disk before the data that it names.
         for root, _, names in os.walk(new):
             for name in names:
                 with (Path(root) / name).open("rb") as stream:
@@ -212,6 +213,7 @@ def locked(
         yield
     finally:
         _held.discard(key)
+        # Removed while still held: after the release it may be the lock of another process.
         path.unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):  # folders made for the lock go, if nothing was written to them
@@ -226,6 +228,7 @@ def remove_leftovers(folder: Path) -> None:
     """
     for left in list(folder.iterdir()):
         match = TEMPORARY.fullmatch(left.name)
+        # On a shared disk the process numbers of another machine say nothing here.
         if match is None or match["host"] != _HOST or _lives(int(match["pid"])):
             continue
         target = folder / match["name"]

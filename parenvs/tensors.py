@@ -146,6 +146,7 @@ class _Archive:
         if any(one.compress_type != zipfile.ZIP_STORED for one in members):
             raise ValueError("compressed")
         archive.fp.seek(0, os.SEEK_END)  # type: ignore[union-attr]
+        # Members that overlap could claim far more memory than the file has bytes.
         if sum(one.file_size for one in members) > archive.fp.tell():  # type: ignore[union-attr]
             raise ValueError("its members are more than the file")
         self.archive, self.storages = archive, dict[str, Any]()

@@ -37,7 +37,8 @@ class Stream:
 
     def reseed(self, seed: int) -> None:
         """Begin anew with a seed."""
-        if self._rng is not None and seed == self._seed:  # faster than making one
+        # To restore the state is faster than to make a generator of the same seed.
+        if self._rng is not None and seed == self._seed:
             self._rng.bit_generator.state = self._first
         else:
             self._seed, self._rng = seed, None
@@ -95,6 +96,7 @@ def generator_of(word: str) -> np.random.Generator | None:
         "uinteger": rest,
     }
     rng = np.random.Generator(bits)
+    # One word per state: the last character of base64 has bits that decoding ignores.
     return rng if word_of(rng) == word else None
 
 

@@ -26,6 +26,7 @@ OPTIMAL, BOUND = "optimal", "bound"
 def is_less(cost: float, other: float) -> bool:
     """Return whether a cost is less than another: whole numbers by 1, others beyond rounding."""
     if isinstance(cost, Integral) and isinstance(other, Integral):
+        # Costs of sharding problems are whole, and 1 less may be below a millionth.
         return cost < other
     return cost < other * (1 - TOLERANCE)
 
@@ -282,6 +283,7 @@ def _certified(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
         for problem, cost in pairs
         if not problem.added
     ]
+    # fsum: the same to the last bit in any order of the problems.
     return math.exp(math.fsum(shares) / len(shares)) if shares else None
 
 
