@@ -52,11 +52,7 @@ _COUNT = "--xla_force_host_platform_device_count"
 def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()) -> Any:
     """Return ``work(*given)`` of a process in which JAX has devices; see ``run_members``.
 
-    Args:
-        work: a function that the process can import.
-        kind: ``"cpu"``: ``count`` virtual devices, which share the cores; ``"cuda"``: GPUs.
-        count: number of devices.
-        given: what it takes.
+    On ``"cpu"``, ``count`` virtual devices share the cores; on ``"cuda"`` they are GPUs.
 
     Raises:
         ParenvsError: JAX is missing, there are no such devices, or the process failed.

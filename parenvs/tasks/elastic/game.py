@@ -569,8 +569,10 @@ class ElasticChoice(RowGame):
         )
         anew[:, CHECKPOINT] = anew[k, plan]
         stop, lost = actions[..., 4], actions[..., 5]
+        # A loss comes, on average, halfway between two checkpoints.
         risk = stop * anew + lost * (0.5 * every)[:, None]
         spent = actions[..., 1].astype(np.float64)
+        # Young, CACM 17, 1974: the work at stake grows with the square of its intervals.
         at_stake = 0.5 * lost[k, plan] * (self.since[part] + 1.0) ** 2
         spent[k, plan] += np.where(whole, at_stake, 0.0)
         left = np.maximum(self.length[part] - self.interval[part], 1)  # 0 of ended episodes
@@ -618,6 +620,7 @@ class ElasticChoice(RowGame):
         written = stays & (saving | (since + 1 == self._every[kit]))
         samples -= np.where(written, self._plan_columns["saved"][own], 0.0)
         gone = (event == GONE).nonzero()[0]
+        # What was trained since the state was safe is lost with it.
         samples[gone] -= since[gone] * self._plan_columns["lost_samples"][own[gone]]
         total = self.total[part] + samples
         self.total[part] = total
@@ -628,6 +631,7 @@ class ElasticChoice(RowGame):
         self.event[part] = 0
         over = at == self.length[part]
         self.over[part] = over
+        # A job that lost all that it trained costs infinity, and has no negative cost.
         total = np.maximum(total + self._rest[rows, at], 0.0)
         with np.errstate(divide="ignore"):
             self.cost[part] = 1.0 / total

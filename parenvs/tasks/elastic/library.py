@@ -406,6 +406,7 @@ def departures(left: Any, there: Any, prior: tuple[float, float] = PRIOR) -> Any
         there: intervals of a node in which they were seen.
         prior: the same, before any are seen; zeros give the share of departures itself.
     """
+    # (k + alpha) / (n + beta): the posterior mean of a Poisson rate under a gamma prior.
     return (left + prior[0]) / np.maximum(there + prior[1], 1.0)
 
 
@@ -416,11 +417,13 @@ def intact(groups: int, replicas: int) -> tuple[float, ...]:
     All sets of lost nodes are equally likely: those that leave a replica in each group are counted
     by the coefficients of ((1 + x)^R - x^R)^G.
     """
+    # (1 + x)^R - x^R: any loss within a group but that of all of its replicas.
     one = np.array([float(comb(replicas, i)) for i in range(replicas)] + [0.0])
     sets = np.ones(1)
     for _ in range(groups):
         sets = np.convolve(sets, one)
     nodes = groups * replicas
+    # All C(nodes, a) sets of a lost nodes are equally likely.
     return tuple(float(sets[a]) / comb(nodes, a) for a in range(nodes + 1))
 
 
@@ -443,7 +446,9 @@ def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndar
     for a, likely in enumerate(mine.tolist()):
         for b, also in enumerate(others.tolist()):
             chance = likely * also
+            # A spare that leaves cannot stand in: a lost nodes need a spares that stay.
             event = 0 if a == 0 else READY + a if a + b <= spares else min(a, LOST)
             result[event, a + b] += chance * whole[a]
+            # Spares do not help where no replica of a part of the state is left.
             result[GONE, a + b] += chance * (1.0 - whole[a])
     return result

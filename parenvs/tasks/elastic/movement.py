@@ -500,8 +500,10 @@ def _program(
     hosts, fulls = len(had), len(needed)
     columns = np.concatenate([had, needed]).T
     kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
+    # In GB, as tolerances of HiGHS are absolute.
     amount = np.bincount(inverse.ravel(), size, len(kinds)) / 1e9
     holder, need = kinds[:, :hosts] > 0, kinds[:, hosts:]
+    # An atom that nobody holds comes from a checkpoint, so it is no variable.
     used = holder.any(axis=1) & need.any(axis=1) & (amount > 0)
     holder, need, amount = holder[used], need[used], amount[used]
     atoms, taken = len(amount), hosts * fulls
@@ -527,13 +529,16 @@ def _program(
     high[base + atoms :] = np.inf
     upper = np.full(width, np.inf)
     upper[:taken] = 1
+    # Hosts from `takers` on may not run the new plan.
     upper[(hosts if takers is None else takers) * fulls : taken] = 0
     lower = np.zeros(width)
     if assignment is not None:
+        # Given hosts are fixed; only what they send is left to choose.
         lower[assignment * fulls + np.arange(fulls)] = 1
     kind = np.zeros(width)
     kind[:taken] = 1
     goal = np.zeros(width)
+    # Minimize z, the bytes of the host that sends most.
     goal[-1] = 1
     answer = milp(
         goal, integrality=kind, bounds=Bounds(lower, upper),
@@ -546,6 +551,7 @@ def _program(
     bytes_ = np.zeros((hosts, atoms))
     bytes_[tuple(np.array(sends, dtype=int).reshape(-1, 2).T)] = answer.x[taken:-1].clip(0)
     by_kind[:, np.flatnonzero(used)[bytes_.any(axis=0)]] = bytes_[:, bytes_.any(axis=0)]
+    # What nobody holds has no sender: its shares are 0, not NaN.
     shares = by_kind / np.maximum(by_kind.sum(axis=0), 1e-300)
     return chosen, float(answer.x[-1]) * 1e9, shares[:, inverse.ravel()]
 

@@ -435,10 +435,7 @@ class Policy(Protocol):
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """Return the number of the plan for an interval, or ``CHECKPOINT``.
 
-        Args:
-            moment: the state.
-            joined: nodes that came since the interval before.
-            left: nodes that left.
+        ``joined`` and ``left`` count the nodes that came and left since the interval before.
         """
         ...
 
@@ -545,11 +542,7 @@ class Run(Report):
 
 @dataclass(frozen=True)
 class PolicyReport:
-    """What a policy earned on the courses of a problem.
-
-    Attributes:
-        runs: a run for each course.
-    """
+    """What a policy earned on the courses of a problem."""
 
     runs: tuple[Run, ...]
 
