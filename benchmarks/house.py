@@ -72,7 +72,7 @@ def rank() -> None:
     """``parenvs leaderboard check`` of an entry, then ``parenvs leaderboard table``."""
     entry = ROOT / "leaderboard" / "submissions" / "pipeline-cut" / "even.json"
     command("leaderboard", "check", str(entry))
-    command("leaderboard", "table")
+    command("leaderboard", "table", "--folder", str(entry.parents[1]))
 
 
 def traced(call: Callable[[], None]) -> list[Row]:

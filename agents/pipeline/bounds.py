@@ -100,13 +100,7 @@ class PrefixBounds(NamedTuple):
 
 
 class _PrefixTable(NamedTuple):
-    """Bounds of the prefixes of s stages that keep the budget, sorted by (device, block).
-
-    Attributes:
-        device: (r,) int64, number of devices of the prefixes.
-        block: (r,) int64, the block in which they end.
-        bounds: of each entry, (r,).
-    """
+    """Bounds of prefixes of s stages within the budget; (r,) each, sorted by (device, block)."""
 
     device: np.ndarray
     block: np.ndarray
@@ -356,15 +350,7 @@ class Bounds:
     def _in_front(
         self, k: int, e: np.ndarray, p: np.ndarray, reduce: np.ndarray, budget: float
     ) -> Columns:
-        """The states, with bounds by the work of the stages in front of p alone (fact 1).
-
-        Args:
-            k: stages of the suffix.
-            e: (p,) devices of the stages in front.
-            p: (p,) first pivot of the suffix.
-            reduce: (p,) see ``Columns``.
-            budget: seconds.
-        """
+        """The states (p,), with bounds by the work of the stages in front of p alone (fact 1)."""
         pipeline, cluster, s = self.pipeline, self.pipeline.cluster, self.stages - k
         work = pipeline.seconds_sum[p]
         before = work / (e - s + 1)

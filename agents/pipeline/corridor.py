@@ -284,7 +284,6 @@ class Corridor:
         raise AssertionError("unreachable")
 
     def _layers(self, plan: Cuts, steps: tuple[int, int], width: Width) -> Iterator[Cuts]:
-        """The places of each cut, both ends of the plan included, as pivots and devices."""
         pivot_step, device_step = steps
         pipeline, devices = self.pipeline, self.pipeline.cluster.devices
         server, middle = pipeline.cluster.devices_per_server, len(self.pivots)
@@ -304,7 +303,6 @@ class Corridor:
         yield np.array([len(pipeline.profile)]), np.array([devices])
 
     def _front(self, places: Cuts, passed: np.ndarray) -> Front:
-        """What is known of places from the least seconds in front."""
         cluster = self.pipeline.cluster
         slow, fast = (
             2 * formulas.transfer_seconds(self.pipeline.cut_before[places[0]], bandwidth)
@@ -385,7 +383,6 @@ class Corridor:
         places: list[Cuts],
         budget: float,
     ) -> Cuts | None:
-        """The shortest plan of all labels behind the first stages, if the budget allows it."""
         pair, label = _joined(pairs, costs, layers[-1])
         if not pair.size:
             return None
@@ -528,13 +525,7 @@ def search(
 
 
 class _Search:
-    """A run of ``search``.
-
-    Attributes:
-        corridor: makes the sweeps.
-        plan: the shortest plan so far, or None.
-        upper: its seconds.
-    """
+    """A run of ``search``; ``upper`` are the seconds of ``plan``, the shortest so far."""
 
     def __init__(
         self, pipeline: Pipeline, sweeps: int | None, seed: int, deadline: float, patience: float
@@ -577,7 +568,6 @@ class _Search:
         return self.plan
 
     def _restart(self) -> None:
-        """Descend from a changed plan, or from the same one in another corridor."""
         rng, plan = self.rng, self.plan
         assert plan is not None
         scale = 2.0 ** -rng.integers(0, 6)
@@ -587,7 +577,6 @@ class _Search:
         self._descend(begin, width, (pivot_step, device_step))
 
     def _descend(self, plan: Cuts, width: Width, steps: tuple[int, int] | None = None) -> Cuts:
-        """The plan that a descent ends at, which is kept if it is the shortest."""
         found = self.corridor.descend(plan, steps, width, self.last, self.deadline)
         self._keep(found)
         return found

@@ -412,14 +412,9 @@ def _whole_within(pipeline: Pipeline, limit: float) -> Cuts | None:
 
 
 def _unroll(pipeline: Pipeline, ends: list[np.ndarray], limit: float) -> Cuts:
-    """The plan of the ends that ``plan_within`` chose.
+    """The plan of the ends that ``plan_within`` chose, (n+1,) for each first pivot in row k - 1.
 
     Each stage gets as few devices as it needs, the last one those that are left over.
-
-    Args:
-        pipeline: the problem.
-        ends: of the k-th stage from the end, in row k - 1: (n+1,) its end for each first pivot.
-        limit: bytes.
     """
     bounds, groups = [0], []
     for k in range(len(ends), 0, -1):

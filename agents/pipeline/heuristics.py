@@ -303,7 +303,6 @@ def _answer(
     evaluations: int,
     begin: float,
 ) -> Answer:
-    """The plan as an answer; ``begin`` is the ``time.perf_counter()`` of the start."""
     return Answer(
         problem=pipeline,
         plan=pipeline.plan(cuts, device_cuts),

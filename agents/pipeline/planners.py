@@ -135,7 +135,6 @@ class PipelineRequest(PipelineSearch, Request):
 
 
 def _whole_answer(answer: Answer) -> Answer:
-    """The answer, its device cuts moved as little as needed so that devices share no sample."""
     problem, plan = answer.problem, cuts_of(answer.plan)
     moved = whole(problem, plan)
     if (moved[1] == plan[1]).all():

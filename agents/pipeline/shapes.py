@@ -182,13 +182,7 @@ def exact_shape(
 
 
 class _Run:
-    """The trials of a choice, and the best of them.
-
-    Attributes:
-        trials: every shape that may hold the best plan.
-        best: the trial with the shortest plan, or None.
-        evaluations: labels of all searches.
-    """
+    """The trials of a choice: every shape that may hold the best plan, and the best of them."""
 
     def __init__(
         self, pipeline: Pipeline, clusters: Sequence[Cluster], fewest: int, begin: float,
@@ -335,7 +329,6 @@ class _Run:
         return Tried(devices, shortest.stages, shortest.length, bound)
 
     def _try_one_stage(self, cluster: Cluster) -> None:
-        """Take the only plan of a shape of one stage, if it fits."""
         trial = Trial(self.pipeline, 1, cluster, np.inf, settled=True)
         self.trials.append(trial)
         try:
@@ -353,7 +346,6 @@ class _Run:
                 return
 
     def _shapes(self, cluster: Cluster) -> Iterator[Trial]:
-        """The shapes of plans with cuts on a cluster, fewest stages first."""
         shape = self.pipeline.with_stages(1, cluster)
         counts: Sequence[int] = range(1, min(cluster.devices, int(shape.variable_sum[-1])) + 1)
         if not shape.fractions:
@@ -376,7 +368,6 @@ class _Run:
         return (trial for trial in self.trials if not self._is_out(trial))
 
     def _search_corridors(self, trial: Trial, sweeps: int | None, end: float) -> None:
-        """Look for a shorter plan of the trial by a corridor search, if the chain is long."""
         if time.perf_counter() < end and is_large(trial.pipeline, self._pivots):
             plan = corridor.search(trial.pipeline, trial.plan, sweeps, deadline=end)
             if plan is not None:

@@ -263,13 +263,9 @@ def _stack(rng: np.random.Generator, layer: np.ndarray, max_pivots: int) -> np.n
 def _merged(
     rng: np.random.Generator, operations: np.ndarray, count: int, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Merge consecutive operations into pivots, (count, 3); the last operation ends the last pivot.
+    """Merge consecutive of (m, 3) operations into pivots, (count, 3); the last ends the last pivot.
 
-    Args:
-        rng: random generator.
-        operations: (m, 3).
-        count: number of pivots.
-        weights: (m,) in proportion to which operations are drawn as ends (default: alike).
+    ``weights``, (m,), are in proportion to the chances to end a pivot.
     """
     last = len(operations) - 1
     chances = None if weights is None else weights[:-1] / weights[:-1].sum()
@@ -305,15 +301,10 @@ def _chain(rng: np.random.Generator, rows: np.ndarray) -> ChainArrays:
 def _finished(
     rng: np.random.Generator, rows: np.ndarray, time_noise: float, size_noise: float
 ) -> ChainArrays:
-    """Return the arrays of a chain of ``rows``, with noise and ``MIN_VARIABLES`` or more variables.
+    """Return a chain of ``rows``, (n, 3), with noise and ``MIN_VARIABLES`` or more variables.
 
-    Some pivots without variables cost no time. No bytes cross the cut behind the last pivot.
-
-    Args:
-        rng: random generator.
-        rows: (n, 3) FLOPs, parameters and cut.
-        time_noise: standard deviation of the logarithm of the noise on times.
-        size_noise: the same for parameters and cut.
+    Noises are standard deviations of logarithms. Some pivots without variables cost no time; no
+    bytes cross the cut behind the last pivot.
     """
     n = len(rows)
     forward = rows[:, 0] * rng.lognormal(0.0, time_noise, n)

@@ -314,11 +314,7 @@ def _attempt(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -
 
 
 def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Cluster, int]:
-    """Draw a cluster and a number of stages.
-
-    Raises:
-        ParenvsError: ``TRIES`` draws gave none within the ranges.
-    """
+    """Draw a cluster and a number of stages, in ``TRIES`` draws at most."""
     fewest_devices, most_devices = ranges.devices
     for _ in range(TRIES):
         devices_per_server = int(rng.choice(ranges.devices_per_server))
@@ -339,11 +335,7 @@ def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Clust
 
 
 def _ratios(rng: np.random.Generator, ranges: Ranges, micro_batches: int, stages: int) -> Ratios:
-    """Draw the ratios of a problem.
-
-    Raises:
-        ParenvsError: ``TRIES`` draws gave none within the ranges.
-    """
+    """Draw the ratios of a problem, in ``TRIES`` draws at most."""
     low, high = ranges.min_ratios, ranges.max_ratios
     low_parameters = TIGHT if rng.random() < ranges.tight else low.parameters
     for _ in range(TRIES):
@@ -633,11 +625,7 @@ def _shipped(name: str) -> tuple[DrawnProblem, ...]:
 
 
 def _read(path: Path) -> list[DrawnProblem]:
-    """Read the problems of a file.
-
-    Raises:
-        ParenvsError: the file is missing or damaged.
-    """
+    """Read a file, or raise a ``ParenvsError`` that tells how to make it again."""
     try:
         arrays = read_arrays(path)
     except UNREADABLE as error:
@@ -650,7 +638,6 @@ def _read(path: Path) -> list[DrawnProblem]:
 
 
 def _remedy(path: Path) -> str:
-    """Return the words that tell how to make a damaged file again."""
     if path.stem in SETS:
         return f"make it anew with python -m {MODULE} {path.stem}"
     return "write it anew with save_set"
@@ -686,12 +673,7 @@ def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
-    """Return the problems of consistent arrays.
-
-    Raises:
-        ParenvsError: a chain, a cluster or a number of stages is not possible; the message names
-            the file and the problem.
-    """
+    """Return the problems of consistent arrays, or raise an error that names file and problem."""
     chains = [
         np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
         for key in _CHAIN
@@ -805,7 +787,6 @@ def set_kind(name: str) -> SetKind:
 
 
 def _worth(info: Mapping[str, float]) -> float:
-    """Return 1/L of an episode's plan; of these sets the bound is the bubble-free time."""
     return info["bound"] / info["cost"]
 
 

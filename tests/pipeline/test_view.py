@@ -223,15 +223,6 @@ def test_figure__of_a_malformed_plan_gives_the_reasons(pipeline, malformed):
     assert not boxes(picture, "passes")
 
 
-# rgb_array
-
-
-# save
-
-
-# the environment
-
-
 def chain(names, reads=None, source="sha256:a graph"):
     count = len(names)
     ones = np.ones(count)

@@ -209,7 +209,6 @@ def _numbered_borders(
 def _level_borders(
     named: list[Path], counted: ChainBytes, meets: Meets, told_by: str, level: int
 ) -> Borders | None:
-    """The layers by the ``level``-th numbered part of each name."""
     spans: dict[Path, list[int]] = {}
     for place, path in enumerate(named):
         key = key_of(path, level)
@@ -244,14 +243,10 @@ def _level_borders(
 
 
 def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) -> np.ndarray:
-    """(n+1,) bounds of the layers whose named pivots are given, first and last of each.
+    """(n+1,) bounds of layers, of the first and the last named pivot of each.
 
-    What lies between two layers goes with the one behind, from the narrowest place on.
-
-    Args:
-        spans: of the layers.
-        cut: (N,) bytes that cross a cut behind each pivot.
-        reads: pivots at which data meet weights.
+    What lies between two layers goes with the one behind, from the narrowest ``cut``, (N,) bytes,
+    on; at pivots ``reads``, data meet weights.
     """
     first = spans[0][0]
     ahead = reads[reads < first]

@@ -768,15 +768,7 @@ class PipelineCut(Rowed):
     def _groups(
         self, rows: np.ndarray, chosen: np.ndarray
     ) -> Iterator[tuple[CutKernel, int, np.ndarray]]:
-        """Group episodes by kernel and number of cuts made.
-
-        Args:
-            rows: (k,) int64, the episodes.
-            chosen: (k,) bool, which of them are grouped.
-
-        Yields:
-            A kernel, a number of cuts, and the indices in ``rows`` of the episodes that have both.
-        """
+        """Yield a kernel, a number of cuts made, and the indices of ``chosen`` rows with both."""
         if not chosen.any():
             return
         made, held = self.made[rows], [self._held[row] for row in rows.tolist()]

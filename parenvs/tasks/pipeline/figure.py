@@ -271,11 +271,8 @@ def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> No
 def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
     """Write names above the chain, as a staircase so that none crosses another or its line.
 
-    A label starts at its cut (in % of the chain) and stands above every label that begins within
-    its own width; where that is too high it is left out.
-
-    Returns:
-        The lower end, inches from the top.
+    A label starts at its cut, in % of the chain, above every label that begins within its width;
+    where that is too high it is left out. Returns the lower end, inches from the top.
     """
     placed: list[tuple[float, str, int]] = []
     for x, words in reversed(marks):
@@ -301,7 +298,6 @@ def _draw_strip(
     stages: tuple[Stage, ...],
     limit: float,
 ) -> None:
-    """Draw the stages as a bar: number and devices where they fit; red if memory is exceeded."""
     axes = page.axes(LEFT, top, width, 0.34)
     axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
     for number, stage in enumerate(stages):
@@ -431,7 +427,6 @@ def _envelope(x: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _draw_parameters(
     page: Page, top: float, width: float, height: float, pipeline: Pipeline
 ) -> None:
-    """Draw the parameters that the chain holds before each share of the compute seconds."""
     from matplotlib.ticker import FuncFormatter
 
     axes = page.axes(LEFT, top, width, height)

@@ -311,11 +311,9 @@ class Timetable:
 def _waves(resources: int, micro_batches: int) -> Iterator[Wave]:
     """Yield passes that wait for none of each other, each after the passes it waits for.
 
-    The wave of a pass is its time in a schedule of equal passes: resource r begins with micro-batch
-    m at r + m while it warms up, at r + 2m after that, and goes back at 2R - 1 - r + 2m.
-
-    Yields:
-        The kind, the resources, and the micro-batch that passes through each of them.
+    Each is a kind, resources, and the micro-batch that passes through each of them. The wave of a
+    pass is its time in a schedule of equal passes: resource r begins with micro-batch m at r + m
+    while it warms up, at r + 2m after that, and goes back at 2R - 1 - r + 2m.
     """
     last_resource, last = resources - 1, micro_batches - 1
     for wave in range(2 * (resources + micro_batches) - 2):

@@ -193,7 +193,6 @@ class Boards:
         return self.plans[1]
 
     def _grow(self, size: int) -> None:
-        """Make room for so many points; what there is stays."""
         count, levels = len(self.boards), size.bit_length() + 1
         for name, shape in (
             ("chain", (count, size + 1, COLUMNS)), ("inside", (levels, count, size + 1)),
@@ -400,7 +399,6 @@ class Boards:
         return flat
 
     def _of(self, flat: np.ndarray, column: int) -> np.ndarray:
-        """Return what is known of points, by their numbers among those of all problems."""
         return self.chain.reshape(-1).take(flat * COLUMNS + column)
 
 
@@ -702,7 +700,6 @@ class PipelineImprovement(RowGame):
         return actions
 
     def _write(self, rows: np.ndarray, part: Rows, actions: np.ndarray) -> None:
-        """Write the rows of moves of some episodes; ``part`` are these as an index."""
         boards, stages = self.boards, self.boards.stages[part]
         found = Moves(*(x[..., part] for x in self._moves))
         loads, links = self._loads[:, part], self._links[:, part]
@@ -726,7 +723,6 @@ class PipelineImprovement(RowGame):
         actions.view(item).reshape(-1)[np.flatnonzero(~self.mask[part])] = np.zeros((), item)
 
     def _look_ahead(self, rows: np.ndarray, found: Moves, moving: np.ndarray) -> None:
-        """Judge the plans after all legal moves, and write what they cost into columns."""
         judged = self.boards.after_moves(rows, *self._taken(rows, found))
         now = Judged(*(x[rows, None] for x in self._now))
         gain = np.log(now.seconds / judged.seconds)
@@ -948,7 +944,6 @@ def _number(stream: Stream, first: int, end: int, family: str | None) -> int:
 
 
 def _lost(excess: np.ndarray) -> np.ndarray:
-    """Return what plans lose that do not fit, in logarithms of seconds."""
     return np.where(excess > 0, OVER + np.minimum(excess, 1.0), 0.0)
 
 

@@ -363,7 +363,6 @@ class Pipeline(ChainSums):
         )
 
     def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
-        """Return the seconds of every stage and transfer; the stage axis is the first."""
         p, d = self._boundaries(cuts, device_cuts)
         first, end = d[:-1], d[1:]
         tied = self.tied_weights
@@ -381,7 +380,6 @@ class Pipeline(ChainSums):
         )
 
     def _memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Return the bytes on each device of every compute stage, (S, ...)."""
         p, d = self._boundaries(cuts, device_cuts)
         stages = p.shape[0] - 1
         stages_left = np.arange(stages, 0, -1).reshape(-1, *(1 for _ in p.shape[1:]))
@@ -390,7 +388,6 @@ class Pipeline(ChainSums):
     def _boundaries(
         self, cuts: np.ndarray, device_cuts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stage boundaries in pivots and in devices, (S+1, ...), both ends included."""
         return (
             _with_ends(np.asarray(cuts), len(self.profile)),
             _with_ends(np.asarray(device_cuts), self.cluster.devices),

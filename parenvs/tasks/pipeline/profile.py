@@ -360,11 +360,7 @@ def _quoted(name: str) -> str:
 
 
 def _number(text: str, where: str, column: str) -> float:
-    """Parse a field of a column; milliseconds become seconds.
-
-    Raises:
-        ProfileError: the field is not a number from 0 to ``LARGEST``.
-    """
+    """Parse a field from 0 to ``LARGEST``; milliseconds become seconds."""
     try:
         number = Decimal(text.strip())
         value = float(number.scaleb(-3) if column.endswith("_ms") else number)
@@ -379,7 +375,6 @@ def _number(text: str, where: str, column: str) -> float:
 
 
 def _text(value: float, column: str) -> str:
-    """Return the shortest decimal that reads back as ``value``; seconds become milliseconds."""
     number = Decimal(repr(float(value)))
     return str(number.scaleb(3) if column.endswith("_ms") else number)
 
@@ -571,5 +566,4 @@ class ChainSums:
 
 
 def _prefix(values: np.ndarray) -> np.ndarray:
-    """Return the sums of the values before each index, (n+1,) float64."""
     return np.concatenate([[0.0], np.cumsum(values)])

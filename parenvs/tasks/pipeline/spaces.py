@@ -197,15 +197,10 @@ def check_candidates(radius: int, candidates: str) -> None:
 
 
 def _has_successor(devices: np.ndarray, variables: np.ndarray, later: np.ndarray) -> np.ndarray:
-    """Return which candidates a candidate of ``later`` may follow, (c,) bool.
+    """Return which candidates, (c,) bool, one of ``later``, ascending indices, may follow.
 
     A follower has more devices and more variables before it. Both grow along the chain, so the last
     of ``later`` decides.
-
-    Args:
-        devices: (c,) int64, device cuts of the candidates.
-        variables: (c,) int64, variables before each candidate.
-        later: (k,) int64, indices of the candidates of the next cut, ascending.
     """
     if not later.size:
         return np.zeros(len(devices), dtype=bool)

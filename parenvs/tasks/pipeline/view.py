@@ -66,13 +66,10 @@ def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> l
 
 
 class _Chain:
-    """The scopes of a chain.
+    """The scopes of a chain of n pivots.
 
-    Attributes:
-        profile: the chain.
-        paths: (n,) scopes that each pivot stands in.
-        operations: (n,) name of its instruction, empty in a measured chain.
-        spans: scope -> first and last pivot in it.
+    ``paths`` are the scopes that each stands in, ``operations`` the names of instructions (empty in
+    a measured chain); ``spans`` has the first and the last pivot of each scope.
     """
 
     def __init__(self, profile: StageProfile) -> None:
@@ -165,7 +162,6 @@ def _alike(a: Path, b: Path) -> bool:
 
 @lru_cache(4096)
 def _kind(part: str) -> str:
-    """The part with ``#`` for every number."""
     return _DIGITS.sub("#", part)
 
 
@@ -279,7 +275,6 @@ def device_words(stage: Stage) -> str:
 
 
 def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[str]:
-    """The chain in proportion to seconds, a ``┃`` at every cut."""
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
     ends = np.rint(share[[stage.end for stage in stages] or [-1]] * _TRACK).astype(int)
     line, begin = "", 0
