@@ -118,17 +118,10 @@ class Prefixes:
         deadline: float = np.inf,
         devices: np.ndarray | None = None,
     ) -> None:
-        """Compute the tables of 1 to S - 1 stages.
+        """Compute the tables of 1 to S - 1 stages, or raise ``OutOfTimeError`` at ``deadline``.
 
-        Args:
-            pipeline: the problem.
-            pivots: where plans may cut the chain, ascending.
-            budget: seconds of core plus tail.
-            deadline: give up at this ``time.perf_counter()``.
-            devices: where plans may cut the devices, both ends included (default: anywhere).
-
-        Raises:
-            OutOfTimeError: the deadline passed.
+        Plans may cut the chain at ``pivots``, ascending, and the devices at ``devices``, both ends
+        included (default: anywhere); ``budget`` are seconds of core plus tail.
         """
         self.pipeline, self.budget, self._deadline = pipeline, budget, deadline
         stages = pipeline.stages
@@ -158,13 +151,7 @@ class Prefixes:
             )
 
     def bounds(self, s: int, e: np.ndarray, pivots: np.ndarray) -> PrefixBounds:
-        """Bounds of the s stages in front of each pivot.
-
-        Args:
-            s: stages in front.
-            e: (p,) ascending; their devices.
-            pivots: (p,) where the prefixes end.
-        """
+        """Bounds of the s stages in front of each pivot, (p,), on ``e`` devices, (p,) ascending."""
         # By fact 4, a pivot keeps the budget only if its block does.
         table, block_count = self._tables[s], len(self._first_pivot)
         block = np.searchsorted(self._first_pivot, pivots, side="right") - 1
@@ -307,11 +294,7 @@ class Bounds:
     def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
         """Those states in which the last k stages may be part of a plan shorter than ``upper``.
 
-        Args:
-            k: stages of the suffix.
-            e: (p,) or a number; first device.
-            p: (p,) first pivot.
-            upper: seconds.
+        ``e`` are the first devices, (p,) or a number, and ``p`` the first pivots, (p,).
         """
         pipeline = self.pipeline
         e = np.broadcast_to(e, p.shape)

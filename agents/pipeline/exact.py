@@ -160,7 +160,7 @@ def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
 
 
 def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0) -> Answer:
-    """The shortest plan that a corridor search finds, with the bound of ``relaxation``.
+    """The shortest plan that a corridor search finds, with ``bounds.lower_bound``.
 
     Args:
         pipeline: the problem.

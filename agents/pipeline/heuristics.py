@@ -258,10 +258,6 @@ def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:
 
     Where no stages of such groups fit the memory, they are moved as if it were no limit.
 
-    Args:
-        pipeline: the problem.
-        plan: cuts and device cuts, (S-1,) each.
-
     Raises:
         InfeasibleError: no device cuts of so many stages are of whole samples.
     """

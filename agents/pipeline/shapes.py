@@ -60,8 +60,6 @@ class Trial:
 
     Attributes:
         problem: the problem, of any shape.
-        stages: of the shape.
-        cluster: of the shape.
         bound: seconds; every plan of the shape that is shorter than the best known plan of all
             shapes takes at least this long.
         settled: whether no plan of the shape is shorter than the best known one.

@@ -260,16 +260,7 @@ def generated(
     micro_batches: int,
     stages: int,
 ) -> DrawnProblem:
-    """Make a problem of numbers that were drawn.
-
-    Args:
-        family: family of the chain.
-        name: name of the chain.
-        arrays: the chain in seconds and bytes.
-        cluster: its cluster.
-        micro_batches: M.
-        stages: S.
-    """
+    """Make a problem of a chain that was drawn, ``arrays`` in seconds and bytes."""
     pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], dtype=object)
     profile = StageProfile(name, pivots, *arrays)
     return DrawnProblem(family, Pipeline(profile, cluster, stages, micro_batches))
@@ -278,14 +269,9 @@ def generated(
 def generated_cluster(
     servers: int, devices_per_server: int, intra_bw: float, inter_bw: float, memory_bytes: float
 ) -> Cluster:
-    """Make a cluster of a generic device; generated chains hold seconds, so its speed is not read.
+    """Make a cluster of a generic device, whose speed is not read: generated chains hold seconds.
 
-    Args:
-        servers: number of servers.
-        devices_per_server: devices of each.
-        intra_bw: bytes/s inside a server.
-        inter_bw: bytes/s between servers.
-        memory_bytes: memory of a device.
+    Bandwidths are in bytes/s.
     """
     device = Device("generated", peak_flops=1e14, memory_bw=1e12, memory_bytes=memory_bytes)
     return Cluster(servers, devices_per_server, device, intra_bw, inter_bw)
@@ -533,10 +519,7 @@ def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
 
 
 def find(name: str) -> DrawnProblem:
-    """Return the problem of a shipped set, or a drawn one, by its name.
-
-    Args:
-        name: like ``"plan-test/transformer-017"``, or that of a generated one.
+    """Return the problem of a shipped set (``"plan-test/transformer-017"``), or a drawn one.
 
     Raises:
         UnknownInstanceError: there is no such set, or no such problem in it.
@@ -722,25 +705,16 @@ PROVE = "python -m parenvs.agents.pipeline.references optima"
 
 
 def optimum_of(name: str) -> float | None:
-    """Return 1/L of the shortest plan over points and units, of a problem of a shipped set.
+    """Return the proven 1/L of the shortest plan over points and units; None outside the sets.
 
-    Args:
-        name: name of the problem, like ``"plan-test/transformer-017"``.
-
-    Returns:
-        1/L, proven, L in units of the bubble-free time; None for a problem of no such set.
+    L is in units of the bubble-free time; ``name`` is like ``"plan-test/transformer-017"``.
     """
     set_name, slash, _ = name.partition("/")
     return optima(set_name).get(name) if slash and set_name in PROVEN else None
 
 
 def save_optima(values: dict[str, list[float]], folder: Path) -> Path:
-    """Write the optima of sets to ``folder``, and return the path of the file.
-
-    Args:
-        values: set -> the optimum of each of its problems, in their order.
-        folder: the folder of the sets' files.
-    """
+    """Write optima, set -> one for each of its problems, beside the sets; return the path."""
     sets = {
         name: {"digest": _digest(load_set(folder / f"{name}.npz")), "optima": values[name]}
         for name in values

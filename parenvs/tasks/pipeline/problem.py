@@ -66,7 +66,7 @@ class Pipeline(ChainSums):
         copies: copies of the parameters that each device of a stage holds.
         recompute: ``"full"``: activations inside a stage are recomputed in the backward pass;
             ``"none"``: they are kept (needs ``profile.resident_bytes``).
-        sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
+        sync: how gradients are synchronized, see ``Cluster.sync_seconds``.
         tied: ``"held"``: every stage that reads a tied weight holds it, and sums its gradient with
             the others; ``"once"``: it counts where it is first read.
         fractions: whether devices may share a sample of a micro-batch, as in the paper; else the
@@ -234,13 +234,9 @@ class Pipeline(ChainSums):
     def reduce_seconds(
         self, first: np.ndarray, end: np.ndarray, device: np.ndarray, device_end: np.ndarray
     ) -> np.ndarray:
-        """Return the seconds in which stages synchronise their gradients, elementwise.
+        """Return the seconds in which stages synchronize their gradients, elementwise.
 
-        Args:
-            first: first pivot of the stage.
-            end: one past its last pivot.
-            device: its first device.
-            device_end: one past its last device.
+        A stage has the pivots ``[first, end)`` and the devices ``[device, device_end)``.
         """
         size_bytes = self.variable_bytes(first, end)
         sync = self.cluster.sync_seconds(size_bytes, device, device_end, self.sync)
@@ -264,12 +260,7 @@ class Pipeline(ChainSums):
         return np.where(self.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> PipelinePlan:
-        """Make the plan object of one pair of cuts.
-
-        Args:
-            cuts: (S-1,) int, first pivot of each stage but the first.
-            device_cuts: (S-1,) int, first device of each stage but the first.
-        """
+        """Make the plan of the first pivot and the first device of each stage but the first."""
         pivots = [int(pivot) for pivot in cuts]
         return PipelinePlan(
             instance=self.instance,
@@ -399,15 +390,12 @@ class Stage:
     """One compute stage of a judged plan.
 
     Attributes:
-        first: its first pivot.
-        end: one past its last pivot.
+        first, end: its pivots ``[first, end)``.
         last_name: name of its last pivot.
-        device_first: its first device.
-        device_end: one past its last device.
-        forward_seconds: seconds of the forward pass of a micro-batch.
-        backward_seconds: seconds of the backward pass of a micro-batch.
+        device_first, device_end: its devices ``[device_first, device_end)``.
+        forward_seconds, backward_seconds: seconds of a pass of a micro-batch.
         transfer_seconds: seconds to send a micro-batch to the next stage; 0 for the last stage.
-        all_reduce_seconds: seconds of the gradients' synchronisation, once per step.
+        all_reduce_seconds: seconds of the gradients' synchronization, once per step.
         memory_bytes: bytes needed on each of its devices.
         parameter_bytes: bytes of one copy of its weights.
         efficiency: share of the simulated step in which its devices compute.
