@@ -7,11 +7,14 @@ under ``TYPE_CHECKING`` count.
 import ast
 import importlib
 import inspect
+import json
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+from cases import each
+from weight import weigh
 
 import parenvs
 from parenvs.core.registry import TASKS
@@ -52,7 +55,7 @@ TASKLESS = (
     "graph", "instances", "leaderboard", "shardy", "tensors", "view", "wrappers",
 )  # fmt: skip
 """Modules, by the beginnings of their names, that know no task."""
-LARGEST_FOLDER, LONGEST_FILE = 22, 1_000  # a task is one folder
+LARGEST_FOLDER, LONGEST_FILE = 24, 1_000  # a task is one folder
 
 
 def module_files():
@@ -339,3 +342,24 @@ def public_objects():
 def test_house__every_public_name_is_documented():
     missing = [name for name, value in public_objects() if not inspect.getdoc(value)]
     assert missing == []
+
+
+# What is counted may not grow.
+
+HOUSE = json.loads((ROOT / "tests" / "house.json").read_text(encoding="utf-8"))
+
+
+@each("figure", HOUSE)
+def test_house__weighs_no_more_than_its_limits(figure):
+    """A limit follows its figure down until it stands at the ceiling."""
+    limit, ceiling = HOUSE[figure]["limit"], HOUSE[figure]["ceiling"]
+    count = weigh(ROOT)[figure]
+    assert count <= limit, f"{figure}: {count}; remove something first"
+    assert limit == ceiling or limit <= 1.02 * count, f"lower the limit of {figure} to {count}"
+    assert limit >= ceiling
+
+
+def test_house__lines_are_not_packed():
+    figures = weigh(ROOT)
+    assert figures["product characters"] <= 1.05 * 38.9 * figures["product code"]
+    assert figures["product fmt"] <= 322

@@ -17,7 +17,7 @@ from parenvs.errors import ParenvsError
 
 QUICK = {
     "pipeline": ("plan-test/cnn-003", "even", "pipedream"),
-    "partition": ("partition-test/t5-006", "greedy", "expert"),
+    "partition": ("partition-test/t5-006", "exact", "expert"),
     "hybrid": ("hybrid-test/gpt-001", "rule-of-thumb", "random"),
     "sharding": ("intra-op-test/mesh-000", "greedy", "random"),
     "elastic": ("elastic-test/bulk-gpt-1.5b-000", "fastest", "myopic"),

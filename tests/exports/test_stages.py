@@ -50,7 +50,7 @@ def test_stages__cuts_are_moved_to_borders(pipeline):
     ((first, border),), ((again, end),) = (stage.layers for stage in planned.stages)
     assert (first, border, end) == (0, again, 48)
     moved, costs = planned.notes
-    bounds = Program.of(load_graph("bert-48", "forward"), twice=True).borders.bounds.tolist()
+    bounds = Program.of(load_graph("bert-48", "forward")).borders.bounds.tolist()
     distance = bounds[border] - 2700
     assert planned.run.cuts == (bounds[border],)
     assert moved.startswith(f"cut 1 moved by {distance:+d} of") and planned.names[border] in moved

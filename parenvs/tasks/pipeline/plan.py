@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.plan import Plan
 from parenvs.fields import Count, Integer, Number, Text, one_of
-
-if TYPE_CHECKING:
-    from parenvs.tasks.pipeline.profile import StageProfile
 
 MICRO_BATCH = 16
 """Samples per micro-batch.
@@ -120,39 +117,6 @@ def malformed(plan: PipelinePlan, pivots: int, devices: int) -> list[str]:
             reasons.append(f"{key}: {outside[0]} is outside 1..{end - 1} ({end} {noun})")
         elif any(b <= a for a, b in itertools.pairwise(values)):
             reasons.append(f"{key}: {list(values)} do not increase")
-    return reasons
-
-
-def mismatches(
-    plan: PipelinePlan, profile: StageProfile, cluster: Cluster, settings: Mapping[str, Any]
-) -> list[str]:
-    """Reasons for which a plan is for something else than a chain on a cluster.
-
-    Args:
-        plan: the plan.
-        profile: the chain.
-        cluster: the devices.
-        settings: what the plan's fields of these names have to be.
-    """
-    reasons = []
-    if plan.fingerprint != profile.fingerprint:
-        reasons.append(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {profile.name} is "
-            f"{profile.fingerprint[:19]}...; make the plan anew"
-        )
-    if plan.cluster != cluster:
-        reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
-    for key, wanted in settings.items():
-        planned = getattr(plan, key)
-        if planned != wanted:
-            reasons.append(f"{key}: the plan is for {planned}, not {wanted}")
-    if plan.cut_after and len(plan.cut_after) != len(plan.cuts):
-        reasons.append(f"cut_after: {len(plan.cut_after)} names for {len(plan.cuts)} cuts")
-    for cut, name in zip(plan.cuts, plan.cut_after, strict=False):
-        if 1 <= cut < len(profile) and name != profile.names[cut - 1]:
-            reasons.append(
-                f"cut_after: the pivot before cut {cut} is {profile.names[cut - 1]!r}, not {name!r}"
-            )
     return reasons
 
 

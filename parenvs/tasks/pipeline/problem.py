@@ -28,12 +28,11 @@ from parenvs.tasks.pipeline.plan import (
     can_split,
     group_sizes,
     malformed,
-    mismatches,
     of_fractions,
     over_memory,
     without_variable,
 )
-from parenvs.tasks.pipeline.profile import ChainSums, StageProfile
+from parenvs.tasks.pipeline.profile import ChainSums, StageProfile, mismatches
 
 MAX_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the time of the simulation grows with it."""

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -30,7 +30,7 @@ from parenvs.graph.graph import Graph
 from parenvs.graph.unroll import unrolled
 from parenvs.instances import check_no_reading, exists, load_graph, text_of, unknown
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED, PipelinePlan
 
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
@@ -567,3 +567,36 @@ class ChainSums:
 
 def _prefix(values: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def mismatches(
+    plan: PipelinePlan, profile: StageProfile, cluster: Cluster, settings: Mapping[str, Any]
+) -> list[str]:
+    """Reasons for which a plan is for something else than a chain on a cluster.
+
+    Args:
+        plan: the plan.
+        profile: the chain.
+        cluster: the devices.
+        settings: what the plan's fields of these names have to be.
+    """
+    reasons = []
+    if plan.fingerprint != profile.fingerprint:
+        reasons.append(
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {profile.name} is "
+            f"{profile.fingerprint[:19]}...; make the plan anew"
+        )
+    if plan.cluster != cluster:
+        reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
+    for key, wanted in settings.items():
+        planned = getattr(plan, key)
+        if planned != wanted:
+            reasons.append(f"{key}: the plan is for {planned}, not {wanted}")
+    if plan.cut_after and len(plan.cut_after) != len(plan.cuts):
+        reasons.append(f"cut_after: {len(plan.cut_after)} names for {len(plan.cuts)} cuts")
+    for cut, name in zip(plan.cuts, plan.cut_after, strict=False):
+        if 1 <= cut < len(profile) and name != profile.names[cut - 1]:
+            reasons.append(
+                f"cut_after: the pivot before cut {cut} is {profile.names[cut - 1]!r}, not {name!r}"
+            )
+    return reasons

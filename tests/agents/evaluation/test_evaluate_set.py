@@ -114,7 +114,7 @@ def test_evaluate_set__command(run, capsys, tmp_path):
         (("evaluate", folder), "add --set plan-s16-test"),
         (("evaluate", folder, folder), "options of --set"),
         (("evaluate", folder, "--set", "plan-test", "--episodes", 3), "plays each problem once"),
-        (("train",), "a model is needed, or a task, which draws problems"),
+        (("train",), "a model is needed, or a task, which generates problems"),
         (("train", "--task", "pipeline", "--cluster", "B"), "--cluster is not an option"),
     ):
         with pytest.raises(ParenvsError, match=words):
