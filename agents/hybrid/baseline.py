@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from parenvs.agents.hybrid.planners import HybridRequest
-
 
 def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
     """Return the plan of Megatron's rule of thumb (arXiv 2104.04473, section 3 and takeaways).
@@ -196,7 +194,7 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
 class Remarks:
     """What commands say of a hybrid plan beside the judge's report."""
 
-    def __init__(self, request: HybridRequest, answer: Answer, choice: object = None) -> None:
+    def __init__(self, request: Any, answer: Answer, choice: object = None) -> None:
         self.request, self.answer = request, answer
 
     @cached_property
@@ -247,7 +245,7 @@ class Remarks:
         yield view.other_machines(self.shifts)
 
 
-def draw_map(request: HybridRequest, report: HybridReport) -> Figure:
+def draw_map(request: Any, report: HybridReport) -> Figure:
     """The map of all uniform plans of a request, with the plan of a report marked."""
     held = max(stage.memory["total"] for stage in report.stages)
     return figure.draw_plans(request.space, report.length_seconds, held)

@@ -16,11 +16,11 @@ from parenvs.agents.planners import target
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.megatron import megatron_classes
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.task import PartitionSearch
+from parenvs.tasks.partition.words import Explainer
 
 _BATCH = 4096  # episodes drawn at once
 

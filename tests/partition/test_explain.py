@@ -5,7 +5,7 @@ from collections import deque
 import partition_toys as toys
 import pytest
 
-from parenvs.tasks.partition.explain import Explainer
+from parenvs.tasks.partition.words import Explainer
 
 
 def test_explainer__chain_is_a_shortest_one():

@@ -35,8 +35,8 @@ from parenvs.tasks.hybrid.schedules import TWO_WAYS
 from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
-from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.layout import ClassLayout
+from parenvs.tasks.partition.words import Explainer
 from parenvs.tasks.pipeline.borders import borders_of, forward_part
 
 _PART = re.compile(r"\[\d+\]$")

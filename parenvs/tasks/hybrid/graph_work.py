@@ -29,9 +29,9 @@ from parenvs.tasks.hybrid.graph_program import (
 )
 from parenvs.tasks.partition import formulas
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
-from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.formulas import runs
 from parenvs.tasks.partition.megatron import find_blocks, megatron_classes
+from parenvs.tasks.partition.words import Explainer
 
 _LINEAR = ("add", "convert", "reshape", "transpose", "copy", "bitcast")
 """Opcodes behind which partial results can be summed as well as in front of them; what is added to

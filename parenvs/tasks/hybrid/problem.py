@@ -322,6 +322,7 @@ class Hybrid:
             step=step,
             held=held,
             chunked=partial(self.chunk_seconds, plan),
+            problem=self,
         )
 
     def _arrays(self, plan: HybridPlan, **figures: Any) -> Stages:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -370,9 +370,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-if TYPE_CHECKING:
-    from parenvs.tasks.hybrid.problem import Hybrid
-
 MOST_PASSES = 2_000_000
 """Passes of a step that are simulated, at most."""
 
@@ -450,16 +447,7 @@ class HybridReport(TimedReport):
     step: Step | None
     held: Memory | None
     chunked: Callable[[], ChunkSeconds] = field(repr=False, compare=False)
-
-    @property
-    def problem(self) -> Hybrid:
-        """The problem on which the plan was judged."""
-        from parenvs.tasks.hybrid.problem import Hybrid
-
-        plan, stack = self.plan, self.machine.stack
-        return Hybrid(
-            self.model, self.cluster, self.batch, stack, plan.precision, instance=plan.instance
-        )
+    problem: Any = field(repr=False, compare=False)  # the Hybrid that made the report
 
     @property
     def length_seconds(self) -> float:
@@ -610,9 +598,9 @@ class HybridReport(TimedReport):
 
     def __str__(self) -> str:
         """Return the verdict, the parts of a step and the stages as text."""
-        from parenvs.tasks.hybrid.view import text
+        from parenvs.core.registry import TASKS
 
-        return text(self)
+        return TASKS[self.plan.task].text(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON types (seconds and bytes)."""

@@ -27,6 +27,7 @@ from parenvs.tasks.partition import formulas
 from parenvs.tasks.partition.classes import RULE_SETS, DimensionClasses
 from parenvs.tasks.partition.formulas import Footprint
 from parenvs.tasks.partition.problem import SCOPES, Partitioning, PartitionPlan, PartitionReport
+from parenvs.tasks.partition.words import Explainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -269,6 +270,7 @@ class Decisions:
         step = {**plan.step, "memory_limit": None}
         self._problem = Partitioning.build(graph, plan.cluster, plan.rules, plan.uneven, **step)
         self._report = self._problem.report(plan)
+        self._explainer = Explainer(self._problem.classes)
         self.graph = self._problem.graph
         self.legal: bool = self._report.legal
         self.label: np.ndarray = self._problem.classes.label
@@ -285,7 +287,7 @@ class Decisions:
     def words(self, class_: int) -> str:
         """Return what a class is told by in words."""
         parameter, dimension = self.told[class_]
-        return self._report.explainer.dimension(self._start(parameter) + dimension)
+        return self._explainer.dimension(self._start(parameter) + dimension)
 
     def classes_of(self, parameter: int) -> list[int]:
         """Return the classes of an input's dimensions larger than 1."""

@@ -37,8 +37,8 @@ from parenvs.tasks.partition.classes import (
     dimension_classes,
     full_scope,
 )
-from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.formulas import Footprint, LinearReturn, Memory
+from parenvs.tasks.partition.words import Explainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -704,11 +704,6 @@ class PartitionReport(Report):
                 f"  memory {self.memory.peak / 1e9:.3g} of {problem.memory_limit / 1e9:.3g} GB",
             ]
         )
-
-    @cached_property
-    def explainer(self) -> Explainer:
-        """Puts reasons into words."""
-        return Explainer(self.problem.classes)
 
     def to_json(self) -> dict[str, Any]:
         """The report as an object of JSON types (seconds and bytes)."""

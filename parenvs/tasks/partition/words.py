@@ -1,0 +1,158 @@
+"""Names of dimensions and classes, and why classes hang together, in words."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.graph.layout import shape_text
+from parenvs.tasks.partition.classes import DimensionClasses
+
+MAX_STEPS = 6
+"""Most instructions of a chain of links that are named; the middle of a longer chain is not."""
+
+
+class Explainer:
+    """Puts the classes of a graph into words; dimensions are positions in ``graph.dims``."""
+
+    def __init__(self, classes: DimensionClasses) -> None:
+        self.classes, self.graph = classes, classes.graph
+        self._owner = np.repeat(
+            np.arange(len(self.graph.element_type)), np.diff(self.graph.dim_offset)
+        )
+        paths = zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True)
+        self._path = dict(paths)
+        self._searched: dict[int, dict[int, int]] = {}
+
+    def dimension(self, position: int) -> str:
+        """``dimension 1 of encoder/layer_0/self/q`` or ``dimension 2 of f32[64,512,768]``."""
+        path, d = self.place(position)
+        return f"dimension {d} of {path}"
+
+    def place(self, position: int) -> tuple[str, int]:
+        """Path of an entry parameter, or type of another tensor, and number of its dimension."""
+        tensor = int(self._owner[position])
+        d = position - int(self.graph.dim_offset[tensor])
+        return self._path.get(tensor) or shape_text(self.graph, tensor), d
+
+    def instruction(self, index: int) -> str:
+        """``instruction 812, dot (jit(step)/encoder/layer_0/...)``."""
+        graph = self.graph
+        name = graph.strings[graph.op_name[index]]
+        opcode = graph.opcodes[graph.opcode[index]]
+        return f"instruction {index}, {opcode}" + (f" ({name})" if name else "")
+
+    def blocked(self, label: int) -> str:
+        """Why a class can never be partitioned."""
+        classes = self.classes
+        at = int(classes.blocked_by[label])
+        if at < 0:
+            splittable = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
+            odd = splittable[self.graph.dims[splittable] % classes.devices != 0][0]
+            return (
+                f"{self.dimension(int(odd))}, of size {self.graph.dims[odd]}, is no multiple of "
+                f"{classes.devices} devices (uneven=forbid)"
+            )
+        where, positions = classes.factors.untouchable.T
+        unsplittable = positions[(where == at) & (classes.label[positions] == label)]
+        if unsplittable.size:
+            return f"{self.instruction(at)} cannot split {self.dimension(int(unsplittable[0]))}"
+        first, second = self._members(at, (label,))[:2]
+        return (
+            f"{self.instruction(at)} would split both {self.dimension(first)} and "
+            f"{self.dimension(second)}, which belong together"
+        )
+
+    def blocking(self) -> tuple[np.ndarray, np.ndarray]:
+        """(B, 2) and (D, 2) int64 pairs of an instruction and a class that it blocks.
+
+        The first cannot split a dimension of the class, the second would split two of them.
+        """
+        classes, factors = self.classes, self.classes.factors
+        where, positions = factors.untouchable.T
+        unsplittable = np.stack([where, classes.label[positions]], axis=1)
+        split = np.stack([factors.instruction, classes.factor_class], axis=1).astype(np.int64)
+        pairs, count = np.unique(split, axis=0, return_counts=True)
+        return np.unique(unsplittable, axis=0), pairs[count > 1]
+
+    def conflict(self, label: int, rival: int) -> str:
+        """Why two classes cannot be partitioned together; ``ValueError`` if they can."""
+        at = self.conflict_at(label, rival)
+        first = self._members(at, (label,))[0]
+        second = self._members(at, (rival,))[0]
+        return (
+            f"{self.instruction(at)} would split both {self.dimension(first)} and "
+            f"{self.dimension(second)}"
+        )
+
+    def conflict_at(self, label: int, rival: int) -> int:
+        """The first instruction that would split both classes; ``ValueError`` if none does."""
+        pair = sorted((label, rival))
+        row = np.flatnonzero((self.classes.conflicts == pair).all(axis=1))
+        if not row.size:
+            raise ValueError(f"classes {label} and {rival} do not conflict")
+        return int(self.classes.conflict_at[row[0]])
+
+    def link(self, start: int, end: int) -> str:
+        """The instructions through which two dimensions of one class belong together, in words."""
+        steps = self.chain(start, end)
+        words = [self.instruction(index) for index in steps]
+        if len(words) > MAX_STEPS:
+            half = MAX_STEPS // 2
+            words[half:-half] = [f"{len(words) - 2 * half} more"]
+        return ", ".join(words)
+
+    def chain(self, start: int, end: int) -> list[int]:
+        """Instructions on a shortest chain of links from one dimension to another of its class.
+
+        Raises:
+            ValueError: they belong to different classes.
+        """
+        before = self._search(start)
+        if end not in before:
+            raise ValueError("the dimensions belong to different classes")
+        steps: list[int] = []
+        position = end
+        while position != start:
+            previous = before[position]
+            instruction = self._link_at(previous, position)
+            if not steps or steps[-1] != instruction:
+                steps.append(instruction)
+            position = previous
+        return steps[::-1]
+
+    @cached_property
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Linked pairs of dimensions as sorted numbers, and the first instruction of each."""
+        low, high = np.sort(self.classes.factors.links, axis=1).T
+        pairs, first = np.unique(low * len(self.graph.dims) + high, return_index=True)
+        return pairs, self.classes.factors.link_at[first]
+
+    def _link_at(self, first: int, second: int) -> int:
+        pairs, instruction = self._pairs
+        number = min(first, second) * len(self.graph.dims) + max(first, second)
+        return int(instruction[np.searchsorted(pairs, number)])
+
+    @cached_property
+    def _neighbours(self) -> Any:
+        from scipy.sparse import coo_array
+
+        size = len(self.graph.dims)
+        both = np.concatenate([self.classes.factors.links, self.classes.factors.links[:, ::-1]])
+        return coo_array((np.ones(len(both)), both.T), shape=(size, size)).tocsr()
+
+    def _search(self, start: int) -> dict[int, int]:
+        """For each dimension of a class, the one before it on a shortest chain from ``start``."""
+        from scipy.sparse.csgraph import breadth_first_order
+
+        if start not in self._searched:
+            order, before = breadth_first_order(self._neighbours, start)
+            self._searched[start] = dict(zip(order.tolist(), before[order].tolist(), strict=True))
+        return self._searched[start]
+
+    def _members(self, instruction: int, labels: tuple[int, ...]) -> list[int]:
+        factors = self.classes.factors
+        inside = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
+        return factors.member[inside].tolist()
