@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import lzma
 import random
 import re
 import zipfile
@@ -39,8 +40,8 @@ VALUES = (
 """What takes the place of a value of JSON."""
 WORDS = ("", "x", "\x1b[31m", "\u202egnp", "a\nb", "a__b____b__" * 40, "__0___1__", "9" * 400)
 DAMAGED = (
-    zipfile.BadZipFile, zlib.error, IndexError, NotImplementedError, RuntimeError, ValueError,
-    OSError, EOFError, KeyError, TypeError, DecodeError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, IndexError, NotImplementedError, ValueError,
+    RuntimeError, OSError, EOFError, KeyError, TypeError, DecodeError,
 )  # fmt: skip
 """What the parts of a file may raise that has been changed before."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import platform
 import re
 import shutil
@@ -207,7 +208,7 @@ def _readable() -> Iterator[str]:
             try:
                 with zipfile.ZipFile(path) as archive:
                     damaged = archive.testzip()
-            except (OSError, zipfile.BadZipFile) as error:
+            except (OSError, zipfile.BadZipFile, lzma.LZMAError) as error:
                 damaged = str(error)
             if damaged:
                 yield f"{path}: damaged ({damaged})"
