@@ -2,7 +2,7 @@
 
 Two constants of a stack are fitted, the shares of matrix products and of links; every other figure
 is fixed. Sources stand beside the figures; "fitted" names the published rows it was fitted on
-(``parenvs bench hybrid`` prints the errors on all others).
+(``python benchmarks/hybrid.py`` prints the errors on all others).
 """
 
 from __future__ import annotations
