@@ -5,8 +5,6 @@ under ``TYPE_CHECKING`` count.
 """
 
 import ast
-import importlib
-import inspect
 import json
 import re
 from functools import cache
@@ -313,35 +311,6 @@ def test_house__public_names():
     assert all(hasattr(parenvs, name) for name in PUBLIC)
     with pytest.raises(AttributeError, match="'nothing'"):
         parenvs.nothing  # noqa: B018
-
-
-def public_objects():
-    """Modules, and the public classes, functions, methods and properties that they define."""
-    for name in FILES:
-        if name.endswith("__main__"):
-            continue
-        dotted = f"parenvs.{name}".rstrip(".")
-        try:
-            module = importlib.import_module(dotted)
-        except ImportError:  # an extra that is not installed
-            continue
-        yield dotted, module
-        for key, value in vars(module).items():
-            if key.startswith("_") or getattr(value, "__module__", None) != dotted:
-                continue
-            if inspect.isclass(value) or inspect.isfunction(value):
-                yield f"{dotted}.{key}", value
-            if inspect.isclass(value):
-                for inner, member in vars(value).items():
-                    member = getattr(member, "fget", getattr(member, "func", member))
-                    if not inner.startswith("_") and inspect.isfunction(member):
-                        yield f"{dotted}.{key}.{inner}", member
-
-
-@pytest.mark.thorough
-def test_house__every_public_name_is_documented():
-    missing = [name for name, value in public_objects() if not inspect.getdoc(value)]
-    assert missing == []
 
 
 # What is counted may not grow.

@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 PRODUCT = ("parenvs", "agents", "datasets", "leaderboard")
@@ -40,6 +41,7 @@ def weigh_module(source):
     )
 
 
+@cache
 def weigh(root):
     """Figures by name, such as ``"product code"``, of the folders of a checkout."""
     figures = Counter()
