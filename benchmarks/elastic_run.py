@@ -20,7 +20,8 @@ from benchmarks.framework import ROOT, Case, Row, main, measurement, progress
 from parenvs.files import write_text
 from parenvs.instances import data_folder
 from parenvs.jobs.driver import CORE
-from parenvs.jobs.run import Job, prepared
+from parenvs.jobs.journal import Job
+from parenvs.jobs.run import prepared
 from parenvs.view.page import write
 
 BUILD = Path("build/elastic_run")
@@ -63,8 +64,8 @@ def driven(policy: str, build: Path, again: bool) -> Row:
     write_text(cluster, json.dumps({**figures, "device": device}))
     source = f"{ROOT / 'examples' / 'elastic_transformer.py'}:build"
     job = Job(
-        str(trace), source, policy, NODES, 1, BATCH, 60.0, SPEED, None, STEP_SECONDS, False,
-        str(cluster), 10, 0,
+        str(trace), source, policy, NODES, batch=BATCH, speed=SPEED, step_seconds=STEP_SECONDS,
+        cluster=str(cluster),
     )  # fmt: skip
     happened = prepared(job, build / policy).driven(progress, verify=True)
     write(PICTURE, happened.figure)

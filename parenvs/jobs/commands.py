@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.agents.names import POLICIES
+from parenvs.cli.options import Given, values_in, with_flags
+from parenvs.core.task import ENGINES
 from parenvs.errors import ParenvsError, shown
+from parenvs.jobs.journal import SHORTEST, Job
 from parenvs.view.commands import MORE, Commands, Group, HelpAll, of
 from parenvs.view.terminal import (
+    Address,
     Json,
     Plot,
     Seed,
     Step,
+    check_range,
     example,
     files_of,
     out,
@@ -73,8 +78,7 @@ def elastic(
     from parenvs.tasks.elastic.problem import hindsight
     from parenvs.tasks.elastic.problems import load_elastic
 
-    if seed < 0:
-        raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
+    check_range("--seed", seed, 0)
     with Step("making the candidate plans and what they cost"):
         problem = load_elastic(trace, model, interval, cluster, batch)
     course = problem.drawn(seed)
@@ -146,13 +150,18 @@ def add(app: typer.Typer) -> None:
     )
     for command, name, line in (
         (elastic, DEFAULT, "compare p3 --model gpt-1.5b --policy hysteresis --plot run.png"),
-        (run, "run", "run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24"),
+        (
+            with_flags(Job)(run),
+            "run",
+            "run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24",
+        ),
     ):
         group.command(name, epilog=example(f"elastic {line}"))(command)
     app.add_typer(group, name="elastic")
 
 
 def run(
+    given: Given,
     trace: Annotated[
         str, typer.Argument(metavar="TRACE", help="A .csv file of a trace, p3, g4dn.")
     ],
@@ -161,95 +170,29 @@ def run(
         typer.Argument(
             metavar="FILE.py:NAME",
             help="Function that returns a PyTorch module, its loss, a data set and, if wanted, a "
-            "function that makes the optimiser.",
+            "function that makes the optimizer.",
         ),
     ],
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="Policy: a rule, parcae, learned (the network that ships), an .npz file of "
-            "another one, a folder of parenvs train ElasticPlan-v1.",
-            autocompletion=of(*POLICIES, "learned"),
-        ),
-    ] = "fastest",
-    processes: Annotated[int, typer.Option(help="Processes at a time at most, each a node.")] = 8,
-    devices: Annotated[
-        int,
-        typer.Option(help="Devices of a node, each a process.", rich_help_panel=MORE + "the job"),
-    ] = 1,
-    batch: Annotated[int, typer.Option(help="Samples of a step.")] = 24,
-    interval: Annotated[
-        float,
-        typer.Option(
-            help="Seconds between two decisions, of the trace.", rich_help_panel=MORE + "the job"
-        ),
-    ] = 60.0,
-    speed: Annotated[
-        float,
-        typer.Option(
-            help="Seconds of the trace in one second here.", rich_help_panel=MORE + "the job"
-        ),
-    ] = 12.0,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--interval-steps",
-            help="Steps of an interval, in place of its seconds.",
-            rich_help_panel=MORE + "the job",
-        ),
-    ] = None,
-    step_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds of a step on one node (default: as measured).",
-            rich_help_panel=MORE + "the job",
-        ),
-    ] = None,
-    notice: Annotated[
-        bool,
-        typer.Option(
-            "--notice",
-            help="Nodes leave at a step's end (default: in its middle).",
-            rich_help_panel=MORE + "the job",
-        ),
-    ] = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Cluster that nodes stand for, as 8x1:v100 (default: cores).",
-            rich_help_panel=MORE + "the job",
-        ),
-    ] = None,
-    every: Annotated[
-        int,
-        typer.Option(help="Intervals between two checkpoints.", rich_help_panel=MORE + "the job"),
-    ] = 10,
-    seed: Seed = 0,
     folder: Annotated[
-        Path, typer.Option("--out", help="Write the job to this folder; one that is there goes on.")
+        Path,
+        typer.Option("--out", help="Write the job to this folder; an existing one is continued."),
     ] = Path("elastic-run"),
     launcher: Annotated[
         str,
         typer.Option(
-            metavar="local|ray",
-            help="What nodes are: processes here, or of Ray (extra ray).",
-            autocompletion=of("local", "ray"),
-            rich_help_panel=MORE + "the job",
+            metavar="|".join(ENGINES),
+            help="Nodes are local processes, or nodes of Ray (extra ray).",
+            autocompletion=of(*ENGINES),
+            rich_help_panel=MORE + Job.panel,
         ),
     ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="HOST:PORT of a cluster of Ray, or auto (default: nodes on this machine).",
-            rich_help_panel=MORE + "the job",
-        ),
-    ] = None,
+    address: Address = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
             help="Also train as many steps in one process, and compare.",
-            rich_help_panel=MORE + "the job",
+            rich_help_panel=MORE + Job.panel,
         ),
     ] = False,
     as_json: Json = False,
@@ -263,26 +206,17 @@ def run(
     """
     from parenvs.agents.elastic.planners import policy_of
     from parenvs.files import write_text
-    from parenvs.jobs.journal import SHORTEST
     from parenvs.jobs.member import nodes_of_ray
-    from parenvs.jobs.run import Job, prepared
+    from parenvs.jobs.run import prepared
     from parenvs.view.page import write
 
-    if hasattr(policy_of(policy), "recovery"):
-        raise ParenvsError(f"--policy {policy} drives no job, as it does not move the state")
-    counts = {"processes": processes, "devices": devices, "batch": batch}
-    counts |= {"every": every, "seed": seed + 1}
-    for name, value in {**counts, "interval-steps": 1 if steps is None else steps}.items():
-        if value < 1:
-            raise ParenvsError(f"--{name} must be a whole number from {int(name != 'seed')}")
-    for name, rate in (("speed", speed), ("step-seconds", step_seconds)):
+    job = Job(trace, source, **values_in(Job, given))
+    if hasattr(policy_of(job.policy), "recovery"):
+        raise ParenvsError(f"--policy {job.policy} drives no job, as it does not move the state")
+    for name, rate in (("speed", job.speed), ("step-seconds", job.step_seconds)):
         if rate is not None and not SHORTEST <= rate <= 1 / SHORTEST:
             raise ParenvsError(f"--{name} must be from 1e-9 to 1e9, not {rate}")
-    job = Job(
-        trace, source, policy, processes, devices, batch, interval, speed, steps, step_seconds,
-        notice, cluster, every, seed,
-    )  # fmt: skip
-    if launcher not in ("local", "ray"):
+    if launcher not in ENGINES:
         raise ParenvsError(f"--launcher must be local or ray, not {shown(launcher)}")
     if address is not None and launcher == "local":
         raise ParenvsError("--address is of --launcher ray")

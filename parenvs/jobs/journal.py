@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
+from parenvs.agents.names import POLICIES
+from parenvs.core.task import option
 from parenvs.errors import ParenvsError, shown
-from parenvs.fields import Index, Number, number, one_of, read, whole
+from parenvs.fields import Count, Index, Number, number, one_of, read, whole
 from parenvs.files import read_object, remove_leftovers, write_text
 
 _Kind = TypeVar("_Kind")
@@ -19,6 +21,46 @@ SHORTEST = 1e-9
 WAYS = ("none", "start", "move", "checkpoint")
 """Where the state of a plan came from: nothing changed, initial values, other processes, the disk.
 """
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job; the fields with help are options of ``parenvs elastic run``.
+
+    Attributes:
+        source: ``FILE.py:NAME``, see ``Model.made``.
+    """
+
+    panel: ClassVar[str] = "the job"
+
+    trace: str
+    source: str
+    policy: str = option(
+        "fastest",
+        "Policy: a rule, parcae, learned (the network that ships), an .npz file of another one, a "
+        "folder of parenvs train ElasticPlan-v1.",
+        complete=(*POLICIES, "learned"),
+        main=True,
+    )
+    processes: Count = option(8, "Processes at a time, at most, each a node.", main=True)
+    devices: Count = option(1, "Devices of a node, each a process.")
+    batch: Count = option(24, "Samples of a step.", main=True)
+    interval: float = option(60.0, "Seconds between two decisions, of the trace.")
+    speed: float = option(12.0, "Seconds of the trace in one second here.")
+    steps: Count | None = option(
+        None, "Steps of an interval, in place of its seconds.", "interval-steps"
+    )
+    step_seconds: float | None = option(
+        None, "Seconds of a step on one node (default: as measured)."
+    )
+    notice: bool = option(False, "Nodes leave at a step's end (default: in its middle).")
+    cluster: str | None = option(
+        None, "Cluster that nodes stand for, as 8x1:v100 (default: cores)."
+    )
+    every: Count = option(10, "Intervals between two checkpoints.")
+    seed: Index = option(
+        0, "Seed of initial values, of the order of samples and of the nodes that leave.", main=True
+    )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from parenvs.graph.graph import Graph
 from parenvs.graph.sources import from_torch
 from parenvs.instances import load_graph
 from parenvs.jobs.driver import LOCAL, Driver, Plans, cores, plans_of
-from parenvs.jobs.journal import WAYS, Interval, Journal, Step
+from parenvs.jobs.journal import WAYS, Interval, Job, Journal, Step
 from parenvs.jobs.member import Fleet, Model, Settings, alone
 from parenvs.markdown import table
 from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, Run
@@ -200,38 +200,6 @@ def _turned(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
 GRAPH = "graph.npz"
 # Steps that are timed if nobody says how long one takes.
 _TIMED = 3
-
-
-@dataclass(frozen=True)
-class Job:
-    """What makes a job; the fields are the options of ``parenvs elastic run``.
-
-    Attributes:
-        source: see ``Model.made``.
-        policy: who chooses, see ``policy_of``.
-        interval: seconds of the trace between two decisions.
-        speed: seconds of the trace in one second here.
-        steps: of an interval, in place of its seconds.
-        step_seconds: of one node; None: as measured.
-        notice: whether nodes leave at a step's end.
-        cluster: what nodes stand for; None: cores.
-        seed: of initial values, of the order of samples and of who leaves.
-    """
-
-    trace: str
-    source: str
-    policy: str
-    processes: int
-    devices: int
-    batch: int
-    interval: float
-    speed: float
-    steps: int | None
-    step_seconds: float | None
-    notice: bool
-    cluster: str | None
-    every: int
-    seed: int
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def test_elastic__bad_input_is_one_line_and_status_2(run, tmp_path):
         (("p3", "--policy", "fastst"), "--policy 'fastst' is unknown (did you mean 'fastest'?)"),
         (("p3", "--policy", "optimal"), "--policy 'optimal' is unknown"),
         (("p3", "--model", "gpt-7.5b"), "no steps were measured; give a cluster"),
-        (("p3", "--seed", -1), "--seed must be a whole number from 0"),
+        (("p3", "--seed", -1), "--seed must be from 0"),
         (("p3", "--interval", 0), "interval must be from 1"),
         (("elastic-test/bulk-gpt-1.5b-000", "--model", "bert-large"), "leave it out"),
     ):

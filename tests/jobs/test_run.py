@@ -53,9 +53,9 @@ def run(monkeypatch, capfd, tmp_path):
         (("--speed", "0"), "--speed must be from 1e-9 to 1e9"),
         (("--step-seconds", "0"), "--step-seconds must be from 1e-9 to 1e9, not 0.0"),
         (("--step-seconds", "1e-320"), "--step-seconds must be from 1e-9 to 1e9"),
-        (("--interval-steps", "0"), "--interval-steps must be a whole number from 1"),
+        (("--interval-steps", "0"), "--interval-steps must be from 1"),
         (("--out", "."), ".: is there and holds no job; give another --out"),
-        (("--batch", "0"), "--batch must be a whole number from 1"),
+        (("--batch", "0"), "--batch must be from 1"),
     ],
 )
 def test_run__refuses(run, given, words):
