@@ -18,7 +18,7 @@ from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
-from parenvs.tasks.hybrid.explain import Judged
+from parenvs.tasks.hybrid.explain import Machines
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace, infeasible, software_of
@@ -347,13 +347,13 @@ def robust(space: UniformSpace) -> Answer:
         InfeasibleError: none fits; says how many bytes the best one lacks, and its largest part.
     """
     begin = time.perf_counter()
-    judged = Judged(space)
-    k = judged.most_robust()
-    if k is None:
+    machines = Machines(space)
+    if not len(machines.numbers):
         raise infeasible(space)
-    words, lengths = judged.table
-    chosen = int(judged.worst.argmin())
-    regrets = lengths[:, chosen] / lengths.min(axis=1) - 1
+    words, regrets = list(machines.problems), machines.regrets
+    worst = regrets.max(axis=0)
+    chosen = int(worst.argmin())
+    k = int(machines.numbers[chosen])
     return Answer(
         problem=space.problem,
         plan=space.plan(k),
@@ -362,9 +362,9 @@ def robust(space: UniformSpace) -> Answer:
         evaluations=len(space),
         seconds=time.perf_counter() - begin,
         notes=(
-            f"worst regret {judged.worst[chosen]:.2%} over {len(words)} machines "
-            f"({words[int(regrets.argmax())]}); {judged.worst[0]:.2%} of the plan that is best by "
-            f"the stack, which takes {lengths[0, 0]:.4g} s",
+            f"worst regret {worst[chosen]:.2%} over {len(words)} machines "
+            f"({words[int(regrets[:, chosen].argmax())]}); {worst[0]:.2%} of the plan that is best "
+            f"by the stack, which takes {machines.lengths[0, 0]:.4g} s",
         ),
     )
 

@@ -107,7 +107,7 @@ def test_robustness__constants_move_in_their_ranges(small):
 def test_robust__least_worst_regret_by_a_second_writing(small):
     """Every plan on every machine, judged alone."""
     answer, problem = robust(small), small.problem
-    machines = [problem, *(other for _, other in scenarios(problem))]
+    machines = [problem, *scenarios(problem).values()]
     rows = np.array([
         np.where(small.fits, UniformSpace.build(other, Constraints()).length, np.inf)
         for other in machines

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from parenvs.diff import Change, Part
-from parenvs.tasks.hybrid.formulas import Memory
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS, HybridReport
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 
-AXES = ("tp", "pp", "dp", "micro_batch", "chunks", "sequence_parallel", "zero", "recompute",
-        "schedule")  # fmt: skip
-"""Axes of uniform plans that are told apart."""
-
 
 class Alternative(NamedTuple):
     """The best uniform plan with another value on one axis.
 
     Attributes:
-        axis: one of ``AXES``.
+        axis: one of ``HybridPlan.axes``.
         length: seconds of a step; inf if no such plan fits.
         excess: share by which it takes longer than the plan explained.
         slower: parts of a step that take longer, ``(part, seconds)``, the most first.
@@ -38,37 +31,33 @@ class Alternative(NamedTuple):
     axis: str
     value: Any
     text: str
-    length: float
-    excess: float
+    length: float = np.inf
+    excess: float = np.inf
     slower: tuple[tuple[str, float], ...] = ()
     faster: tuple[tuple[str, float], ...] = ()
     missing_bytes: float = 0.0
     largest: str = ""
 
 
-def alternatives(
-    report: HybridReport, space: UniformSpace, axes: tuple[str, ...] = AXES
-) -> list[Alternative]:
-    """Return, for every other value of every axis, the best uniform plan that has it."""
-    chosen = report.plan.axes
+def alternatives(report: HybridReport) -> list[Alternative]:
+    """Return, for every other value of every axis, the best uniform plan that has it.
+
+    The plans use as many devices as the plan explained.
+    """
+    used = report.devices_used
+    limits = Constraints(devices=None if used == report.cluster.devices else used)
+    space = UniformSpace.build(report.problem, limits)
     others: list[Alternative] = []
-    for axis in axes:
+    for axis, chosen in report.plan.axes.items():
         column = getattr(space.plans, axis)
         if axis == "schedule":  # with chunks it is interleaved
             column = np.where(column == "", SCHEDULES[0], column)
         others += [
             _best(report, space, axis, value, column == value)
             for value in np.unique(column).tolist()
-            if value != chosen[axis]
+            if value != chosen
         ]
     return others
-
-
-def space_of(report: HybridReport, constraints: Constraints | None = None) -> UniformSpace:
-    """Return the uniform plans of a report's problem, on as many devices as its plan uses."""
-    used = report.devices_used
-    limits = constraints or Constraints(devices=None if used == report.cluster.devices else used)
-    return UniformSpace.build(report.problem, limits)
 
 
 def _best(
@@ -82,24 +71,20 @@ def _best(
         missing = float(totals[k]) - space.problem.memory_limit
         largest = max(PARTS, key=lambda name: float(space.memory[name][k]))
         text = space.describe(k)
-        return Alternative(
-            axis, value, text, np.inf, np.inf, missing_bytes=missing, largest=largest
-        )
+        return Alternative(axis, value, text, missing_bytes=missing, largest=largest)
     k = int(np.where(fitting, space.length, np.inf).argmin())
     other = space.problem.report(space.plan(k))
-    changes = {
-        part: seconds - report.seconds.get(part, 0.0) for part, seconds in other.seconds.items()
-    }
-    order = sorted(changes.items(), key=lambda pair: -abs(pair[1]))
-    least = 1e-4 * report.length_seconds
+    changes = [(part, x - report.seconds.get(part, 0.0)) for part, x in other.seconds.items()]
+    changes.sort(key=lambda pair: -abs(pair[1]))
+    least = 1e-4 * report.length_seconds  # smaller changes decide nothing
     return Alternative(
         axis,
         value,
         space.describe(k),
         other.length_seconds,
         other.length_seconds / report.length_seconds - 1,
-        tuple((part, x) for part, x in order if x > least),
-        tuple((part, -x) for part, x in order if x < -least),
+        tuple((part, x) for part, x in changes if x > least),
+        tuple((part, -x) for part, x in changes if x < -least),
     )
 
 
@@ -147,17 +132,13 @@ class HybridDiff:
 
 def difference(a: HybridReport, b: HybridReport) -> HybridDiff:
     """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
-    decisions = [_decisions(report.plan) for report in (a, b)]
-    changes = tuple(
-        Change(name, value, decisions[1][name])
-        for name, value in decisions[0].items()
-        if value != decisions[1][name]
-    )
+    first, second = (_decisions(report.plan) for report in (a, b))
+    changes = tuple(Change(name, x, second[name]) for name, x in first.items() if x != second[name])
     if not (a.stages and b.stages):
         return HybridDiff(a, b, changes, (), ())
     seconds = tuple(Part(name, x, b.seconds[name]) for name, x in a.seconds.items())
     held = [max(x.stages, key=lambda stage: stage.memory["total"]).memory for x in (a, b)]
-    memory = tuple(Part(x, held[0][x], held[1][x]) for x in Memory._fields if x != "total")
+    memory = tuple(Part(name, held[0][name], held[1][name]) for name in PARTS)
     return HybridDiff(a, b, changes, seconds, memory)
 
 
@@ -231,31 +212,33 @@ class Shift(NamedTuple):
     best: str
 
 
-def scenarios(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
-    """Yield machines whose constants are plausible, too: what differs, and the problem there."""
+def scenarios(problem: Hybrid) -> dict[str, Hybrid]:
+    """Return machines whose constants are plausible, too: what differs -> the problem there."""
     shape, stack = problem.model.shape, problem.stack
-    mixture = shape is not None and shape.experts > 1
+    others = {}
     for name in WORDS:
-        if name == "permute_passes" and not mixture:
+        # Only mixtures of experts permute tokens.
+        if name == "permute_passes" and (shape is None or shape.experts == 1):
             continue
         for side in (0, 1):
             other = moved(stack, name, side)
             if other != stack:
-                device = problem.cluster.device.name
-                yield _told(stack, other, name, side, device), replace(problem, stack=other)
+                what = _difference(stack, other, name, side, problem.cluster.device.name)
+                others[what] = replace(problem, stack=other)
+    return others
 
 
 def moved(stack: Stack, name: str, side: int) -> Stack:
     """Return a stack with a constant of ``WORDS`` at the lower (0) or upper end of its range."""
     if name == "hidden":
+        known = {key: getattr(stack, key) for key in ("hidden", "gather_hidden")}
         shares: dict[str, Any] = {
             key: min(max(value + HIDDEN[side], 0.0), 1.0)
-            for key in ("hidden", "gather_hidden")
-            if (value := getattr(stack, key)) is not None
+            for key, value in known.items()
+            if value is not None
         }
         return replace(stack, **shares)
-    factor = FACTORS[name][side]
-    value = getattr(stack, name)
+    factor, value = FACTORS[name][side], getattr(stack, name)
     by_device = isinstance(value, tuple)
     value = tuple((key, x * factor) for key, x in value) if by_device else value * factor
     changed: dict[str, Any] = {name: value}
@@ -264,7 +247,7 @@ def moved(stack: Stack, name: str, side: int) -> Stack:
     return replace(stack, **changed)
 
 
-def _told(stack: Stack, other: Stack, name: str, side: int, device: str) -> str:
+def _difference(stack: Stack, other: Stack, name: str, side: int, device: str) -> str:
     if name in ("matmul_share", "link_share"):
         return f"{WORDS[name]} {FACTORS[name][side] - 1:+.0%}".replace("%", " %")
     scale, unit = (1e6, " us") if name == "launch" else (1, "")
@@ -277,85 +260,71 @@ def _told(stack: Stack, other: Stack, name: str, side: int, device: str) -> str:
     return f"{WORDS[name]} {pair[0]:.3g} to {pair[1]:.3g}{unit}"
 
 
-def other_stacks(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
-    """Yield the problem under other software that was measured on its device."""
-    device, precision = problem.cluster.device.name, problem.precision
-    for name in OTHERS:
-        stack = STACKS[name]
-        if name != problem.stack.name and not stack.is_guess(device, precision):
-            yield f"stack {name}", replace(problem, stack=stack)
-
-
 def under(problem: Hybrid, plan: HybridPlan) -> HybridPlan:
     """Return a plan as the software of another problem would run it."""
     return replace(plan, stack=problem.stack.to_json(), **software_of(problem).of_plan)
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """The best uniform plans of a space on all machines."""
+class Machines:
+    """The best uniform plans of a space on every plausible machine.
 
-    space: UniformSpace
+    Attributes:
+        numbers: (n,) numbers of the plans in the space, the best by the stack first.
+        problems: what differs -> the problem on that machine; the stack itself is first.
+        lengths: (machines, n) step times, infinite where a plan does not fit.
+    """
 
-    @cached_property
-    def numbers(self) -> np.ndarray:
-        """(n,) numbers of the plans in the space, the best by the stack first."""
-        lengths = self.space.length
-        order = np.argsort(lengths, kind="stable")[:FEW]
-        return np.asarray(order[np.isfinite(lengths[order])])
+    def __init__(self, space: UniformSpace) -> None:
+        self.space = space
+        order = np.argsort(space.length, kind="stable")[:FEW]
+        self.numbers = order[np.isfinite(space.length[order])]
+        others = scenarios(space.problem)
+        self.problems = {f"stack {space.problem.stack.label}": space.problem, **others}
+        rows = [space.length[self.numbers], *map(self.on, others.values())]
+        self.lengths = np.stack(rows)
 
     def on(self, problem: Hybrid) -> np.ndarray:
-        """(n,) seconds of the plans on another machine, infinite where they do not fit it."""
+        """Return (n,) step times on another machine, infinite where a plan does not fit."""
         plans = replace(self.space.plans.take(self.numbers), **software_of(problem).of_arrays)
         seconds, held = plans.judged(problem.model, problem.cluster, problem.machine)
         known = np.isin(plans.schedule, ["", *problem.stack.schedules])
         fits = known & (held["total"] <= problem.memory_limit)
         return np.where(fits, seconds["length"], np.inf)
 
-    @cached_property
-    def table(self) -> tuple[list[str], np.ndarray]:
-        """What differs in every scenario, and (scenarios, n) seconds; the stack itself is first."""
-        problem = self.space.problem
-        rows = [(f"stack {problem.stack.label}", self.space.length[self.numbers])]
-        rows += [(what, self.on(other)) for what, other in scenarios(problem)]
-        return [what for what, _ in rows], np.stack([seconds for _, seconds in rows])
+    @property
+    def regrets(self) -> np.ndarray:
+        """(machines, n) excess of each plan over the best one on that machine."""
+        return np.asarray(self.lengths / self.lengths.min(axis=1, keepdims=True) - 1)
 
-    @cached_property
-    def worst(self) -> np.ndarray:
-        """(n,) largest excess of each plan over the best one there, over all scenarios."""
-        lengths = self.table[1]
-        return np.asarray((lengths / lengths.min(axis=1, keepdims=True) - 1).max(axis=0))
-
-    def most_robust(self) -> int | None:
-        """Return the number, in the space, of the plan of least worst excess; None if none fits."""
-        if not len(self.numbers):
-            return None
-        return int(self.numbers[int(self.worst.argmin())])
+    def shift(self, what: str, seconds: np.ndarray, length: float) -> Shift:
+        """Compare a plan of a step time with the (n,) step times of the uniform plans."""
+        text, fastest = "the plan itself", length
+        if len(seconds) and seconds.min() < length * (1 - 1e-9):  # not by rounding alone
+            k = int(seconds.argmin())
+            text, fastest = self.space.describe(int(self.numbers[k])), float(seconds[k])
+        return Shift(what, length, fastest, length / fastest - 1, text)
 
 
 def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
     """Judge a plan beside the best uniform plans on machines that differ.
 
-    Returns every scenario, and every other stack that disagrees: under which another plan is faster
-    by ``APART``, or this one takes another time by ``LONGER``.
+    Returns every scenario, and every other stack that was measured on the device and disagrees:
+    under which another plan is faster by ``APART``, or this one takes another time by ``LONGER``.
     """
-    problem, judged = space.problem, Judged(space)
-    words, lengths = judged.table
-    shifts = []
-    machines = [problem, *(other for _, other in scenarios(problem))]
-    for what, seconds, other in zip(words[1:], lengths[1:], machines[1:], strict=True):
-        shifts.append(_shift(judged, what, seconds, other.length(under(other, plan))))
-    for what, other in other_stacks(problem):
-        shift = _shift(judged, what, judged.on(other), other.length(under(other, plan)))
+    problem, machines = space.problem, Machines(space)
+    shifts = [
+        machines.shift(what, seconds, other.length(under(other, plan)))
+        for (what, other), seconds in zip(machines.problems.items(), machines.lengths, strict=True)
+    ][1:]
+    for name in OTHERS:
+        stack = STACKS[name]
+        if name == problem.stack.name or stack.is_guess(
+            problem.cluster.device.name, problem.precision
+        ):
+            continue
+        other = replace(problem, stack=stack)
+        seconds, length = machines.on(other), other.length(under(other, plan))
+        shift = machines.shift(f"stack {name}", seconds, length)
         if shift.excess > APART or abs(shift.seconds / problem.length(plan) - 1) > LONGER:
             shifts.append(shift)
     return shifts
-
-
-def _shift(judged: Judged, what: str, seconds: np.ndarray, own: float) -> Shift:
-    """How a plan that takes ``own`` seconds compares with the uniform ones."""
-    text, fastest = "the plan itself", own
-    if len(seconds) and seconds.min() < own * (1 - 1e-9):
-        k = int(seconds.argmin())
-        text, fastest = judged.space.describe(int(judged.numbers[k])), float(seconds[k])
-    return Shift(what, own, fastest, own / fastest - 1, text)

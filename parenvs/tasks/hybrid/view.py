@@ -357,11 +357,11 @@ def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict
     alternatives: fields of ``Alternative``, null for the seconds where none fits. ``pattern`` must
     be None, as a hybrid plan decides nothing by variable; else a ParenvsError is raised.
     """
-    from parenvs.tasks.hybrid.explain import alternatives, space_of
+    from parenvs.tasks.hybrid.explain import alternatives
 
     if pattern is not None:
         raise ParenvsError("--variable is an option for plans of partitions")
-    others = alternatives(report, space_of(report)) if report.stages else []
+    others = alternatives(report) if report.stages else []
     chosen = report.plan.axes
     axes = [
         {
