@@ -84,7 +84,7 @@ def _windows(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: 
     return (1,) * lead + tuple(kernel), (1,) * lead + tuple(stride), [(0, 0)] * lead + pads
 
 
-@operation("max_pool1d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+@operation("max_pool2d_with_indices", "max_pool3d_with_indices")
 def _max_pool(
     x: Array,
     kernel: Sizes,
@@ -130,7 +130,7 @@ def _max_pool(
     return lax.reduce_window(x, low, lax.max, sizes, strides, pads), places
 
 
-@operation("avg_pool1d", "avg_pool2d", "avg_pool3d")
+@operation("avg_pool2d", "avg_pool3d")
 def _avg_pool(
     x: Array,
     kernel: Sizes,
@@ -175,7 +175,7 @@ def _bins(size: int, count: int) -> np.ndarray:
     return shares
 
 
-@operation("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+@operation("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def _adaptive_avg_pool(x: Array, output: Sizes) -> Array:
     lead = x.ndim - len(output)
     for axis, count in enumerate(output, lead):
@@ -189,7 +189,7 @@ def _adaptive_avg_pool(x: Array, output: Sizes) -> Array:
     return x
 
 
-@operation("adaptive_max_pool2d", "adaptive_max_pool3d", "adaptive_max_pool1d")
+@operation("adaptive_max_pool2d", "adaptive_max_pool3d")
 def _adaptive_max_pool(x: Array, output: Sizes) -> tuple[Array, None]:
     lead = x.ndim - len(output)
     for axis, count in enumerate(output, lead):
@@ -247,15 +247,6 @@ def _linear(
     return x
 
 
-@operation("pixel_shuffle")
-def _pixel_shuffle(x: Array, factor: int) -> Array:
-    *lead, channels, height, width = x.shape
-    count = len(lead)
-    x = x.reshape(*lead, channels // factor**2, factor, factor, height, width)
-    order = (*range(count + 1), count + 3, count + 1, count + 4, count + 2)
-    return x.transpose(order).reshape(*lead, -1, height * factor, width * factor)
-
-
 def _cubic(share: Any, a: float = -0.75) -> list[Any]:
     """Weights of the four neighbours of a place that is ``share`` behind the second of them."""
 
@@ -266,28 +257,6 @@ def _cubic(share: Any, a: float = -0.75) -> list[Any]:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return [far(share + 1), near(share), near(1 - share), far(2 - share)]
-
-
-@operation("upsample_bicubic2d.vec")
-def _bicubic(
-    x: Array, output: Sequence[int] | None, align_corners: bool, factors: Sequence[float] | None
-) -> Array:
-    for k in range(2):
-        axis = x.ndim - 2 + k
-        held = x.shape[axis]
-        size = output[k] if output else math.floor(held * (factors or ())[k])
-        if align_corners:
-            at = np.arange(size) * ((held - 1) / (size - 1) if size > 1 else 0.0)
-        else:
-            at = (np.arange(size) + 0.5) * (1 / factors[k] if factors else held / size) - 0.5
-        low = np.floor(at).astype(np.int32)
-        result: Any = 0.0
-        for place, weight in zip(range(-1, 3), _cubic(at - low), strict=True):
-            share = jnp.asarray(weight.reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
-            row = np.clip(low + place, 0, held - 1)
-            result = result + jnp.take(x, row, axis=axis, mode="clip") * share
-        x = result
-    return x
 
 
 def _reflected(at: Array, low: float, high: float) -> Array:

@@ -140,9 +140,8 @@ def _unsqueeze(x: Merged, dim: int) -> Tensor:
     return view(x, (*x.shape[:dim], 1, *x.shape[dim:]))
 
 
-def _squeeze(x: Merged, dims: Any = None) -> Tensor:
-    given = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {d % x.ndim for d in given if x.shape[d] == 1}
+def _squeeze(x: Merged, dims: Sequence[int]) -> Tensor:
+    gone = {d % x.ndim for d in dims if x.shape[d] == 1}
     return view(x, [n for d, n in enumerate(x.shape) if d not in gone])
 
 
@@ -248,8 +247,7 @@ def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
 
 
 def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:
-    dims = range(x.ndim) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
-    gone = {d % x.ndim for d in dims}
+    gone = {d % x.ndim for d in dim or range(x.ndim)}
     axes = [axis for d in sorted(gone) for axis in x.axes(d)]
     result = function(x.array, axes, True, **how)
     groups = tuple((1,) * len(group) if d in gone else group for d, group in enumerate(x.groups))
@@ -416,16 +414,12 @@ def _topk(function: Any, x: Merged, k: int, dim: int = -1, *how: Any) -> Any:
 
 VIEWS: dict[str, Callable[..., Any]] = {
     "view": view,
-    "_unsafe_view": view,
-    "reshape": view,
     "_reshape_copy": view,
 }
 """Operations that may merge dimensions."""
 _MOVES: dict[str, Callable[..., Any]] = {
     "permute": _permute,
     "unsqueeze": _unsqueeze,
-    "squeeze": _squeeze,
-    "squeeze.dim": _squeeze,
     "squeeze.dims": _squeeze,
     "expand": _expand,
 }
@@ -436,11 +430,9 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
     "bmm": _product,
     "matmul": _product,
     "addmm": _added,
-    "baddbmm": _added,
     "gather": _gather,
     "embedding": _embedding,
     "native_layer_norm": _layer_norm,
-    "rms_norm": _layer_norm,
     "_fused_rms_norm": _layer_norm,
     "topk": _topk,
     "native_dropout": _each,
@@ -448,7 +440,7 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
     "slice.Tensor": _slice,
     "split_with_sizes": _parts,
     "select.int": _select,
-    **dict.fromkeys(("sum", "sum.dim_IntList", "mean", "mean.dim", "amax", "amin"), _reduce),
+    **dict.fromkeys(("sum.dim_IntList", "mean", "mean.dim", "amax", "amin"), _reduce),
 }
 """Operations that can be done without merging; None is returned where they cannot."""
 

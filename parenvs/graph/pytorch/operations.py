@@ -21,6 +21,8 @@ OPERATIONS: dict[str, Operation] = {}
 """Name without ``aten.`` and ``.default``, like ``add.Tensor`` -> its function."""
 RANDOM: set[str] = set()
 """Operations that draw numbers; their functions take a random key as ``key``."""
+ELEMENTWISE: set[str] = set()
+"""Operations whose results have the shape of their operands, broadcast."""
 _PLACE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
 """Arguments that only say where and how a tensor is stored, which functions are not given."""
 
@@ -28,14 +30,11 @@ _PLACE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "ge
 def operation(*names: str) -> Callable[[Operation], Operation]:
     """Enter the decorated function under the names of the operations that it computes."""
 
-    def enter(function: Operation) -> Operation:
-        for name in names:
-            if name in OPERATIONS:
-                raise ValueError(f"{name} is in the table already")
-            OPERATIONS[name] = function
+    def enter_function(function: Operation) -> Operation:
+        OPERATIONS.update(dict.fromkeys(names, function))
         return function
 
-    return enter
+    return enter_function
 
 
 def random(*names: str) -> Callable[[Operation], Operation]:
@@ -49,15 +48,15 @@ def without_place(keywords: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keywords.items() if key not in _PLACE}
 
 
-ELEMENTWISE: set[str] = set()
-"""Operations whose results have the shape of their operands, broadcast."""
+def enter(functions: dict[str, Operation], *kinds: set[str]) -> None:
+    """Enter functions by the names of the operations that they compute, separated by spaces.
 
-
-def enter(functions: dict[str, Operation], elementwise: bool = False) -> None:
-    """Enter functions by the names of the operations that they compute, separated by spaces."""
+    ``kinds`` are ``ELEMENTWISE`` or ``RANDOM``, if the operations are of these.
+    """
     for names, function in functions.items():
         operation(*names.split())(function)
-        ELEMENTWISE.update(names.split() if elementwise else ())
+        for kind in kinds:
+            kind.update(names.split())
 
 
 def _elementwise(*names: str) -> Callable[[Operation], Operation]:
@@ -87,7 +86,6 @@ enter(
         "exp2": jnp.exp2,
         "expm1": jnp.expm1,
         "floor": jnp.floor,
-        "isfinite": jnp.isfinite,
         "isinf": jnp.isinf,
         "isnan": jnp.isnan,
         "lgamma": special.gammaln,
@@ -95,26 +93,23 @@ enter(
         "log10": jnp.log10,
         "log1p": jnp.log1p,
         "log2": jnp.log2,
-        "log_sigmoid": jax.nn.log_sigmoid,
         "logical_not": jnp.logical_not,
         "neg": jnp.negative,
-        "positive": lambda x: x,
         "reciprocal": lambda x: 1 / x,
         "relu": jax.nn.relu,
-        "relu6": jax.nn.relu6,
         "round": jnp.round,
         "rsqrt": lax.rsqrt,
-        "sgn sign": jnp.sign,
+        "sign": jnp.sign,
         "sigmoid": jax.nn.sigmoid,
-        "silu": jax.nn.silu,
         "sin": jnp.sin,
         "sinh": jnp.sinh,
         "sqrt": jnp.sqrt,
-        "square": jnp.square,
         "tan": jnp.tan,
         "tanh": jnp.tanh,
-        "trunc fix": jnp.trunc,
-        "alias clone copy.default contiguous detach lift_fresh lift_fresh_copy": lambda x: x,
+        "gelu": lambda x, approximate="none": jax.nn.gelu(x, approximate=approximate == "tanh"),
+        "parenvs.stop_gradient": lax.stop_gradient,
+        "trunc": jnp.trunc,
+        "alias clone lift_fresh lift_fresh_copy": lambda x: x,
         "atan2": jnp.arctan2,
         "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor": lambda x, y: x & y,
         "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor": lambda x, y: x | y,
@@ -130,46 +125,25 @@ enter(
         "fmax maximum": jnp.maximum,
         "fmin minimum": jnp.minimum,
         "fmod.Tensor fmod.Scalar": jnp.fmod,
-        "logaddexp": jnp.logaddexp,
         "logical_and": jnp.logical_and,
         "logical_or": jnp.logical_or,
         "logical_xor": jnp.logical_xor,
+        "div.Tensor div.Scalar": lambda x, y: x / y,
         "mul.Tensor mul.Scalar": lambda x, y: x * y,
         "remainder.Tensor remainder.Scalar": jnp.remainder,
-        "floor_divide": lambda x, y: jnp.floor_divide(x, y),
-        "where.self where.ScalarSelf where.ScalarOther where.Scalar": jnp.where,
-        "masked_fill.Scalar masked_fill.Tensor": lambda x, mask, value: jnp.where(
-            mask, jnp.asarray(value, x.dtype), x
-        ),
+        "where.self": jnp.where,
         "add.Tensor add.Scalar": lambda x, y, alpha=1: x + _times(y, alpha),
         "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - _times(y, alpha),
-        "rsub.Scalar rsub.Tensor": lambda x, y, alpha=1: y - _times(x, alpha),
-        "addcmul": lambda x, y, z, value=1: x + _times(y * z, value),
-        "addcdiv": lambda x, y, z, value=1: x + _times(y / z, value),
-        "lerp.Scalar lerp.Tensor": lambda x, y, weight: x + weight * (y - x),
-        "threshold": lambda x, threshold, value: jnp.where(x > threshold, x, value),
-        "hardtanh": lambda x, low=-1.0, high=1.0: _clamp(x, low, high),
-        "hardsigmoid": lambda x: _clamp(x + 3, 0, 6) / 6,
-        "hardswish": lambda x: x * _clamp(x + 3, 0, 6) / 6,
-        "softplus": lambda x, beta=1, threshold=20: jnp.where(
-            x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta
-        ),
-        "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)),
+        "hardtanh": lambda x, low=-1.0, high=1.0: _bounded(x, low, high),
         "elu": lambda x, alpha=1, scale=1, input_scale=1: (
             scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0) * input_scale))
         ),
         "leaky_relu": lambda x, slope=0.01: jnp.where(x > 0, x, slope * x),
-        "_prelu_kernel": lambda x, slope: jnp.where(x > 0, x, slope * x),
-        "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: jnp.nan_to_num(
-            x, nan=nan or 0.0, posinf=posinf, neginf=neginf
-        ),
-        "real": jnp.real,
-        "imag": jnp.imag,
-        "_conj conj": jnp.conj,
+        "_conj": jnp.conj,
         "complex": lambda x, y: x + 1j * y,
         "polar": lambda length, angle: length * (jnp.cos(angle) + 1j * jnp.sin(angle)),
     },
-    elementwise=True,
+    ELEMENTWISE,
 )
 
 
@@ -177,36 +151,17 @@ def _times(x: Any, factor: float) -> Any:
     return x if factor == 1 else x * factor
 
 
-def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
+def _bounded(x: Array, low: Any, high: Any) -> Array:
+    # At a bound the gradient is 1, as in PyTorch; that of jnp.clip is a half.
     if low is not None:
         x = jnp.where(x < low, jnp.asarray(low, x.dtype), x)
     return x if high is None else jnp.where(x > high, jnp.asarray(high, x.dtype), x)
 
 
 @_elementwise("clamp", "clamp.Tensor")
-def _clamp_both(x: Array, min: Any = None, max: Any = None) -> Array:
+def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     kind = jnp.result_type(x, *(bound for bound in (min, max) if bound is not None))
-    return _clamp(x.astype(kind), min, max)
-
-
-@_elementwise("clamp_min", "clamp_min.Tensor")
-def _clamp_min(x: Array, low: Any) -> Array:
-    return _clamp(x, low)
-
-
-@_elementwise("clamp_max", "clamp_max.Tensor")
-def _clamp_max(x: Array, high: Any) -> Array:
-    return _clamp(x, None, high)
-
-
-@_elementwise("gelu")
-def _gelu(x: Array, approximate: str = "none") -> Array:
-    return jax.nn.gelu(x, approximate=approximate == "tanh")
-
-
-@_elementwise("div.Tensor", "div.Scalar", "true_divide.Tensor")
-def _divide(x: Array, y: Any) -> Array:
-    return x / y
+    return _bounded(x.astype(kind), min, max)
 
 
 @_elementwise("div.Tensor_mode", "div.Scalar_mode")
@@ -228,19 +183,9 @@ def _power(x: Any, exponent: Any) -> Array:
     return jnp.power(x, exponent)
 
 
-@_elementwise("_to_copy", "to.dtype")
+@_elementwise("_to_copy", "prims.convert_element_type")
 def _cast(x: Array, dtype: Any = None) -> Array:
     return x if dtype is None else x.astype(dtype)
-
-
-@_elementwise("prims.convert_element_type")
-def _converted(x: Array, dtype: Any) -> Array:
-    return x.astype(dtype)
-
-
-@_elementwise("parenvs.stop_gradient")
-def _without_gradient(x: Array) -> Array:
-    return lax.stop_gradient(x)
 
 
 def _scaled(x: Array, normalisation: int, count: int) -> Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from parenvs.graph.pytorch.operations import enter, operation, random
+from parenvs.graph.pytorch.operations import RANDOM, enter, operation, random
 
 KEY_WORDS = 4
 """32-bit words of the state that the generator starts from."""
@@ -42,6 +42,10 @@ class Key:
         """Draw float32 numbers of mean 0 and variance 1."""
         return jnp.sqrt(2.0) * special.erfinv(2 * self.uniform(shape) - 1 + 2.0**-24)
 
+    def below(self, end: int, shape: Sequence[int]) -> Array:
+        """Draw int32 numbers from 0 to ``end - 1``."""
+        return (self.bits(shape) % jnp.uint32(end)).astype(jnp.int32)
+
     def keeps(self, shape: Sequence[int], share: float) -> Array:
         """Draw True with a probability of ``share``."""
         return self.bits(shape) < jnp.uint32(min(int(share * 2**32), 2**32 - 1))
@@ -63,62 +67,6 @@ def _dropout(x: Array, share: float, train: bool | None = True, *, key: Key) -> 
     return jnp.where(retained, x / (1 - share), 0), retained
 
 
-@random("bernoulli.p")
-def _bernoulli(x: Array, share: float = 0.5, *, key: Key) -> Array:
-    return key.keeps(x.shape, share)
-
-
-@random("bernoulli")
-def _bernoulli_of(shares: Array, *, key: Key) -> Array:
-    return key.uniform(shares.shape) < shares
-
-
-@random("rand")
-def _rand(size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
-    return key.uniform(size)
-
-
-@random("rand_like")
-def _rand_like(x: Array, dtype: Any = None, *, key: Key) -> Array:
-    return key.uniform(x.shape)
-
-
-@random("uniform")
-def _uniform(x: Array, low: float = 0.0, high: float = 1.0, *, key: Key) -> Array:
-    return low + (high - low) * key.uniform(x.shape)
-
-
-@random("randn")
-def _randn(size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
-    return key.normal(size)
-
-
-@random("randn_like")
-def _randn_like(x: Array, dtype: Any = None, *, key: Key) -> Array:
-    return key.normal(x.shape)
-
-
-@random("normal_functional")
-def _normal(x: Array, mean: float = 0.0, std: float = 1.0, *, key: Key) -> Array:
-    return mean + std * key.normal(x.shape)
-
-
-@random("randint.low")
-def _randint(low: int, high: int, size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
-    return low + (key.bits(size) % jnp.uint32(high - low)).astype(jnp.int32)
-
-
-@random("randint")
-def _randint_from_zero(high: int, size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
-    return _randint(0, high, size, key=key)
-
-
-@random("randperm")
-def _randperm(count: int, dtype: Any = None, *, key: Key) -> Array:
-    places = lax.iota(jnp.int32, count)
-    return lax.sort((key.bits((count,)), places), num_keys=1)[1]
-
-
 @random("multinomial")
 def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: Key) -> Array:
     """Draw places by their shares: those of the largest logarithms with Gumbel noise."""
@@ -128,9 +76,28 @@ def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: K
     return jnp.argmax(scores, -1) if replacement else lax.top_k(scores, count)[1]
 
 
-@random("exponential")
-def _exponential(x: Array, rate: float = 1.0, *, key: Key) -> Array:
-    return -jnp.log1p(-key.uniform(x.shape)) / rate
+enter(
+    {
+        "bernoulli.p": lambda x, share=0.5, *, key: key.keeps(x.shape, share),
+        "rand": lambda size, dtype=None, *, key: key.uniform(size),
+        "rand_like": lambda x, dtype=None, *, key: key.uniform(x.shape),
+        "uniform": lambda x, low=0.0, high=1.0, *, key: low + (high - low) * key.uniform(x.shape),
+        "randn": lambda size, dtype=None, *, key: key.normal(size),
+        "randn_like": lambda x, dtype=None, *, key: key.normal(x.shape),
+        "normal_functional": lambda x, mean=0.0, std=1.0, *, key: mean + std * key.normal(x.shape),
+        "randint": lambda high, size, dtype=None, *, key: key.below(high, size),
+        "randint.low": lambda low, high, size, dtype=None, *, key: (
+            low + key.below(high - low, size)
+        ),
+        # The inverse of the exponential distribution.
+        "exponential": lambda x, rate=1.0, *, key: -jnp.log1p(-key.uniform(x.shape)) / rate,
+        # Places sorted by random numbers are a random permutation.
+        "randperm": lambda count, dtype=None, *, key: lax.sort(
+            (key.bits((count,)), lax.iota(jnp.int32, count)), num_keys=1
+        )[1],
+    },
+    RANDOM,
+)
 
 
 State = tuple[Array, ...]
@@ -211,24 +178,24 @@ def _run(
     return (x.swapaxes(0, 1) if batch_first else x, *ends)
 
 
-@random("lstm.input")
-def _lstm(x: Array, states: Sequence[Array], weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_lstm_cell, x, states, weights, how, key)
-
-
-@random("gru.input")
-def _gru(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_gru_cell, x, [state], weights, how, key)
-
-
-@random("rnn_tanh.input")
-def _rnn_tanh(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_plain_cell(jnp.tanh), x, [state], weights, how, key)
-
-
-@random("rnn_relu.input")
-def _rnn_relu(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_plain_cell(jax.nn.relu), x, [state], weights, how, key)
+enter(
+    {
+        "lstm.input": lambda x, states, weights, *how, key: _run(
+            _lstm_cell, x, states, weights, how, key
+        ),
+        **{
+            name: lambda x, state, weights, *how, key, cell=cell: _run(
+                cell, x, [state], weights, how, key
+            )
+            for name, cell in {
+                "gru.input": _gru_cell,
+                "rnn_tanh.input": _plain_cell(jnp.tanh),
+                "rnn_relu.input": _plain_cell(jax.nn.relu),
+            }.items()
+        },
+    },
+    RANDOM,
+)
 
 
 Program = Callable[..., tuple[Any, ...]]

@@ -23,11 +23,8 @@ def _expand(x: Array, size: Dims, implicit: bool = False) -> Array:
     return jnp.broadcast_to(x, shape)
 
 
-@operation("squeeze", "squeeze.dim", "squeeze.dims")
-def _squeeze(x: Array, dim: int | Dims | None = None) -> Array:
-    if dim is None:
-        return jnp.squeeze(x)
-    dims = [dim] if isinstance(dim, int) else dim
+@operation("squeeze.dims")
+def _squeeze(x: Array, dims: Dims) -> Array:
     return jnp.squeeze(x, tuple(d for d in dims if x.ndim and x.shape[d] == 1))
 
 
@@ -67,12 +64,6 @@ def _split_with_sizes(x: Array, sizes: Dims, dim: int = 0) -> tuple[Array, ...]:
     )
 
 
-@operation("split.Tensor")
-def _split(x: Array, size: int, dim: int = 0) -> tuple[Array, ...]:
-    whole = x.shape[dim]
-    return _split_with_sizes(x, [min(size, whole - start) for start in range(0, whole, size)], dim)
-
-
 @operation("slice_scatter")
 def _slice_scatter(
     x: Array,
@@ -102,29 +93,11 @@ def _slice_scatter(
     )
 
 
-@operation("select_scatter")
-def _select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
-    index %= x.shape[dim]
-    return _slice_scatter(x, jnp.expand_dims(source, dim), dim, index, index + 1)
-
-
-@operation("roll")
-def _roll(x: Array, shifts: int | Dims, dims: Dims = ()) -> Array:
-    if not dims:
-        return jnp.roll(x, shifts)
-    return jnp.roll(x, shifts if isinstance(shifts, int) else tuple(shifts), tuple(dims))
-
-
 @operation("constant_pad_nd")
 def _constant_pad(x: Array, pad: Dims, value: float = 0) -> Array:
     widths = [(0, 0, 0)] * (x.ndim - len(pad) // 2)
     widths += [(pad[k], pad[k + 1], 0) for k in range(len(pad) - 2, -1, -2)]
     return lax.pad(x, jnp.asarray(value, x.dtype), widths)
-
-
-def _widths(x: Array, pad: Dims) -> list[tuple[int, int]]:
-    widths = [(0, 0)] * (x.ndim - len(pad) // 2)
-    return widths + [(pad[k], pad[k + 1]) for k in range(len(pad) - 2, -1, -2)]
 
 
 @operation("as_strided")
@@ -165,9 +138,8 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
 # Tensors made of nothing: their types are those that PyTorch gives them.
 
 
-@operation("arange.start_step", "arange", "arange.start")
-def _arange(start: float, end: float | None = None, step: float = 1, dtype: Any = None) -> Array:
-    start, end = (0, start) if end is None else (start, end)
+@operation("arange.start_step")
+def _arange(start: float, end: float, step: float = 1, dtype: Any = None) -> Array:
     count = max(math.ceil((end - start) / step), 0)
     places = lax.iota(dtype or jnp.int32, count)
     return places if (start, step) == (0, 1) else start + places * step
@@ -232,7 +204,7 @@ def _wrapped(index: Array, size: int) -> Array:
     return jnp.where(index < 0, index + size, index)
 
 
-@operation("index.Tensor", "_unsafe_index.Tensor")
+@operation("index.Tensor")
 def _index(x: Array, indices: Sequence[Array | None]) -> Array:
     given = [k for k, index in enumerate(indices) if index is not None]
     if len(given) == 1:
@@ -249,7 +221,7 @@ def _places(x: Array, indices: Sequence[Array | None]) -> tuple[Any, ...]:
     )
 
 
-@operation("index_put", "_unsafe_index_put")
+@operation("index_put")
 def _index_put(
     x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
 ) -> Array:
@@ -310,12 +282,6 @@ def _scatter_reduce(
     return getattr(place, method)(source)
 
 
-@operation("index_add")
-def _index_add(x: Array, dim: int, index: Array, source: Array, alpha: float = 1) -> Array:
-    places = (slice(None),) * (dim % x.ndim) + (index,)
-    return x.at[places].add((source if alpha == 1 else alpha * source).astype(x.dtype))
-
-
 @operation("topk")
 def _topk(
     x: Array,
@@ -346,27 +312,12 @@ def _sort(
 
 enter(
     {
-        "view _unsafe_view reshape _reshape_copy view_copy": lambda x, size: jnp.reshape(
-            x, tuple(size)
-        ),
+        "view _reshape_copy view_copy": lambda x, size: jnp.reshape(x, tuple(size)),
         "view.dtype": lax.bitcast_convert_type,
         "permute": lambda x, dims: jnp.transpose(x, [d % max(x.ndim, 1) for d in dims]),
-        "t": lambda x: x.T,
-        "transpose.int": jnp.swapaxes,
         "unsqueeze": jnp.expand_dims,
-        "stack": lambda tensors, dim=0: jnp.stack(tensors, dim),
-        "narrow": lambda x, dim, start, length: _slice(x, dim, start, start + length),
-        "unbind.int": lambda x, dim=0: tuple(_select(x, dim, k) for k in range(x.shape[dim])),
         "flip": lambda x, dims: jnp.flip(x, tuple(dims)),
         "repeat": lambda x, repeats: jnp.tile(x, tuple(repeats)),
-        "reflection_pad1d reflection_pad2d reflection_pad3d": lambda x, pad: jnp.pad(
-            x, _widths(x, pad), mode="reflect"
-        ),
-        "replication_pad1d replication_pad2d replication_pad3d": lambda x, pad: jnp.pad(
-            x, _widths(x, pad), mode="edge"
-        ),
-        "tril": lambda x, diagonal=0: jnp.tril(x, diagonal),
-        "triu": lambda x, diagonal=0: jnp.triu(x, diagonal),
         "tril_indices": lambda rows, columns, offset=0, dtype=None: jnp.stack(
             jnp.tril_indices(rows, offset, columns)
         ).astype(dtype or jnp.int32),
@@ -376,28 +327,13 @@ enter(
         "diagonal": lambda x, offset=0, dim1=0, dim2=1: jnp.diagonal(x, offset, dim1, dim2),
         "full": lambda size, value, dtype=None: jnp.full(tuple(size), value, dtype),
         "full_like": lambda x, value, dtype=None: jnp.full(x.shape, value, dtype or x.dtype),
-        "new_full": lambda x, size, value, dtype=None: jnp.full(
-            tuple(size), value, dtype or x.dtype
-        ),
-        "empty.memory_format empty_permuted zeros": lambda size, order=(), dtype=None: jnp.zeros(
+        "empty.memory_format empty_permuted": lambda size, order=(), dtype=None: jnp.zeros(
             tuple(size), dtype
         ),
-        "ones": lambda size, dtype=None: jnp.ones(tuple(size), dtype),
-        "empty_like zeros_like": lambda x, dtype=None: jnp.zeros(x.shape, dtype or x.dtype),
-        "ones_like": lambda x, dtype=None: jnp.ones(x.shape, dtype or x.dtype),
-        "new_zeros new_empty new_empty_strided": lambda x, size, stride=(), dtype=None: jnp.zeros(
+        "new_empty_strided": lambda x, size, stride=(), dtype=None: jnp.zeros(
             tuple(size), dtype or x.dtype
         ),
-        "new_ones": lambda x, size, dtype=None: jnp.ones(tuple(size), dtype or x.dtype),
-        "fill.Scalar fill.Tensor": lambda x, value: jnp.broadcast_to(
-            jnp.asarray(value, x.dtype), x.shape
-        ),
         "scalar_tensor": lambda value, dtype=None: jnp.asarray(value, dtype),
-        "linspace": lambda start, end, steps, dtype=None: jnp.linspace(
-            start, end, steps, dtype=dtype
-        ),
-        "eye": lambda rows, dtype=None: jnp.eye(rows, dtype=dtype),
-        "eye.m": lambda rows, columns, dtype=None: jnp.eye(rows, columns, dtype=dtype),
         "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim, mode="clip"),
         "scatter.src scatter.value": lambda x, dim, index, source: x.at[_along(x, dim, index)].set(
             _source(source, index, x)
@@ -405,8 +341,5 @@ enter(
         "scatter_add": lambda x, dim, index, source: x.at[_along(x, dim, index)].add(
             _source(source, index, x)
         ),
-        "argsort argsort.stable": lambda x, dim=-1, descending=False, stable=True: _sort(
-            x, dim, descending
-        )[1],
     }
 )
