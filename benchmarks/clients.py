@@ -32,7 +32,7 @@ CLIENTS = {
     "sb3": ("Stable-Baselines3", "PPO or MaskablePPO, 8 environments"),
 }
 """Script -> the client, and what it does."""
-ENVS: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "PipelinePlan-v1": {}}
+ENVS: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "PipelinePlan-v0": {"rows": "ahead"}}
 """Environment -> arguments."""
 
 

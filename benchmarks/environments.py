@@ -52,10 +52,6 @@ def _places() -> Iterator[Place]:
             [("partition-validation", ""), ("partition-test", "")],
             {"greedy": {}, "exact": {"time_limit": 20.0}},
         ),
-        "PipelinePlan-v1": (
-            [(f"plan-s{stages}-test", "") for stages in (16, 32, 64)],
-            {"even": {}, "search/2.5 s": {"time_limit": 2.5}},
-        ),
         "HybridPlan-v1": (
             [("hybrid-test", "")],
             {"uniform": {}, "search/0.3 s": {"time_limit": 0.3}},

@@ -25,9 +25,9 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "bert-48", "cluster": "B", "radius": 1, "recompute": "none", "tied": "held",
          "sync": "parameter-server", "micro_batches": 4, "stages": 3},
     ],
-    "PipelinePlan-v1": [
-        {}, {"family": "cnn", "tier": "s32"}, {"rows": "bare"}, {"fresh": True, "tier": "s8"},
-        {"instance": "plan-s16-test"}, {"instance": "plan-outside", "order": "sequential"},
+    "PipelinePlan-v0": [
+        {}, {"family": "cnn", "ranges": "outside"}, {"rows": "ahead", "repeat": 2},
+        {"instance": "plan-outside", "order": "sequential"},
         {"instance": "plan-test/cnn-003"}, {"instance": "generated-2/inside/any/17"},
         {"instance": "t5-3b", "cluster": "C"},
         {"instance": "llama3-8b", "cluster": "4x8:h100", "micro_batch": 1, "stages": 4},
@@ -72,7 +72,7 @@ HYBRIDS = [
 ]  # fmt: skip
 PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, Any]]]] = {
     "pipeline": (PIPELINES, {
-        "search": {}, "even": {}, "pipedream": {}, "learned": {}, "random": {"steps": 3000},
+        "search": {}, "even": {}, "pipedream": {}, "random": {"steps": 3000},
         "exact": {"time_limit": 600.0},
         "ppo": {"steps": 256}, "rainbow": {"steps": 256},
     }),

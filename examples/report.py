@@ -1,4 +1,4 @@
-"""Trains PPO on the bank with five seeds, and reports its regret on a set of other problems."""
+"""Trains PPO on generated problems with five seeds, and reports its regret on other problems."""
 
 import parenvs
 from parenvs.agents.learning.config import TrainConfig
@@ -7,6 +7,12 @@ from parenvs.agents.learning.trainer import train
 
 agents = []
 for seed in range(5):
-    config = TrainConfig(env_id="PipelinePlan-v1", agent="ppo", seed=seed, steps=100_000)
-    agents.append(Player(train(config).algorithm, "PipelinePlan-v1"))
-print(parenvs.evaluate_set(agents, "plan-s16-test"))
+    config = TrainConfig(
+        env_id="PipelinePlan-v0",
+        env_kwargs={"rows": "ahead"},
+        agent="ppo",
+        seed=seed,
+        steps=100_000,
+    )
+    agents.append(Player(train(config).algorithm, "PipelinePlan-v0"))
+print(parenvs.evaluate_set(agents, "plan-test"))

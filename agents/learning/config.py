@@ -85,9 +85,6 @@ OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     # a unit is 3 % of the step in HybridPlan-v1, of the fastest plan's rate in ElasticPlan-v1,
     # and the first 2.5 % in IntraOpSharding-v1, where more counts ever less.
     # Rainbow, whose numbers are returns, has a tenth. Where that did not do it stands below.
-    # Most moves change nothing, and drown the few that do: a gain of 0.1 % has to be one logit.
-    ("PipelinePlan-v1", "ppo"): {"sharpness": 30.0},
-    ("PipelinePlan-v1", "group"): {"sharpness": 30.0, "envs": 64, "turns": 32},
     # Where actions have no rows, more and smaller steps find the optimum, and quantiles of so many
     # actions cost more than they find. A pipeline's last step alone pays: Rainbow explores longer.
     ("PipelineCut-v0", "ppo"): {"turns_a_step": 128, "entropy": 0.02},

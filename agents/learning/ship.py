@@ -2,7 +2,7 @@
 
 What counts is the plan that is served: the best of several plays, and of the rule's.
 
-    python -m parenvs.agents.learning.ship                       # of all four, five seeds each
+    python -m parenvs.agents.learning.ship                       # of both, five seeds each
     python -m parenvs.agents.learning.ship HybridPlan-v1 --agents ppo --seeds 0 1 2
 
 A run that is in ``--runs`` already is not trained again. The weights go to ``data/ENV_ID.npz``, and
@@ -28,7 +28,6 @@ from parenvs.core.task import Task
 from parenvs.files import write_text
 
 CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
-    "PipelinePlan-v1": (("plan-s16-validation", None),),
     "HybridPlan-v1": (("hybrid-validation", None), ("hetero-32-validation", None)),
     "ElasticPlan-v1": (("elastic-validation", None),),
 }

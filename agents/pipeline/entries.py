@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from parenvs.agents.learning.network import SAMPLES
-from parenvs.agents.names import LEARNED
 from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
@@ -168,13 +166,6 @@ AGENTS: dict[str, Description] = {
         "The best of many random episodes of PipelineCut-v0.",
         "",
         "{steps:,} environment steps a problem",
-        seeded=True,
-    ),
-    LEARNED: Description(
-        "A network that learned on generated problems improves the plan of a brief search, several "
-        "times, and its rule once; the shortest counts.",
-        "",
-        f"inference: {SAMPLES + 1} plans a problem",
         seeded=True,
     ),
     "exact": Description(

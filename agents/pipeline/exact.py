@@ -28,7 +28,6 @@ from parenvs.tasks.pipeline.spaces import (
     PointSpace,
     cuts_of,
     distinct_pivots,
-    fitting,
 )
 
 AMONG = "128 points and 64 units"
@@ -36,8 +35,6 @@ AMONG = "128 points and 64 units"
 _FEW_POINTS = 16  # over which ``exact_points`` searches first
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""
-BRIEF, BRIEF_SWEEPS, LONGER = corridor.Width(16, 3), 3, 12
-"""The corridor of ``begun`` and its sweeps, and the sweeps where no graded plan fits."""
 _SHARE = 0.5  # of the time limit: when the corridor search ends
 _BOUND = 0.2  # of the time that is left to a search: what its bound may take at the end
 _TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
@@ -199,23 +196,6 @@ def near_best(
         best = within_memory(pipeline)
         best = corridor.Corridor(pipeline).descend(best, deadline=deadline)
     return best
-
-
-def begun(pipeline: Pipeline) -> Cuts:
-    """Return the plan of a brief search, some hundredths of a second, the same on every machine.
-
-    It descends from the shortest graded plan that fits the memory. Where none does, it takes as
-    long as it takes to find a plan that fits.
-
-    Raises:
-        InfeasibleError: no plan fits the memory; says how many bytes the best one lacks.
-    """
-    check_stages(pipeline, fewest=2)
-    try:
-        plan, width, sweeps = fitting(pipeline), BRIEF, BRIEF_SWEEPS
-    except InfeasibleError:
-        plan, width, sweeps = within_memory(pipeline), corridor.NARROW, LONGER
-    return corridor.Corridor(pipeline).descend(plan, width=width, last=sweeps)
 
 
 def within_memory(pipeline: Pipeline) -> Cuts:

@@ -218,15 +218,9 @@ def best_last_stage(
 
 def even_plan(space: PointSpace) -> Cuts:
     """The legal plan whose stages, one by one, come nearest to an even share of what is left."""
-    seconds, devices = space.pipeline.seconds_sum[space.pivots], space.devices
-    points, units = [0], [0]
-    for stage in range(space.stages - 1):
-        first, unit, stages_left = points[-1], units[-1], space.stages - stage
-        end = _nearest(seconds, first, stages_left, space.legal_points(stage, first, unit))
-        legal_units = space.legal_units(stage, first, unit, end)
-        units.append(_nearest(devices, unit, stages_left, legal_units))
-        points.append(end)
-    return np.array(points[1:]), np.array(units[1:])
+    points, units = np.zeros((2, 1, space.stages), dtype=np.int64)
+    space.complete_evenly(points, units, 0)
+    return points[0, 1:], units[0, 1:]
 
 
 def few_points(space: PointSpace, count: int) -> np.ndarray:
@@ -241,16 +235,6 @@ def few_points(space: PointSpace, count: int) -> np.ndarray:
     order = np.argsort(space.pipeline.cut_before[inner], kind="stable")
     cheap = order[~np.isin(inner[order], even)][: count // _CHEAP]
     return np.sort(np.append(np.searchsorted(space.pivots, even), cheap + 1))
-
-
-def _nearest(sums: np.ndarray, first: int, stages_left: int, legal: np.ndarray) -> int:
-    """The legal end of a stage from ``first`` that is nearest to an even share of what is left.
-
-    ``sums`` are prefix sums of what is shared, ``legal``, bool, tells which ends are legal.
-    """
-    ends = np.flatnonzero(legal)
-    ideal = sums[first] + (sums[-1] - sums[first]) / stages_left
-    return int(ends[np.abs(sums[ends] - ideal).argmin()])
 
 
 def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:

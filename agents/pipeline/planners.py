@@ -6,14 +6,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.agents.learning.network import SAMPLES, learned
-from parenvs.agents.names import LEARNED, TRAINED
+from parenvs.agents.names import TRAINED
 from parenvs.agents.pipeline.exact import (
     by_corridor,
     exact_candidates,
@@ -125,7 +124,7 @@ class PipelineRequest(PipelineSearch, Request):
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return ("ppo", "even", "pipedream", "random", LEARNED, "search", "exact")
+        return ("ppo", "even", "pipedream", "random", "search", "exact")
 
     @property
     def label(self) -> str:
@@ -196,69 +195,16 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
     )
 
 
-def _learned(request: PipelineRequest) -> Answer:
-    problem = request.problem
-    plan = cuts_of(learned("PipelinePlan-v1", problem, seed=request.seed, deadline=np.inf).plan)
-    return Answer(
-        problem=problem,
-        plan=problem.plan(*plan),
-        cost=float(problem.length(*plan)),
-        evaluations=SAMPLES + 1,
-    )
-
-
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": _exact_pipeline,
     "search": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
-    LEARNED: _learned,
     "random": _random_pipeline,
     **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
 }
 """Planners of pipelines by name; ``exact`` proves its plan within a time limit, or has a bound."""
 PipelineRequest.planners = PIPELINE_PLANNERS
-
-AFFORDABLE = 10.0
-"""Seconds of the proof that a plan of a network is compared with."""
-AT = 5e-6
-"""Relative distance to the optimum below which ``Gap.text`` calls a plan optimal."""
-
-
-@dataclass(frozen=True)
-class Gap:
-    """How far a plan is from an optimum.
-
-    Attributes:
-        length: the optimum, or a lower bound of it, in seconds per step.
-        proven: whether ``length`` is the optimum.
-        ratio: length of the plan over ``length``.
-        seconds: wall seconds of the proof.
-    """
-
-    length: float
-    proven: bool
-    ratio: float
-    seconds: float
-
-    def text(self) -> str:
-        """The gap in one line."""
-        at_most = "" if self.proven else "at most "
-        reference = "optimum" if self.proven else "lower bound of the optimum"
-        above = self.ratio - 1
-        if self.proven and abs(above) < AT:
-            words = "at"
-        else:
-            words = f"{at_most}{above:.3%} above" if above > 0 else f"{-above:.3%} below"
-        words += f" the {reference}, {self.length:.6g} s"
-        return f"{words}, found in {self.seconds:.2f} s"
-
-
-def gap_of(answer: Answer, exact: Answer) -> Gap:
-    """Return the gap of ``answer`` to ``exact``, the answer of the exact planner."""
-    bound = exact.cost if exact.proven else float(exact.bound or 0.0)
-    return Gap(bound, exact.proven, answer.cost / bound, exact.seconds)
-
 
 _MAX_ROWS = 8
 """Rows of the table of shapes."""
@@ -276,26 +222,15 @@ class Remarks:
     def __init__(self, request: PipelineRequest, answer: Answer, choice: Choice | None) -> None:
         self.request, self.answer, self.choice = request, answer, choice
 
-    @cached_property
-    def gap(self) -> Gap | None:
-        """Gap to the optimum, if the planner was trained on other problems."""
-        if self.answer.method != LEARNED:
-            return None
-        return gap_of(self.answer, replace(self.request, time_limit=AFFORDABLE).run("exact"))
-
     def to_json(self) -> dict[str, Any]:
         """Return the remarks as an object of JSON types."""
         content: dict[str, Any] = {}
-        if self.gap is not None:
-            content["gap"] = asdict(self.gap)
         if self.choice is not None:
             content["tried"] = [tried.to_json() for tried in self.choice.tried]
         return content
 
     def lines(self) -> Iterator[str | Table]:
         """Yield sentences and tables."""
-        if self.gap is not None:
-            yield self.gap.text()
         if self.choice is None:
             return
         used, widest = self.choice.answer.problem.cluster.devices, self.choice.tried[0]

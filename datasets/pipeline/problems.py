@@ -2,7 +2,6 @@
 
     python -m parenvs.datasets.pipeline.problems --seed 2007              # make all sets again
     python -m parenvs.datasets.pipeline.problems plan-test --out /tmp/sets
-    python -m parenvs.datasets.pipeline.problems banks                    # start plans, banks
 
 Which plan is best depends on ratios only: of transfer, all-reduce and compute seconds, and of
 weights, activations and device memory. They are sampled from the ranges that real models have, with
@@ -10,8 +9,7 @@ a factor of ``MARGIN`` on each side; sources and measurements are in ``docs/inst
 
 Generated problems are numbered without end: problem j is sampled from a generator that is seeded
 with version, ranges, family and j, so it can be made alone. ``generated-2/inside/any/17`` has up to
-eight stages, ``generated-3/s16/17`` the stages of its tier. A bank keeps the start plans of the
-first problems of a tier, which take longer to find than the problems to generate.
+eight stages, ``generated-3/s16/17`` the stages of its tier.
 
 A set is one compressed ``.npz`` without pickles: the chains end to end with their offsets, each
 number as a whole mantissa and a power of two, and cluster, stages and micro-batches of each
@@ -25,9 +23,9 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +34,7 @@ from rich.progress import track
 
 from parenvs.cluster import Cluster, Device
 from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
-from parenvs.datasets.banks import Bank, write_arrays, write_banks
+from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
 from parenvs.datasets.set_commands import command_line, write_files
@@ -53,8 +51,7 @@ from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.pipeline.spaces import Cuts, PointSpace, fitting
-from parenvs.tasks.pipeline.task import PipelineTask
+from parenvs.tasks.pipeline.spaces import PointSpace, fitting
 
 MODULE = "parenvs.datasets.pipeline.problems"
 SEED = 2007
@@ -201,7 +198,7 @@ TIERS = {
     "s32": Ranges(pivots=(128, 1000), devices=(128, 4096), stages=(32, 32), graded=True),
     "s64": Ranges(pivots=(256, 1000), devices=(256, 4096), stages=(64, 64), graded=True),
 }
-"""Ranges of the problems that ``PipelinePlan-v1`` plays, by the number of stages."""
+"""Ranges of the problems of one number of stages, of which many fit no ``PointSpace``."""
 
 
 def draw(
@@ -395,12 +392,8 @@ TIER_VERSION = 3
 """Version of the draw."""
 TIER_FIRST = f"generated-{TIER_VERSION}"
 """First word of the names."""
-BANKS = {"s8": 1000, "s16": 2000, "s32": 1000, "s64": 400}
-"""Tier -> problems of its bank."""
 REFERENCES = "plan-references.json"
 """File of the best plans known of the sets of many stages."""
-SAME = 1e-9
-"""Share by which a start plan's seconds may differ from those in the bank by rounding."""
 
 
 def numbered(number: int, tier: str) -> DrawnProblem:
@@ -425,40 +418,6 @@ def tier_named(name: str) -> DrawnProblem:
     )
 
 
-def begin(pipeline: Pipeline) -> Cuts:
-    """Return the start plan of a problem: that of a brief search, or of a bank.
-
-    Raises:
-        InfeasibleError: no plan that fits the memory was found.
-    """
-    first, *words = pipeline.instance.split("/")
-    if first == TIER_FIRST and int(words[1]) < BANKS[words[0]]:
-        row = bank(words[0])[int(words[1])]
-        plan = row["cuts"].astype(np.int64), row["devices"].astype(np.int64)
-        # A later generator of random numbers may draw another problem.
-        if plan[0][-1] < len(pipeline.profile) and plan[1][-1] < pipeline.cluster.devices:
-            seconds = float(pipeline.length(*plan))
-            if abs(seconds - row["seconds"]) <= SAME * seconds:
-                return plan
-    return PipelineTask().start(pipeline)
-
-
-@lru_cache(maxsize=len(BANKS))
-def bank(tier: str) -> Bank:
-    """Return the bank of a tier."""
-    return Bank(f"pipeline-{tier}", BANKS[tier], partial(_row, tier))
-
-
-def _row(tier: str, number: int) -> Mapping[str, np.ndarray]:
-    pipeline = numbered(number, tier).pipeline
-    cuts, devices = PipelineTask().start(pipeline)
-    return {
-        "cuts": cuts.astype(np.int16),
-        "devices": devices.astype(np.int16),
-        "seconds": np.array(pipeline.length(cuts, devices)),
-    }
-
-
 def costs(pipeline: Pipeline) -> Reference | None:
     """Return the least seconds known of a problem of a set, and their bound; None without them."""
     return costs_of(REFERENCES, pipeline.instance, pipeline.profile.fingerprint)
@@ -475,7 +434,7 @@ SETS: dict[str, tuple[int, Ranges]] = {
 DRAWN = (FEW_FIRST, TIER_FIRST)
 """First words of the names of drawn problems."""
 LARGE = tuple(name for name, (_, ranges) in SETS.items() if ranges.graded)
-"""Sets of problems of 16 stages and more, which ``PipelinePlan-v1`` plays."""
+"""Sets of problems of 16 stages and more."""
 PROVEN = tuple(name for name in SETS if name not in LARGE)
 """The others, whose optima are proven."""
 
@@ -756,12 +715,8 @@ def set_kind(name: str) -> SetKind:
 
     if name in LARGE:
         load = pipeline_of
-        return share_kind("PipelinePlan-v1", names, load, lambda x: costs(load(x)), "family")
-    return SetKind("PipelinePlan-v1", names, pipeline_of, _reference, worth=_worth)
-
-
-def _worth(info: Mapping[str, float]) -> float:
-    return info["bound"] / info["cost"]
+        return share_kind("PipelinePlan-v0", names, load, lambda x: costs(load(x)), "family")
+    return SetKind("PipelinePlan-v0", names, pipeline_of, _reference)
 
 
 def _reference(name: str) -> Reference:
@@ -773,9 +728,6 @@ def _reference(name: str) -> Reference:
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if given[:1] == ["banks"]:
-        banks = {tier: partial(bank, tier) for tier in BANKS}
-        return write_banks(f"{MODULE} banks", "Make banks again.", banks, given[1:])
     about = "Make the sets of generated pipelines again."
     return write_files(command_line(MODULE, about, SEED), SETS, write_set, given)
 

@@ -1,8 +1,8 @@
 """Train PPO on generated problems.
 
-An agent that plans should plan problems that it has not seen. `PipelinePlan-v1` takes another
-problem of its bank at every reset. This tutorial trains PPO on it, and measures it on a set that
-is kept for choosing settings. It needs the extra `agents`.
+An agent that plans should plan problems that it has not seen. `PipelinePlan-v0` generates them.
+This tutorial trains PPO on it, and measures it on a set that is kept for choosing settings. It
+needs the extra `agents`.
 """
 
 import gymnasium as gym
@@ -17,27 +17,26 @@ STEPS = 6_000
 """Environment steps; a run that is reported takes 100,000 or more."""
 
 # %% One episode by hand
-# Each turn moves a boundary between two stages, or stops. Every move is a row of the observation,
-# whose column 0 says how good its plan is. The shortest plan on the way counts, and 0 is as good as
-# the plan that the episode begins with.
+# Each step chooses where the next stage begins, first in the chain, then among the devices. Feature
+# 0 of an action compares the plans that follow if the rest is cut into even shares.
 
-env = gym.make("PipelinePlan-v1", tier="s8")
+env = gym.make("PipelinePlan-v0", rows="ahead")
 observation, info = env.reset(seed=0)
 print("problem:", info["instance"])
 over, steps = False, 0
 while not over:
     legal = np.flatnonzero(info["action_mask"])
     action = legal[observation["actions"][legal, 0].argmax()]
-    observation, _, over, _, info = env.step(action)
+    observation, reward, over, _, info = env.step(action)
     steps += 1
-print(f"{steps} turns: {info['start']:.3f} s a step at first, {info['cost']:.3f} s in the end")
+print(f"{steps} choices: {info['length_seconds']:.3f} s per step, efficiency {reward:.3f}")
 
 # %% Train
 # `train` takes care of native batches, masks and the network, and says how far it is. The same from
 # the command line: `parenvs train pipeline --seed 0 --steps 100000 --out runs/ppo-0`.
 
 config = TrainConfig(
-    env_id="PipelinePlan-v1", env_kwargs={"tier": "s8"}, agent="ppo", seed=0, steps=STEPS
+    env_id="PipelinePlan-v0", env_kwargs={"rows": "ahead"}, agent="ppo", seed=0, steps=STEPS
 )
 agent = Player(train(config, say=progress).algorithm, config.env_id)
 

@@ -26,6 +26,7 @@ REMOVED: dict[str, dict[str, str]] = {
     "environment": {
         "MicroBatchOrder-v0": "",
         "MicroBatchOrder-v1": "",
+        "PipelinePlan-v1": "PipelinePlan-v0",
     },
     "task": {
         "order": "",

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.improve import PipelineImprovementVectorEnv
+from parenvs.tasks.pipeline.planning import PipelinePlanningVectorEnv
 
 VGG = {"instance": "vgg-19"}
 CASES = {
@@ -21,7 +21,7 @@ CASES = {
         {**VGG, "cluster": "A", "stages": 4},  # windows overlap
         {"instance": "t5-base", "cluster": "C"},
     ],
-    PipelineImprovementVectorEnv: [
+    PipelinePlanningVectorEnv: [
         {"instance": "t5-base", "cluster": "C"},
         {"instance": "plan-validation"},  # drawn
     ],
@@ -34,7 +34,7 @@ CASES = {
 """Settings that the base class treats differently; each batch's own tests have all the others."""
 IDS = {
     PipelineCutVectorEnv: "PipelineCut-v0",
-    PipelineImprovementVectorEnv: "PipelinePlan-v1",
+    PipelinePlanningVectorEnv: "PipelinePlan-v0",
     OperatorPartitionVectorEnv: "OperatorPartition-v0",
     DataParallelVectorEnv: "DataParallel-v0",
 }

@@ -13,20 +13,20 @@ from parenvs.datasets.pipeline import problems as instance_sets
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.improve import PipelineImprovementVectorEnv
+from parenvs.tasks.pipeline.planning import PipelinePlanningVectorEnv
 from parenvs.wrappers import MaskInObservation
 
 VGG = {"instance": "vgg-19"}
 KINDS = [
     PipelineCutVectorEnv,
-    PipelineImprovementVectorEnv,
+    PipelinePlanningVectorEnv,
     OperatorPartitionVectorEnv,
     DataParallelVectorEnv,
 ]
 kinds = each("kind", KINDS)
 OPTIONS = {
     PipelineCutVectorEnv: {"micro_batches": 7},
-    PipelineImprovementVectorEnv: {"micro_batches": 7},
+    PipelinePlanningVectorEnv: {"micro_batches": 7},
     OperatorPartitionVectorEnv: {"devices": 4},
     DataParallelVectorEnv: {"devices": 4},
 }
@@ -83,8 +83,7 @@ def test_conventions__options_of_one_episode(kind):
     other = finish(env, env.reset(options=OPTIONS[kind])[1])
     again = env.reset()
     assert_same(first, again)
-    seconds = "cost" if kind is PipelineImprovementVectorEnv else "length_seconds"
-    assert finish(env, again[1])[1][seconds] != other[1][seconds]
+    assert finish(env, again[1])[1]["length_seconds"] != other[1]["length_seconds"]
 
 
 @pytest.mark.thorough
@@ -95,12 +94,12 @@ def test_conventions__wrong_options_change_nothing(kind):
         one.reset()
         with pytest.raises(ParenvsError, match=r"options: unknown 'instanc' .*'instance'"):
             one.reset(options={"instanc": "t5-base"})
-        if kind is not PipelineImprovementVectorEnv:
+        if kind is not PipelinePlanningVectorEnv:
             with pytest.raises(ParenvsError, match=r"options: instance would change the .* space"):
                 one.reset(options={"instance": "t5-base"})
         with pytest.raises(ParenvsError):
             one.reset(options={"instance": "nothing"})
-    assert finish(env, env.reset()[1])[0] > (-1.0 if kind is PipelineImprovementVectorEnv else 0.0)
+    assert finish(env, env.reset()[1])[0] > 0.0
 
 
 @each("kind", [PipelineCutVectorEnv, OperatorPartitionVectorEnv, DataParallelVectorEnv])
@@ -131,17 +130,17 @@ def test_conventions__sequential():
     problems = instance_sets.load_set("plan-outside")
     names = [problem.name for problem in problems if problem.family == "cnn"]
     kwargs = {"instance": "plan-outside", "family": "cnn", "order": "sequential"}
-    env = PipelineImprovementVectorEnv.single(**kwargs)
+    env = PipelinePlanningVectorEnv.single(**kwargs)
     seen = [env.reset()[1]["instance"] for _ in range(len(names) + 2)]
     assert seen == [*names, *names[:2]]
     assert env.reset(seed=3)[1]["instance"] == names[0]
     with pytest.raises(ParenvsError):
         env.reset(seed=4, options={"instance": "nowhere"})
     assert env.reset()[1]["instance"] == names[1]  # what is refused changes nothing
-    batch = PipelineImprovementVectorEnv(3, **kwargs)
+    batch = PipelinePlanningVectorEnv(3, **kwargs)
     assert [*batch.reset()[1]["instance"], *batch.reset()[1]["instance"]] == names[:6]
     with pytest.raises(ParenvsError, match="order: 'sequential' plays a set"):
-        PipelineImprovementVectorEnv.single(order="sequential")
+        PipelinePlanningVectorEnv.single(order="sequential")
 
 
 @kinds
@@ -203,7 +202,7 @@ def test_conventions__infeasible_problems_warn():
     with pytest.warns(UserWarning, match="no plan fits the memory: t5-11b on"):
         gym.make("OperatorPartition-v0", instance="t5-11b", devices=2)
     with pytest.raises(ParenvsError, match="fits the memory"):  # no start plan
-        gym.make("PipelinePlan-v1", instance="t5-11b", cluster="A")
+        gym.make("PipelinePlan-v0", instance="t5-11b", cluster="A")
     with pytest.raises(ParenvsError, match=r"none of .* fits the memory"):  # no start plan
         gym.make_vec(
             "HybridPlan-v1", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
@@ -216,8 +215,7 @@ def test_conventions__infeasible_problems_warn():
 
 
 FORMER = (
-    "PipelinePlan", "HybridPlan", "IntraOpSharding", "ElasticPlan",
-    "PartitionPlan",
+    "HybridPlan", "IntraOpSharding", "ElasticPlan", "PartitionPlan",
 )  # fmt: skip
 
 

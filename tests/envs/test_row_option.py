@@ -12,6 +12,7 @@ from parenvs.errors import ParenvsError
 
 CASES = {
     "PipelineCut-v0": ({"instance": "vgg-19", "cluster": "B", "stages": 4}, {"micro_batches": 4}),
+    "PipelinePlan-v0": ({"instance": "vgg-19", "stages": 4}, {"stages": 3}),
     "OperatorPartition-v0": (
         {"instance": "vgg-19", "linkage": False, "masked": True},
         {"instance": "t5-base"},

@@ -22,7 +22,6 @@ SMALL = {
         {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
         {"instance": "elastic/gone/bert-large/3"},
     ),
-    "PipelinePlan-v1": ({"tier": "s8"}, {"instance": "generated-3/s8/3"}),
     "IntraOpSharding-v1": (
         {},
         {"instance": "intra-op/inside/mesh/3"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
-from itertools import count, product
+from itertools import product
 from typing import Any
 
 import elastic_toys
@@ -41,16 +41,6 @@ ROUNDING = 1e-9
 def _pipeline(number: int) -> tuple[Any, float]:
     pipeline, stages = random_pipeline(np.random.default_rng([number, 7]))
     return pipeline.with_stages(stages), best_of(pipeline, all_plans(pipeline, stages)).length
-
-
-def _plain_pipeline(number: int) -> tuple[Any, float]:
-    """One that planners take which judge many problems side by side."""
-    for attempt in count():
-        pipeline, stages = random_pipeline(np.random.default_rng([number, 7, attempt]))
-        if (pipeline.recompute, pipeline.sync) == ("full", "allreduce") and pipeline.tied != "held":
-            best = best_of(pipeline, all_plans(pipeline, stages)).length
-            return pipeline.with_stages(stages), best
-    raise AssertionError
 
 
 def _partition(number: int) -> tuple[Any, float]:
@@ -112,7 +102,6 @@ DRAWN: dict[str, Callable[[int], tuple[Any, float]]] = {
 The figure is the cost, or where planners prove upper bounds, of partitions, the return.
 """
 OTHERS = {
-    ("pipeline", "learned"): _plain_pipeline,
     **{("hybrid", name): _servers for name in ("subset-dp", "swap-search")},
     **{("hybrid", name): _no_best for name in ("search", "learned")},
     ("hybrid", "uniform"): _uniform,

@@ -15,7 +15,6 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
 PLACES = {
-    "PipelinePlan-v1": ("vgg-19", {"cluster": "C", "stages": 4}),
     "HybridPlan-v1": ("hybrid-test/llama-000", {}),
     "ElasticPlan-v1": ("elastic-validation/bulk-gpt-1.5b-001", {}),
 }

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from parenvs.agents.learning.sb3 import NativeVecEnv, make_env
 
-CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
+CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 SETTINGS = [  # environment, arguments
     (CUT, {"instance": "vgg-19", "cluster": "B", "stages": 4}),
@@ -20,7 +20,7 @@ SETTINGS = [  # environment, arguments
     (OPERATOR, {"instance": "vgg-19", "linkage": False, "masked": True, "reward": "step_time"}),
     (BATCH, {"instance": "vgg-19"}),
     (PLAN, {"instance": "vgg-19", "cluster": "B", "stages": 4}),
-    (PLAN, {"tier": "s8"}),  # problems are drawn
+    (PLAN, {"rows": "ahead", "repeat": 2}),  # problems are drawn
 ]
 
 

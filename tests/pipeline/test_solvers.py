@@ -17,7 +17,6 @@ from parenvs.agents.pipeline import bounds, corridor, exact, labels, shapes
 from parenvs.agents.pipeline.bounds import Relaxation, least_length, lower_bound
 from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import (
-    begun,
     by_corridor,
     exact_candidates,
     exact_full,
@@ -35,7 +34,6 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas, spaces
 from parenvs.tasks.pipeline.cut import kernel_of
 from parenvs.tasks.pipeline.formulas import simulate
-from parenvs.tasks.pipeline.improve import PipelineImprovementEnv
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace, distinct_pivots, graded
 
@@ -368,7 +366,8 @@ def test_excludes__says_nothing_of_limits_that_a_plan_keeps():
         sizes = {"pivots": 60, "devices": 32, "stages": 6}
         ranges = replace(INSIDE, **{name: (size, size) for name, size in sizes.items()})
         pipeline = draw(np.random.default_rng(case), ranges=ranges).pipeline
-        times = pipeline.stage_times(*begun(pipeline))
+        space = PointSpace.build(pipeline)
+        times = pipeline.stage_times(*space.plan(*even_plan(space)))
         core, tail = formulas.core_and_tail(
             times.forward + times.backward, times.backward, times.all_reduce[::2],
             pipeline.micro_batches,
@@ -465,8 +464,6 @@ def figures_of(pipeline):
     space = CutSpace.build(pipeline)
     points = PointSpace.build(pipeline)
     plan = space.plan([int(np.flatnonzero(space.legal([]))[0])])
-    env = PipelineImprovementEnv(problem=pipeline)
-    env.reset()
     chain = np.array([[len(space.pivots) + 1], [0], [len(space.pivots)]])
     label = LabelSearch(pipeline, distinct_pivots(pipeline))
     label.run()
@@ -477,7 +474,6 @@ def figures_of(pipeline):
         "times": float(report.times.length(pipeline.micro_batches)),
         "simulation": float(simulate(report.times, pipeline.micro_batches).length),
         "kernel": float(kernel_of(space).length_and_excess(chain)[0][0]),
-        "game": float(env.game.cost[0]),
         "label search": label.upper,
         "exact": exact_full(pipeline).cost,
         "points": exact_points(points).cost,

@@ -9,7 +9,8 @@ bytes cross (local minima: layer boundaries) are candidates (arXiv 2007.04069, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -353,33 +354,58 @@ class PointSpace:
         """S; a plan has S-1 cuts."""
         return self.pipeline.stages
 
-    def legal_points(self, stage: int, point: int, unit: int) -> np.ndarray:
-        """Return before which points a stage may end, (m+1,) bool.
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """(S+1, m+1): the last unit from which k stages from each point on can run; -1 if none."""
+        starts: np.ndarray = self.latest.max(axis=2)
+        return starts
+
+    def legal_points(self, stage: Any, point: Any, unit: Any) -> np.ndarray:
+        """Return before which points stages may end, (..., m+1) bool.
 
         Args:
-            stage: number of the stage, from 0; not the last, which ends with the chain.
-            point: first point of the stage.
-            unit: first unit of the stage.
+            stage: (...) number of the stage, from 0; not the last, which ends with the chain.
+            point: (...) first point of the stage.
+            unit: (...) first unit of the stage.
         """
-        return self.latest[self.stages - stage, point] >= unit
-
-    def legal_units(self, stage: int, point: int, unit: int, end: int) -> np.ndarray:
-        """Return before which units the stage of the points [point, end) may end, (u+1,) bool.
-
-        Args:
-            stage: as in ``legal_points``.
-            point: as in ``legal_points``.
-            unit: as in ``legal_points``.
-            end: the point before which the stage ends; ``legal_points`` allows it.
-        """
-        stages_left = self.stages - stage
-        first_pivot, end_pivot = self.pivots[point], self.pivots[end]
-        group = np.maximum(self.devices - self.devices[unit], 1)
-        needed_bytes = self.pipeline.memory_of(first_pivot, end_pivot, group, np.array(stages_left))
-        legal = needed_bytes <= self.pipeline.memory_limit
-        legal[: unit + 1] = False
-        legal[self.latest[stages_left - 1, end].max() + 1 :] = False
+        legal: np.ndarray = self.latest[self.stages - stage, point] >= np.asarray(unit)[..., None]
         return legal
+
+    def legal_units(self, stage: Any, point: Any, unit: Any, end: Any) -> np.ndarray:
+        """Return before which units stages of the points [point, end) may end, (..., u+1) bool.
+
+        Other arguments are those of ``legal_points``, which allows ``end``.
+        """
+        left = self.stages - stage
+        last = np.asarray(self.starts[left - 1, end], dtype=np.int64)
+        # All units but the last are of one size: a stage that starts k units before its latest
+        # start may end k units before the latest end.
+        first = np.asarray(unit + last - self.latest[left, point, end])
+        index = np.arange(len(self.devices))
+        return (index >= first[..., None]) & (index <= last[..., None])
+
+    def complete_evenly(self, points: np.ndarray, units: np.ndarray, choices: int) -> None:
+        """Complete k plans; stages come as near as is legal to an even share of what is left.
+
+        Args:
+            points: (k, S) first point of each stage; those not chosen yet are written.
+            units: (k, S) first unit of each stage, likewise.
+            choices: points and units chosen so far, in turn.
+        """
+        seconds = self.pipeline.seconds_sum[self.pivots]
+        for choice in range(choices, 2 * (self.stages - 1)):
+            stage, is_unit = divmod(choice, 2)
+            begin = points[:, stage], units[:, stage]
+            if is_unit:
+                shared, chosen = self.devices, units
+                legal = self.legal_units(stage, *begin, points[:, stage + 1])
+            else:
+                shared, chosen = seconds, points
+                legal = self.legal_points(stage, *begin)
+            first = shared[chosen[:, stage]]
+            ideal = first + (shared[-1] - first) / (self.stages - stage)
+            distance = np.abs(shared - ideal[:, None])
+            chosen[:, stage + 1] = np.where(legal, distance, np.inf).argmin(axis=1)
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the pivots and devices of cuts given as points and units, each (..., S-1)."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from parenvs.tasks.pipeline.plan import PipelinePlan
     from parenvs.tasks.pipeline.problem import Pipeline, Report
     from parenvs.tasks.pipeline.profile import StageProfile
-    from parenvs.tasks.pipeline.spaces import Cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,6 @@ class PipelineTask(Task):
         "search",
         "even",
         "pipedream",
-        "learned",
         "random",
         "ppo",
         "rainbow",
@@ -113,7 +111,7 @@ class PipelineTask(Task):
     drawn = ("generated-2", "generated-3")
     envs = {
         "PipelineCut-v0": "parenvs.tasks.pipeline.cut:PipelineCut",
-        "PipelinePlan-v1": "parenvs.tasks.pipeline.improve:PipelineImprovement",
+        "PipelinePlan-v0": "parenvs.tasks.pipeline.planning:PipelinePlanning",
     }
 
     def find(self, name: str) -> Pipeline:
@@ -248,21 +246,15 @@ class PipelineTask(Task):
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
         if instance is None:
-            return "PipelinePlan-v1", {}, ()
+            return "PipelinePlan-v0", {"rows": "ahead"}, ()
         if instance in self.sets or self.names(instance):
-            return "PipelinePlan-v1", {"instance": instance}, ()
+            return "PipelinePlan-v0", {"instance": instance, "rows": "ahead"}, ()
         return None  # trained on the problem of the instance, in ``PipelineCut-v0``
 
-    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
-        """Return the set on which agents are judged, of problems of the size they train on."""
+    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation | None:
         from parenvs.core.sets import Validation
 
-        tier = env_kwargs.get("tier", "s16")
-        if env_kwargs.get("instance"):
-            tier = str(env_kwargs["instance"]).partition("-")[2].partition("-")[0]
-        name = f"plan-{tier}-validation"
-        is_large = name in self.sets
-        return Validation(name if is_large else "plan-validation", env_kwargs.get("family"))
+        return Validation("plan-validation", env_kwargs.get("family"))
 
     def reference(self, space: Any) -> Answer:
         from parenvs.agents.pipeline.planners import reference
@@ -323,12 +315,6 @@ class PipelineTask(Task):
         from parenvs.tasks.pipeline.profile import StageProfile
 
         return StageProfile(**columns)
-
-    def start(self, pipeline: Pipeline) -> Cuts:
-        """Return cuts and devices where the search over large problems begins."""
-        from parenvs.agents.pipeline.exact import begun
-
-        return begun(pipeline)
 
 
 def _is_of_the_paper(fingerprint: str) -> bool:
