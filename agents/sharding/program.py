@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.highs import solver
-from parenvs.agents.sharding.loops import Arrays, arrays_of
-from parenvs.tasks.sharding.board import ranges
+from parenvs.tasks.sharding.messages import Arrays, arrays_of, ranges
 from parenvs.tasks.sharding.problem import NEVER, Reduced
 
 # Every number that is computed is less than two to this power.

@@ -19,7 +19,6 @@ import numpy as np
 from parenvs.agents.sharding.loops import (
     Chain,
     Dual,
-    arrays_of,
     complete,
     empty_tree,
     plan_cost,
@@ -33,6 +32,7 @@ from parenvs.agents.sharding.program import (
     core_size,
     restricted,
 )
+from parenvs.tasks.sharding.messages import arrays_of
 from parenvs.tasks.sharding.problem import NEVER, Reduced
 
 # Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew.

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.errors import InfeasibleError
+from parenvs.tasks.sharding.messages import arrays_of, begins, sweep
 from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, reduce
 
 
@@ -362,18 +363,27 @@ SWEEPS = 60
 
 
 def messages_of(board: Board) -> np.ndarray:
-    """Return the messages that each strategy gets from all neighbors that follow, (s,) float32.
+    """Return the sum of the messages to each strategy from all later neighbors, (s,) float32.
 
-    They are computed once for a board.
+    They are those of the sweep with the best bound, and computed once for a board.
     """
     if "messages" not in board.cache:
-        passing = _Messages(board)
-        best, messages = -np.inf, passing.ahead()
+        model = arrays_of(board.reduced)
+        sizes = board.sizes.tolist()
+        work, marginals = np.zeros(max(sizes)), np.zeros(len(board.costs))
+        best, messages = -np.inf, np.zeros(int(model.message[-1]))
+        kept = messages.copy()
         for _ in range(SWEEPS):
-            bound = passing.sweep(board.costs)
+            bound = sweep(model, board.costs, messages, work, marginals, 0, 2 * len(sizes))
             if bound > best:
-                best, messages = bound, passing.ahead()
-        board.cache["messages"] = messages.astype(np.float32)
+                best, kept = bound, messages.copy()
+        ahead = np.zeros(len(board.costs))
+        for node, (begin, size) in enumerate(zip(board.offset.tolist(), sizes, strict=False)):
+            for edge in range(model.start[node], model.start[node + 1]):
+                if model.neighbor[edge] > node:
+                    at = model.message[edge]
+                    ahead[begin : begin + size] += kept[at : at + size]
+        board.cache["messages"] = ahead.astype(np.float32)
     return board.cache["messages"]
 
 
@@ -390,60 +400,6 @@ def wanted_of(board: Board) -> np.ndarray:
     return board.cache["wanted"]
 
 
-class _Messages:
-    """Messages into every node from each of its neighbors, (k,) each; 0 at first."""
-
-    def __init__(self, board: Board) -> None:
-        self.board = board
-        self.into = [
-            {other.node: np.zeros(int(size)) for other in others}
-            for others, size in zip(board.beside, board.sizes.tolist(), strict=True)
-        ]
-        # TRW-S weight (Kolmogorov 2006): 1 / max(later, earlier neighbors).
-        self.share = [
-            1.0 / max(len(board.later[node]), len(others) - len(board.later[node]), 1)
-            for node, others in enumerate(board.beside)
-        ]
-
-    def sweep(self, costs: np.ndarray) -> float:
-        """Pass messages forward and back; return the bound of all costs."""
-        count, bound = len(self.board), 0.0
-        for node in range(count):
-            self._pass(node, costs, forward=True)
-        for node in reversed(range(count)):
-            bound += self._pass(node, costs, forward=False)
-        return bound
-
-    def _pass(self, node: int, costs: np.ndarray, forward: bool) -> float:
-        board, into = self.board, self.into[node]
-        total = costs[board.offset[node] : board.offset[node + 1]].copy()
-        for message in into.values():
-            total += message
-        bound = 0.0
-        if not forward:
-            minimum = float(total.min())
-            bound, total = minimum, total - minimum
-        allowed = np.isfinite(total)
-        for other in board.beside[node]:
-            if (other.node > node) == forward:
-                # Minus what the neighbor sent itself, which would count twice.
-                received = np.where(allowed, into[other.node], 0.0)  # without inf - inf
-                sent = (other.table + (self.share[node] * total - received)).min(axis=1)
-                minimum = float(sent.min())
-                self.into[other.node][node] = sent - minimum
-                bound += 0.0 if forward else minimum
-        return bound
-
-    def ahead(self) -> np.ndarray:
-        """Return the sums of messages from neighbors that follow, (s,)."""
-        ahead = np.zeros(len(self.board.costs))
-        for node, others in enumerate(self.board.later):
-            at = slice(self.board.offset[node], self.board.offset[node + 1])
-            for other in others:
-                ahead[at] += self.into[node][other.node]
-        return ahead
-
-
 NODES = (
     "offset", "size", "edge", "later", "earlier", "interval", "intervals", "headroom", "wanted",
 )  # fmt: skip
@@ -456,17 +412,6 @@ INTERVALS = ("begin", "length", "whole", "amount")
 """Of intervals: first time, number of times, least headroom, where what strategies use begins."""
 BOARDS_KEPT = 64
 """Boards that are kept beside those in play."""
-
-
-def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Return whole numbers from each beginning on, so many of each, (sum of lengths,)."""
-    ends = length.cumsum()
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - ends + length, length)
-
-
-def begins(length: np.ndarray) -> np.ndarray:
-    """Return where parts of these lengths begin in a row."""
-    return length.cumsum() - length
 
 
 class Tables:

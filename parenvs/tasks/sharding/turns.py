@@ -18,7 +18,8 @@ import numpy as np
 
 from parenvs.core.rows import RANGE, Timed
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.sharding.board import Board, Tables, Witness, begins, ranges, wanted_of
+from parenvs.tasks.sharding.board import Board, Tables, Witness, wanted_of
+from parenvs.tasks.sharding.messages import begins, ranges
 from parenvs.tasks.sharding.problem import Sharding, ShardingPlan
 
 COLUMNS = {

@@ -1,0 +1,176 @@
+"""A reduced IOPDDL problem as flat arrays, and message passing on them that bounds its cost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.compiled import compiled
+from parenvs.tasks.sharding.problem import NEVER, Reduced
+
+
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return whole numbers from each beginning on, so many of each, (sum of lengths,)."""
+    ends = length.cumsum()
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - ends + length, length)
+
+
+def begins(length: np.ndarray) -> np.ndarray:
+    """Return where parts of these lengths begin in a row."""
+    return length.cumsum() - length
+
+
+class Arrays(NamedTuple):
+    """A pairwise model with memory terms: n nodes, s strategies, d = 2 m directed edges, u terms.
+
+    A directed edge p leads from a node, its source, to a neighbor; its table is the costs of the
+    source's strategies (rows) with the neighbor's.
+    """
+
+    offset: np.ndarray  # (n + 1,) where each node's strategies begin
+    costs: np.ndarray  # (s,) float64
+    start: np.ndarray  # (n + 1,) where each node's directed edges begin; by neighbor ascending
+    neighbor: np.ndarray  # (d,)
+    reverse: np.ndarray  # (d,) the same edge from the other end
+    table: np.ndarray  # (d,) where each table begins in ``pair``
+    pair: np.ndarray  # (2 e,) float64, costs of pairs; inf if forbidden
+    message: np.ndarray  # (d + 1,) where the message into each directed edge's source begins
+    term_start: np.ndarray  # (n + 1,) where each node's terms begin
+    term_times: np.ndarray  # (u, 2) half-open intervals
+    term_at: np.ndarray  # (u,) where each term's usages begin
+    usage: np.ndarray  # int64, usages of each term by strategy
+    slack: np.ndarray  # (T,) int64, what the terms may use at each time
+
+
+def arrays_of(reduced: Reduced) -> Arrays:
+    """Return the arrays of a reduced problem."""
+    count, sizes = len(reduced), np.diff(reduced.offset)
+    a, b = reduced.ends.T
+    source = np.concatenate([a, b])
+    target = np.concatenate([b, a])
+    edges = len(a)
+    # Directed edges by source, then neighbor: loops over a node read memory in order.
+    order = np.lexsort((target, source))
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    edge_sizes = np.diff(reduced.edge_offset)
+    lengths = np.concatenate([edge_sizes, edge_sizes])[order]
+    table = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    pair = np.empty(int(table[-1]))
+    values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+    for edge in range(edges):
+        costs_of_edge = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
+        first, second = table[position[edge]], table[position[edge + edges]]
+        pair[first : first + len(costs_of_edge)] = costs_of_edge
+        pair[second : second + len(costs_of_edge)] = costs_of_edge.reshape(
+            sizes[a[edge]], -1
+        ).T.ravel()
+    message = np.concatenate([[0], np.cumsum(sizes[source[order]])]).astype(np.int64)
+    by_node = np.argsort(reduced.term_node, kind="stable")
+    return Arrays(
+        offset=reduced.offset,
+        costs=reduced.costs.astype(float),
+        start=np.searchsorted(source[order], np.arange(count + 1)).astype(np.int64),
+        neighbor=target[order],
+        reverse=position[(order + edges) % max(2 * edges, 1)],
+        table=table[:-1],
+        pair=pair,
+        message=message,
+        term_start=np.searchsorted(reduced.term_node[by_node], np.arange(count + 1)).astype(
+            np.int64
+        ),
+        term_times=np.ascontiguousarray(reduced.term_times[by_node]),
+        term_at=reduced.term_offset[:-1][by_node],
+        usage=reduced.usages,
+        slack=reduced.slack,
+    )
+
+
+@compiled
+def sweep(
+    m: Arrays,
+    costs: np.ndarray,
+    messages: np.ndarray,
+    work: np.ndarray,
+    marginals: np.ndarray,
+    first: int,
+    last: int,
+) -> float:
+    """Pass messages forward and backward once; return a lower bound of the minimum.
+
+    It is infinite where everything is forbidden; messages are of no use then. A sweep of n nodes is
+    2 n steps, and may be done in parts, whose bounds sum to its bound.
+
+    Args:
+        m: the model; its memory is left out.
+        costs: (s,) costs of the strategies.
+        messages: changed in place; zeros at first.
+        work: as long as the most strategies of a node.
+        marginals: (s,) overwritten: by how much each strategy raises the bound if it is taken. The
+            least cost with it is no less than a bound of the same costs from the sweep before,
+            plus this.
+        first: first step.
+        last: end of the steps.
+    """
+    count = len(m.offset) - 1
+    bound = 0.0
+    for turn in range(2):
+        for step in range(max(first - turn * count, 0), min(last - turn * count, count)):
+            node = step if turn == 0 else count - 1 - step
+            begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+            after, part = 0, 0.0
+            for s in range(size):
+                work[s] = costs[begin + s]
+            for p in range(m.start[node], m.start[node + 1]):
+                at = m.message[p]
+                for s in range(size):
+                    work[s] += messages[at + s]
+                if m.neighbor[p] > node:
+                    after += 1
+            degree = m.start[node + 1] - m.start[node]
+            # TRW-S weight (Kolmogorov 2006, section 4): 1 / max(later, earlier neighbors).
+            share = 1.0 / max(after, degree - after, 1)
+            if turn == 1:
+                minimum = np.inf
+                for s in range(size):
+                    minimum = min(minimum, work[s])
+                part = minimum
+                for s in range(size):
+                    work[s] -= minimum if minimum < np.inf else 0.0
+                    marginals[begin + s] = work[s]
+            for p in range(m.start[node], m.start[node + 1]):
+                other = m.neighbor[p]
+                if (other > node) != (turn == 0):
+                    continue
+                width = m.offset[other + 1] - m.offset[other]
+                into, row = m.message[m.reverse[p]], m.table[p]
+                out = messages[into : into + width]
+                # M(t) = min_s [share * work(s) - M_back(s) + pair(s, t)], then its minimum is
+                # taken off.
+                own = messages[m.message[p] : m.message[p] + size]
+                value = share * work[0] - own[0] if work[0] < np.inf else np.inf
+                line = m.pair[row : row + width]
+                for t in range(width):
+                    out[t] = value + line[t]
+                for s in range(1, size):
+                    value = share * work[s] - own[s] if work[s] < np.inf else np.inf
+                    row += width
+                    line = m.pair[row : row + width]
+                    for t in range(width):
+                        total = value + line[t]
+                        out[t] = total if total < out[t] else out[t]
+                minimum = np.inf
+                for t in range(width):
+                    minimum = min(minimum, out[t])
+                if minimum == np.inf:
+                    return minimum
+                for t in range(width):
+                    out[t] -= minimum
+                # The bound is that of the backward pass (section 5).
+                if turn == 1:
+                    part += minimum
+            bound += part
+    return bound
+
+
