@@ -10,7 +10,6 @@ import numpy as np
 from parenvs.compiled import compiled
 from parenvs.tasks.sharding.messages import Arrays, ranges, sweep
 
-
 _LEAST = -(2**62)
 
 

@@ -7,6 +7,7 @@ so that the headroom is what the decided nodes leave if all others use their lea
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -120,14 +121,7 @@ class Board:
         costs = np.where(reduced.costs >= NEVER, np.inf, reduced.costs.astype(float))
         if np.isinf(np.minimum.reduceat(costs, reduced.offset[:-1])).any():
             raise InfeasibleError(f"{instance}: a node has no strategy that is allowed")
-        return cls(
-            instance,
-            reduced,
-            reduced.offset,
-            costs,
-            usage,
-            headroom,
-        )
+        return cls(instance, reduced, reduced.offset, costs, usage, headroom)
 
     def __len__(self) -> int:
         """Number of nodes, which is that of the turns."""
@@ -141,11 +135,6 @@ class Board:
     def sizes(self) -> np.ndarray:
         """(n,) number of strategies of each node."""
         return np.diff(self.offset)
-
-    @cached_property
-    def times(self) -> int:
-        """Number of times, T."""
-        return len(self.headroom) - 1
 
     @cached_property
     def beside(self) -> tuple[tuple[Beside, ...], ...]:
@@ -243,6 +232,11 @@ class Board:
             used = np.repeat(usage.amount[:, strategy], usage.lengths)
             room[usage.first : usage.last] += sign * used
 
+    def replace(self, room: np.ndarray, node: int, old: int, new: int) -> None:
+        """Change the room, (T + 1,), where a node takes a new strategy in place of an old one."""
+        self.spend(room, node, old, 1)
+        self.spend(room, node, new, -1)
+
     def room_of(self, chosen: np.ndarray) -> np.ndarray:
         """Return what a plan, (n,), leaves of the headroom, (T + 1,)."""
         room = self.headroom.copy()
@@ -316,16 +310,14 @@ class Witness:
     def take(self, node: int, strategy: int) -> None:
         """Mend the plan for a strategy of the node that was looked at."""
         for other, value in {node: strategy, **self.mended[strategy]}.items():
-            self.board.spend(self.spare, other, int(self.chosen[other]), 1)
-            self.board.spend(self.spare, other, value, -1)
+            self.board.replace(self.spare, other, int(self.chosen[other]), value)
             self.chosen[other] = value
 
     def _mend(self, node: int, strategy: int, costs: np.ndarray) -> dict[int, int] | None:
         """Return what neighbors change to so that a strategy can be taken; None if nothing."""
         board, changes = self.board, {node: strategy}
         spare = self.spare.copy()
-        board.spend(spare, node, int(self.chosen[node]), 1)
-        board.spend(spare, node, strategy, -1)
+        board.replace(spare, node, int(self.chosen[node]), strategy)
         for other in board.later[node]:
             if other.forbids and np.isinf(other.table[self.chosen[other.node], strategy]):
                 value = self._instead(other.node, changes, costs, spare)
@@ -400,157 +392,125 @@ def wanted_of(board: Board) -> np.ndarray:
     return board.cache["wanted"]
 
 
-NODES = (
-    "offset", "size", "edge", "later", "earlier", "interval", "intervals", "headroom", "wanted",
-)  # fmt: skip
-"""Whole numbers of nodes: where its strategies begin in the board, and how many they are; where its
-edges to nodes that follow begin, how many they and the others are; the same of the intervals in
-which it uses memory; the least headroom in these; what the messages lead to."""
-EDGES = ("other", "width", "pair")
-"""Of edges to nodes that follow: where the other's strategies begin, how many; the first pair."""
-INTERVALS = ("begin", "length", "whole", "amount")
-"""Of intervals: first time, number of times, least headroom, where what strategies use begins."""
 BOARDS_KEPT = 64
 """Boards that are kept beside those in play."""
 
 
 class Tables:
-    """Arrays of boards by name, one board after the other.
-
-    Their names are those of ``NODES``, ``EDGES`` and ``INTERVALS``; ``mass`` and ``messages`` are
-    of strategies, the first as a share of the node's largest; ``pairs`` are costs of an edge's
-    pairs, those of the node's first strategy first; ``amounts`` are what strategies use in an
-    interval.
+    """The arrays of ``flat`` of several boards by name, one board after the other.
 
     Args:
-        looks: whether messages are needed.
+        count: number of episodes.
+        looks: whether messages, and the plan that they lead to (``wanted``), are needed.
     """
 
     def __init__(self, count: int, looks: bool) -> None:
         self.count, self.looks = count, looks
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
-        self._places: dict[int, tuple[Board, int, int]] = {}
-        self._held = dict.fromkeys(("node", "edge", "interval", "strategy", "pair", "use"), 0)
-        self._parts: dict[str, np.ndarray] = {}
+    def clear(self) -> None:
+        """Give all boards up; places have to be asked for again."""
+        self._boards: dict[int, tuple[Board, int, int]] = {}
+        self._length: Counter[str] = Counter()
+        self._arrays: dict[str, np.ndarray] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what was pickled; boards have other identities then."""
         self.__dict__.update(state)
-        self._places = {id(held[0]): held for held in self._places.values()}
+        self._boards = {id(entry[0]): entry for entry in self._boards.values()}
 
     def __getattr__(self, name: str) -> np.ndarray:
         """Return an array by its name."""
         try:
-            return self.__dict__["_parts"][name]
+            return self.__dict__["_arrays"][name]
         except KeyError:
             raise AttributeError(name) from None
-
-    def places(self, board: Board) -> tuple[int, int]:
-        """Return where nodes and strategies of a board begin; it is added if it is not there."""
-        held = self._places.get(id(board))
-        if held is None:
-            self._places[id(board)] = held = self._add(board)
-        return held[1:]
 
     @property
     def is_full(self) -> bool:
         """Whether there are many more boards than episodes, so that it is time to begin anew."""
-        return len(self._places) > 2 * self.count + BOARDS_KEPT
+        return len(self._boards) > 2 * self.count + BOARDS_KEPT
 
-    def clear(self) -> None:
-        """Give all boards up; places have to be asked for again."""
-        self._clear()
+    def places(self, board: Board) -> tuple[int, int]:
+        """Return where nodes and strategies of a board begin; it is added if it is not there."""
+        if id(board) not in self._boards:
+            length, arrays = self._length, flat(board)
+            self._boards[id(board)] = board, length["offset"], length["mass"]
+            if self.looks:
+                arrays |= {"wanted": wanted_of(board), "messages": messages_of(board)}
+            # What counts from 0 within a board is moved behind the boards before it.
+            begin = {name: length[target] for name, target in _COUNTS.items()}
+            for name, values in arrays.items():
+                self._append(name, values + begin.get(name, 0))
+        return self._boards[id(board)][1:]
 
-    def _add(self, board: Board) -> tuple[Board, int, int]:
-        arrays, held = flat(board), self._held
-        node, strategy = held["node"], held["strategy"]
-        moved = {
-            "edge": held["edge"], "interval": held["interval"], "pair": held["pair"],
-            "amount": held["use"],
-        }  # fmt: skip
-        for name, values in arrays.items():
-            self._append(name, values + moved.get(name, 0), held[_kind(name)])
-        if self.looks:
-            self._append("wanted", wanted_of(board), node)
-            self._append("messages", messages_of(board), strategy)
-        for name in ("offset", "other", "begin", "mass", "pairs", "amounts"):
-            held[_kind(name)] += len(arrays[name])
-        return board, node, strategy
-
-    def _append(self, name: str, values: np.ndarray, at: int) -> None:
-        array = self._parts.get(name)
-        if array is None or len(array) < at + len(values):
+    def _append(self, name: str, values: np.ndarray) -> None:
+        first = self._length[name]
+        self._length[name] = last = first + len(values)
+        if not first:
+            self._arrays[name] = values
+        elif len(self._arrays[name]) < last:
             # Doubling keeps the cost of appending linear.
-            grown = np.zeros(max(2 * at, at + len(values)), dtype=values.dtype)
-            if array is not None:
-                grown[:at] = array[:at]
-            self._parts[name] = array = grown
-        array[at : at + len(values)] = values
+            self._arrays[name] = np.resize(self._arrays[name], max(2 * first, last))
+        self._arrays[name][first:last] = values
 
 
-def _kind(name: str) -> str:
-    for kind, names in (
-        ("node", NODES), ("edge", EDGES), ("interval", INTERVALS), ("pair", ("pairs",)),
-        ("use", ("amounts",)),
-    ):  # fmt: skip
-        if name in names:
-            return kind
-    return "strategy"
+# Array of positions -> an array in which they are positions.
+_COUNTS = {"edge": "other", "interval": "begin", "pair": "pairs", "amount": "amounts"}
 
 
 def flat(board: Board) -> dict[str, np.ndarray]:
-    """Return the arrays of a board, made once; places are those within the board."""
+    """Return a board of n nodes, m edges and j intervals as arrays; positions count within it.
+
+    Of nodes, (n,): ``offset``, first strategy; ``size``, number of strategies; ``edge``, first edge
+    to a later node; ``later`` and ``earlier``, number of such neighbors; ``interval`` and
+    ``intervals``, first and number of the intervals in which it uses memory; ``headroom``, the
+    least headroom in them. Of edges, (m,): ``other``, first strategy of the later node; ``width``,
+    number of them; ``pair``, first pair. Of intervals, (j,): ``begin``, first time; ``length``,
+    number of times; ``whole``, least headroom; ``amount``, where what strategies use begins in
+    ``amounts``. ``mass`` is of strategies, as a share of the node's largest; ``pairs`` are costs,
+    those of the earlier node's first strategy first.
+    """
     if "flat" not in board.cache:
         board.cache["flat"] = _flat(board)
-    return board.cache["flat"]
+    return dict(board.cache["flat"])
 
 
 def _flat(board: Board) -> dict[str, np.ndarray]:
-    reduced, sizes = board.reduced, board.sizes
+    reduced, sizes, first = board.reduced, board.sizes, board.offset[:-1]
     a, b = reduced.ends.T
     order = np.lexsort((b, a))
     later, earlier = (np.bincount(x, minlength=len(board)) for x in (a, b))
-    amounts, count, begin, length, whole, headroom = [], [], [], [], [], []
-    for usage in board.usage:
-        count.append(0 if usage is None else len(usage.starts))
-        if usage is None:
-            headroom.append(0)
-            continue
-        span = board.headroom[usage.first : usage.last]
-        least = np.minimum.reduceat(span, usage.starts)
-        begin.append(usage.first + usage.starts)
-        length.append(usage.lengths)
-        whole.append(least)
-        headroom.append(int(least.min()))
-        amounts.append(usage.amount.ravel())
-
-    def row(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-    intervals = np.array(count, dtype=np.int64)
-    mass = board.mass
-    most = np.maximum.reduceat(mass, board.offset[:-1])
+    none = np.zeros(0, dtype=np.int64)
+    begin, length, whole, amounts = [none], [none], [none], [none]
+    intervals, headroom = np.zeros((2, len(board)), dtype=np.int64)
+    for node, usage in enumerate(board.usage):
+        if usage is not None:
+            least = np.minimum.reduceat(board.headroom[usage.first : usage.last], usage.starts)
+            intervals[node], headroom[node] = len(least), least.min()
+            begin.append(usage.first + usage.starts)
+            length.append(usage.lengths)
+            whole.append(least)
+            amounts.append(usage.amount.ravel())
+    largest = np.maximum.reduceat(board.mass, first)
+    forbidden = reduced.edge_costs >= NEVER
     return {
-        "offset": board.offset[:-1],
+        "offset": first,
         "size": sizes,
         "edge": begins(later),
         "later": later,
         "earlier": earlier,
         "interval": begins(intervals),
         "intervals": intervals,
-        "headroom": np.array(headroom, dtype=np.int64),
-        "other": board.offset[:-1][b[order]],
+        "headroom": headroom,
+        "other": first[b[order]],
         "width": sizes[b[order]],
         "pair": reduced.edge_offset[:-1][order],
-        "begin": row(begin),
-        "length": row(length),
-        "whole": row(whole),
+        "begin": np.concatenate(begin),
+        "length": np.concatenate(length),
+        "whole": np.concatenate(whole),
         "amount": begins(np.repeat(sizes, intervals)),
-        "amounts": row(amounts),
-        "mass": mass / np.maximum(np.repeat(most, sizes), 1.0),
-        "pairs": np.where(
-            reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(np.float64)
-        ),
+        "amounts": np.concatenate(amounts),
+        "mass": board.mass / np.maximum(np.repeat(largest, sizes), 1.0),
+        "pairs": np.where(forbidden, np.inf, reduced.edge_costs.astype(np.float64)),
     }

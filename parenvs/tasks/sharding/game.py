@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
-from parenvs.core.rows import AHEAD, RowGame, Timed
+from parenvs.core.rows import AHEAD, RowGame
 from parenvs.core.sets import family_named
 from parenvs.datasets.sharding import problems
 from parenvs.datasets.sharding.problems import (
@@ -281,12 +281,6 @@ class IntraOpSharding(RowGame):
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``: the turns look at what they play."""
-
-    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``; only ``form="construct"`` tells."""
-        if isinstance(self.turns, Improve):
-            return super().judging(rows)
-        return self.turns.judging(rows)
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: take a strategy, or solve a block."""

@@ -172,5 +172,3 @@ def sweep(
                     part += minimum
             bound += part
     return bound
-
-

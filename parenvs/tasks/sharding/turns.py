@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from parenvs.core.rows import RANGE, Timed
+from parenvs.core.rows import RANGE
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.board import Board, Tables, Witness, wanted_of
 from parenvs.tasks.sharding.messages import begins, ranges
@@ -226,12 +226,6 @@ class Construct:
         for number in range(int(count.max(initial=0))):
             (at,) = (count > number).nonzero()
             yield at, first[at] + number
-
-    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``: costs beside neighbors; memory, if all get their wish, too."""
-        count = len(_Hand(self, rows).own)
-        formulas = Timed(lambda: _Hand(self, rows).pressures(), count)
-        return Timed(partial(self._look, rows), count), formulas
 
     def _look(self, rows: np.ndarray) -> None:
         if not len(rows):
@@ -612,24 +606,55 @@ def _spread(factor: tuple[tuple[int, ...], np.ndarray], scope: tuple[int, ...]) 
 
 
 class Blocks:
-    """The blocks of a board, by root, made when they are asked for."""
+    """The block of each of n nodes of a board, and which nodes the blocks hold, as arrays.
+
+    Attributes:
+        blocks: block of each node.
+        size: (n,) share of the most nodes that a block has.
+        degree: (n,) the feature ``degree``.
+        least: (n,) least cost of each node and its edges, memory apart.
+    """
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        self._made: dict[int, Block] = {}
+        self.blocks = [Block(board, root) for root in range(len(board))]
+        self._inside, self._begin = _joined([np.array(block.nodes) for block in self.blocks])
+        self._around, self._begin_around = _joined([block.around for block in self.blocks])
+        self.size = np.array([len(block.nodes) / LARGEST for block in self.blocks])
+        self.degree = np.minimum([np.log2(1 + len(x)) / 12 for x in board.beside], 1.0)
+        self.least = np.minimum.reduceat(board.costs, board.offset[:-1])
+        for node, others in enumerate(board.beside):
+            self.least[node] += sum(float(other.table.min()) for other in others)
 
-    def __getitem__(self, root: int) -> Block:
-        """Return the block of a node."""
-        if root not in self._made:
-            self._made[root] = Block(self.board, root)
-        return self._made[root]
+    @classmethod
+    def of(cls, board: Board) -> Blocks:
+        """Return the blocks of a board, which are made once."""
+        if "blocks" not in board.cache:
+            board.cache["blocks"] = cls(board)
+        return board.cache["blocks"]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of values, (n,), over each block, (n,)."""
+        return np.add.reduceat(values[self._inside], self._begin)
+
+    def touched(self, nodes: list[int]) -> np.ndarray:
+        """Return the blocks, (n,) bool, that hold one of some nodes or a neighbor of one."""
+        changed = np.zeros(len(self.board), dtype=np.bool_)
+        changed[nodes] = True
+        return np.logical_or.reduceat(changed[self._around], self._begin_around)
+
+    def free(self, room: np.ndarray) -> np.ndarray:
+        """Return the least share of the headroom that is free while each node uses memory, (n,)."""
+        share = room[:-1] / np.maximum(self.board.headroom[:-1], 1)
+        free = np.ones(len(self.board))
+        for node, usage in enumerate(self.board.usage):
+            if usage is not None:
+                free[node] = share[usage.first : usage.last].min()
+        return np.clip(free, 0.0, 1.0)
 
 
-def blocks_of(board: Board) -> Blocks:
-    """Return the blocks of a board, which are made once."""
-    if "blocks" not in board.cache:
-        board.cache["blocks"] = Blocks(board)
-    return board.cache["blocks"]
+def _joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate(parts), begins(np.array([len(part) for part in parts]))
 
 
 BLOCK_COLUMNS = {
@@ -722,8 +747,7 @@ class Improve:
 
 class _State:
     def __init__(self, board: Board) -> None:
-        self.board, self.blocks = board, blocks_of(board)
-        self.parts = _Parts.of(board, self.blocks)
+        self.board, self.blocks = board, Blocks.of(board)
         self.chosen = board.first.copy()
         self.cost = board.reference
         self.room = board.room_of(self.chosen)
@@ -738,27 +762,21 @@ class _State:
         self._measure(range(len(board)))
 
     def move(self, root: int, turn: int) -> None:
-        block = self.blocks[root]
+        block = self.blocks.blocks[root]
         strategies = block.solve(self.chosen, self.room)
         self.tried[root], self.changed[root] = turn, False
         before = self.cost
         if strategies is not None:
-            moved = [n for n, s in zip(block.nodes, strategies.tolist(), strict=True)
-                     if self.chosen[n] != s]  # fmt: skip
+            moved = np.array(block.nodes)[strategies != self.chosen[block.nodes]].tolist()
             for node, strategy in zip(block.nodes, strategies.tolist(), strict=True):
-                self.board.spend(self.room, node, int(self.chosen[node]), 1)
-                self.board.spend(self.room, node, strategy, -1)
+                self.board.replace(self.room, node, int(self.chosen[node]), strategy)
             self.chosen[block.nodes] = strategies
             self.cost = self.board.reduced.cost(self.chosen)
             # A change may let any block gain again.
             self.open[:] = True
-            near = set(moved)
-            for node in moved:
-                near.update(other.node for other in self.board.beside[node])
-            self._measure(sorted(near))
-            touched = np.zeros(len(self.board), dtype=np.bool_)
-            touched[moved] = True
-            self.changed |= self.parts.around(touched)
+            near = {other.node for node in moved for other in self.board.beside[node]}
+            self._measure(sorted(near.union(moved)))
+            self.changed |= self.blocks.touched(moved)
         self.open[root] = False
         self.last = float(_depth((before - self.cost) / self.board.unit))
         self.gain[root] = self.last
@@ -787,23 +805,23 @@ class _State:
 
     def rows(self, turn: int, looks: bool) -> np.ndarray:
         """Return the description of all blocks, (n, len(BLOCK_COLUMNS))."""
-        parts, unit = self.parts, self.board.unit
+        blocks, unit = self.blocks, self.board.unit
         ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
         if looks:
             single = self.singles()
-            block = parts.sums(single)
-            amounts = [single, block, parts.sums(self.could)]
-            amounts.append(parts.sums(np.maximum(self.now - parts.least, 0.0)))
+            block = blocks.sums(single)
+            amounts = [single, block, blocks.sums(self.could)]
+            amounts.append(blocks.sums(np.maximum(self.now - blocks.least, 0.0)))
             ahead[0] = _BLOCK_SHARP * block / max(self.cost, 1)
             ahead[1:] = _depth(np.stack(amounts) / unit)
         columns = [
             *ahead,
-            parts.size,
-            parts.degree,
+            blocks.size,
+            blocks.degree,
             np.where(self.tried < 0, 1.0, np.minimum((turn - self.tried) / MOVES, 1.0)),
             self.changed,
             self.gain,
-            parts.free(self.room),
+            blocks.free(self.room),
         ]
         return np.stack(columns, axis=1).astype(np.float32)
 
@@ -815,50 +833,6 @@ class _State:
         nodes = float(np.log2(len(board)) / 12)
         opened = float(self.open.mean())
         return [turn / MOVES, opened, min(float(saved), 1.0), self.last, fullest, nodes]
-
-
-class _Parts:
-    """Which nodes each block of a board holds, as arrays of places."""
-
-    def __init__(self, board: Board, blocks: Blocks) -> None:
-        every: list[Block] = [blocks[root] for root in range(len(board))]
-        self.board = board
-        self.inside, self._inside = _flat([np.array(block.nodes) for block in every])
-        self.near, self._near = _flat([block.around for block in every])
-        self.size = np.array([len(block.nodes) / LARGEST for block in every])
-        self.degree = np.minimum([np.log2(1 + len(x)) / 12 for x in board.beside], 1.0)
-        minimum = np.minimum.reduceat(board.costs, board.offset[:-1])
-        for node, others in enumerate(board.beside):
-            minimum[node] += sum(float(other.table.min()) for other in others)
-        self.least = minimum
-
-    @classmethod
-    def of(cls, board: Board, blocks: Blocks) -> _Parts:
-        if "parts" not in board.cache:
-            board.cache["parts"] = cls(board, blocks)
-        return board.cache["parts"]
-
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum of values, (n,), over each block, (n,)."""
-        return np.add.reduceat(values[self.inside], self._inside)
-
-    def around(self, touched: np.ndarray) -> np.ndarray:
-        """Return the blocks in or beside which a node, (n,) bool, is touched."""
-        return np.logical_or.reduceat(touched[self.near], self._near)
-
-    def free(self, room: np.ndarray) -> np.ndarray:
-        """Return the least share of the headroom that is free while each node uses memory, (n,)."""
-        share = room[:-1] / np.maximum(self.board.headroom[:-1], 1)
-        free = np.ones(len(self.board))
-        for node, usage in enumerate(self.board.usage):
-            if usage is not None:
-                free[node] = share[usage.first : usage.last].min()
-        return np.clip(free, 0.0, 1.0)
-
-
-def _flat(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    begin = np.cumsum([0, *(len(part) for part in parts[:-1])])
-    return np.concatenate(parts), begin
 
 
 def _depth(values: np.ndarray | float) -> np.ndarray:
