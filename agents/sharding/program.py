@@ -18,7 +18,7 @@ import numpy as np
 
 from parenvs.agents.highs import solver
 from parenvs.tasks.sharding.messages import Arrays, arrays_of, ranges
-from parenvs.tasks.sharding.problem import NEVER, Reduced
+from parenvs.tasks.sharding.problem import NEVER, Reduced, sums_over_time
 
 # Every number that is computed is less than two to this power.
 _BITS = 61
@@ -618,4 +618,4 @@ def shared_profile(reduced: Reduced, share: np.ndarray) -> np.ndarray:
     own = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]
     starts = reduced.term_offset[:-1]
     used = np.add.reduceat(own, starts) if len(own) else np.zeros(0)
-    return reduced.at_times(used)
+    return sums_over_time(reduced.term_times, used, len(reduced.slack))

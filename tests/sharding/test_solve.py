@@ -18,7 +18,6 @@ from parenvs.agents.sharding.loops import (
     Chain,
     Dual,
     add,
-    arrays_of,
     empty_tree,
     improve,
     most,
@@ -33,6 +32,7 @@ from parenvs.cli import tables
 from parenvs.core.leaderboard import reference_of_row
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.files import known, load_iopddl
+from parenvs.tasks.sharding.messages import arrays_of
 from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding, reduce
 from parenvs.view.terminal import proof
 

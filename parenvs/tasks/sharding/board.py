@@ -17,7 +17,7 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.messages import arrays_of, begins, sweep
-from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, reduce
+from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, largest_sum, reduce
 
 
 class Known(NamedTuple):
@@ -189,13 +189,8 @@ class Board:
     def is_exact(self) -> bool:
         """Whether sums of costs are whole numbers that floats hold."""
         reduced = self.reduced
-        total = float(reduced.constant)
-        for costs, offset in (
-            (reduced.costs, reduced.offset), (reduced.edge_costs, reduced.edge_offset)
-        ):  # fmt: skip
-            if len(costs):
-                allowed = np.where(costs >= NEVER, 0, costs).astype(float)
-                total += float(np.maximum.reduceat(allowed, offset[:-1]).sum())
+        total = reduced.constant + largest_sum(reduced.costs, reduced.offset, NEVER)
+        total += largest_sum(reduced.edge_costs, reduced.edge_offset, NEVER)
         # Above this the sums in float64 would differ from the exact cost.
         return total < 2.0**53
 

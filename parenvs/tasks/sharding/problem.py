@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.plan import Bounded, Plan, Price, Report
+from parenvs.core.plan import Bounded, Plan, Report
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.fields import Integer, Text
 
@@ -175,11 +175,6 @@ class Sharding:
         return ShardingReport(plan, self, tuple(wrong), self.cost(given), peak, at)
 
 
-def price(report: ShardingReport) -> Price:
-    """Return that there is no price: costs of the format have no unit; a hook of the task."""
-    return Price(notes=("costs of nodes and edges have no unit",))
-
-
 @dataclass(frozen=True)
 class ShardingReport(Report):
     """What the judge says of a plan of strategies.
@@ -316,18 +311,35 @@ class Reduced:
 
     def profile(self, chosen: np.ndarray) -> np.ndarray:
         """Return what the terms of a choice, (n,), use at each time, (T,)."""
-        return self.at_times(self.usages[self.term_offset[:-1] + chosen[self.term_node]])
-
-    def at_times(self, used: np.ndarray) -> np.ndarray:
-        """Return the sum at each time, (T,), of what terms use, (u,)."""
-        change = np.zeros(len(self.slack) + 1, dtype=used.dtype)
-        np.add.at(change, self.term_times[:, 0], used)
-        np.add.at(change, self.term_times[:, 1], -used)
-        return np.cumsum(change)[:-1]
+        used = self.usages[self.term_offset[:-1] + chosen[self.term_node]]
+        return sums_over_time(self.term_times, used, len(self.slack))
 
     def legal(self, chosen: np.ndarray) -> bool:
         """Whether a choice, (n,), takes nothing forbidden and keeps the limit."""
         return self.cost(chosen) < NEVER and bool((self.profile(chosen) <= self.slack).all())
+
+
+def sums_over_time(times: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
+    """Return the sum at each of so many times, (count,), of amounts, (u,), in intervals, (u, 2)."""
+    change = np.zeros(count + 1, dtype=amounts.dtype)
+    np.add.at(change, times[:, 0], amounts)
+    np.add.at(change, times[:, 1], -amounts)
+    return np.cumsum(change)[:-1]
+
+
+def joined(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of k arrays one after the other, and where each begins, (k + 1,) int64."""
+    listed = [part.ravel() for part in parts]
+    offset = np.cumsum([0, *map(len, listed)], dtype=np.int64)
+    return np.concatenate([*listed, offset[:0]]).astype(np.int64), offset
+
+
+def largest_sum(values: np.ndarray, offset: np.ndarray, forbidden: float) -> float:
+    """Return the sum over all parts of the largest value that is not forbidden."""
+    if len(offset) < 2:
+        return 0.0
+    allowed = np.where(values >= forbidden, 0, values).astype(float)
+    return float(np.maximum.reduceat(allowed, offset[:-1]).sum())
 
 
 # Entries that are compared at once.
@@ -351,6 +363,10 @@ def reduce(problem: Sharding, stopped: Callable[[], bool] = lambda: False) -> Re
         ParenvsError: the costs are too large for sums in 64 bits.
     """
     return _Reduction(problem, stopped).run()
+
+
+def _add_term(terms: Term, times: tuple[int, int], used: np.ndarray) -> None:
+    terms[times] = terms[times] + used if times in terms else used
 
 
 class _Reduction:
@@ -379,18 +395,10 @@ class _Reduction:
 
     def check_sums(self) -> None:
         problem = self.problem
-
-        def most(values: np.ndarray, offset: np.ndarray) -> float:
-            allowed = np.where(values >= FORBIDDEN, 0, values).astype(float)
-            return float(np.maximum.reduceat(allowed, offset[:-1]).sum()) if len(offset) > 1 else 0
-
-        total = most(problem.costs, problem.offset) + most(problem.edge_costs, problem.edge_offset)
-        used = 0.0
-        if len(problem):
-            used = float(
-                np.maximum.reduceat(problem.usages.astype(float), problem.offset[:-1]).sum()
-            )
-        for what, value in (("costs", total), ("usages", used)):
+        costs = largest_sum(problem.costs, problem.offset, FORBIDDEN)
+        costs += largest_sum(problem.edge_costs, problem.edge_offset, FORBIDDEN)
+        usages = largest_sum(problem.usages, problem.offset, np.inf)
+        for what, value in (("costs", costs), ("usages", usages)):
             if value >= FORBIDDEN:
                 raise ParenvsError(
                     f"{problem.name}: its {what} can sum to {value:.3g}, and the solver counts to "
@@ -480,13 +488,12 @@ class _Reduction:
         elif not of_b.all():
             self.keep(b, of_b > 0)
         else:
+            # A node that the other one determines is contracted into it.
             ways = [(b, a, allowed.argmax(1))] if (of_a == 1).all() else []
             ways += [(a, b, allowed.argmax(0))] if (of_b == 1).all() else []
-            ways.sort(key=lambda way: self.load(way[0]))  # the one with less to move goes
-            for node, into, image in ways:
-                if self.affordable(node, into):
-                    self.contract(node, into, image)
-                    break
+            ways = [way for way in ways if self.affordable(*way[:2])]
+            if ways:  # the one with less to move goes
+                self.contract(*min(ways, key=lambda way: self.load(way[0])))
 
     def load(self, node: int) -> int:
         return len(self.edges[node]) + len(self.terms[node])
@@ -494,20 +501,16 @@ class _Reduction:
     def affordable(self, node: int, into: int) -> bool:
         """Whether a contraction adds few costs of edges."""
         more = len(self.cost[into]) - len(self.cost[node])
-        if more <= 0:
-            return True
         return more * sum(len(self.cost[x]) for x in self.edges[node] if x != into) <= _MAX_GROWTH
 
     def contract(self, node: int, into: int, image: np.ndarray) -> None:
         """Contract a node whose strategy is ``image``, (k of ``into``,), of another's."""
-        rows = np.arange(len(image))
-        own = self.cost[node][image]
-        pair = self.edges[into][node][rows, image]
-        self.cost[into] = np.minimum(self.cost[into] + np.minimum(own + pair, NEVER), NEVER)
+        pair = self.edges[into][node][np.arange(len(image)), image]
+        costs = np.minimum(self.cost[node][image] + pair, NEVER)
+        self.cost[into] = np.minimum(self.cost[into] + costs, NEVER)
         for times, used in self.terms[node].items():
-            before = self.terms[into].get(times)
-            self.terms[into][times] = used[image] if before is None else before + used[image]
-        table = np.zeros(int(self.problem.sizes[into]), dtype=np.int64)
+            _add_term(self.terms[into], times, used[image])
+        table = np.zeros(int(self.problem.sizes[into]), dtype=np.int32)
         table[self.kept[into]] = self.kept[node][image]
         self.drop_edge(node, into)
         for other, costs in list(self.edges[node].items()):
@@ -547,43 +550,36 @@ class _Reduction:
     def minimize(self, node: int) -> bool:
         """Minimize out a node without memory and with at most two neighbors; whether it was."""
         others = sorted(self.edges[node])
-        own, kept = self.cost[node], self.kept[node]
-        sizes = [int(self.problem.sizes[other]) for other in others]
+        whole = [int(self.problem.sizes[other]) for other in others]
         # More neighbors would need joint tables of three and more nodes.
         if len(others) > 2:
             return False
+        total = self.cost[node]
+        if len(others) == 2:
+            a, b = others
+            pairs, count = len(self.cost[a]) * len(self.cost[b]), len(total)
+            # The new edge may hold no more costs than the two that go.
+            grown = pairs if b not in self.edges[a] else 0
+            if grown > (len(self.cost[a]) + len(self.cost[b])) * count:
+                return False
+            if max(pairs * count, whole[0] * whole[1]) > _MAX_PAIRS:
+                return False
+        for other in reversed(others):
+            costs = self.edges[other][node]
+            costs = costs.reshape(len(costs), *[1] * (total.ndim - 1), -1)
+            total = costs + np.minimum(total, NEVER)
+        table = np.zeros(whole, dtype=np.int32)
+        table[np.ix_(*(self.kept[other] for other in others))] = self.kept[node][total.argmin(-1)]
+        minimum = np.minimum(total.min(-1), NEVER)
+        for other in others:
+            self.drop_edge(node, other)
         if not others:
-            best = int(own.argmin())
-            self.constant += int(own[best])
-            self.remove(node, (), kept[best])
-            return True
-        tables = [self.edges[other][node] for other in others]
-        if len(others) == 1:
-            total = tables[0] + own
-            (a,) = others
-            minimum = np.minimum(total.min(1), NEVER)
-            table = np.zeros(sizes, dtype=np.int64)
-            table[self.kept[a]] = kept[total.argmin(1)]
-            self.drop_edge(node, a)
-            self.cost[a] = np.minimum(self.cost[a] + minimum, NEVER)
-            self.remove(node, (a,), table)
-            return True
-        a, b = others
-        size_a, size_b = len(self.cost[a]), len(self.cost[b])
-        # The new edge may hold no more costs than the two that go.
-        grown = size_a * size_b * (b not in self.edges[a])
-        if grown > (size_a + size_b) * len(own) or size_a * size_b * len(own) > _MAX_PAIRS:
-            return False
-        if sizes[0] * sizes[1] > _MAX_PAIRS:
-            return False
-        total = tables[0][:, None, :] + np.minimum(tables[1] + own, NEVER)[None, :, :]
-        table = np.zeros(sizes, dtype=np.int32)
-        table[np.ix_(self.kept[a], self.kept[b])] = kept[total.argmin(2)]
-        minimum = np.minimum(total.min(2), NEVER)
-        self.drop_edge(node, a)
-        self.drop_edge(node, b)
-        self.add_edge(a, b, minimum)
-        self.remove(node, (a, b), table)
+            self.constant += int(minimum)
+        elif len(others) == 1:
+            self.cost[others[0]] = np.minimum(self.cost[others[0]] + minimum, NEVER)
+        else:
+            self.add_edge(*others, minimum)
+        self.remove(node, tuple(others), table)
         return True
 
     def substituted(self, node: int) -> np.ndarray:
@@ -667,67 +663,46 @@ class _Reduction:
                 f"least that is used exceeds it by {-int(self.slack.min()):,}"
             )
         listed = [(lo, hi, used.max()) for terms in self.terms for (lo, hi), used in terms.items()]
-        lo, hi, highest = np.array(listed, dtype=np.int64).reshape(-1, 3).T
-        change = np.zeros(len(self.slack) + 1, dtype=np.int64)
-        np.add.at(change, lo, highest)
-        np.add.at(change, hi, -highest)
+        times, highest = np.split(np.array(listed, dtype=np.int64).reshape(-1, 3), [2], axis=1)
         # Where even the largest usages keep the limit, no choice can break it.
-        binding = np.cumsum(change)[:-1] > self.slack
-        starts = np.bincount(lo, minlength=len(change)) > 0
-        ends = np.bincount(hi, minlength=len(change)) > 0
-        kept = self.peaks(np.flatnonzero(binding), np.cumsum(starts), np.cumsum(ends))
-        self.slack = self.slack[kept]
-        self.recode(kept)
+        binding = sums_over_time(times, highest[:, 0], len(self.slack)) > self.slack
+        self.recode(self.peaks(np.flatnonzero(binding), times))
         self.drop_exceeding()
         return bool(self.dirty or self.changed)
 
-    def peaks(self, times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Leave out times whose terms are among those of the next kept one, with no more slack.
+    def peaks(self, binding: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Leave out times whose terms are among those of a kept neighbor with no more slack.
 
         Args:
-            times: times to choose from, ascending.
-            starts: (T + 1,) number of times up to each one at which a term starts.
-            ends: (T + 1,) number of times up to each one at which a term ends.
+            binding: times to choose from, ascending.
+            times: (u, 2) half-open intervals of the terms.
         """
+        slack, size = self.slack, len(self.slack) + 1
+        # Number of times up to each one at which a term starts, or ends.
+        starts, ends = (np.cumsum(np.bincount(x, minlength=size) > 0) for x in times.T)
         kept: list[int] = []
-        slack = self.slack
-        for time in times.tolist():
-            covered = False
-            while kept:
-                last = kept[-1]
-                ended, started = ends[time] > ends[last], starts[time] > starts[last]
-                if not started and slack[time] >= slack[last]:
-                    covered = True  # all that is there now was there then
-                    break
-                if not ended and slack[last] >= slack[time]:
-                    kept.pop()
-                    continue
-                break
-            if not covered:
+        for time in binding.tolist():
+            # No term of the last kept time has ended since: all that was there then is there now.
+            while kept and ends[time] == ends[kept[-1]] and slack[kept[-1]] >= slack[time]:
+                kept.pop()
+            # No term has started since: all that is there now was there then.
+            if not kept or starts[time] > starts[kept[-1]] or slack[time] < slack[kept[-1]]:
                 kept.append(time)
         return np.array(kept, dtype=np.int64)
 
     def recode(self, kept: np.ndarray) -> None:
-        """Write the terms in the kept times; terms without any are dropped, equal ones summed."""
-        rank = np.zeros(int(self._last_time()) + 2, dtype=np.int64)
-        rank[kept + 1] = 1
-        np.cumsum(rank, out=rank)  # number of kept times before each one
-        at = rank.tolist()
+        """Keep some times; terms without any are dropped, those with the same ones are summed."""
+        # Number of kept times before each one.
+        rank = np.cumsum(np.bincount(kept + 1, minlength=len(self.slack) + 1)).tolist()
+        self.slack = self.slack[kept]
         for node, terms in enumerate(self.terms):
-            if not terms:
-                continue
             fresh: Term = {}
             for (lo, hi), used in terms.items():
-                times = (at[lo], at[hi])
-                if times[0] < times[1]:
-                    before = fresh.get(times)
-                    fresh[times] = used if before is None else before + used
+                if rank[lo] < rank[hi]:
+                    _add_term(fresh, (rank[lo], rank[hi]), used)
             if len(fresh) < len(terms):
                 self.dirty.add(node)
             self.terms[node] = fresh
-
-    def _last_time(self) -> int:
-        return max((hi for terms in self.terms for _, hi in terms), default=0)
 
     def drop_exceeding(self) -> None:
         """Drop strategies that exceed the limit with the least of all others."""
@@ -759,15 +734,9 @@ class _Reduction:
             for times, used in self.terms[node].items()
         ]
 
-        def flat(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-            listed = list(parts)
-            offset = np.concatenate([[0], np.cumsum([x.size for x in listed], dtype=np.int64)])
-            whole = np.concatenate([x.ravel() for x in listed]) if listed else np.zeros(0)
-            return whole.astype(np.int64), offset.astype(np.int64)
-
-        costs, offset = flat(self.cost[node] for node in index)
-        edge_costs, edge_offset = flat(costs for *_, costs in pairs)
-        usages, term_offset = flat(used for *_, used in terms)
+        costs, offset = joined(self.cost[node] for node in index)
+        edge_costs, edge_offset = joined(costs for *_, costs in pairs)
+        usages, term_offset = joined(used for *_, used in terms)
         return Reduced(
             problem=self.problem,
             nodes=nodes,
@@ -782,6 +751,6 @@ class _Reduction:
             usages=usages,
             slack=self.slack,
             constant=self.constant,
-            values=flat(self.kept[node] for node in index)[0],
+            values=joined(self.kept[node] for node in index)[0],
             steps=tuple(reversed(self.steps)),
         )
