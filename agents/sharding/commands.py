@@ -65,7 +65,7 @@ def list_(as_json: Json = False) -> None:
 
     columns = ("name", "model", "limit (s)", "best of the contest", "best known", "bound known")
     table = tables.empty("added IOPDDL problems", *columns)
-    for name in files.names():
+    for name in files.added():
         of = files.known(name)
         row = [f"{x:,}" if isinstance(x, int) else x for x in of] if of else [""] * 5
         table.add_row(name, *row)

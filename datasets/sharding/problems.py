@@ -300,24 +300,7 @@ def _with_limit(
         The problem, or None if no legal plan is found, or little or much is left to decide.
     """
     lives = lives - lives[:, 0].min()
-
-    def offset(parts: list[list[int]]) -> np.ndarray:
-        return np.cumsum([0, *map(len, parts)], dtype=np.int64)
-
-    def flat(parts: list[list[int]]) -> np.ndarray:
-        return np.array([x for part in parts for x in part], dtype=np.int64)
-
-    problem = Sharding(
-        name=name,
-        limit=None,
-        intervals=lives.astype(np.int64),
-        offset=offset(costs),
-        costs=flat(costs),
-        usages=flat(usages),
-        ends=np.array(ends, dtype=np.int64).reshape(-1, 2),
-        edge_offset=offset(tables),
-        edge_costs=flat(tables),
-    )
+    problem = Sharding.of_lists(name, None, lives, costs, usages, ends, tables)
     # Limits are a share above the peak of the leanest plan: memory matters, and plans exist.
     lean, _ = problem.usage(np.array([int(np.argmin(row)) for row in usages]))
     spare = rng.uniform(*ranges.spare)

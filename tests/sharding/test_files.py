@@ -15,7 +15,8 @@ from parenvs.errors import ParenvsError, PlanError
 from parenvs.tasks.sharding.files import (
     KNOWN,
     SHA256,
-    check_file,
+    add,
+    find,
     known,
     load_iopddl,
     load_strategies,
@@ -45,21 +46,23 @@ def test_save__keeps_any_problem(seed, tmp_path_factory):
 
 
 @needs_files
-def test_load__the_contests_files():
+def test_load__the_contests_files(tmp_path, monkeypatch):
     sizes = {"B": (816, 1096), "G": (816, 1023)}
     for letter, (nodes, edges) in sizes.items():
         path = FOLDER / f"asplos-2025-iopddl-{letter}.json.gz"
         problem = load_iopddl(path)
         assert (len(problem), len(problem.ends)) == (nodes, edges)
         assert known(problem.name) == KNOWN[letter]
-        assert check_file(path, problem.name)
+        monkeypatch.setenv("PARENVS_IOPDDL", str(tmp_path))
+        assert add(path)[2] and find(letter).fingerprint == problem.fingerprint
 
 
-def test_check_file__names_what_differs(tmp_path):
-    path = written(tmp_path, SMALL, "p.json.gz")
-    assert not check_file(path, "small")
+def test_add__names_what_differs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARENVS_IOPDDL", str(tmp_path / "added"))
+    assert not add(written(tmp_path, SMALL, "p.json.gz"))[2]
+    other = changed(lambda p: p.update(name="asplos-2025-iopddl-B"))
     with pytest.raises(ParenvsError, match="calls itself asplos-2025-iopddl-B, but its SHA-256"):
-        check_file(path, "asplos-2025-iopddl-B")
+        add(written(tmp_path, other, "q.json.gz"))
     assert set(SHA256) <= set(KNOWN)
 
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -111,8 +111,7 @@ def to_json(problem: Sharding) -> dict[str, Any]:
     """Return a problem as the object that files of the format hold."""
 
     def split(values: np.ndarray, offset: np.ndarray) -> list[list[int]]:
-        flat, at = values.tolist(), offset.tolist()
-        return [flat[begin:end] for begin, end in pairwise(at)]
+        return [values[begin:end].tolist() for begin, end in pairwise(offset.tolist())]
 
     return {
         "problem": {
@@ -183,10 +182,7 @@ def _parsed(text: bytes) -> Any:
     try:
         with _uncollected():
             return json.loads(
-                text,
-                object_pairs_hook=no_duplicates,
-                parse_float=fraction,
-                parse_constant=fraction,
+                text, object_pairs_hook=no_duplicates, parse_float=fraction, parse_constant=fraction
             )
     except _Refused:
         raise
@@ -211,51 +207,33 @@ def _problem(content: Any, where: str) -> Sharding:
     with _uncollected():
         given = read(_File, content, where).problem
     nodes, edges = given.nodes, given.edges
-    intervals, ends = (_pairs(pairs) for pairs in (nodes.intervals, edges.nodes))
-    costs, offset = _flat(nodes.costs)
-    usages, usage_offset = _flat(nodes.usages)
-    count = len(offset) - 1
-    if not len(intervals) == count == len(usage_offset) - 1:
+    counts = [len(nodes.intervals), len(nodes.costs), len(nodes.usages)]
+    if len(set(counts)) > 1:
         raise _Refused(
-            f"nodes.intervals, nodes.costs and nodes.usages have {len(intervals):,}, {count:,} "
-            f"and {len(usage_offset) - 1:,} entries, not one for each node"
+            "nodes.intervals, nodes.costs and nodes.usages have "
+            f"{counts[0]:,}, {counts[1]:,} and {counts[2]:,} entries, not one for each node"
         )
-    sizes = np.diff(offset)
-    _first(sizes == 0, "nodes.costs", "is empty; a node has at least one strategy")
-    _first(sizes != np.diff(usage_offset), "nodes.usages", "has not as many numbers as its costs")
-    edge_costs, edge_offset = _flat(edges.costs)
-    if len(ends) != len(edge_offset) - 1:
-        raise _Refused(
-            f"edges.nodes and edges.costs have {len(ends):,} and {len(edge_offset) - 1:,} entries"
-        )
-    _first(
-        np.any(ends >= count, axis=1), "edges.nodes", f"names a node that is not below {count:,}"
-    )
-    pairs = sizes[ends[:, 0]] * sizes[ends[:, 1]]
-    _first(
-        pairs != np.diff(edge_offset), "edges.costs",
-        "has not one number for each pair of strategies",
+    if len(edges.nodes) != len(edges.costs):
+        counts = [len(edges.nodes), len(edges.costs)]
+        raise _Refused(f"edges.nodes and edges.costs have {counts[0]:,} and {counts[1]:,} entries")
+    problem = Sharding.of_lists(
+        given.name, given.usage_limit, nodes.intervals, nodes.costs, nodes.usages, edges.nodes,
+        edges.costs, where,
     )  # fmt: skip
-    return Sharding(
-        given.name, given.usage_limit, intervals, offset, costs, usages, ends, edge_offset,
-        edge_costs, where,
-    )  # fmt: skip
+    sizes, ends = problem.sizes, problem.ends
+    used = np.array([len(row) for row in nodes.usages], dtype=np.int64)
+    _check(sizes > 0, "nodes.costs", "is empty; a node has at least one strategy")
+    _check(sizes == used, "nodes.usages", "has not as many numbers as its costs")
+    is_node = (ends < len(problem)).all(axis=1)
+    _check(is_node, "edges.nodes", f"names a node that is not below {len(problem):,}")
+    is_whole = sizes[ends].prod(axis=1) == np.diff(problem.edge_offset)
+    _check(is_whole, "edges.costs", "has not one number for each pair of strategies")
+    return problem
 
 
-def _flat(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
-    offset = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offset[1:])
-    return np.fromiter(chain.from_iterable(rows), np.int64, int(offset[-1])), offset
-
-
-def _pairs(rows: tuple[tuple[int, int], ...]) -> np.ndarray:
-    return np.fromiter(chain.from_iterable(rows), np.int64, 2 * len(rows)).reshape(-1, 2)
-
-
-def _first(wrong: np.ndarray, what: str, text: str) -> None:
-    (indices,) = np.nonzero(wrong)
-    if len(indices):
-        raise _Refused(f"{what}[{indices[0]}] {text}")
+def _check(is_right: np.ndarray, what: str, text: str) -> None:
+    if not is_right.all():
+        raise _Refused(f"{what}[{is_right.argmin()}] {text}")
 
 
 class Known(NamedTuple):
@@ -310,25 +288,7 @@ def known(name: str) -> Known | None:
     return KNOWN.get(name.removeprefix("asplos-2025-iopddl-"))
 
 
-def check_file(path: str | os.PathLike[str], name: str) -> bool:
-    """Compare a file with the contest's; whether the contest's is known.
-
-    Raises:
-        ParenvsError: the file is not the contest's, though its problem has a name of it.
-    """
-    expected = SHA256.get(name.removeprefix("asplos-2025-iopddl-"))
-    if expected is None or not os.fspath(path).endswith(".gz"):
-        return False
-    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    if digest != expected:
-        raise ParenvsError(
-            f"{os.fspath(path)}: it calls itself {name}, but its SHA-256 is {digest}, not that of "
-            f"the contest's file, {expected}; rename the problem or take the contest's file"
-        )
-    return True
-
-
-SUFFIXES = (".json.gz", ".json")
+SUFFIXES = (".json", ".json.gz")
 
 
 def folder() -> Path:
@@ -337,18 +297,14 @@ def folder() -> Path:
     return Path(given) if given else Path.home() / ".local" / "share" / "parenvs" / "iopddl"
 
 
-def names() -> list[str]:
-    """Return the names of the added files, without their suffixes, sorted."""
-    place = folder()
-    if not place.is_dir():
-        return []
-    names_ = {
-        path.name.removesuffix(suffix)
-        for path in place.iterdir()
+def added() -> dict[str, Path]:
+    """Return the added files by their names without suffixes, sorted; packed ones come first."""
+    paths = {
+        path.name.removesuffix(suffix): path
         for suffix in SUFFIXES
-        if path.name.endswith(suffix) and not path.name.startswith(".")
+        for path in folder().glob(f"[!.]*{suffix}")
     }
-    return sorted(names_)
+    return dict(sorted(paths.items()))
 
 
 def add(path: str | os.PathLike[str]) -> tuple[Sharding, Path, bool]:
@@ -362,17 +318,23 @@ def add(path: str | os.PathLike[str]) -> tuple[Sharding, Path, bool]:
             name was added.
     """
     source = Path(path)
-    problem = load_iopddl(source)
-    same = check_file(source, problem.name)
-    target = folder() / source.name
+    problem, data = load_iopddl(source), source.read_bytes()
+    expected = SHA256.get(problem.name.removeprefix("asplos-2025-iopddl-"))
+    is_known = expected is not None and source.suffix == ".gz"
+    digest = hashlib.sha256(data).hexdigest()
+    if is_known and digest != expected:
+        raise ParenvsError(
+            f"{source}: it calls itself {problem.name}, but its SHA-256 is {digest}, not that of "
+            f"the contest's file, {expected}; rename the problem or take the contest's file"
+        )
     if not source.name.endswith(SUFFIXES):
         raise ParenvsError(f"{source}: the name of a problem's file ends with .json or .json.gz")
-    data = source.read_bytes()
+    target = folder() / source.name
     if target.exists() and target.read_bytes() != data:
         raise ParenvsError(f"{target} exists and differs; remove it, or rename {source}")
     with replacing(target) as stream:
         stream.write(data)
-    return problem, target, same
+    return problem, target, is_known
 
 
 def find(target: str, sets: Iterable[str] = ()) -> Sharding:
@@ -388,15 +350,12 @@ def find(target: str, sets: Iterable[str] = ()) -> Sharding:
     """
     if Path(target).is_file():
         return load_iopddl(target)
-    listed = names()
-    wanted = [name for name in listed if name == target]
-    wanted = wanted or [name for name in listed if name.endswith(f"-{target}")]
-    for name in wanted:
-        for suffix in SUFFIXES:
-            path = folder() / f"{name}{suffix}"
-            if path.is_file():
-                return load_iopddl(path)
-    hint = did_you_mean(target, (*listed, *sets))
+    files = added()
+    matches = [name for name in files if name.endswith(f"-{target}")]
+    for name in (target, *matches):
+        if name in files and files[name].is_file():
+            return load_iopddl(files[name])
+    hint = did_you_mean(target, (*files, *sets))
     raise UnknownInstanceError(
         f"{target!r} is neither a file nor an added IOPDDL problem{hint}; "
         "add files with parenvs iopddl add FILE.json.gz"
@@ -455,17 +414,10 @@ class Exchange:
             usages.append([int(np.ceil(size)) for size in sizes])
             intervals.append([lo, hi])
         allowed = partitioning.memory_limit if limit is None else limit
-        problem = Sharding(
-            name=partitioning.graph.name,
-            limit=int(min(allowed, 2.0**62)),
-            intervals=np.array(intervals, dtype=np.int64).reshape(-1, 2),
-            offset=_offset(costs),
-            costs=np.array([x for row in costs for x in row], dtype=np.int64),
-            usages=np.array([x for row in usages for x in row], dtype=np.int64),
-            ends=np.array(ends, dtype=np.int64).reshape(-1, 2),
-            edge_offset=_offset(tables),
-            edge_costs=np.array([x for table in tables for x in table], dtype=np.int64),
-        )
+        problem = Sharding.of_lists(
+            partitioning.graph.name, int(min(allowed, 2.0**62)), intervals, costs, usages, ends,
+            tables,
+        )  # fmt: skip
         return cls(partitioning, problem, classes)
 
     def strategies(self, chosen: np.ndarray) -> np.ndarray:
@@ -513,15 +465,9 @@ def _groups(
     groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}
     for tensor, lo, hi in sorted(lives, key=lambda life: life[0]):
         labels = footprint.label[graph.dim_offset[tensor] : graph.dim_offset[tensor + 1]].tolist()
-        own = tuple(sorted({x for x in labels if x in node_of and footprint.share[x] < 1}))
+        classes = tuple(sorted({x for x in labels if x in node_of and footprint.share[x] < 1}))
         size = float(footprint.bytes[tensor])
-        sizes = [size] + [size * float(footprint.share[x]) ** labels.count(x) for x in own]
-        key = (lo, hi, own)
+        sizes = [size] + [size * float(footprint.share[x]) ** labels.count(x) for x in classes]
+        key = (lo, hi, classes)
         groups[key] = groups.get(key, np.zeros(len(sizes))) + np.array(sizes)
     return groups
-
-
-def _offset(parts: list[list[int]]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)]).astype(
-        np.int64
-    )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,6 +40,12 @@ class ShardingPlan(Plan):
 
 FORBIDDEN = 10**18
 """Costs from here on mean that a strategy, or a pair of them, must not be taken."""
+
+
+def joined(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of k rows one after the other, and where each begins, (k + 1,); int64."""
+    offset = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return np.fromiter(chain.from_iterable(rows), np.int64, int(offset[-1])), offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +77,21 @@ class Sharding:
     edge_offset: np.ndarray
     edge_costs: np.ndarray
     instance: str = ""
+
+    @classmethod
+    def of_lists(
+        cls, name: str, limit: int | None, intervals: Any, costs: Sequence[Sequence[int]],
+        usages: Sequence[Sequence[int]], ends: Any, edge_costs: Sequence[Sequence[int]],
+        instance: str = "",
+    ) -> Sharding:  # fmt: skip
+        """Make a problem of lists for each node and edge; arguments as in its file."""
+        node_costs, offset = joined(costs)
+        pair_costs, edge_offset = joined(edge_costs)
+        intervals, ends = (np.array(x, dtype=np.int64).reshape(-1, 2) for x in (intervals, ends))
+        return cls(
+            name, limit, intervals, offset, node_costs, joined(usages)[0], ends, edge_offset,
+            pair_costs, instance,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Take the problem's name where no instance is given."""
@@ -325,13 +346,6 @@ def sums_over_time(times: np.ndarray, amounts: np.ndarray, count: int) -> np.nda
     np.add.at(change, times[:, 0], amounts)
     np.add.at(change, times[:, 1], -amounts)
     return np.cumsum(change)[:-1]
-
-
-def joined(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of k arrays one after the other, and where each begins, (k + 1,) int64."""
-    listed = [part.ravel() for part in parts]
-    offset = np.cumsum([0, *map(len, listed)], dtype=np.int64)
-    return np.concatenate([*listed, offset[:0]]).astype(np.int64), offset
 
 
 def largest_sum(values: np.ndarray, offset: np.ndarray, forbidden: float) -> float:
@@ -734,9 +748,13 @@ class _Reduction:
             for times, used in self.terms[node].items()
         ]
 
-        costs, offset = joined(self.cost[node] for node in index)
-        edge_costs, edge_offset = joined(costs for *_, costs in pairs)
-        usages, term_offset = joined(used for *_, used in terms)
+        def flat(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            offset = np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
+            return np.concatenate([*map(np.ravel, parts), offset[:0]]), offset
+
+        costs, offset = flat([self.cost[node] for node in index])
+        edge_costs, edge_offset = flat([costs for *_, costs in pairs])
+        usages, term_offset = flat([used for *_, used in terms])
         return Reduced(
             problem=self.problem,
             nodes=nodes,
@@ -751,6 +769,6 @@ class _Reduction:
             usages=usages,
             slack=self.slack,
             constant=self.constant,
-            values=joined(self.kept[node] for node in index)[0],
+            values=flat([self.kept[node] for node in index])[0],
             steps=tuple(reversed(self.steps)),
         )
