@@ -147,7 +147,7 @@ def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], 
         except NO_PLAN:
             answer = None
         seconds += time.process_time() - begin
-        score = 0.0 if answer is None else max(played.answered(answer), 0.0)
+        score = 0.0 if answer is None else max(played.answer_score(answer), 0.0)
         shares.append(score / played.reference(problem).value)
     return shares, seconds / len(shares)
 

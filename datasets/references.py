@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parenvs.core.sets import BEST_KNOWN, OPTIMUM, Reference, unit
+from parenvs.core.sets import BEST_KNOWN, OPTIMUM, BestValue, unit
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 from parenvs.instances import data_folder
@@ -72,7 +72,7 @@ def of_row(
     name: str,
     fingerprint: Callable[[Any], str],
     value: Callable[[Any, str], float],
-) -> Reference:
+) -> BestValue:
     """Return the reference of a problem by its row in a file of references.
 
     Args:
@@ -94,13 +94,13 @@ def of_row(
         best, bound = value(row, "length"), value(row, "bound")
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
-    return Reference(best, max(bound, best), OPTIMUM if row.get("proven") else BEST_KNOWN)
+    return BestValue(best, max(bound, best), OPTIMUM if row.get("proven") else BEST_KNOWN)
 
 
-def costs_of(file: str, name: str, fingerprint: str) -> Reference | None:
+def costs_of(file: str, name: str, fingerprint: str) -> BestValue | None:
     """Return the best cost known of a problem and the bound of costs; None if there is no row."""
     if name not in references(file):
         return None
     known = of_row(file, name, lambda row: fingerprint, lambda row, key: -float(row[key]))
     kind = OPTIMUM if -known.bound >= -known.value * (1 - SAME) else known.kind
-    return Reference(-known.value, -known.bound, kind)
+    return BestValue(-known.value, -known.bound, kind)

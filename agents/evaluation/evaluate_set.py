@@ -24,7 +24,7 @@ from parenvs.agents.evaluation.statistics import (
 from parenvs.agents.planners import solve
 from parenvs.core.game import regret_of
 from parenvs.core.plan import ILLEGAL, OPTIMAL
-from parenvs.core.sets import KINDS, ProblemSet, Reference, family_named, set_of
+from parenvs.core.sets import KINDS, BestValue, ProblemSet, family_named, set_of
 from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
 from parenvs.files import read_json, write_text
 
@@ -52,7 +52,7 @@ class SetEvaluation:
     set_name: str
     problems: tuple[str, ...]
     values: np.ndarray
-    references: tuple[Reference, ...]
+    references: tuple[BestValue, ...]
     env_id: str | None = None
 
     thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
@@ -237,7 +237,7 @@ def play_set(
         ended = np.flatnonzero(terminated)
         counted = ended[number[ended] < count]
         for row in counted.tolist():
-            values[number[row]] = played.worth(totals[row], _final_info(infos, row))
+            values[number[row]] = played.score(totals[row], _final_info(infos, row))
         number[ended] += batch
         totals[ended] = 0.0
     env.close()
@@ -282,7 +282,7 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
 
 def references_of(
     name: str, problems: Sequence[str], env_id: str | None = None
-) -> tuple[Reference, ...]:
+) -> tuple[BestValue, ...]:
     """Return the references of a set's problems in an environment, by name."""
     problem_set = set_of(name, env_id)
     for problem in problems:
@@ -350,6 +350,6 @@ def evaluate_set(
 def _planned(played: ProblemSet, problem: str, planner: str) -> float:
     """Return what a planner's plan of a problem is worth; -1 if it finds none."""
     try:
-        return played.answered(solve(played.load(problem), planner))
+        return played.answer_score(solve(played.load(problem), planner))
     except NO_PLAN:
         return float(ILLEGAL)

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, Reference, SetKind, share_kind
+from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, share_kind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import HETERO, HYBRID, SAME, costs_of
 from parenvs.datasets.set_commands import command_line, write_file
@@ -461,7 +461,7 @@ def _problem(kind: str, name: str, row: Mapping[str, np.ndarray]) -> Hybrid:
     return Hybrid(model, cluster, int(row["batch"]), Stack.parse(stack))
 
 
-def costs(name: str) -> Reference | None:
+def costs(name: str) -> BestValue | None:
     """Return the least step time known of a problem of a set, and a lower bound of all plans.
 
     Where no plan is known, both are the bound.
@@ -472,8 +472,8 @@ def costs(name: str) -> Reference | None:
         known = costs_of(file, name, problem.model.fingerprint)
         if known is not None:  # bounds of hetero rows are of plans of one server a stage alone
             kind = OPTIMUM if known.value <= bound * (1 + SAME) else BEST_KNOWN
-            return Reference(known.value, bound, kind)
-    return Reference(bound, bound, BOUND)
+            return BestValue(known.value, bound, kind)
+    return BestValue(bound, bound, BOUND)
 
 
 def set_kind(name: str) -> SetKind:

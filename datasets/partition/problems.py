@@ -27,7 +27,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.game import Fixed, Members, Source, is_sequential
 from parenvs.core.plan import ILLEGAL, Answer
-from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
@@ -196,7 +196,7 @@ def set_kind(name: str) -> SetKind:
     kind = share_kind(
         "PartitionPlan-v1", lambda name: list(members(name)), _recorded, costs, "family"
     )
-    return kind._replace(answered=_answered)
+    return kind._replace(answer_score=_answered)
 
 
 def _recorded(name: str) -> Partitioning:
@@ -205,7 +205,7 @@ def _recorded(name: str) -> Partitioning:
     return problem
 
 
-def costs(name: str) -> Reference | None:
+def costs(name: str) -> BestValue | None:
     """Return the least step time known of a problem, and its bound, without reading the graph."""
     graphs = manifest()["instances"][row_of(name).instance]["graphs"]
     return costs_of(PARTITIONS, name, graphs["train"]["fingerprint"])

@@ -33,7 +33,7 @@ import numpy as np
 from rich.progress import track
 
 from parenvs.cluster import Cluster, Device
-from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
 from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
@@ -418,7 +418,7 @@ def tier_named(name: str) -> DrawnProblem:
     )
 
 
-def costs(pipeline: Pipeline) -> Reference | None:
+def costs(pipeline: Pipeline) -> BestValue | None:
     """Return the least seconds known of a problem of a set, and their bound; None without them."""
     return costs_of(REFERENCES, pipeline.instance, pipeline.profile.fingerprint)
 
@@ -719,10 +719,10 @@ def set_kind(name: str) -> SetKind:
     return SetKind("PipelinePlan-v0", names, pipeline_of, _reference)
 
 
-def _reference(name: str) -> Reference:
+def _reference(name: str) -> BestValue:
     optimum = optimum_of(name)
     assert optimum is not None
-    return Reference(optimum, optimum, OPTIMUM)
+    return BestValue(optimum, optimum, OPTIMUM)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, did_you_mean, shown
@@ -405,13 +405,13 @@ def _sets() -> dict[str, dict[str, str]]:
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of sharding problems; see ``SetKind``."""
 
-    def known(name: str) -> Reference | None:
+    def known(name: str) -> BestValue | None:
         return costs(name, fingerprint_of(name))
 
     return share_kind("IntraOpSharding-v1", set_names, of_set, known, "family")
 
 
-def costs(name: str, fingerprint: str) -> Reference | None:
+def costs(name: str, fingerprint: str) -> BestValue | None:
     """Return the least known cost and the bound of a problem of a set or a bank, or None."""
     return costs_of(INTRA_OP, name, fingerprint)
 
@@ -458,7 +458,7 @@ def board_of_set(name: str) -> Board:
     return replace(board_of(problem), known=known_of(costs(name, problem.fingerprint)))
 
 
-def known_of(reference: Reference | None) -> Known:
+def known_of(reference: BestValue | None) -> Known:
     """Return costs that are known from a reference."""
     if reference is None:
         return Known()

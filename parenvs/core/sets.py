@@ -1,14 +1,9 @@
-"""Every shipped set of problems by its name: who plays it, and what its problems are worth.
+"""Shipped problem sets: their environment, their problems, and the references of scores.
 
-A set belongs to an environment, which plays it with ``instance=SET, order="sequential"``. What the
-returns on it are measured against is data, which planners prove and write: an optimum, or the best
-plan known and a bound that no plan beats. Without a row there is still the unit of the returns,
-which no plan beats: they are at most 1. An episode is worth its return; where returns are in
-another unit, or of another kind, it is worth what its info says.
-
-A task says all this of its sets in its hook ``sets``, a function from a name to a ``SetKind``; on
-which of them an agent is judged, in its hook ``validation``, a function from the arguments of the
-environment of its hook ``train`` to a ``Validation``.
+An environment plays a set in order with ``instance=SET, order="sequential"``. Planners compute the
+references once and store them: a proven optimum, or the best known plan and a lower bound of the
+cost. The score of an episode is its return, or a figure of its last info where the task defines
+one. A problem without a stored reference has the largest possible score, 1, as its bound.
 """
 
 from __future__ import annotations
@@ -26,11 +21,11 @@ from parenvs.core.registry import TASKS, refuse_removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 
-class Reference(NamedTuple):
-    """What the return of an episode is measured against.
+class BestValue(NamedTuple):
+    """The best known value of a problem: a score, or a cost where the caller says so.
 
     Attributes:
-        bound: a return that no plan exceeds, certified.
+        bound: a value that no plan beats, proven.
         kind: ``"optimum"`` (proven), ``"best known"`` or ``"bound"``.
     """
 
@@ -40,34 +35,33 @@ class Reference(NamedTuple):
 
 
 OPTIMUM, BEST_KNOWN, BOUND = KINDS = ("optimum", "best known", "bound")
-"""Kinds of references."""
+"""Kinds of best values."""
 
 
 class SetKind(NamedTuple):
-    """What a task says of a set.
+    """A task's description of one of its sets.
 
     Attributes:
-        reference: gives what returns on the problem of a name are measured against.
-        argument: argument of the environment that leaves the problems of one family.
-        worth: gives what a whole plan is worth, from the info at the end of its episode; None: its
-            return.
-        answered: gives what a planner's answer is worth, in the same unit.
+        reference: returns the best known score of a problem.
+        argument: the environment's argument that selects the problems of one family.
+        score: returns the score of an episode from its last info; None: the score is the return.
+        answer_score: returns the score of a planner's answer.
     """
 
     env_id: str
     names: Callable[[str], list[str]]
     load: Callable[[str], Any]
-    reference: Callable[[str], Reference]
+    reference: Callable[[str], BestValue]
     argument: str = "family"
-    worth: Callable[[Mapping[str, float]], float] | None = None
-    answered: Callable[[Answer], float] = attrgetter("value")
+    score: Callable[[Mapping[str, float]], float] | None = None
+    answer_score: Callable[[Answer], float] = attrgetter("value")
 
 
 class Validation(NamedTuple):
-    """The set on which a policy is judged that was trained on drawn problems.
+    """The validation set of policies that are trained on generated problems.
 
     Attributes:
-        family: a family of it; None: all.
+        family: the only family of it that is played; None: all.
     """
 
     name: str
@@ -75,9 +69,9 @@ class Validation(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
 
 
-def unit(name: str) -> Reference:
-    """Return the reference of a problem of which nothing is known: a return of 1."""
-    return Reference(1.0, 1.0, BOUND)
+def unit(name: str) -> BestValue:
+    """Return the reference of a problem without a stored one: the largest possible score."""
+    return BestValue(1.0, 1.0, BOUND)
 
 
 @dataclass(frozen=True)
@@ -94,10 +88,10 @@ class ProblemSet:
         return self._kind.env_id
 
     def of(self, family: str | None) -> tuple[str, ...]:
-        """Return the names of the problems of a family (of a tier of orders), or of all.
+        """Return the names of the problems of a family, or of all.
 
         Raises:
-            ParenvsError: there are none.
+            ParenvsError: no problem is of that family.
         """
         chosen = tuple(x for x in self.problems if family in (None, family_named(x)))
         if not chosen:
@@ -109,31 +103,31 @@ class ProblemSet:
         return chosen
 
     def env_kwargs(self, family: str | None) -> dict[str, Any]:
-        """Return arguments with which the environment plays the set, or a family, in order."""
+        """Return the environment's arguments to play the set, or a family of it, in order."""
         return {"instance": self.name, self._kind.argument: family, "order": "sequential"}
 
     def load(self, name: str) -> Any:
         """Return the problem of a name."""
         return self._kind.load(name)
 
-    def worth(self, total: float, info: Mapping[str, float]) -> float:
-        """Return what an episode is worth, -1 if it ended with an illegal action or plan."""
-        if self._kind.worth is None:
+    def score(self, total: float, info: Mapping[str, float]) -> float:
+        """Return the score of an episode from its return and its last info; -1 if illegal."""
+        if self._kind.score is None:
             return total
         try:
-            return self._kind.worth(info)
+            return self._kind.score(info)
         except KeyError:
             return float(ILLEGAL)
 
-    def answered(self, answer: Answer) -> float:
-        """Return what a planner's answer is worth."""
-        return self._kind.answered(answer)
+    def answer_score(self, answer: Answer) -> float:
+        """Return the score of a planner's answer."""
+        return self._kind.answer_score(answer)
 
-    def reference(self, name: str) -> Reference:
-        """Return what returns on a problem are measured against.
+    def reference(self, name: str) -> BestValue:
+        """Return the best known score of a problem.
 
         Raises:
-            ParenvsError: the row of the problem is damaged, or of another problem.
+            ParenvsError: the stored row is damaged, or its fingerprint is another problem's.
         """
         return self._kind.reference(name)
 
@@ -146,17 +140,17 @@ def share_kind(
     env_id: str,
     names: Callable[[str], list[str]],
     load: Callable[[str], Any],
-    costs: Callable[[str], Reference | None],
+    costs: Callable[[str], BestValue | None],
     argument: str,
 ) -> SetKind:
-    """Return what a task says of a set on which a plan is worth the best cost known over its own.
+    """Return the description of a set where a plan's score is the best known cost over its own.
 
     Args:
         env_id: id of an environment of ``parenvs.core.rows``.
         names: as of ``SetKind``.
         load: as of ``SetKind``.
-        costs: gives the best cost of the problem of a name and its bound; None if none is known.
-            Where no plan is known, both may be the bound: a plan is worth the bound over its cost.
+        costs: returns the best known cost of a problem and its lower bound, or None. Where no plan
+            is known, both may be the bound; the score is then the bound over the cost.
         argument: as of ``SetKind``.
     """
 
@@ -164,11 +158,11 @@ def share_kind(
         known = costs(name)
         return math.nan if known is None else known.value
 
-    def reference(name: str) -> Reference:
+    def reference(name: str) -> BestValue:
         known = costs(name)
         if known is None:
             return unit(name)
-        return Reference(1.0, max(known.value / known.bound, 1.0), known.kind)
+        return BestValue(1.0, max(known.value / known.bound, 1.0), known.kind)
 
     return SetKind(
         env_id,
@@ -191,8 +185,8 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
     """Return a shipped set by its name.
 
     Args:
-        name: its name.
-        env_id: id of the environment that is to play it (default: its own).
+        name: name of the set.
+        env_id: if given, the environment that must be the set's.
 
     Raises:
         ParenvsError: there is no such set, or the environment does not play it.
@@ -211,14 +205,14 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
 
 
 def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | None:
-    """Return the set on which a policy is judged that was trained on drawn problems.
+    """Return the validation set of policies that are trained on an environment's problems.
 
     Args:
-        env_id: id of the run's environment, without a namespace.
+        env_id: id of the environment, without a namespace.
         env_kwargs: its arguments.
 
     Returns:
-        None if no task has a set for agents that were trained in the environment.
+        None if no task has a validation set for the environment.
     """
     for task in TASKS.values():
         if env_id in task.envs:

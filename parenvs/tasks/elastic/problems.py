@@ -32,7 +32,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.game import generator_of, word_of
 from parenvs.core.plan import Answer
-from parenvs.core.sets import OPTIMUM, Reference, SetKind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
@@ -880,9 +880,9 @@ def set_kind(name: str) -> SetKind:
         "ElasticPlan-v1",
         lambda name: [f"{name}/{member}" for member in members],
         load_elastic,
-        lambda name: Reference(1.0, 1.0, OPTIMUM),
-        worth=lambda info: info["best_known"] / info["cost"],
-        answered=_of_hindsight,
+        lambda name: BestValue(1.0, 1.0, OPTIMUM),
+        score=lambda info: info["best_known"] / info["cost"],
+        answer_score=_of_hindsight,
     )
 
 

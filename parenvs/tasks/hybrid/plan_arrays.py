@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.core.sets import BOUND, OPTIMUM, Reference
+from parenvs.core.sets import BOUND, OPTIMUM, BestValue
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step
@@ -833,7 +833,7 @@ class Start:
         self,
         problem: Hybrid,
         choices: np.ndarray | None = None,
-        known: Reference | None = None,
+        known: BestValue | None = None,
     ) -> None:
         self.problem = problem
         self._fastest: np.ndarray | None = None
