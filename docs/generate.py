@@ -266,7 +266,8 @@ def command_pages() -> Iterator[tuple[str, str]]:
 
     top = typer.main.get_command(app)
     alone, lines = ["# parenvs", "", top.help or "", ""], []
-    for name, command in top.commands.items():
+    for name in top.commands:
+        command = top.get_command(typer.Context(top), name)
         if hasattr(command, "commands"):
             group = [f"# parenvs {name}", "", _text(command.help), ""]
             for inner, sub in command.commands.items():

@@ -1,7 +1,7 @@
 """The leaderboard's web pages: a static site of judged entries, in one folder, without network.
 
-``templates`` has all HTML. Every plan is shown as text; those of each task's best entry also as
-pictures, as drawing all of them would take an hour.
+``templates`` has all HTML. Every plan is shown as text; a few of each task's best entry also as
+pictures, as drawing all of them would take an hour and 200 MB.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ GENERATOR = "parenvs leaderboard site"
 """Command, and mark by which ``write_folder`` knows a folder that it may replace."""
 TOPS = re.compile(r"assets|entries|index\.html|plans|tasks|version-\d+")
 """Names at the root of a site; the site of an older list is in a folder of its version."""
+PICTURES = 3
+"""Plans of each task's best entry that are drawn."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*(/[A-Za-z0-9][A-Za-z0-9.+-]*)*")
 _HERE = Path(__file__).parent
 _TEMPLATES = Environment(
@@ -149,13 +151,17 @@ def _texts(verdict: Verdict) -> list[str]:
 
 
 def _pictures(standing: Standing) -> dict[str, str]:
-    """Return a picture of the first view of each legal plan: path -> SVG."""
+    """Return pictures of the first legal plans, of the first view of each: path -> SVG."""
+    drawn = [
+        verdict
+        for verdict in standing.checked.verdicts
+        if verdict.state == PlanState.LEGAL and TASKS[verdict.problem.kind].supports(Task.figure)
+    ]
     return {
         plan_path(standing.checked.entry, verdict.problem.name, "svg"): view.svg(
             verdict.problem.views(verdict.report)[0]
         )
-        for verdict in standing.checked.verdicts
-        if verdict.state == PlanState.LEGAL and TASKS[verdict.problem.kind].supports(Task.figure)
+        for verdict in drawn[:PICTURES]
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Annotated, Any
@@ -42,34 +42,6 @@ shelf = Commands()
 """Every command; each is built when it is asked for, as a shell that completes a word must be."""
 
 
-class _Shelf(Mapping[str, Any]):
-    """The commands and groups of ``shelf`` by name, each built when it is asked for."""
-
-    def __init__(self) -> None:
-        """Name them."""
-        commands = {_name(info): info for info in shelf.registered_commands}
-        self._known = commands | {str(group.name): group for group in shelf.registered_groups}
-
-    def __getitem__(self, name: str) -> Any:
-        """Build one."""
-        return _built(self._known[name], tuple(TASKS))
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        """Number of commands and groups."""
-        return len(self._known)
-
-    def words(self, name: str) -> str:
-        """Say what a command or group is for."""
-        info = self._known[name]
-        typed = getattr(info, "typer_instance", None)
-        words: str | None = info.callback.__doc__ if typed is None else typed.info.help
-        return (words or "").partition("\n\n")[0]
-
-
 @cache
 def _built(info: Any, tasks: tuple[str, ...]) -> Any:
     typed = getattr(info, "typer_instance", None)
@@ -85,23 +57,32 @@ def _name(info: Any) -> str:
     return info.name or typer.main.get_command_name(info.callback.__name__)
 
 
+def _stub(name: str, info: Any) -> Command:
+    typed = getattr(info, "typer_instance", None)
+    words: str | None = info.callback.__doc__ if typed is None else typed.info.help
+    return Command(name, help=(words or "").partition("\n\n")[0])
+
+
 class _Commands(Group):
     """Commands that are interrupted alike, and whose usage errors show as text what was typed."""
 
     def __init__(self, **options: Any) -> None:
-        """Take the commands of the shelf."""
+        """Take the commands of the shelf, of each its name and what it is for."""
         super().__init__(**options)
-        self._shelf = _Shelf()
-        self.commands = self._shelf  # type: ignore[assignment]
+        infos: list[Any] = [*shelf.registered_commands, *shelf.registered_groups]
+        self._infos = {_name(info): info for info in infos}
+        self.commands = {name: _stub(name, info) for name, info in self._infos.items()}
+        self._builds = True
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names."""
-        return list(self._shelf)
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """Build a command."""
+        if self._builds and name in self._infos:
+            return _built(self._infos[name], tuple(TASKS))
+        return super().get_command(ctx, name)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete the name of a command; none is built for it."""
-        stubs = {name: Command(name, help=self._shelf.words(name)) for name in self._shelf}
-        self.commands = stubs  # type: ignore[assignment]
+        self._builds = False
         return super().shell_complete(ctx, incomplete)
 
     def make_context(self, *args: Any, **options: Any) -> Any:

@@ -75,8 +75,6 @@ def calibrate(
     from parenvs.clock.calibration import SIZES, calibrated
 
     _check_framework(framework)
-    check_range("--repeats", repeats, 1)
-    check_range("--processes", processes, 1)
     _check_ending(path, ".json")
     sizes = [size for size in SIZES if size <= 1e6 * largest]
     if len(sizes) < 2:
@@ -85,12 +83,9 @@ def calibrate(
         )
     _check_timeout(timeout)
     with Step(f"measuring {processes} x {device}"):
-        if framework == "jax":
-            from parenvs.clock.xla import calibrated_xla as measured
-
-            calibration = measured(device, processes, repeats, sizes)
-        else:
-            calibration = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
+        calibration = calibrated(
+            device, processes, repeats, sizes, meet=meet, seconds=timeout, framework=framework
+        )
     words = f"written to {path}; give it as --cluster {path}"
     with written(lambda: calibration.save(path), words, quiet=as_json):
         say_tables(tables.calibration(calibration.rows), as_json=as_json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import lzma
 import platform
@@ -9,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -87,9 +90,9 @@ def diagnosis(everything: bool = False) -> Diagnosis:
     """
     from parenvs.machine import cores, counted, processor
 
-    report = Diagnosis()
+    report, place = Diagnosis(), CHECKOUT or Path(__file__).parents[1]
     report.facts = {
-        "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {_place()}",
+        "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {place}",
         "python": f"{platform.python_version()}, {sys.executable}",
         "machine": f"{processor()}, {counted(cores())}, {platform.system()}",
     }
@@ -102,8 +105,7 @@ def diagnosis(everything: bool = False) -> Diagnosis:
         else:
             remedy = f"pip install {'.' if CHECKOUT else 'parenvs'}"
             report.faults += [f"{words}; {remedy}" for words in lacking]
-    report.faults += _graphs(everything)
-    report.faults += _readable()
+    report.faults += _data(everything)
     if CHECKOUT is None:
         report.faults += _recorded()
     else:
@@ -146,10 +148,6 @@ def wanted() -> dict[str, list[str]]:
     return extras
 
 
-def _place() -> Path:
-    return CHECKOUT or Path(__file__).parents[1]
-
-
 def _lack(requirement: str) -> str:
     match = _REQUIREMENT.match(requirement)
     if not match:
@@ -170,64 +168,59 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(x) for x in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def _graphs(everything: bool) -> Iterator[str]:
-    """Compare hashes of the shipped graphs, and fingerprints of the smallest or of all."""
-    import hashlib
-
-    from parenvs.graph.graph import Graph
-
-    remedy = "install the package anew" if CHECKOUT is None else "git checkout -- datasets"
+def _data(everything: bool) -> Iterator[str]:
+    """Yield the faults of graphs, other data and shipped networks, with the remedy."""
+    remedy = "install the package anew" if CHECKOUT is None else "git checkout -- datasets agents"
+    folder = data_folder()
+    weights = folder.parents[1] / "agents" / "learning" / "data"
     try:
-        graphs = [g for entry in manifest()["instances"].values() for g in entry["graphs"].values()]
-        loaded = graphs if everything else [min(graphs, key=lambda graph: graph["bytes"])]
-        for graph in graphs:
-            path = data_folder() / graph["file"]
-            if not path.is_file():
-                yield f"{path} is missing; {remedy}"
-            elif hashlib.sha256(path.read_bytes()).hexdigest() != graph["sha256"]:
-                yield f"{path} is not the file that was published; {remedy}"
-            elif graph in loaded and Graph.load(path).fingerprint != graph["fingerprint"]:
-                yield f"{path}: its fingerprint differs from the manifest's; {remedy}"
+        rows = [g for entry in manifest()["instances"].values() for g in entry["graphs"].values()]
+        graphs = {folder / row["file"]: row for row in rows}
+        smallest = min(rows, key=lambda row: row["bytes"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        yield f"{data_folder() / 'manifest.json'}: damaged ({error}); {remedy}"
-
-
-def _readable() -> Iterator[str]:
-    import zipfile
-
-    graphs = {
-        graph["file"]
-        for entry in (_json(data_folder() / "manifest.json") or {}).get("instances", {}).values()
-        for graph in entry["graphs"].values()
-    }
-    weights = Path(data_folder()).parents[1] / "agents" / "learning" / "data"
-    for path in sorted([*data_folder().rglob("*.*"), *weights.glob("*.npz")]):
-        if path.suffix == ".json" and _json(path) is None:
-            yield f"{path}: no JSON"
-        elif path.suffix == ".npz" and path.name not in graphs:
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    damaged = archive.testzip()
-            except (OSError, zipfile.BadZipFile, lzma.LZMAError) as error:
-                damaged = str(error)
-            if damaged:
-                yield f"{path}: damaged ({damaged})"
+        yield f"{folder / 'manifest.json'}: damaged ({error}); {remedy}"
+        return
+    for path in sorted({*graphs, *folder.rglob("*.*"), *weights.glob("*.npz")}):
+        graph = graphs.get(path)
+        fault = _fault(path, graph, everything or graph is smallest)
+        if fault:
+            yield f"{path}{fault}; {remedy}"
     if not any(weights.glob("*.npz")):
         yield f"{weights} has no networks of the agent 'learned'"
 
 
-def _json(path: Path) -> Any:
+def _fault(path: Path, graph: dict[str, Any] | None, load: bool) -> str:
+    """Return what is wrong with a data file, or an empty text.
+
+    Args:
+        path: the file.
+        graph: what the manifest has of it, if it is a graph's.
+        load: whether to compare the graph's fingerprint, which takes longer than its hash.
+    """
+    from parenvs.graph.graph import Graph
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+        data = path.read_bytes()
+        if graph is not None:
+            if hashlib.sha256(data).hexdigest() != graph["sha256"]:
+                return " is not the file that was published"
+            if load and Graph.load(path).fingerprint != graph["fingerprint"]:
+                return ": its fingerprint differs from the manifest's"
+        elif path.suffix == ".json":
+            json.loads(data)
+        elif path.suffix == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                if damaged := archive.testzip():
+                    return f": damaged ({damaged})"
+    except FileNotFoundError:
+        return " is missing"
+    except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
+        return f": damaged ({error})"
+    return ""
 
 
 def _recorded() -> Iterator[str]:
     """Compare an installation with the list of its files."""
-    import base64
-    import hashlib
-
     for file in metadata.files("parenvs") or ():
         path = Path(str(file.locate()))
         if file.hash is None or path.suffix == ".pyc":

@@ -10,13 +10,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
-from parenvs.clock.members import Timing
+from parenvs.clock.members import Shape, Timing, shared_memory_bytes, system_load
 from parenvs.cluster import (
     COLLECTIVES,
     DEVICES,
@@ -199,7 +199,7 @@ def assembled(
     answers: Sequence[dict[str, Any]],
     device: Device,
     provenance: dict[str, Any],
-    devices: int = 0,
+    devices: int,
 ) -> Calibration:
     """Make a calibration of what every process measured.
 
@@ -212,9 +212,9 @@ def assembled(
         answers: by rank, see ``parenvs.clock.kernels.measure``.
         device: name, memory and, where it is known, the data sheet's peaks.
         provenance: how it was measured.
-        devices: that were measured; 0 for one a process.
+        devices: number of devices that were measured.
     """
-    first, devices = answers[0], devices or len(answers)
+    first = answers[0]
     missing = [f"{what}: {why}" for what, why in first["missing"].items()]
     timed = {
         key: Timing.of(_even([x["products"][key] for x in answers]))
@@ -296,23 +296,26 @@ def calibrated(
     processes: int = 2,
     repeats: int = 20,
     sizes: Sequence[int] = SIZES,
-    shapes: Sequence[tuple[int, int, int]] = (),
+    shapes: Sequence[Shape] = (),
     meet: str = "127.0.0.1:0",
     seconds: float = 60.0,
+    framework: str = "torch",
 ) -> Calibration:
-    """Measure this machine with PyTorch, in local processes.
+    """Measure this machine with PyTorch, in local processes, or with JAX, on devices of one.
 
     Args:
-        kind: ``"cpu"``: each process has its share of the cores; ``"cuda"``: each has a GPU.
+        kind: ``"cpu"``: each process has its share of the cores, and JAX virtual devices;
+            ``"cuda"``: each has a GPU.
         processes: how many devices.
         repeats: runs of everything that count.
         sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
         shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
         meet: see ``parenvs.clock.kernels.together``.
         seconds: in which processes have to meet.
+        framework: ``"torch"`` or ``"jax"``.
 
     Raises:
-        ParenvsError: PyTorch is missing, there are no such devices, or processes cannot meet.
+        ParenvsError: the framework is missing, there are no such devices, or processes cannot meet.
     """
     for name, value, maximum in (
         ("processes", processes, MOST_PROCESSES),
@@ -320,36 +323,51 @@ def calibrated(
     ):
         if not 1 <= value <= maximum:
             raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
+    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
+    copied = [max(sizes), 4 * max(sizes)]
+    given = (wanted, copied, list(sizes), groups_of(processes), repeats)
+    load = system_load()
+    measured = _by_jax if framework == "jax" else partial(_by_torch, meet=meet, seconds=seconds)
+    answers, memory, facts = measured(kind, processes, given)
+    provenance = {
+        "by": f"parenvs calibrate{' --framework jax' if framework == 'jax' else ''}",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        **host(),
+        **facts,
+        "load": load,
+    }
+    device = replace(known_device(facts["device"]), memory_bytes=memory)
+    return assembled(answers, device, provenance, processes)
+
+
+def _by_torch(
+    kind: str, processes: int, given: tuple[Any, ...], meet: str, seconds: float
+) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
+    """Return what each process measured, the memory of a device, and facts of the measurement."""
     with need_extra("torch", "calibrating"):
         import torch
 
         from parenvs.clock.kernels import BACKENDS, check_device, measure, memory_bytes, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
-    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
-    copied = [max(sizes), 4 * max(sizes)]
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
     answers = together(
-        measure,
-        processes,
-        (kind, wanted, copied, list(sizes), groups_of(processes), repeats),
-        kind,
-        meet,
-        threads,
-        seconds,
-        LIMIT_SECONDS,
+        measure, processes, (kind, *given), kind, meet, threads, seconds, LIMIT_SECONDS
     )
     model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
-    device = known_device(model)
-    provenance = {
-        "by": "parenvs calibrate",
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        **host(),
-        "device": model,
-        "backend": BACKENDS[kind],
-        "threads": threads,
-        "load": round(load, 2),
+    facts = {"device": model, "backend": BACKENDS[kind], "threads": threads}
+    return answers, memory_bytes(kind, processes), facts
+
+
+def _by_jax(
+    kind: str, processes: int, given: tuple[Any, ...]
+) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
+    """Return the same of the devices of one process of JAX, see ``_by_torch``."""
+    from parenvs.clock.xla import measure, with_devices
+
+    answer = with_devices(measure, kind, processes, (kind, processes, *given))
+    memory = answer["memory"]
+    facts = {
+        "device": "cpu" if kind == "cpu" else answer["device"],
+        "backend": "XLA, virtual devices of one process" if kind == "cpu" else "XLA",
     }
-    return assembled(
-        answers, replace(device, memory_bytes=memory_bytes(kind, processes)), provenance
-    )
+    return [answer], shared_memory_bytes(processes) if memory is None else float(memory), facts

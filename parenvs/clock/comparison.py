@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.clock.calibration import Calibration
-from parenvs.clock.members import Timing
+from parenvs.clock.members import ELEMENT, Timing
 from parenvs.cluster import Cluster, Links
 from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
@@ -307,10 +307,6 @@ def _seconds(what: str, taken: Timing, predicted: float | None) -> str:
 
 def _ratio(predicted: float, found: float) -> str:
     return f"{predicted / found:.2f} of it" if found else "there is none"
-
-
-ELEMENT = 4
-"""Bytes of an element: what runs here is in float32."""
 
 
 @dataclass(frozen=True)

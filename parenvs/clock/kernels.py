@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -16,13 +16,19 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from parenvs.clock.members import (
+    ELEMENT,
     Layers,
+    Shape,
     Timing,
+    check_devices,
     first_line,
+    repeated,
     run_members,
     samples,
     shared_memory_bytes,
+    sized,
     started,
+    timed_products,
 )
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, one_line, shown
@@ -30,27 +36,14 @@ from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import awake_cores, hold_cores
 
-KINDS = ("cpu", "cuda")
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
           "bf16": torch.bfloat16}  # fmt: skip
-# Seconds of one run from which on it is not repeated.
-_SLOW = 1.0
 
 
 def check_device(kind: str, count: int) -> None:
-    """Refuse devices that this machine does not have.
-
-    Raises:
-        ParenvsError: the kind is unknown, or there are fewer than ``count``.
-    """
-    if kind not in KINDS:
-        raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+    """Refuse devices that PyTorch does not have here, see ``check_devices``."""
     available = torch.cuda.device_count() if kind == "cuda" else count
-    if available < count:
-        raise ParenvsError(
-            f"--device {kind}: {count} asked for, and PyTorch {torch.__version__} sees "
-            f"{available} here"
-        )
+    check_devices(kind, count, f"PyTorch {torch.__version__}", available)
 
 
 def memory_bytes(kind: str, count: int) -> float:
@@ -78,77 +71,45 @@ def _started() -> Callable[[], float]:
     return stop
 
 
-def repeated(run: Callable[[], Any], repeats: int, kind: str) -> list[float]:
-    """Time a kernel; one that takes long runs once, behind a warm-up."""
-    watch = watch_of(kind)
-    (first,) = samples(run, 1, 0, watch=watch)
-    return samples(run, repeats if first < _SLOW else 1, 1 if first < _SLOW else 0, watch=watch)
-
-
 def products(
-    shapes: list[tuple[int, int, int]], repeats: int, kind: str
-) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
-    """Time matrix products of each shape (m, k, n) in each precision.
+    shapes: Sequence[Shape], repeats: int, kind: str
+) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
+    """Time matrix products, see ``timed_products``."""
 
-    Shapes behind one that takes a second are left out.
+    def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        m, k, n = shape
+        a, b, out = (
+            torch.ones(size, dtype=_TYPES[precision], device=kind)
+            for size in ((m, k), (k, n), (m, n))
+        )
+        return partial(torch.matmul, a, b, out=out)
 
-    Returns:
-        (precision, shape) -> samples in seconds, and precision -> why it was not measured.
-    """
-    rates, missing = {}, {"fp8": "PyTorch has no plain product of it"}
-    for precision, element in _TYPES.items():
-        if precision == "tf32" and kind == "cpu":
-            missing[precision] = "CPUs have none"
-            continue
-        try:
-            with _tf32(precision == "tf32"):
-                for shape in shapes:
-                    m, k, n = shape
-                    a = torch.ones(m, k, dtype=element, device=kind)
-                    b = torch.ones(k, n, dtype=element, device=kind)
-                    out = torch.empty(m, n, dtype=element, device=kind)
-                    run = partial(torch.matmul, a, b, out=out)
-                    rates[precision, shape] = repeated(run, repeats, kind)
-                    if max(rates[precision, shape]) > _SLOW:
-                        missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
-                        break
-        except RuntimeError as error:
-            missing[precision] = one_line(error)
-    return rates, missing
+    before = torch.get_float32_matmul_precision()
+    time = partial(repeated, repeats=repeats, watch=watch_of(kind))
+    try:
+        rates, missing = timed_products(_TYPES, shapes, kind, prepare, time)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return rates, {"fp8": "PyTorch has no plain product of it", **missing}
 
 
-def copies(sizes: list[int], repeats: int, kind: str) -> dict[int, list[float]]:
+def copies(sizes: Sequence[int], repeats: int, kind: str) -> dict[int, list[float]]:
     """Time copies of arrays of each number of bytes; a copy reads and writes each."""
     rates = {}
     for size in sizes:
-        source = torch.ones(size // 4, device=kind)
-        target = torch.empty_like(source)
-        rates[size] = repeated(partial(target.copy_, source), repeats, kind)
+        source = torch.ones(size // ELEMENT, device=kind)
+        run = partial(torch.empty_like(source).copy_, source)
+        rates[size] = repeated(run, repeats, watch=watch_of(kind))
     return rates
 
 
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-_ELEMENT = 4  # bytes of a float32
 # Rounds over all collectives, so that no size is measured in one moment.
 _ROUNDS = 4
 # Bytes up to which a collective runs as often in every round as larger ones in all.
 _SMALL = 300_000
 GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-
-
-def sized(size: int, group: int) -> int:
-    """Return ``size``, rounded so that every process of a group has as many whole elements."""
-    return max(1, round(size / (_ELEMENT * group))) * group * _ELEMENT
 
 
 def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], Any]:
@@ -161,7 +122,7 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
         device: ``"cpu"`` or ``"cuda"``.
     """
     count, rank = dist.get_world_size(group), dist.get_rank(group)
-    whole = torch.ones(size // _ELEMENT, device=device)
+    whole = torch.ones(size // ELEMENT, device=device)
     if kind == "send":
         if rank == 0:
             return partial(dist.send, whole, group=group, group_dst=1)
@@ -179,54 +140,39 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
 def measure(
     rank: int,
     device: str,
-    shapes: list[tuple[int, int, int]],
-    copied: list[int],
-    sizes: list[int],
-    groups: list[int],
+    shapes: Sequence[Shape],
+    copied: Sequence[int],
+    sizes: Sequence[int],
+    groups: Sequence[int],
     repeats: int,
 ) -> dict[str, Any]:
     """Measure kernels on all processes at once, then collectives of growing groups.
 
     Returns:
-        ``"products"`` and ``"copies"``, see ``parenvs.clock.kernels``; ``"collectives"``, (kind,
-        group, bytes) -> samples, of those that this process took part in; ``"missing"``, what could
-        not be measured -> why.
+        ``"products"`` and ``"copies"``, see the functions; ``"collectives"``, (kind, group, bytes)
+        -> samples, of those that this process took part in; ``"missing"``, what could not be
+        measured -> why.
     """
     rates, missing = products(shapes, repeats, device)
     moved = copies(copied, repeats, device)
     seconds: dict[tuple[str, int, int], list[float]] = {}
     for count in groups:
         group = dist.new_group(list(range(count)))
+        kinds = [kind for kind in COLLECTIVES if kind != "send" or count == 2]
         for _ in range(_ROUNDS if rank < count else 0):  # spread over time
-            for kind in COLLECTIVES:
-                _measure_kind(kind, count, sizes, group, device, repeats, seconds, missing)
+            for kind in kinds:
+                try:
+                    for size in sizes:
+                        exact = sized(size, count)
+                        runs = repeats if size <= _SMALL else -(-repeats // _ROUNDS)
+                        run = collective(kind, exact, group, device)
+                        before = partial(dist.barrier, group)
+                        taken = samples(run, runs, 2, before=before, watch=watch_of(device))
+                        seconds.setdefault((kind, count, exact), []).extend(taken)
+                except (RuntimeError, NotImplementedError) as error:
+                    missing[f"{kind} of {count}"] = one_line(error)
         dist.barrier()
     return {"products": rates, "copies": moved, "collectives": seconds, "missing": missing}
-
-
-def _measure_kind(
-    kind: str,
-    count: int,
-    sizes: list[int],
-    group: Any,
-    device: str,
-    repeats: int,
-    seconds: dict[tuple[str, int, int], list[float]],
-    missing: dict[str, str],
-) -> None:
-    if kind == "send" and count > 2:
-        return
-    for size in sizes:
-        exact = sized(size, count)
-        runs = repeats if size <= _SMALL else -(-repeats // _ROUNDS)
-        try:
-            run = collective(kind, exact, group, device)
-            before = partial(dist.barrier, group)
-            own = samples(run, runs, 2, before=before, watch=watch_of(device))
-            seconds.setdefault((kind, count, exact), []).extend(own)
-        except (RuntimeError, NotImplementedError) as error:
-            missing[f"{kind} of {count}"] = one_line(error)
-            return
 
 
 def _idle() -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import connection
@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.core.registry import DEFAULT, TASKS
-from parenvs.errors import ParenvsError, one_line
+from parenvs.errors import ParenvsError, one_line, shown
 
+KINDS = ("cpu", "cuda")
+"""Kinds of devices that plans run on."""
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 # Seconds in which a process has to end before it is killed.
 _END_SECONDS = 2.0
@@ -127,6 +129,11 @@ def shared_memory_bytes(count: int) -> float:
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
     text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
     return float(min(whole, int(text)) if text.isdecimal() else whole) / count
+
+
+def system_load() -> float:
+    """Return the processes that wanted a core in the last minute; -1 if it is not known."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
 
 
 def first_line(error: BaseException) -> str:
@@ -290,6 +297,87 @@ def samples(
         run()
         seconds.append(stop())
     return seconds[warm_up:]
+
+
+# Seconds of one run from which on it is not repeated.
+_SLOW = 1.0
+
+
+def repeated(
+    run: Callable[[], Any],
+    repeats: int,
+    warm_up: int = 0,
+    watch: Callable[[], Callable[[], float]] = started,
+) -> list[float]:
+    """Time a kernel; one that takes long runs once, behind the runs that warm up or compile."""
+    (first,) = samples(run, 1, warm_up, watch=watch)
+    is_short = first < _SLOW
+    return samples(run, repeats if is_short else 1, int(is_short), watch=watch)
+
+
+Shape = tuple[int, int, int]
+"""Sizes (m, k, n) of a matrix product."""
+
+
+def timed_products(
+    precisions: Iterable[str],
+    shapes: Sequence[Shape],
+    kind: str,
+    prepare: Callable[[str, Shape], Callable[[], Any]],
+    time: Callable[[Callable[[], Any]], list[float]],
+) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
+    """Time matrix products of each shape in each precision.
+
+    Shapes behind one that takes a second are left out.
+
+    Args:
+        precisions: by name, see ``parenvs.cluster.PRECISIONS``.
+        shapes: the sizes, the smallest first.
+        kind: ``"cpu"`` or ``"cuda"``.
+        prepare: makes the arrays of a precision and a shape, and returns the product.
+        time: see ``repeated``.
+
+    Returns:
+        (precision, shape) -> samples in seconds, and precision -> why it was not measured.
+    """
+    rates, missing = {}, {}
+    for precision in precisions:
+        if precision == "tf32" and kind == "cpu":
+            missing[precision] = "CPUs have none"
+            continue
+        try:
+            for shape in shapes:
+                rates[precision, shape] = time(prepare(precision, shape))
+                if max(rates[precision, shape]) > _SLOW:
+                    size = " x ".join(map(str, shape))
+                    missing[precision] = f"larger than {size}, which takes a second"
+                    break
+        except Exception as error:  # of any kind, from within PyTorch or XLA
+            missing[precision] = one_line(error)
+    return rates, missing
+
+
+ELEMENT = 4
+"""Bytes of a float32, in which collectives and plans run here."""
+
+
+def sized(size: int, group: int) -> int:
+    """Return ``size``, rounded so that every process of a group has as many whole elements."""
+    return max(1, round(size / (ELEMENT * group))) * group * ELEMENT
+
+
+def check_devices(kind: str, count: int, framework: str, available: int) -> None:
+    """Refuse devices that this machine does not have.
+
+    Raises:
+        ParenvsError: the kind is unknown, or there are fewer than ``count``.
+    """
+    if kind not in KINDS:
+        raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+    if available < count:
+        raise ParenvsError(
+            f"--device {kind}: {count} asked for, and {framework} sees {available} here"
+        )
 
 
 @dataclass(frozen=True)

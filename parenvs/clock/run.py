@@ -10,7 +10,7 @@ import numpy as np
 
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, of_plan, traffic_of
-from parenvs.clock.members import Timing
+from parenvs.clock.members import Timing, system_load
 from parenvs.core.plan import Plan, load_plan
 from parenvs.core.registry import task_with
 from parenvs.core.task import Task
@@ -68,7 +68,7 @@ def run(
     _check_processes(plan, processes, found.pipe * found.data * found.model)
     if expected.measured:
         torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
-    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
+    load = system_load()
     answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
     whole = [
         np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers

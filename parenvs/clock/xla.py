@@ -13,28 +13,30 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from parenvs.clock.calibration import (
-    LARGER,
-    MOST_PROCESSES,
-    SHAPES,
-    SIZES,
-    Calibration,
-    assembled,
-    groups_of,
-    known_device,
-)
+from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
-from parenvs.clock.members import Layers, Timing, run_members, samples, shared_memory_bytes
+from parenvs.clock.members import (
+    ELEMENT,
+    Layers,
+    Shape,
+    Timing,
+    check_devices,
+    repeated,
+    run_members,
+    samples,
+    sized,
+    system_load,
+    timed_products,
+)
 from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
-from parenvs.errors import ParenvsError, ProfileError, need_extra, one_line, shown
+from parenvs.errors import ParenvsError, ProfileError, need_extra, one_line
 from parenvs.exports.compilation import callable_of, collectives_of
 from parenvs.exports.jax import partition_spec
 from parenvs.exports.stages import layout_of
@@ -42,10 +44,8 @@ from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout, Spec
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
-from parenvs.machine import host
 from parenvs.shardy.verify import module_for
 
-KINDS = ("cpu", "cuda")
 _COUNT = "--xla_force_host_platform_device_count"
 
 
@@ -57,8 +57,7 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
     Raises:
         ParenvsError: JAX is missing, there are no such devices, or the process failed.
     """
-    if kind not in KINDS:
-        raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+    check_devices(kind, 0, "JAX", 0)
     with need_extra("jax", "measuring with JAX"):
         import jax  # noqa: F401
     environment = {}
@@ -82,11 +81,7 @@ def devices(kind: str, count: int) -> list[Any]:
         available = jax.devices("gpu" if kind == "cuda" else "cpu")
     except RuntimeError:
         available = []
-    if len(available) < count:
-        raise ParenvsError(
-            f"--device {kind}: {count} asked for, and JAX {jax.__version__} sees "
-            f"{len(available)} here"
-        )
+    check_devices(kind, count, f"JAX {jax.__version__}", len(available))
     return available[:count]
 
 
@@ -311,37 +306,42 @@ def _timed(
     taken = [values[x] for x in layer.reads]
     wanted = [k for k, x in enumerate(layer.reads) if x in needing and _floats(x)]
 
-    def part(*arguments: Any) -> list[Any]:
-        full = list(taken_by)
-        for k, value in zip(wanted, arguments, strict=True):
-            full[k] = value
-        return body(*full)
-
-    taken_by: list[Any] = []
-
     def forward(given: list[Any]) -> Any:
-        taken_by[:] = given
-        if not wanted:
-            return body(*given), None
-        return jax.vjp(part, *[given[k] for k in wanted])
+        def part(*arguments: Any) -> list[Any]:
+            full = list(given)
+            for k, value in zip(wanted, arguments, strict=True):
+                full[k] = value
+            return body(*full)
+
+        return jax.vjp(part, *[given[k] for k in wanted]) if wanted else (body(*given), None)
 
     run = jax.jit(forward)
     outputs, back = run(taken)
     values.update(zip(layer.makes, outputs, strict=True))
-    forward_timing = Timing.of(samples(lambda: jax.block_until_ready(run(taken)), repeats, warm_up))
+    forward_timing = _timing(repeats, warm_up, run, taken)
     if back is None or not any(_floats(x) for x in layer.makes):
         return (forward_timing, Timing(0.0, 0.0, 0.0, repeats)), 0
     needing |= {x for x in layer.makes if _floats(x)}
-    gradients = [_gradient_of(x) for x in outputs]
-    pull = jax.jit(lambda function, given: function(given))
-    jax.block_until_ready(pull(back, gradients))
-    behind = Timing.of(
-        samples(lambda: jax.block_until_ready(pull(back, gradients)), repeats, warm_up)
-    )
+    behind = _backward(repeats, warm_up, back, outputs)
     traced = jax.make_jaxpr(forward)(taken).jaxpr
-    own = {x for x, y in zip(traced.invars, layer.reads, strict=True) if y in trained}
-    residuals = {x for x in traced.outvars[len(outputs) :] if _is_variable(x)} - own
+    # The weights themselves stay in memory anyway.
+    weights = {x for x, y in zip(traced.invars, layer.reads, strict=True) if y in trained}
+    residuals = {x for x in traced.outvars[len(outputs) :] if _is_variable(x)} - weights
     return (forward_timing, behind), sum(map(_size, residuals))
+
+
+def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) -> Timing:
+    return Timing.of(samples(partial(_finished, run, *given), repeats, warm_up))
+
+
+def _backward(repeats: int, warm_up: int, back: Any, outputs: Any) -> Timing:
+    """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
+    import jax
+
+    gradients = jax.tree.map(_gradient_of, outputs)
+    pull = jax.jit(lambda function, given: function(given))
+    _finished(pull, back, gradients)
+    return _timing(repeats, warm_up, pull, back, gradients)
 
 
 def _gradient_of(value: Any) -> Any:
@@ -388,18 +388,10 @@ def _whole(
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
         return jax.vjp(lambda own: function(own, *others, **keywords), weights)
 
-    run = jax.jit(forward)
-    outputs, back = run(positional[0], positional[1:], named)
-    forward_timing = Timing.of(samples(
-        lambda: jax.block_until_ready(run(positional[0], positional[1:], named)), repeats, warm_up
-    ))  # fmt: skip
-    gradients = jax.tree.map(_gradient_of, outputs)
-    pull = jax.jit(lambda pulled, given: pulled(given))
-    jax.block_until_ready(pull(back, gradients))
-    behind = Timing.of(
-        samples(lambda: jax.block_until_ready(pull(back, gradients)), repeats, warm_up)
-    )
-    return forward_timing, behind
+    run, given = jax.jit(forward), (positional[0], positional[1:], named)
+    outputs, back = run(*given)
+    forward_timing = _timing(repeats, warm_up, run, *given)
+    return forward_timing, _backward(repeats, warm_up, back, outputs)
 
 
 _TYPES = {
@@ -409,10 +401,7 @@ _TYPES = {
     "bf16": "bfloat16",
     "fp8": "float8_e4m3fn",
 }
-# Seconds of one run from which on it is not repeated.
-_SLOW = 1.0
 _AXIS = "device"
-_ELEMENT = 4  # bytes of a float32
 
 
 def measure(
@@ -447,7 +436,7 @@ def measure(
             if name == "send" and group > 2:
                 continue
             for size in sizes:
-                exact = max(1, round(size / (_ELEMENT * group))) * group * _ELEMENT
+                exact = sized(size, group)
                 try:
                     run = collective(name, exact, own[:group])
                     seconds[name, group, exact] = samples(run, repeats, 3)
@@ -474,11 +463,10 @@ def collective(name: str, size: int, own: Sequence[Any]) -> Callable[[], Any]:
             an all-gather the result.
         own: the devices.
     """
-    import jax
     from jax import lax
 
     count = len(own)
-    whole = size // _ELEMENT
+    whole = size // ELEMENT
     length = whole // count if name == "all-gather" else whole
     bodies: dict[str, Callable[[Any], Any]] = {
         "send": lambda x: lax.ppermute(x, _AXIS, [(0, 1)]),
@@ -489,33 +477,22 @@ def collective(name: str, size: int, own: Sequence[Any]) -> Callable[[], Any]:
     }
     array = _spread(own, (length,), "float32")
     run = _on_each(own, bodies[name])
-    return lambda: jax.block_until_ready(run(array))
+    return partial(_finished, run, array)
 
 
 def _products(
-    own: Sequence[Any], shapes: Sequence[tuple[int, int, int]], repeats: int, kind: str
-) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
+    own: Sequence[Any], shapes: Sequence[Shape], repeats: int, kind: str
+) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
     import jax.numpy as jnp
 
-    rates, missing = {}, {}
-    for precision, name in _TYPES.items():
-        if precision == "tf32" and kind == "cpu":
-            missing[precision] = "CPUs have none"
-            continue
+    def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
+        m, k, n = shape
         words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
-        body = partial(jnp.matmul, precision=words)
-        try:
-            for shape in shapes:
-                m, k, n = shape
-                a, b = _spread(own, (m, k), name), _spread(own, (k, n), name)
-                run = _on_each(own, body)
-                rates[precision, shape] = _repeated(partial(_finished, run, a, b), repeats)
-                if max(rates[precision, shape]) > _SLOW:
-                    missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
-                    break
-        except Exception as error:  # of any kind, from within XLA
-            missing[precision] = one_line(error)
-    return rates, missing
+        a, b = (_spread(own, size, _TYPES[precision]) for size in ((m, k), (k, n)))
+        return partial(_finished, _on_each(own, partial(jnp.matmul, precision=words)), a, b)
+
+    time = partial(repeated, repeats=repeats, warm_up=1)
+    return timed_products(_TYPES, shapes, kind, prepare, time)
 
 
 def _finished(run: Callable[..., Any], *given: Any) -> None:
@@ -525,17 +502,9 @@ def _finished(run: Callable[..., Any], *given: Any) -> None:
 
 
 def _copies(own: Sequence[Any], size: int, repeats: int) -> list[float]:
-    import jax
-
-    array = _spread(own, (size // _ELEMENT,), "float32")
+    array = _spread(own, (size // ELEMENT,), "float32")
     run = _on_each(own, lambda x: x + 1)  # a plain copy would be left out
-    return _repeated(lambda: jax.block_until_ready(run(array)), repeats)
-
-
-def _repeated(run: Callable[[], Any], repeats: int) -> list[float]:
-    """Time a kernel behind the run that compiles it; one that takes long runs once."""
-    (first,) = samples(run, 1, 1)
-    return samples(run, repeats if first < _SLOW else 1, 1 if first < _SLOW else 0)
+    return repeated(partial(_finished, run, array), repeats, 1)
 
 
 def _spread(own: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
@@ -560,46 +529,6 @@ def _on_each(own: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]
     if shard_map is None:
         from jax.experimental.shard_map import shard_map
     return jax.jit(shard_map(body, mesh=mesh, in_specs=part, out_specs=part))
-
-
-def calibrated_xla(
-    kind: str = "cpu",
-    count: int = 2,
-    repeats: int = 20,
-    sizes: Sequence[int] = SIZES,
-    shapes: Sequence[tuple[int, int, int]] = (),
-) -> Calibration:
-    """Measure this machine with JAX, on devices of one process.
-
-    Args:
-        kind: ``"cpu"``: virtual devices, which share the cores; ``"cuda"``: GPUs.
-        count: number of devices.
-        repeats: runs of everything that count.
-        sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
-        shapes: (m, k, n) of products; empty for ``SHAPES``, on GPUs with ``LARGER``.
-
-    Raises:
-        ParenvsError: JAX is missing, or there are no such devices.
-    """
-    if not 1 <= count <= MOST_PROCESSES:
-        raise ParenvsError(f"--processes must be from 1 to {MOST_PROCESSES}, not {count}")
-    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
-    copied = [max(sizes), 4 * max(sizes)]
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
-    given = (kind, count, wanted, copied, list(sizes), groups_of(count), repeats)
-    answer = with_devices(measure, kind, count, given)
-    model = "cpu" if kind == "cpu" else answer["device"]
-    memory = shared_memory_bytes(count) if answer["memory"] is None else float(answer["memory"])
-    provenance = {
-        "by": "parenvs calibrate --framework jax",
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        **host(),
-        "device": model,
-        "backend": "XLA, virtual devices of one process" if kind == "cpu" else "XLA",
-        "load": round(load, 2),
-    }
-    device = replace(known_device(model), memory_bytes=memory)
-    return assembled([answer], device, provenance, count)
 
 
 _SEED, _SCALE = 0, 0.02
@@ -645,7 +574,7 @@ def run(
         )
     loss_output = pairing.loss(graph, loss)
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
-    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
+    load = system_load()
     request = {**layout.to_json(), "feeds": feeds, "loss": loss_output}
     given = (request, proto, values, steps, kind)
     found = with_devices(train, kind, layout.devices, given)

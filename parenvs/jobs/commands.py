@@ -169,13 +169,13 @@ def run(
         str,
         typer.Argument(
             metavar="FILE.py:NAME",
-            help="Function that returns a PyTorch module, its loss, a data set and, if wanted, a "
-            "function that makes the optimizer.",
+            help="Function that returns a PyTorch module, its loss, a data set and, optionally, "
+            "a function that makes the optimizer.",
         ),
     ],
     folder: Annotated[
         Path,
-        typer.Option("--out", help="Write the job to this folder; an existing one is continued."),
+        typer.Option("--out", help="Write the job to this folder, or continue it."),
     ] = Path("elastic-run"),
     launcher: Annotated[
         str,
@@ -200,9 +200,8 @@ def run(
 ) -> None:
     """Train a PyTorch module while nodes leave and come: local processes stand for nodes.
 
-    In every interval the policy chooses; the job stops, its state moves between processes, it goes
-    on. A node that leaves is killed. What happened is shown beside what was predicted. The same
-    command goes on after a kill.
+    In every interval the policy chooses a plan; the state moves between processes. A node that
+    leaves is killed. Prints measured beside predicted values. Run it again after a kill.
     """
     from parenvs.agents.elastic.planners import policy_of
     from parenvs.files import write_text

@@ -37,8 +37,7 @@ class Job:
     source: str
     policy: str = option(
         "fastest",
-        "Policy: a rule, parcae, learned (the network that ships), an .npz file of another one, a "
-        "folder of parenvs train ElasticPlan-v1.",
+        "Policy: a rule, parcae, learned, an .npz file, or a folder of parenvs train.",
         complete=(*POLICIES, "learned"),
         main=True,
     )
@@ -58,9 +57,7 @@ class Job:
         None, "Cluster that nodes stand for, as 8x1:v100 (default: cores)."
     )
     every: Count = option(10, "Intervals between two checkpoints.")
-    seed: Index = option(
-        0, "Seed of initial values, of the order of samples and of the nodes that leave.", main=True
-    )
+    seed: Index = option(0, "Seed of everything random.")
 
 
 @dataclass(frozen=True)

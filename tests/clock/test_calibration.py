@@ -42,7 +42,7 @@ def answers(processes=2, missing=None):
 
 
 def test_assembled__figures_of_a_synthetic_machine():
-    made = assembled(answers(4, {"fp8": "none"}), CPU, {"by": "a test"})
+    made = assembled(answers(4, {"fp8": "none"}), CPU, {"by": "a test"}, 4)
     cluster = made.cluster
     assert (cluster.servers, cluster.devices_per_server) == (1, 4)
     assert cluster.intra_bw == pytest.approx(BANDWIDTH)
@@ -63,7 +63,7 @@ def test_assembled__figures_of_a_synthetic_machine():
 
 
 def test_assembled__known_devices_keep_the_data_sheet_and_one_has_no_links():
-    made = assembled(answers(1), replace(DEVICES["h100"], memory_bytes=79e9), {})
+    made = assembled(answers(1), replace(DEVICES["h100"], memory_bytes=79e9), {}, 1)
     assert made.cluster.device.peaks == DEVICES["h100"].peaks
     assert made.cluster.device.peak_flops == DEVICES["h100"].peak_flops
     assert dict(made.cluster.device.measured)["bf16"] == pytest.approx(2 * 64**3 / 4e-5)
@@ -75,7 +75,7 @@ def test_assembled__known_devices_keep_the_data_sheet_and_one_has_no_links():
 
 
 def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
-    made = assembled(answers(), CPU, {"by": "a test", "load": 0.5})
+    made = assembled(answers(), CPU, {"by": "a test", "load": 0.5}, 2)
     made.save(tmp_path / "m.json")
     assert Calibration.load(tmp_path / "m.json", "cpu") == made
     cluster = Cluster.parse(tmp_path / "m.json")
@@ -112,7 +112,7 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
     ],
 )
 def test_cluster__refuses_what_was_not_measured_so(change, words, tmp_path):
-    made = assembled(answers(), CPU, {})
+    made = assembled(answers(), CPU, {}, 2)
     row = {"kind": "all-reduce", "seconds": 1.0, "low": 1.0, "high": 1.0, "repeats": 3,
            "bytes": 4, "group": 2}  # fmt: skip
     content = {**made.cluster.to_json(), "provenance": {}, "measured": [row]}

@@ -7,17 +7,14 @@ import pytest
 from commands import caller
 
 from parenvs import load_profile
-from parenvs.clock.calibration import Calibration
+from parenvs.clock.calibration import Calibration, calibrated
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ProfileError
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
-from parenvs.clock.xla import (  # noqa: E402
-    calibrated_xla,
-    measured_scopes,
-)
+from parenvs.clock.xla import measured_scopes  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 
@@ -125,7 +122,7 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
 
 @pytest.mark.slow
 def test_calibrated__virtual_devices_at_the_smallest_size(tmp_path):
-    made = calibrated_xla("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)])
+    made = calibrated("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)], framework="jax")
     made.save(tmp_path / "m.json")
     assert Calibration.load(tmp_path / "m.json", "cpu") == made
     assert made.cluster.devices == 2 and made.cluster.intra_bw > 0

@@ -22,8 +22,8 @@ def command(tasks):
 def walk(group=None, name=""):
     """Yield every command by its name without ``parenvs``, those of groups among them."""
     group = group or typer.main.get_command(cli.app)
-    for inner, found in group.commands.items():
-        whole = f"{name} {inner}".strip()
+    for inner in group.commands:
+        found, whole = group.get_command(None, inner), f"{name} {inner}".strip()
         if hasattr(found, "commands"):
             yield from walk(found, whole)
         else:
