@@ -282,11 +282,9 @@ def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
 
 def _is_same(value: Any, wanted: Any) -> bool:
     """Return whether two values of JSON types are equal; true is not 1, but 1.0 is."""
-    if isinstance(wanted, dict):
-        return (
-            isinstance(value, dict)
-            and set(value) == set(wanted)
-            and all(_is_same(value[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, dict) and isinstance(value, dict):
+        return set(value) == set(wanted) and all(
+            _is_same(value[key], wanted[key]) for key in wanted
         )
     return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +52,8 @@ def submission(
     task: str,
     plan: Planner,
     *,
-    entry: str,
-    authors: Sequence[str],
-    method: str,
-    learned: bool = False,
-    trained_on: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    search_budget: str = ONE,
-    hardware: str | None = None,
-    link: str = "",
-    settings: Mapping[str, Any] | None = None,
-    script: str = "",
     say: Callable[[str], None] = lambda _: None,
+    **fields: Any,
 ) -> Entry:
     """Plan every problem of a task, and make an entry of the plans.
 
@@ -75,18 +65,9 @@ def submission(
         plan: takes a ``TaskProblem`` and returns a plan, which
             ``problem.pipeline_plan(cuts, device_cuts)``, ``problem.partition_plan(partition)`` or
             ``problem.target.plan(...)`` makes.
-        entry: name of the entry: lower-case letters, digits, dots, hyphens.
-        authors: names of the authors.
-        method: what ``plan`` does, in a sentence or two.
-        learned: whether any part of it was trained.
-        trained_on: what it was trained on; see ``parenvs.leaderboard.entry.TRAINED_ON``.
-        seeds: seeds of all random numbers.
-        search_budget: time or steps that are spent on each problem, in words.
-        hardware: machine that it runs on (default: this processor).
-        link: address of a description.
-        settings: name -> number or text: what else makes the plans, for whoever makes them again.
-        script: SHA-256 of the method's script, where the task's problems are generated.
         say: takes a line of text for each problem.
+        **fields: fields of ``Entry``: ``entry``, ``authors`` and ``method``, and others that have
+            defaults; ``hardware`` is this processor by default.
 
     Raises:
         ParenvsError: there is no such task, or no problem got a legal plan.
@@ -100,26 +81,16 @@ def submission(
         if content is not None:
             plans[problem.name] = content
             seconds[problem.name] = float(f"{spent:.3g}")
-        say(f"{task} {entry} {problem.name}: {words}")
+        say(f"{task} {fields['entry']} {problem.name}: {words}")
     if not plans:
         raise ParenvsError(f"{task}: no problem got a legal plan; there is nothing to enter")
-    return Entry(
-        task=task,
-        entry=entry,
-        authors=tuple(authors),
-        method=method,
-        plans=plans,
-        learned=learned,
-        trained_on=tuple(trained_on),
-        seeds=tuple(seeds),
-        search_budget=search_budget,
-        hardware=this_hardware() if hardware is None else hardware,
-        link=link,
-        seconds=seconds,
-        script=script,
-        commit=commit(),
-        settings=dict(settings or {}),
-    )
+    return _entry(task, plans=plans, seconds=seconds, **fields)
+
+
+def _entry(task: str, hardware: str | None = None, **fields: Any) -> Entry:
+    texts = {key: tuple(fields[key]) for key in ("authors", "trained_on") if key in fields}
+    hardware = this_hardware() if hardware is None else hardware
+    return Entry(task=task, hardware=hardware, commit=commit(), **{**fields, **texts})
 
 
 def script_submission(
@@ -127,10 +98,8 @@ def script_submission(
     script: Path,
     *,
     entry: str | None = None,
-    authors: Sequence[str] = ("parenvs",),
     trained_on: Sequence[str] = (),
-    hardware: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    **common: Any,
 ) -> Entry:
     """Run one's own script on the problems of a task that a seed generates, and make an entry.
 
@@ -145,34 +114,21 @@ def script_submission(
         raise ParenvsError(f"task {task!r} takes plans, not scripts")
     tree = ast.parse(script.read_text(encoding="utf-8"))
     words = (ast.get_docstring(tree) or "").split("\n\n")[0]
-
-    def plan(problem: TaskProblem) -> Any:
-        content, _ = run(task, problem, script, PLAIN)
-        return content
-
     return submission(
         task,
-        plan,
+        lambda problem: run(task, problem, script, PLAIN)[0],
         entry=entry or script.stem,
-        authors=authors,
         method=" ".join(words.split()) or f"The script {script.name}.",
         learned=bool(trained_on),
         trained_on=trained_on,
-        hardware=hardware,
+        search_budget=ONE,
         script=sha256,
-        say=say,
+        **common,
     )
 
 
 def run_submission(
-    task: str,
-    run: Path,
-    *,
-    entry: str | None = None,
-    authors: Sequence[str] = ("parenvs",),
-    hardware: str | None = None,
-    trust: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    task: str, run: Path, *, entry: str | None = None, trust: bool = False, **common: Any
 ) -> Entry:
     """Make an entry of the best actions of an agent that ``parenvs train`` trained.
 
@@ -188,35 +144,28 @@ def run_submission(
         from parenvs.agents.learning.trainer import load_config, player, rules_of
     kind = TASKS[tasks().task(task).kind]
     config, policy = load_config(run, trust), player(run, trust)
-    if policy.env_id not in kind.envs:
+    env_id, rules = policy.env_id, rules_of(config)
+    if env_id not in kind.envs:
         raise ParenvsError(
             f"{run}: trained in {config.env_id}, which is no environment of task {task}; those "
             f"are {', '.join(kind.envs)}"
         )
-    rules = rules_of(config)
     named = {key: value for key, value in config.env_kwargs.items() if key not in rules}
     where = ", ".join(f"{key} {value}" for key, value in named.items())
-    sources = f"other: {policy.env_id} {where}".strip()
+    settings = {"agent": config.agent, "environment": env_id, "steps": config.steps}
     with one_thread():
         return submission(
             task,
             lambda problem: policy.plan(problem.target, rules),
             entry=entry or run.resolve().name.lower(),
-            authors=authors,
             method=f"The best actions of {config.agent}, trained by parenvs train for "
-            f"{config.steps:,} steps in {policy.env_id}.",
+            f"{config.steps:,} steps in {env_id}.",
             learned=True,
-            trained_on=(sources[:200],),
+            trained_on=(f"other: {env_id} {where}".strip()[:200],),
             seeds=(config.seed,),
             search_budget=ONE,
-            hardware=hardware,
-            settings={
-                "agent": config.agent,
-                "environment": policy.env_id,
-                "steps": config.steps,
-                "seed": config.seed,
-            },
-            say=say,
+            settings={**settings, "seed": config.seed},
+            **common,
         )
 
 
@@ -249,46 +198,27 @@ def agent_submission(
         check_agent(known_task, agent)
         description, trained_on = kind.agents[agent], learned_from(agent)
         policy = None if kind.policy is None else kind.policy(agent)
-    if policy is not None:
-        submitted = Entry(
-            task=task,
-            entry=entry or Path(agent).stem,
-            authors=tuple(authors),
-            method=description.method,
-            learned=bool(trained_on),
-            trained_on=trained_on,
-            seeds=(seed,) if description.seeded else (),
-            search_budget=description.search_budget,
-            hardware=this_hardware() if hardware is None else hardware,
-            link=description.link,
-            policy=policy,
-            commit=commit(),
-            settings={"agent": Path(agent).name, **({"seed": seed} if description.seeded else {})},
-        )
-        say(f"{task} {submitted.entry}: {policy['kind']}")
-        return submitted
-    assert kind.planner is not None  # a task without one takes policies, above
-    plan = kind.planner(agent, seed, steps)
-    settings: dict[str, Any] = {"agent": agent}
-    if description.seeded:
-        settings["seed"] = seed
-    if "{steps" in description.search_budget:
+    settings: dict[str, Any] = {"agent": agent if policy is None else Path(agent).name}
+    settings |= {"seed": seed} if description.seeded else {}
+    if policy is None and "{steps" in description.search_budget:
         settings["steps"] = steps
-    return submission(
-        task,
-        plan,
-        entry=entry or agent,
-        authors=authors,
-        method=description.method,
-        learned=bool(trained_on),
-        trained_on=trained_on,
-        seeds=(seed,) if description.seeded else (),
-        search_budget=description.search_budget.format(steps=steps),
-        hardware=hardware,
-        link=description.link,
-        settings=settings,
-        say=say,
-    )
+    fields = {
+        "entry": entry or Path(agent).stem,
+        "authors": authors,
+        "method": description.method,
+        "learned": bool(trained_on),
+        "trained_on": trained_on,
+        "seeds": (seed,) if description.seeded else (),
+        "search_budget": description.search_budget.format(steps=steps),
+        "hardware": hardware,
+        "link": description.link,
+        "settings": settings,
+    }
+    if policy is not None:
+        say(f"{task} {fields['entry']}: {policy['kind']}")
+        return _entry(task, policy=policy, **fields)
+    assert kind.planner is not None  # a task without one takes policies, above
+    return submission(task, kind.planner(agent, seed, steps), say=say, **fields)
 
 
 def this_hardware() -> str:

@@ -89,7 +89,6 @@ class TaskList:
         if name in self.tasks:
             return self.tasks[name]
         refuse_removed("task", name)
-        refuse_removed("task", name)
         raise ParenvsError(
             f"unknown task {shown(name)}{did_you_mean(name[:80], self.tasks)}; "
             f"known: {', '.join(self.tasks)}"

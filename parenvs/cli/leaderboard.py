@@ -107,14 +107,11 @@ def submit(
             option = "--script" if run is None else "--run"
             raise ParenvsError(f"{option} takes a --task, and no --agent or other planner")
         for board in chosen:
-            if script is not None:
-                made = making.script_submission(
-                    board.name, script, trained_on=trained_on or (), **common
-                )
-            else:
-                assert run is not None
-                made = making.run_submission(board.name, run, **common)
-            _write(made, folder)
+            if run is not None:
+                _write(making.run_submission(board.name, run, **common), folder)
+            elif script is not None:
+                common["trained_on"] = trained_on or ()
+                _write(making.script_submission(board.name, script, **common), folder)
         return
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
@@ -170,14 +167,15 @@ def check(
         for reason in reasons:
             say_progress(f"{path}: {reason}")
     for checked in entries:
+        name = checked.entry.entry
         for verdict in checked.verdicts:
             if verdict.note:
-                say_progress(f"{checked.entry.entry}: {verdict.note}")
+                say_progress(f"{name}: {verdict.note}")
             if verdict.improves:
                 say_progress(
-                    f"{checked.entry.entry}: {verdict.problem.name}: cost {verdict.cost:.9g} is "
-                    f"better than the reference {verdict.problem.reference.cost:.9g}, which is not "
-                    "proven; parenvs leaderboard update takes it over"
+                    f"{name}: {verdict.problem.name}: cost {verdict.cost:.9g} is better than the "
+                    f"reference {verdict.problem.reference.cost:.9g}, which is not proven; "
+                    "parenvs leaderboard update takes it over"
                 )
     say_progress(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
     _end(files, refused)
@@ -267,24 +265,21 @@ def _checked(
     for path in files:
         try:
             checked = check_file(path, seed, runner)
+            entry = checked.entry
+            if folder is not None and path != folder / entry.file:
+                name = entry.file.as_posix()
+                raise ParenvsError(f"field 'entry' is {entry.entry!r}; call the file {name}")
         except EntryError as error:
             refused[path] = error.reasons
-            continue
         except ParenvsError as error:
             refused[path] = (cleaned(str(error)),)
-            continue
         except Exception as error:
             words = cleaned(f"{type(error).__name__}: {error}")
             refused[path] = (f"the judge failed ({words}); please open an issue with this file",)
-            continue
-        entry = checked.entry
-        if folder is not None and path != folder / entry.file:
-            reason = f"field 'entry' is {entry.entry!r}; call the file {entry.file.as_posix()}"
-            refused[path] = (reason,)
-            continue
-        entries.append(checked)
-        if checked.reasons:
-            refused[path] = checked.reasons
+        else:
+            entries.append(checked)
+            if checked.reasons:
+                refused[path] = checked.reasons
     return entries, refused
 
 
