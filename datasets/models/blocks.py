@@ -1,4 +1,7 @@
-"""Blocks of today's models in bfloat16; normalisations, softmax and losses work in float32."""
+"""Layers and blocks of the models; the first argument is their part of the parameters.
+
+They run in bfloat16; normalizations, softmax and losses in float32.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,48 @@ import jax.numpy as jnp
 from jax import lax, named_scope
 from jax.ad_checkpoint import checkpoint_name
 
-from parenvs.datasets.models.layers import conv, dense, dense_shapes, norm_shapes
 from parenvs.datasets.models.model import Array, Tree, floats
+
+Activation = Callable[[Array], Array]
+
+
+def dense_shapes(*kernel: int) -> Tree:
+    """Return the shapes of a dense or convolution layer, output features last, with its bias."""
+    return {"kernel": floats(*kernel), "bias": floats(kernel[-1])}
+
+
+def norm_shapes(width: int) -> Tree:
+    """Return the shapes of a normalisation over ``width`` features."""
+    return {"scale": floats(width), "bias": floats(width)}
+
+
+def dense(weights: Tree | Array, x: Array) -> Array:
+    """Multiply the last dimension of ``x`` by a kernel, and add the bias if there is one."""
+    if isinstance(weights, dict):
+        return jnp.dot(x, weights["kernel"]) + weights["bias"]
+    return jnp.dot(x, weights)
+
+
+def conv(
+    weights: Tree | Array, x: Array, stride: int = 1, padding: str = "SAME", groups: int = 1
+) -> Array:
+    """Convolve NHWC images with an HWIO kernel, and add the bias if there is one."""
+    kernel = weights["kernel"] if isinstance(weights, dict) else weights
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    x = lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        padding,
+        dimension_numbers=dimensions,
+        feature_group_count=groups,
+    )
+    return x + weights["bias"] if isinstance(weights, dict) else x
+
+
+def embed(table: Array, ids: Array) -> Array:
+    """Gather rows of a table; ids are clipped to its range."""
+    return jnp.take(table, ids, axis=0, mode="clip")
 
 
 def stack_shapes(layers: int, layer: Tree, scanned: bool) -> Tree:
@@ -187,9 +230,9 @@ def attention_shapes(width: int, biases: str = "qkvo", memory: int | None = None
     }
 
 
-def feed_forward(weights: Tree, x: Array) -> Array:
-    """Apply two dense layers, ``up`` and ``down``, with a GELU between them."""
-    return dense(weights["down"], jax.nn.gelu(dense(weights["up"], x)))
+def feed_forward(weights: Tree, x: Array, activation: Activation = jax.nn.gelu) -> Array:
+    """Apply two dense layers, ``up`` and ``down``, with an activation between them."""
+    return dense(weights["down"], activation(dense(weights["up"], x)))
 
 
 def feed_forward_shapes(width: int, hidden: int) -> Tree:
@@ -208,14 +251,20 @@ def layer_shapes(width: int, hidden: int) -> Tree:
 
 
 def transformer_layer(
-    weights: Tree, x: Array, heads: int, causal: bool = False, recompute: bool = False
+    weights: Tree,
+    x: Array,
+    heads: int,
+    causal: bool = False,
+    recompute: bool = False,
+    activation: Activation = jax.nn.gelu,
 ) -> Array:
     """Apply self-attention and a feed-forward block, both behind a norm and beside a residual."""
     with named_scope("attention"):
         y = layer_norm(weights["attention_norm"], x)
         x += attention(weights["attention"], y, y, heads, causal=causal, recompute=recompute)
     with named_scope("ffn"):
-        return x + feed_forward(weights["ffn"], layer_norm(weights["ffn_norm"], x))
+        y = layer_norm(weights["ffn_norm"], x)
+        return x + feed_forward(weights["ffn"], y, activation)
 
 
 def gated_feed_forward(weights: Tree, x: Array) -> Array:
@@ -232,8 +281,7 @@ def patches(weights: Tree | Array, images: Array, size: int) -> Array:
         size: Height and width of a patch.
     """
     kernel = weights["kernel"] if isinstance(weights, dict) else weights
-    x = conv(kernel, images.astype(kernel.dtype), size, "VALID")
-    x = x + weights["bias"] if isinstance(weights, dict) else x
+    x = conv(weights, images.astype(kernel.dtype), size, "VALID")
     return x.reshape(len(x), -1, x.shape[-1])
 
 
@@ -256,3 +304,11 @@ def log_features(steps: Array, width: int) -> Array:
     frequency = 10000.0 ** (-lax.broadcasted_iota(jnp.float32, (1, half), 1) / half)
     angle = steps.astype(jnp.float32)[:, None] * frequency
     return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)
+
+
+def classified(params: Tree, batch: Tree, features: Callable[[], Array]) -> Array:
+    """Return the loss of a classifier whose last layer reads ``features()``."""
+    with named_scope("predictions"):
+        logits = dense(params["predictions"], features())
+    with named_scope("loss"):
+        return cross_entropy(logits, batch["labels"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +12,17 @@ from jax import lax, named_scope
 from parenvs.datasets.models.blocks import (
     attention,
     cross_entropy,
+    embed,
     gated_feed_forward,
     layer_norm,
     layer_shapes,
+    norm_shapes,
     recomputing,
     rms_norm,
     run_stack,
     stack_shapes,
     transformer_layer,
 )
-from parenvs.datasets.models.layers import embed, norm_shapes
 from parenvs.datasets.models.model import Array, Model, Tree, adagrad, adamw, floats, integers
 
 
@@ -40,23 +42,19 @@ def gpt(
     dense, where GPT-3's are dense and locally banded by turns. The backward pass computes the
     attention scores again. Feed-forward blocks are four times as wide as the residual.
     """
-
-    def init() -> Tree:
-        layer = layer_shapes(width, 4 * width)
-        return {
-            "embedding": floats(vocab, width),
-            "positions": floats(tokens, width),
-            "decoder": stack_shapes(layers, layer, scanned),
-            "norm": norm_shapes(width),
-        }
-
-    def block(weights: Tree, x: Array) -> Array:
-        return transformer_layer(weights, x, heads, causal=True, recompute=True)
+    layer = layer_shapes(width, 4 * width)
+    params = {
+        "embedding": floats(vocab, width),
+        "positions": floats(tokens, width),
+        "decoder": stack_shapes(layers, layer, scanned),
+        "norm": norm_shapes(width),
+    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("embedding"):
             x = embed(params["embedding"], batch["tokens"]) + params["positions"]
         with named_scope("decoder"):
+            block = partial(transformer_layer, heads=heads, causal=True, recompute=True)
             x = run_stack(params["decoder"], x, block, layers, scanned)
         with named_scope("head"):
             x = layer_norm(params["norm"], x)
@@ -68,13 +66,11 @@ def gpt(
         name,
         f"GPT-3, {layers} layers, width {width}, {heads} heads",
         "arXiv 2005.14165",
-        init,
+        params,
         loss,
         {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        batch_size,
         family="gpt",
         trained_as="arXiv 2104.04473, section 5.1: GPT-3 of 175 B parameters, batch 1,536",
-        mixed=True,
         optimiser=adamw(),
     )
 
@@ -140,19 +136,17 @@ def llama(
     queries at a time, and the backward pass computes again what is cheap, as fused kernels and
     selective recomputation do. ``trained_as`` names the source of batch and length.
     """
-
-    def init() -> Tree:
-        layer = {
-            "attention_norm": floats(width),
-            "attention": _grouped_shapes(width, heads, kv_heads),
-            "ffn_norm": floats(width),
-            "ffn": {
-                "gate": floats(width, hidden),
-                "up": floats(width, hidden),
-                "down": floats(hidden, width),
-            },
-        }
-        return _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
+    layer = {
+        "attention_norm": floats(width),
+        "attention": _grouped_shapes(width, heads, kv_heads),
+        "ffn_norm": floats(width),
+        "ffn": {
+            "gate": floats(width, hidden),
+            "up": floats(width, hidden),
+            "down": floats(hidden, width),
+        },
+    }
+    params = _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
 
     def block(weights: Tree, x: Array) -> Array:
         x = _grouped_attention(weights, x, heads, kv_heads, LLAMA_BASE)
@@ -166,13 +160,11 @@ def llama(
         name,
         f"Llama 3, {layers} layers, width {width}, SwiGLU {hidden}, {heads} heads on {kv_heads}",
         "arXiv 2407.21783",
-        init,
+        params,
         loss,
         {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        batch_size,
         family="llama",
         trained_as=trained_as,
-        mixed=True,
         optimiser=adamw(),
     )
 
@@ -193,19 +185,17 @@ def lstm(
     batch shares (section 3.1), which are an input. Each layer is a loop over ``tokens`` steps;
     the output of its ``cells`` is projected to ``width``, which is that of the embedding, too.
     """
-
-    def init() -> Tree:
-        layer = {
-            "input": floats(width, 4 * cells),
-            "recurrent": floats(width, 4 * cells),
-            "bias": floats(4 * cells),
-            "projection": floats(cells, width),
-        }
-        return {
-            "embedding": floats(vocab, width),
-            "lstm": {f"layer_{i}": layer for i in range(layers)},
-            "softmax": {"kernel": floats(vocab, width), "bias": floats(vocab)},
-        }
+    layer = {
+        "input": floats(width, 4 * cells),
+        "recurrent": floats(width, 4 * cells),
+        "bias": floats(4 * cells),
+        "projection": floats(cells, width),
+    }
+    params = {
+        "embedding": floats(vocab, width),
+        "lstm": {f"layer_{i}": layer for i in range(layers)},
+        "softmax": {"kernel": floats(vocab, width), "bias": floats(vocab)},
+    }
 
     def recurrence(weights: Tree, x: Array) -> Array:
         """Run a layer over (tokens, batch, width)."""
@@ -246,17 +236,15 @@ def lstm(
         name,
         f"LSTM language model, {layers} layers of {cells} cells, projected to {width}",
         "arXiv 1602.02410",
-        init,
+        params,
         loss,
         {
             "tokens": integers(batch_size, tokens),
             "labels": integers(batch_size, tokens),
             "samples": integers(samples),
         },
-        batch_size,
         family="lstm",
         trained_as="arXiv 1602.02410, section 4.4: batch 128, 20 steps, Adagrad, 8,192 samples",
-        mixed=True,
         kept=("embedding", "softmax"),
         optimiser=adagrad(),
     )
@@ -287,19 +275,18 @@ def mixtral(
     """
     capacity = 2 * group // experts
 
-    def init() -> Tree:
-        layer = {
-            "attention_norm": floats(width),
-            "attention": _grouped_shapes(width, heads, kv_heads),
-            "experts_norm": floats(width),
-            "experts": {
-                "router": floats(width, experts),
-                "gate": floats(experts, width, hidden),
-                "up": floats(experts, width, hidden),
-                "down": floats(experts, hidden, width),
-            },
-        }
-        return _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
+    layer = {
+        "attention_norm": floats(width),
+        "attention": _grouped_shapes(width, heads, kv_heads),
+        "experts_norm": floats(width),
+        "experts": {
+            "router": floats(width, experts),
+            "gate": floats(experts, width, hidden),
+            "up": floats(experts, width, hidden),
+            "down": floats(experts, hidden, width),
+        },
+    }
+    params = _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
 
     def block(weights: Tree, x: Array) -> Array:
         x = _grouped_attention(weights, x, heads, kv_heads, MIXTRAL_BASE)
@@ -314,13 +301,11 @@ def mixtral(
         name,
         f"Mixtral, {layers} layers, width {width}, {experts} experts of {hidden}, two a token",
         "arXiv 2401.04088",
-        init,
+        params,
         loss,
         {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        batch_size,
         family="mixtral",
         trained_as="Megatron-LM, megatron/core/transformer/moe/README.md: Mixtral 8x7B",
-        mixed=True,
         optimiser=adamw(),
     )
 

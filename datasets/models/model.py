@@ -22,13 +22,11 @@ class Optimiser:
         name: Lower-case name, which is also the scope of its instructions.
         init: Function from shapes of parameters to those of its state.
         update: ``update(params, grads, state) -> (params, state)``, all float32.
-        moments: Arrays of the state that each parameter has.
     """
 
     name: str
     init: Callable[[Tree], Tree]
     update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
-    moments: int
 
 
 def adam(
@@ -69,7 +67,7 @@ def adam(
             params, m, v = jax.tree.transpose(jax.tree.structure(params), None, updated)
         return params, {"m": m, "v": v, "count": count}
 
-    return Optimiser(name, init, update, 2)
+    return Optimiser(name, init, update)
 
 
 def adamw(learning_rate: float = 1e-3, decay: float = 0.1, beta2: float = 0.95) -> Optimiser:
@@ -85,7 +83,7 @@ def momentum(learning_rate: float = 0.1, rate: float = 0.9) -> Optimiser:
             m = jax.tree.map(lambda m, g: rate * m + g.astype(m.dtype), state["m"], grads)
             return jax.tree.map(lambda w, v: w - learning_rate * v, params, m), {"m": m}
 
-    return Optimiser("momentum", lambda params: {"m": params}, update, 1)
+    return Optimiser("momentum", lambda params: {"m": params}, update)
 
 
 def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimiser:
@@ -103,7 +101,7 @@ def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimiser:
             params, v = jax.tree.transpose(jax.tree.structure(params), None, updated)
         return params, {"v": v}
 
-    return Optimiser("adagrad", lambda params: {"v": params}, update, 1)
+    return Optimiser("adagrad", lambda params: {"v": params}, update)
 
 
 def descent(learning_rate: float = 1.0) -> Optimiser:
@@ -114,7 +112,7 @@ def descent(learning_rate: float = 1.0) -> Optimiser:
             new = jax.tree.map(lambda w, g: w - learning_rate * g.astype(w.dtype), params, grads)
         return new, state
 
-    return Optimiser("descent", lambda params: {}, update, 0)
+    return Optimiser("descent", lambda params: {}, update)
 
 
 ADAM = adam()
@@ -129,11 +127,10 @@ class Model:
         name: Lower-case instance name.
         description: One line for listings.
         source: Where the architecture and its sizes come from.
-        init: Function that returns the parameters, a pytree of ``jax.ShapeDtypeStruct``.
+        params: The parameters, a pytree of ``jax.ShapeDtypeStruct``.
         loss: ``loss(params, batch)``, a float32 scalar; with ``statistics`` it is
             ``loss(params, statistics, batch)`` and returns that scalar and the new statistics.
-        batch: The batch, a dict of ``jax.ShapeDtypeStruct``.
-        batch_size: Examples in a batch.
+        batch: The batch, a dict of ``jax.ShapeDtypeStruct``, examples first.
         family: Architecture, which models of other sizes share; splits are by family.
         trained_as: Source of batch size, sequence length and optimizer.
         mixed: Whether the loss sees a bfloat16 copy of the float32 parameters.
@@ -145,16 +142,21 @@ class Model:
     name: str
     description: str
     source: str
-    init: Callable[[], Tree]
+    params: Tree
     loss: Callable[..., Any]
     batch: Tree
-    batch_size: int
     family: str = ""
     trained_as: str = ""
-    mixed: bool = False
+    mixed: bool = True
     kept: tuple[str, ...] = ()
     optimiser: Optimiser = ADAM
-    statistics: Callable[[], Tree] | None = None
+    statistics: Tree | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Examples in a batch."""
+        first: jax.ShapeDtypeStruct = next(iter(self.batch.values()))
+        return first.shape[0]
 
     def copies(self, params: Tree) -> Tree:
         """Return the parameters that the loss sees: bfloat16 copies if the precision is mixed."""
@@ -179,12 +181,12 @@ def forward(model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         def forward_with(params: Tree, statistics: Tree, batch: Tree) -> tuple[Array, Tree]:
             return model.loss(model.copies(params), statistics, batch)
 
-        return forward_with, (model.init(), model.statistics(), model.batch)
+        return forward_with, (model.params, model.statistics, model.batch)
 
     def forward(params: Tree, batch: Tree) -> Array:
         return model.loss(model.copies(params), batch)
 
-    return forward, (model.init(), model.batch)
+    return forward, (model.params, model.batch)
 
 
 def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any, ...]]:
@@ -194,8 +196,7 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
     any, stand before the batch and before the loss. With mixed precision the gradients are those
     of the bfloat16 copies; the optimizer updates the float32 parameters (arXiv 1710.03740, 3.1).
     """
-    params = model.init()
-    opt_state = model.optimiser.init(params)
+    state = model.params, model.optimiser.init(model.params)
     if model.statistics is not None:
 
         def step_with(
@@ -206,14 +207,14 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
             params, opt_state = model.optimiser.update(params, grads, opt_state)
             return params, opt_state, statistics, loss
 
-        return step_with, (params, opt_state, model.statistics(), model.batch)
+        return step_with, (*state, model.statistics, model.batch)
 
     def step(params: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Array]:
         loss, grads = jax.value_and_grad(model.loss)(model.copies(params), batch)
         params, opt_state = model.optimiser.update(params, grads, opt_state)
         return params, opt_state, loss
 
-    return step, (params, opt_state, model.batch)
+    return step, (*state, model.batch)
 
 
 def floats(*shape: int) -> jax.ShapeDtypeStruct:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -13,16 +14,26 @@ from parenvs.datasets.models.blocks import (
     attention,
     attention_shapes,
     cross_entropy,
+    dense,
+    dense_shapes,
+    embed,
     feed_forward,
     feed_forward_shapes,
     layer_norm,
     layer_shapes,
     log_features,
+    norm_shapes,
     patches,
+    run_stack,
     stack_shapes,
+    transformer_layer,
 )
-from parenvs.datasets.models.layers import dense, dense_shapes, embed, norm_shapes
 from parenvs.datasets.models.model import Array, Model, Tree, adam, descent, floats, integers
+
+
+def quick_gelu(x: Array) -> Array:
+    """Approximate a GELU by a sigmoid, as CLIP's released code does."""
+    return x * jax.nn.sigmoid(1.702 * x)
 
 
 def clip(
@@ -49,38 +60,31 @@ def clip(
     def stack(layers: int, width: int) -> Tree:
         return stack_shapes(layers, layer_shapes(width, 4 * width), False)
 
-    def init() -> Tree:
-        return {
-            "image": {
-                "patches": floats(patch, patch, 3, image_width),
-                "class": floats(1, 1, image_width),
-                "positions": floats(1, (image // patch) ** 2 + 1, image_width),
-                "first_norm": norm_shapes(image_width),
-                "encoder": stack(image_layers, image_width),
-                "norm": norm_shapes(image_width),
-                "projection": floats(image_width, shared),
-            },
-            "text": {
-                "embedding": floats(vocab, text_width),
-                "positions": floats(tokens, text_width),
-                "encoder": stack(text_layers, text_width),
-                "norm": norm_shapes(text_width),
-                "projection": floats(text_width, shared),
-            },
-            "temperature": floats(1),
-        }
+    params = {
+        "image": {
+            "patches": floats(patch, patch, 3, image_width),
+            "class": floats(1, 1, image_width),
+            "positions": floats(1, (image // patch) ** 2 + 1, image_width),
+            "first_norm": norm_shapes(image_width),
+            "encoder": stack(image_layers, image_width),
+            "norm": norm_shapes(image_width),
+            "projection": floats(image_width, shared),
+        },
+        "text": {
+            "embedding": floats(vocab, text_width),
+            "positions": floats(tokens, text_width),
+            "encoder": stack(text_layers, text_width),
+            "norm": norm_shapes(text_width),
+            "projection": floats(text_width, shared),
+        },
+        "temperature": floats(1),
+    }
 
     def encoded(weights: Tree, x: Array, causal: bool) -> Array:
-        for i in range(len(weights)):
-            layer = weights[f"layer_{i}"]
-            with named_scope(f"layer_{i}"):
-                with named_scope("attention"):
-                    y = layer_norm(layer["attention_norm"], x)
-                    x += attention(layer["attention"], y, y, x.shape[-1] // head, causal=causal)
-                with named_scope("ffn"):
-                    y = dense(layer["ffn"]["up"], layer_norm(layer["ffn_norm"], x))
-                    x += dense(layer["ffn"]["down"], y * jax.nn.sigmoid(1.702 * y))
-        return x
+        layer = partial(
+            transformer_layer, heads=x.shape[-1] // head, causal=causal, activation=quick_gelu
+        )
+        return run_stack(weights, x, layer, len(weights), scanned=False)
 
     def unit(x: Array) -> Array:
         y = x.astype(jnp.float32)
@@ -111,16 +115,14 @@ def clip(
         name,
         f"CLIP, image {image_layers} layers of {image_width}, text {text_layers} of {text_width}",
         "arXiv 2103.00020",
-        init,
+        params,
         loss,
         {
             "images": floats(batch_size, image, image, 3),
             "tokens": integers(batch_size, tokens),
         },
-        batch_size,
         family="clip",
         trained_as="arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay",
-        mixed=True,
         optimiser=adam(4e-4, beta2=0.98, decay=0.2),
     )
 
@@ -163,12 +165,11 @@ def dlrm(
     def chain(inputs: int, widths: Sequence[int]) -> Tree:
         return {f"dense_{i}": dense_shapes(*w) for i, w in enumerate(pairwise((inputs, *widths)))}
 
-    def init() -> Tree:
-        return {
-            "tables": {f"table_{i}": floats(n, width) for i, n in enumerate(rows)},
-            "bottom": chain(numbers, bottom),
-            "top": chain(width + pairs, top),
-        }
+    params = {
+        "tables": {f"table_{i}": floats(n, width) for i, n in enumerate(rows)},
+        "bottom": chain(numbers, bottom),
+        "top": chain(width + pairs, top),
+    }
 
     def run(weights: Tree, x: Array, last: bool) -> Array:
         for i in range(len(weights)):
@@ -201,17 +202,15 @@ def dlrm(
         name,
         f"DLRM, {len(rows)} tables of width {width}, {sum(rows):,} rows",
         "arXiv 1906.00091; MLPerf Training v0.7",
-        init,
+        params,
         loss,
         {
             "numbers": floats(batch_size, numbers),
             **{f"category_{i}": integers(batch_size) for i in range(len(rows))},
             "clicked": integers(batch_size),
         },
-        batch_size,
         family="dlrm",
         trained_as="SparseOperationKit, DLRM benchmark: 65,536 examples on 8 A100",
-        mixed=True,
         kept=("tables",),
         optimiser=descent(),
     )
@@ -243,15 +242,14 @@ def whisper(
         }
         return {f"layer_{i}": layer for i in range(layers)}
 
-    def init() -> Tree:
-        return {
-            "conv1": dense_shapes(3, frequencies, width),
-            "conv2": dense_shapes(3, width, width),
-            "encoder": {**stack("self"), "norm": norm_shapes(width)},
-            "embedding": floats(vocab, width),
-            "positions": floats(tokens, width),
-            "decoder": {**stack("self", "cross"), "norm": norm_shapes(width)},
-        }
+    params = {
+        "conv1": dense_shapes(3, frequencies, width),
+        "conv2": dense_shapes(3, width, width),
+        "encoder": {**stack("self"), "norm": norm_shapes(width)},
+        "embedding": floats(vocab, width),
+        "positions": floats(tokens, width),
+        "decoder": {**stack("self", "cross"), "norm": norm_shapes(width)},
+    }
 
     def convolved(weights: Tree, x: Array, stride: int) -> Array:
         x = lax.conv_general_dilated(
@@ -293,16 +291,14 @@ def whisper(
         name,
         f"Whisper, {layers}+{layers} layers, width {width}, {frames} frames, {tokens} tokens",
         "arXiv 2212.04356",
-        init,
+        params,
         loss,
         {
             "frames": floats(batch_size, frames, frequencies),
             "tokens": integers(batch_size, tokens),
             "labels": integers(batch_size, tokens),
         },
-        batch_size,
         family="whisper",
         trained_as="arXiv 2212.04356, Table 17: batch 256, AdamW",
-        mixed=True,
         optimiser=adam(1.75e-4, beta2=0.98, decay=0.1),
     )

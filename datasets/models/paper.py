@@ -3,27 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
-from parenvs.datasets.models.layers import (
-    MASKED,
-    attention,
-    conv,
-    cross_entropy,
-    dense,
-    dense_shapes,
-    embed,
-    feed_forward,
-    ffn_shapes,
-    layer_norm,
-    norm_shapes,
-)
+from parenvs.datasets.models.blocks import conv, dense, dense_shapes, embed, layer_norm, norm_shapes
 from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
+
+MASKED = -1e9
+"""Number that is added to the attention scores of masked positions."""
+
+
+float32_model = partial(Model, mixed=False)
+
+
+def ffn_shapes(width: int, hidden: int) -> Tree:
+    """Return the shapes of a feed-forward block, named as in arXiv 2007.04069 Table 3."""
+    return {"conv1": dense_shapes(width, hidden), "conv2": dense_shapes(hidden, width)}
+
+
+def attention(
+    weights: Tree,
+    x: Array,
+    memory: Array,
+    heads: int,
+    bias: Array | None = None,
+    scale: float | None = None,
+) -> Array:
+    """Attend from ``x`` (batch, queries, width) to ``memory`` (batch, keys, width).
+
+    The projections q, k, v and o have 2-D kernels. ``bias`` is added to the scores, broadcast to
+    (batch, heads, queries, keys); ``scale`` multiplies the queries.
+    """
+    q, k, v = (
+        dense(weights[key], y).reshape(*y.shape[:2], heads, -1)
+        for key, y in (("q", x), ("k", memory), ("v", memory))
+    )
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q if scale is None else q * scale, k)
+    probabilities = jax.nn.softmax(scores if bias is None else scores + bias)
+    context = jnp.einsum("bhqk,bkhd->bqhd", probabilities, v)
+    return dense(weights["o"], context.reshape(*x.shape[:2], -1))
+
+
+def feed_forward(weights: Tree, x: Array, activation: Callable[[Array], Array]) -> Array:
+    """Apply two dense layers with an activation between them."""
+    return dense(weights["conv2"], activation(dense(weights["conv1"], x)))
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Return the mean cross-entropy of integer labels (...) under logits (..., classes)."""
+    classes = lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    one_hot = (labels[..., None] == classes).astype(logits.dtype)
+    return -jnp.sum(one_hot * jax.nn.log_softmax(logits), -1).mean()
 
 
 def vgg(
@@ -39,27 +73,25 @@ def vgg(
     ``blocks`` holds number and width of the 3x3 convolutions of each block, which a 2x2 max pool
     ends; fc1 and fc2 have ``hidden`` features.
     """
-
-    def init() -> Tree:
-        params, features = {}, 3
-        for block, (convolutions, width) in enumerate(blocks, 1):
-            for i in range(1, convolutions + 1):
-                params[f"block{block}_conv{i}"] = dense_shapes(3, 3, features, width)
-                features = width
-        flat = features * (image >> len(blocks)) ** 2
-        return params | {
-            "fc1": dense_shapes(flat, hidden),
-            "fc2": dense_shapes(hidden, hidden),
-            "predictions": dense_shapes(hidden, classes),
-        }
+    params: Tree = {}
+    features = 3
+    for block, (convolutions, width) in enumerate(blocks, 1):
+        for i in range(1, convolutions + 1):
+            params[f"block{block}_conv{i}"] = dense_shapes(3, 3, features, width)
+            features = width
+    flat = features * (image >> len(blocks)) ** 2
+    params |= {
+        "fc1": dense_shapes(flat, hidden),
+        "fc2": dense_shapes(hidden, hidden),
+        "predictions": dense_shapes(hidden, classes),
+    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         x = batch["images"]
         for block, (convolutions, _) in enumerate(blocks, 1):
             for i in range(1, convolutions + 1):
                 with named_scope(f"block{block}_conv{i}"):
-                    weights = params[f"block{block}_conv{i}"]
-                    x = jax.nn.relu(conv(weights["kernel"], x) + weights["bias"])
+                    x = jax.nn.relu(conv(params[f"block{block}_conv{i}"], x))
             with named_scope(f"block{block}_pool"):
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         x = x.reshape(batch_size, -1)
@@ -74,7 +106,7 @@ def vgg(
     batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
     depth = sum(convolutions for convolutions, _ in blocks) + 3
     description = f"VGG of {depth} layers, {image}x{image} images"
-    return Model(name, description, "arXiv 1409.1556", init, loss, batch, batch_size, family="vgg")
+    return float32_model(name, description, "arXiv 1409.1556", params, loss, batch, family="vgg")
 
 
 POSITION_BUCKETS = 32
@@ -115,28 +147,29 @@ def t5(
             }
         return stack
 
-    def init() -> Tree:
-        return {
-            "embedding": floats(vocab, d_model),
-            "encoder": stack_shapes("self"),
-            "decoder": stack_shapes("self", "cross"),
-        }
+    params = {
+        "embedding": floats(vocab, d_model),
+        "encoder": stack_shapes("self"),
+        "decoder": stack_shapes("self", "cross"),
+    }
+
+    norm = partial(layer_norm, epsilon=1e-6)
 
     def stack(params: Tree, x: Array, bias: Array, memory: Array | None = None) -> Array:
         for i in range(layers):
             weights = params[f"layer_{i}"]
             with named_scope(f"layer_{i}"):
                 with named_scope("self"):
-                    y = layer_norm(weights["self_norm"], x)
+                    y = norm(weights["self_norm"], x)
                     x += attention(weights["self"], y, y, heads, bias)
                 if memory is not None:
                     with named_scope("cross"):
-                        y = layer_norm(weights["cross_norm"], x)
+                        y = norm(weights["cross_norm"], x)
                         x += attention(weights["cross"], y, memory, heads)
                 with named_scope("ffn"):
-                    y = layer_norm(weights["ffn_norm"], x)
+                    y = norm(weights["ffn_norm"], x)
                     x += feed_forward(weights, y, jax.nn.relu)
-        return layer_norm(params["norm"], x)
+        return norm(params["norm"], x)
 
     def loss(params: Tree, batch: Tree) -> Array:
         embedding, targets = params["embedding"], batch["targets"]
@@ -156,7 +189,7 @@ def t5(
 
     batch = {"inputs": integers(batch_size, tokens), "targets": integers(batch_size, tokens)}
     description = f"T5, {layers}+{layers} layers, width {d_model}, FFN {d_ff}, {heads} heads"
-    return Model(name, description, "arXiv 1910.10683", init, loss, batch, batch_size, family="t5")
+    return float32_model(name, description, "arXiv 1910.10683", params, loss, batch, family="t5")
 
 
 def position_bias(table: Array, tokens: int, causal: bool) -> Array:
@@ -199,34 +232,32 @@ def bert(
     the released code, only the masked positions (``predictions``), 15 % of 512, go through the
     vocabulary's softmax. The position table has ``positions`` rows, at least ``tokens``.
     """
-
-    def init() -> Tree:
-        encoder = {
-            f"layer_{i}": {
-                "self": {key: dense_shapes(hidden, hidden) for key in "qkvo"},
-                "self_norm": norm_shapes(hidden),
-                "ffn_norm": norm_shapes(hidden),
-                **ffn_shapes(hidden, intermediate),
-            }
-            for i in range(layers)
+    encoder = {
+        f"layer_{i}": {
+            "self": {key: dense_shapes(hidden, hidden) for key in "qkvo"},
+            "self_norm": norm_shapes(hidden),
+            "ffn_norm": norm_shapes(hidden),
+            **ffn_shapes(hidden, intermediate),
         }
-        embeddings = {
-            "words": floats(vocab, hidden),
-            "positions": floats(positions, hidden),
-            "types": floats(2, hidden),
+        for i in range(layers)
+    }
+    embeddings = {
+        "words": floats(vocab, hidden),
+        "positions": floats(positions, hidden),
+        "types": floats(2, hidden),
+        "norm": norm_shapes(hidden),
+    }
+    params = {
+        "embeddings": embeddings,
+        "encoder": encoder,
+        "pooler": dense_shapes(hidden, hidden),
+        "next_sentence": dense_shapes(hidden, 2),
+        "mlm": {
+            **dense_shapes(hidden, hidden),
             "norm": norm_shapes(hidden),
-        }
-        return {
-            "embeddings": embeddings,
-            "encoder": encoder,
-            "pooler": dense_shapes(hidden, hidden),
-            "next_sentence": dense_shapes(hidden, 2),
-            "mlm": {
-                **dense_shapes(hidden, hidden),
-                "norm": norm_shapes(hidden),
-                "output_bias": floats(vocab),
-            },
-        }
+            "output_bias": floats(vocab),
+        },
+    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         tables, norm = params["embeddings"], partial(layer_norm, epsilon=1e-12)
@@ -260,6 +291,4 @@ def bert(
         "nsp_labels": integers(batch_size),
     }
     description = f"BERT, {layers} layers, width {hidden}, FFN {intermediate}, {heads} heads"
-    return Model(
-        name, description, "arXiv 1810.04805", init, loss, batch, batch_size, family="bert"
-    )
+    return float32_model(name, description, "arXiv 1810.04805", params, loss, batch, family="bert")

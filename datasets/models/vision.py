@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +13,23 @@ from jax import lax, named_scope
 from parenvs.datasets.models.blocks import (
     attention,
     attention_shapes,
-    cross_entropy,
+    classified,
+    conv,
+    dense,
+    dense_shapes,
+    embed,
     feed_forward,
     feed_forward_shapes,
     group_norm,
     layer_norm,
     layer_shapes,
     log_features,
+    norm_shapes,
     patches,
     run_stack,
     stack_shapes,
     transformer_layer,
 )
-from parenvs.datasets.models.layers import conv, dense, dense_shapes, embed, norm_shapes
 from parenvs.datasets.models.model import Array, Model, Tree, adam, floats, integers, momentum
 
 
@@ -39,29 +44,23 @@ def convnext(
 
     ``stages`` holds width and number of blocks of each stage.
     """
-
-    def init() -> Tree:
-        params: Tree = {}
-        before = 3
-        for stage, (width, blocks) in enumerate(stages):
-            size = 2 if stage else 4
-            params[f"stage{stage}_down"] = {
-                "norm": norm_shapes(before if stage else width),
-                **dense_shapes(size, size, before, width),
+    params: Tree = {}
+    before = 3
+    for stage, (width, blocks) in enumerate(stages):
+        size = 2 if stage else 4
+        params[f"stage{stage}_down"] = {
+            "norm": norm_shapes(before if stage else width),
+            **dense_shapes(size, size, before, width),
+        }
+        for i in range(blocks):
+            params[f"stage{stage}_block{i}"] = {
+                "depthwise": dense_shapes(7, 7, 1, width),
+                "norm": norm_shapes(width),
+                "ffn": feed_forward_shapes(width, 4 * width),
+                "scale": floats(width),
             }
-            for i in range(blocks):
-                params[f"stage{stage}_block{i}"] = {
-                    "depthwise": dense_shapes(7, 7, 1, width),
-                    "norm": norm_shapes(width),
-                    "ffn": feed_forward_shapes(width, 4 * width),
-                    "scale": floats(width),
-                }
-            before = width
-        return {**params, "norm": norm_shapes(before), "predictions": dense_shapes(before, classes)}
-
-    def convolved(weights: Tree, x: Array, stride: int, groups: int = 1) -> Array:
-        padding = "SAME" if stride == 1 else "VALID"
-        return conv(weights["kernel"], x, stride, padding, groups) + weights["bias"]
+        before = width
+    params = {**params, "norm": norm_shapes(before), "predictions": dense_shapes(before, classes)}
 
     def loss(params: Tree, batch: Tree) -> Array:
         x = batch["images"].astype(jax.numpy.bfloat16)
@@ -69,31 +68,27 @@ def convnext(
             key = f"stage{stage}_down"
             with named_scope(key):
                 if stage:
-                    x = convolved(params[key], layer_norm(params[key]["norm"], x), 2)
+                    x = conv(params[key], layer_norm(params[key]["norm"], x), 2, "VALID")
                 else:
-                    x = layer_norm(params[key]["norm"], convolved(params[key], x, 4))
+                    x = layer_norm(params[key]["norm"], conv(params[key], x, 4, "VALID"))
             for i in range(blocks):
                 key = f"stage{stage}_block{i}"
                 with named_scope(key):
                     weights = params[key]
-                    y = layer_norm(weights["norm"], convolved(weights["depthwise"], x, 1, width))
+                    y = conv(weights["depthwise"], x, groups=width)
+                    y = layer_norm(weights["norm"], y)
                     x += weights["scale"] * feed_forward(weights["ffn"], y)
-        with named_scope("predictions"):
-            logits = dense(params["predictions"], layer_norm(params["norm"], x.mean((1, 2))))
-        with named_scope("loss"):
-            return cross_entropy(logits, batch["labels"])
+        return classified(params, batch, lambda: layer_norm(params["norm"], x.mean((1, 2))))
 
     return Model(
         name,
         f"ConvNeXt, blocks {'-'.join(str(n) for _, n in stages)}, widest {stages[-1][0]}",
         "arXiv 2201.03545",
-        init,
+        params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        batch_size,
         family="convnext",
         trained_as="arXiv 2201.03545, Table 5: batch 4,096, AdamW",
-        mixed=True,
         optimiser=adam(4e-3, decay=0.05),
     )
 
@@ -123,22 +118,21 @@ def dit(
     side = image // patch
     tokens = side * side
 
-    def init() -> Tree:
-        layer = {
-            "attention": attention_shapes(width),
-            "ffn": feed_forward_shapes(width, 4 * width),
-            "modulation": dense_shapes(width, 6 * width),
-        }
-        return {
-            "patches": dense_shapes(patch, patch, features, width),
-            "step": {"in": dense_shapes(FREQUENCIES, width), "out": dense_shapes(width, width)},
-            "classes": floats(classes + 1, width),
-            "dit": {f"layer_{i}": layer for i in range(layers)},
-            "final": {
-                "modulation": dense_shapes(width, 2 * width),
-                **dense_shapes(width, patch * patch * 2 * features),
-            },
-        }
+    layer = {
+        "attention": attention_shapes(width),
+        "ffn": feed_forward_shapes(width, 4 * width),
+        "modulation": dense_shapes(width, 6 * width),
+    }
+    params = {
+        "patches": dense_shapes(patch, patch, features, width),
+        "step": {"in": dense_shapes(FREQUENCIES, width), "out": dense_shapes(width, width)},
+        "classes": floats(classes + 1, width),
+        "dit": {f"layer_{i}": layer for i in range(layers)},
+        "final": {
+            "modulation": dense_shapes(width, 2 * width),
+            **dense_shapes(width, patch * patch * 2 * features),
+        },
+    }
 
     def modulated(x: Array, shift: Array, scale: Array) -> Array:
         return layer_norm({}, x, 1e-6) * (1 + scale[:, None]) + shift[:, None]
@@ -180,7 +174,7 @@ def dit(
         name,
         f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents",
         "arXiv 2212.09748",
-        init,
+        params,
         loss,
         {
             "latents": latents,
@@ -188,10 +182,8 @@ def dit(
             "steps": integers(batch_size),
             "labels": integers(batch_size),
         },
-        batch_size,
         family="dit",
         trained_as="arXiv 2212.09748, section 4: batch 256, AdamW",
-        mixed=True,
         optimiser=adam(1e-4),
     )
 
@@ -214,19 +206,18 @@ def mixer(
     """
     tokens = (image // patch) ** 2
 
-    def init() -> Tree:
-        layer = {
-            "tokens_norm": norm_shapes(width),
-            "tokens": feed_forward_shapes(tokens, token_hidden),
-            "features_norm": norm_shapes(width),
-            "features": feed_forward_shapes(width, hidden),
-        }
-        return {
-            "patches": dense_shapes(patch, patch, 3, width),
-            "mixer": stack_shapes(layers, layer, scanned),
-            "norm": norm_shapes(width),
-            "predictions": dense_shapes(width, classes),
-        }
+    layer = {
+        "tokens_norm": norm_shapes(width),
+        "tokens": feed_forward_shapes(tokens, token_hidden),
+        "features_norm": norm_shapes(width),
+        "features": feed_forward_shapes(width, hidden),
+    }
+    params = {
+        "patches": dense_shapes(patch, patch, 3, width),
+        "mixer": stack_shapes(layers, layer, scanned),
+        "norm": norm_shapes(width),
+        "predictions": dense_shapes(width, classes),
+    }
 
     def block(weights: Tree, x: Array) -> Array:
         with named_scope("tokens"):
@@ -240,22 +231,17 @@ def mixer(
             x = patches(params["patches"], batch["images"], patch)
         with named_scope("mixer"):
             x = run_stack(params["mixer"], x, block, layers, scanned)
-        with named_scope("predictions"):
-            logits = dense(params["predictions"], layer_norm(params["norm"], x).mean(1))
-        with named_scope("loss"):
-            return cross_entropy(logits, batch["labels"])
+        return classified(params, batch, lambda: layer_norm(params["norm"], x).mean(1))
 
     return Model(
         name,
         f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}",
         "arXiv 2105.01601",
-        init,
+        params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        batch_size,
         family="mixer",
         trained_as="arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay",
-        mixed=True,
         optimiser=adam(decay=0.1),
     )
 
@@ -278,29 +264,29 @@ def resnet(
     convolutions and the number of blocks of each stage.
     """
 
-    def tree(unit: Sequence[int], make: bool) -> Tree:
-        """Shapes of a convolution with its normalisation, or those of its statistics."""
-        if make:
-            return {"kernel": floats(*unit), "norm": norm_shapes(unit[-1])}
-        return {"mean": floats(unit[-1]), "variance": floats(unit[-1])}
-
-    def units(make: bool) -> Tree:
-        result: Tree = {"stem": tree((7, 7, 3, stages[0][0]), make)}
+    def units(shapes: Callable[..., Tree]) -> Tree:
+        """The tree of all convolutions, ``shapes`` of each kernel's sizes."""
         features = stages[0][0]
+        result = {"stem": shapes(7, 7, 3, features)}
         for stage, (width, blocks) in enumerate(stages, 1):
             for i in range(blocks):
                 result[f"stage{stage}_block{i}"] = block = {
-                    "conv1": tree((1, 1, features, width), make),
-                    "conv2": tree((3, 3, width, width), make),
-                    "conv3": tree((1, 1, width, 4 * width), make),
+                    "conv1": shapes(1, 1, features, width),
+                    "conv2": shapes(3, 3, width, width),
+                    "conv3": shapes(1, 1, width, 4 * width),
                 }
                 if i == 0:
-                    block["shortcut"] = tree((1, 1, features, 4 * width), make)
+                    block["shortcut"] = shapes(1, 1, features, 4 * width)
                 features = 4 * width
         return result
 
-    def init() -> Tree:
-        return {**units(True), "predictions": dense_shapes(4 * stages[-1][0], classes)}
+    def unit_shapes(*kernel: int) -> Tree:
+        return {"kernel": floats(*kernel), "norm": norm_shapes(kernel[-1])}
+
+    def statistic_shapes(*kernel: int) -> Tree:
+        return {"mean": floats(kernel[-1]), "variance": floats(kernel[-1])}
+
+    params = {**units(unit_shapes), "predictions": dense_shapes(4 * stages[-1][0], classes)}
 
     def unit(weights: Tree, running: Tree, x: Array, stride: int = 1) -> tuple[Array, Tree]:
         """Convolve and normalise; return the new statistics too."""
@@ -331,8 +317,7 @@ def resnet(
                     y, result["conv1"] = unit(weights["conv1"], running["conv1"], x)
                     y = jax.nn.relu(y)
                     y, result["conv2"] = unit(weights["conv2"], running["conv2"], y, stride)
-                    y = jax.nn.relu(y)
-                    y, result["conv3"] = unit(weights["conv3"], running["conv3"], y)
+                    y, result["conv3"] = unit(weights["conv3"], running["conv3"], jax.nn.relu(y))
                     if i == 0:
                         with named_scope("shortcut"):
                             x, result["shortcut"] = unit(
@@ -340,24 +325,19 @@ def resnet(
                             )
                     x = jax.nn.relu(x + y)
                 new[key] = result
-        with named_scope("predictions"):
-            logits = dense(params["predictions"], x.mean((1, 2)))
-        with named_scope("loss"):
-            return cross_entropy(logits, batch["labels"]), new
+        return classified(params, batch, lambda: x.mean((1, 2))), new
 
     return Model(
         name,
         f"ResNet v1.5 of {3 * sum(n for _, n in stages) + 2} layers, {image}x{image} images",
         "arXiv 1512.03385",
-        init,
+        params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        batch_size,
         family="resnet",
         trained_as="arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum",
-        mixed=True,
         optimiser=momentum(),
-        statistics=lambda: units(False),
+        statistics=units(statistic_shapes),
     )
 
 
@@ -429,41 +409,37 @@ def unet(
             result["transformer"] = transformer_shapes(outputs)
         return result
 
-    def init() -> Tree:
-        params: Tree = {
-            "step": {"in": dense_shapes(widths[0], wide), "out": dense_shapes(wide, wide)},
-            "stem": dense_shapes(3, 3, features, widths[0]),
-        }
-        skips, now = [widths[0]], widths[0]
-        for level, width in enumerate(widths):
-            for i in range(blocks):
-                params[f"down{level}_block{i}"] = block_shapes(now, width, attends[level])
-                now = width
-                skips.append(now)
-            if level + 1 < len(widths):
-                params[f"down{level}_resize"] = dense_shapes(3, 3, now, now)
-                skips.append(now)
-        params["middle_block0"] = block_shapes(now, now, True)
-        params["middle_block1"] = block_shapes(now, now, False)
-        for level in reversed(range(len(widths))):
-            for i in range(blocks + 1):
-                params[f"up{level}_block{i}"] = block_shapes(
-                    now + skips.pop(), widths[level], attends[level]
-                )
-                now = widths[level]
-            if level:
-                params[f"up{level}_resize"] = dense_shapes(3, 3, now, now)
-        params["final"] = {"norm": norm_shapes(now), **dense_shapes(3, 3, now, features)}
-        return params
-
-    def convolved(weights: Tree, x: Array, stride: int = 1) -> Array:
-        return conv(weights["kernel"], x, stride) + weights["bias"]
+    params: Tree = {
+        "step": {"in": dense_shapes(widths[0], wide), "out": dense_shapes(wide, wide)},
+        "stem": dense_shapes(3, 3, features, widths[0]),
+    }
+    # The way up reads each result of the way down, the last one first.
+    skips, now = [widths[0]], widths[0]
+    for level, width in enumerate(widths):
+        for i in range(blocks):
+            params[f"down{level}_block{i}"] = block_shapes(now, width, attends[level])
+            now = width
+            skips.append(now)
+        if level + 1 < len(widths):
+            params[f"down{level}_resize"] = dense_shapes(3, 3, now, now)
+            skips.append(now)
+    down = [key for key in params if key.startswith("down")]
+    params["middle_block0"] = block_shapes(now, now, True)
+    params["middle_block1"] = block_shapes(now, now, False)
+    for level in reversed(range(len(widths))):
+        for i in range(blocks + 1):
+            inputs, now = now + skips.pop(), widths[level]
+            params[f"up{level}_block{i}"] = block_shapes(inputs, now, attends[level])
+        if level:
+            params[f"up{level}_resize"] = dense_shapes(3, 3, now, now)
+    up = [key for key in params if key.startswith("up")]
+    params["final"] = {"norm": norm_shapes(now), **dense_shapes(3, 3, now, features)}
 
     def residual(weights: Tree, x: Array, step: Array) -> Array:
-        y = convolved(weights["conv1"], jax.nn.silu(group_norm(weights["norm1"], x)))
+        y = conv(weights["conv1"], jax.nn.silu(group_norm(weights["norm1"], x)))
         y += dense(weights["step"], step)[:, None, None]
-        y = convolved(weights["conv2"], jax.nn.silu(group_norm(weights["norm2"], y)))
-        return y + (convolved(weights["shortcut"], x) if "shortcut" in weights else x)
+        y = conv(weights["conv2"], jax.nn.silu(group_norm(weights["norm2"], y)))
+        return y + (conv(weights["shortcut"], x) if "shortcut" in weights else x)
 
     def transformer(weights: Tree, x: Array, tokens: Array) -> Array:
         y = group_norm(weights["norm"], x, epsilon=1e-6).reshape(len(x), -1, x.shape[-1])
@@ -482,11 +458,14 @@ def unet(
         tokens = batch["text"].astype(jnp.bfloat16)
 
         def run(key: str, x: Array, step: Array) -> Array:
+            weights = params[key]
             with named_scope(key):
-                x = residual(params[key]["residual"], x, step)
-                if "transformer" in params[key]:
+                if key.endswith("resize"):
+                    return conv(weights, twice(x)) if key in up else conv(weights, x, 2)
+                x = residual(weights["residual"], x, step)
+                if "transformer" in weights:
                     with named_scope("transformer"):
-                        x = transformer(params[key]["transformer"], x, tokens)
+                        x = transformer(weights["transformer"], x, tokens)
             return x
 
         with named_scope("noise"):
@@ -500,25 +479,17 @@ def unet(
             step = dense(params["step"]["in"], step)
             step = jax.nn.silu(dense(params["step"]["out"], jax.nn.silu(step)))
         with named_scope("stem"):
-            x = convolved(params["stem"], x)
+            x = conv(params["stem"], x)
         skips = [x]
-        for level in range(len(widths)):
-            for i in range(blocks):
-                x = run(f"down{level}_block{i}", x, step)
-                skips.append(x)
-            if level + 1 < len(widths):
-                with named_scope(f"down{level}_resize"):
-                    x = convolved(params[f"down{level}_resize"], x, 2)
-                    skips.append(x)
+        for key in down:
+            x = run(key, x, step)
+            skips.append(x)
         x = run("middle_block1", run("middle_block0", x, step), step)
-        for level in reversed(range(len(widths))):
-            for i in range(blocks + 1):
-                x = run(f"up{level}_block{i}", jnp.concatenate([x, skips.pop()], -1), step)
-            if level:
-                with named_scope(f"up{level}_resize"):
-                    x = convolved(params[f"up{level}_resize"], twice(x))
+        for key in up:
+            x = x if key.endswith("resize") else jnp.concatenate([x, skips.pop()], -1)
+            x = run(key, x, step)
         with named_scope("final"):
-            x = convolved(params["final"], jax.nn.silu(group_norm(params["final"]["norm"], x)))
+            x = conv(params["final"], jax.nn.silu(group_norm(params["final"]["norm"], x)))
         with named_scope("loss"):
             return jnp.square(x.astype(jnp.float32) - batch["noise"]).mean()
 
@@ -527,7 +498,7 @@ def unet(
         name,
         f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text",
         "arXiv 2112.10752; Stable Diffusion v1 model card",
-        init,
+        params,
         loss,
         {
             "latents": latents,
@@ -535,10 +506,8 @@ def unet(
             "steps": integers(batch_size),
             "text": floats(batch_size, *text),
         },
-        batch_size,
         family="unet",
         trained_as="Stable Diffusion v1 model card: batch 2,048, AdamW",
-        mixed=True,
         optimiser=adam(1e-4, decay=0.01),
     )
 
@@ -565,18 +534,14 @@ def vit(
     """Return a vision transformer; the defaults are ViT-H/14 (arXiv 2010.11929, Table 1)."""
     tokens = (image // patch) ** 2 + 1
 
-    def init() -> Tree:
-        return {
-            "patches": dense_shapes(patch, patch, 3, width),
-            "class": floats(1, 1, width),
-            "positions": floats(1, tokens, width),
-            "encoder": stack_shapes(layers, layer_shapes(width, hidden), scanned),
-            "norm": norm_shapes(width),
-            "predictions": dense_shapes(width, classes),
-        }
-
-    def block(weights: Tree, x: Array) -> Array:
-        return transformer_layer(weights, x, heads)
+    params = {
+        "patches": dense_shapes(patch, patch, 3, width),
+        "class": floats(1, 1, width),
+        "positions": floats(1, tokens, width),
+        "encoder": stack_shapes(layers, layer_shapes(width, hidden), scanned),
+        "norm": norm_shapes(width),
+        "predictions": dense_shapes(width, classes),
+    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
@@ -584,22 +549,18 @@ def vit(
             first = jnp.broadcast_to(params["class"], (batch_size, 1, width))
             x = jnp.concatenate([first, x], 1) + params["positions"]
         with named_scope("encoder"):
-            x = run_stack(params["encoder"], x, block, layers, scanned)
-        with named_scope("predictions"):
-            logits = dense(params["predictions"], layer_norm(params["norm"], x[:, 0]))
-        with named_scope("loss"):
-            return cross_entropy(logits, batch["labels"])
+            layer = partial(transformer_layer, heads=heads)
+            x = run_stack(params["encoder"], x, layer, layers, scanned)
+        return classified(params, batch, lambda: layer_norm(params["norm"], x[:, 0]))
 
     return Model(
         name,
         f"ViT, {layers} layers, width {width}, patches of {patch}x{patch} in {image}x{image}",
         "arXiv 2010.11929",
-        init,
+        params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        batch_size,
         family="vit",
         trained_as="arXiv 2010.11929, Table 3: batch 4,096, Adam with weight decay",
-        mixed=True,
         optimiser=adam(decay=0.1),
     )

@@ -150,7 +150,7 @@ def test_models__roles_of_both_variants(family):
     for make, first in ((forward, 1), (train_step, 2)):
         function, args = make(model)
         graph = from_jax(function, *args, parts=False)  # as the shipped graphs
-        count = len(jax.tree.leaves(model.init()))
+        count = len(jax.tree.leaves(model.params))
         assert (graph.parameter_role[:count] == Role.VARIABLE).all()
         assert Role.VARIABLE not in graph.parameter_role[count:].tolist()
         batch = len(model.batch)

@@ -4,16 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
-from parenvs.datasets.models.layers import (
-    MASKED,
-    conv,
-    cross_entropy,
-    dense,
-    dense_shapes,
-    embed,
-    norm_shapes,
-)
+from parenvs.datasets.models.blocks import conv, dense, dense_shapes, embed, norm_shapes
 from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
+from parenvs.datasets.models.paper import MASKED, cross_entropy
 
 
 def resnet50(batch_size: int = 64, image: int = 224, classes: int = 1000) -> Model:
@@ -69,7 +62,7 @@ def resnet50(batch_size: int = 64, image: int = 224, classes: int = 1000) -> Mod
 
     batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
     source = "arXiv 1512.03385"
-    return Model("resnet50", "ResNet-50 v1.5", source, init, loss, batch, batch_size)
+    return Model("resnet50", "ResNet-50 v1.5", source, init(), loss, batch, mixed=False)
 
 
 def decoder_only(
@@ -142,4 +135,5 @@ def decoder_only(
 
     batch = {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)}
     description = f"decoder, {layers} layers of width {width}"
-    return Model("decoder-only", description, "arXiv 2307.09288", init, loss, batch, batch_size)
+    source = "arXiv 2307.09288"
+    return Model("decoder-only", description, source, init(), loss, batch, mixed=False)

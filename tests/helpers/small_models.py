@@ -61,9 +61,9 @@ def drawn(model: Model, seed: int = 0) -> tuple[object, ...]:
             return jnp.asarray(rng.integers(0, 2 if key == "clicked" else 9, shape.shape))
         return jnp.asarray(rng.normal(size=shape.shape), shape.dtype)
 
-    params = jax.tree.map(weight, model.init())
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.optimiser.init(model.init()))
+    params = jax.tree.map(weight, model.params)
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.optimiser.init(model.params))
     batch = {key: given(key, shape) for key, shape in model.batch.items()}
     if model.statistics is None:
         return params, state, batch
-    return params, state, jax.tree.map(lambda x: jnp.ones(x.shape), model.statistics()), batch
+    return params, state, jax.tree.map(lambda x: jnp.ones(x.shape), model.statistics), batch
