@@ -233,7 +233,7 @@ class Columns(NamedTuple):
         pivot: p.
         device: e.
         seconds: prefix sum of seconds at p.
-        before: least seconds in front; after ``tightened``, with the tail that they bring.
+        before: least seconds in front; by ``Prefixes``, with the tail that they bring.
         before_forward: least forward seconds in front.
         before_backward: least backward seconds in front.
         reduce: least seconds of tail that the stages in front bring: the all-reduce of a single
@@ -260,17 +260,6 @@ class Columns(NamedTuple):
     def take(self, rows: np.ndarray) -> Columns:
         """Return the states where ``rows``, bool, is true."""
         return Columns(*(values[rows] for values in self))
-
-    def tightened(self, before: np.ndarray, forward: np.ndarray, budget: float) -> Columns:
-        """Return them with better bounds of seconds (with tail) and forward seconds in front."""
-        before = np.maximum(self.before, before)
-        forward = np.maximum(self.before_forward, forward)
-        return self._replace(
-            before=before,
-            before_forward=forward,
-            core_limit=budget - before - self.reduce,
-            sum_limit=budget - forward,
-        )
 
 
 class Bounds:
@@ -318,8 +307,13 @@ class Bounds:
         columns = self._within_limits(k, columns)
         if s > 1 and self.prefixes is not None and columns.pivot.size:
             length, seconds, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
-            columns = columns.tightened(seconds, forward, budget).take(length <= budget)
-            columns = self._within_limits(k, columns)
+            seconds = np.maximum(columns.before, seconds)
+            forward = np.maximum(columns.before_forward, forward)
+            columns = columns._replace(
+                before=seconds, before_forward=forward, sum_limit=budget - forward,
+                core_limit=budget - seconds - columns.reduce,
+            )  # fmt: skip
+            columns = self._within_limits(k, columns.take(length <= budget))
         return columns
 
     def _within_limits(self, k: int, columns: Columns) -> Columns:

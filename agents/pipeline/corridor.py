@@ -96,30 +96,22 @@ class Labels(NamedTuple):
     place: np.ndarray
 
 
-class Pairs(NamedTuple):
-    """Stages from a place of one cut to a place of the next, sorted by the former.
+class Stages(NamedTuple):
+    """Stages from a place of one cut to a place of the next, (r,) each, sorted by the former.
 
     Attributes:
-        first: (r,) int64, place where the stage starts.
-        end: (r,) int64, place where it ends.
-        seconds: (r,) float64, forward plus backward seconds.
+        first: int64, place where the stage starts.
+        end: int64, place where it ends.
+        seconds: float64, forward plus backward seconds.
+        backward: float64 seconds.
+        reduce: float64 seconds of the all-reduce.
+        near: int64, 1 if the stage lies in one server.
+        row: int64, the row of ``Labels.start`` of the labels that it extends.
     """
 
     first: np.ndarray
     end: np.ndarray
     seconds: np.ndarray
-
-
-class Stages(NamedTuple):
-    """What the stages of ``Pairs`` cost besides.
-
-    Attributes:
-        backward: (r,) float64 seconds.
-        reduce: (r,) float64 seconds of the all-reduce.
-        near: (r,) int64, 1 if the stage lies in one server.
-        row: (r,) int64, the row of ``Labels.start`` of the labels that it extends.
-    """
-
     backward: np.ndarray
     reduce: np.ndarray
     near: np.ndarray
@@ -250,38 +242,31 @@ class Corridor:
         budget = formulas.core_budget(upper) * (1.0 - SLACK)
         stages = self.pipeline.stages
         fronts = [self._front(places[0], np.zeros(1))]
-        pairs: list[Pairs] = []
+        pairs = []
+        # Forward, the least seconds up to each place; then backward, the labels.
         for s in range(stages):
             if time.perf_counter() > deadline:
                 return None
-            stage, passed = self._pairs(places[s], places[s + 1], fronts[s], budget)
-            if not stage.first.size:
-                return None
-            pairs.append(stage)
+            pair, passed = self._pairs(places[s], places[s + 1], fronts[s], budget)
+            pairs.append(pair)
             fronts.append(self._front(places[s + 1], passed))
+            if not np.isfinite(passed).any():
+                return None
         nothing = np.zeros(1, dtype=np.int64)
         root = np.array([[0, 1], [0, 1]])
         layers = [Labels(root, np.zeros(1), np.zeros(1), nothing - 1, nothing)]
         for s in range(stages - 1, -1, -1):
-            if time.perf_counter() > deadline:
-                return None
-            kept, costs = self._costs(
-                s, places[s], places[s + 1], pairs[s], layers[-1], fronts[s], budget
-            )
-            if s == 0:
-                return self._complete(kept, costs, layers, places, budget)
             behind = layers[-1]
-            layers.append(
-                Labels(
-                    *_extend(
-                        *kept, *costs, behind.start, behind.core, behind.tail, *fronts[s],
-                        len(places[s][0]), self.pipeline.micro_batches, budget, width.labels,
-                    )
-                )
-            )  # fmt: skip
-            if not layers[-1].core.size:
+            if not behind.core.size or time.perf_counter() > deadline:
                 return None
-        raise AssertionError("unreachable")
+            costs = self._costs(stages - s, places[s : s + 2], pairs[s], behind, fronts[s], budget)
+            if s:
+                extended = _extend(
+                    *costs, behind.start, behind.core, behind.tail, *fronts[s],
+                    len(places[s][0]), self.pipeline.micro_batches, budget, width.labels,
+                )  # fmt: skip
+                layers.append(Labels(*extended))
+        return self._complete(costs, layers, places, budget)
 
     def _layers(self, plan: Cuts, steps: tuple[int, int], width: Width) -> Iterator[Cuts]:
         pivot_step, device_step = steps
@@ -317,9 +302,12 @@ class Corridor:
 
     def _pairs(
         self, places: Cuts, behind: Cuts, front: Front, budget: float
-    ) -> tuple[Pairs, np.ndarray]:
-        """The stages that keep the budget, and the least seconds up to the places behind them."""
-        pipeline, m = self.pipeline, self.pipeline.micro_batches
+    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+        """Return the stages that keep the budget, and the least seconds up to places behind them.
+
+        Stages are the places of their ends, and their seconds, (r,) each.
+        """
+        pipeline, work = self.pipeline, self.pipeline.seconds_sum
         (p, e), (q, d) = places, behind
         group = d - e[:, None]
         variables = pipeline.variable_sum
@@ -328,100 +316,99 @@ class Corridor:
         legal &= np.isfinite(passed)[:, None]
         first, end = np.nonzero(legal)
         size = group[first, end]
-        work = pipeline.seconds_sum
         seconds = formulas.compute_seconds(work[q[end]] - work[p[first]], size)
         before = passed[first] + seconds
-        keep = formulas.through(before, seconds, m) <= budget
+        keep = formulas.through(before, seconds, pipeline.micro_batches) <= budget
         if not pipeline.fractions:
             keep &= pipeline.is_group[size]
-        first, end, seconds, before = first[keep], end[keep], seconds[keep], before[keep]
+        first, end = first[keep], end[keep]
         ways = np.full((len(p), len(q)), np.inf)
-        ways[first, end] = before
-        return Pairs(first, end, seconds), ways.min(axis=0)
+        ways[first, end] = before[keep]
+        return (first, end, seconds[keep]), ways.min(axis=0)
 
     def _costs(
         self,
-        stage: int,
-        places: Cuts,
-        behind: Cuts,
-        pairs: Pairs,
+        left: int,
+        places: list[Cuts],
+        pairs: tuple[np.ndarray, np.ndarray, np.ndarray],
         labels: Labels,
         front: Front,
         budget: float,
-    ) -> tuple[Pairs, Stages]:
-        """The stages that fit the memory and may be part of a shorter plan, and their costs."""
+    ) -> Stages:
+        """Return the stages that fit the memory and may be part of a shorter plan.
+
+        Args:
+            left: stages from these to the last.
+            places: of the cut before them, and of the cut behind.
+            pairs: see ``_pairs``.
+            labels: of the cut behind.
+            front: of the cut before.
+            budget: seconds of core plus tail.
+        """
         pipeline, server = self.pipeline, self.pipeline.cluster.devices_per_server
-        left = pipeline.stages - stage
-        (p, e), (q, d) = places, behind
+        (p, e), (q, d) = places
         first, end, seconds = pairs
         row = (server_of(e[first], server) == server_of(d[end], server)).astype(np.int64)
         least = np.full((2, len(q)), np.inf)
         for side in (0, 1):
-            owner = labels.place[labels.start[side, 0] : labels.start[side, -1]]
-            core = labels.core[labels.start[side, 0] : labels.start[side, -1]]
-            np.minimum.at(least[side], owner, core)
+            part = slice(labels.start[side, 0], labels.start[side, -1])
+            np.minimum.at(least[side], labels.place[part], labels.core[part])
         core = formulas.prepend_core(least[row, end], seconds, pipeline.micro_batches)
         passed = front.passed + front.least_transfer
         keep = np.flatnonzero(passed[first] + core <= budget)
-        first, end, seconds, row = first[keep], end[keep], seconds[keep], row[keep]
-        start, stop, size = p[first], q[end], d[end] - e[first]
+        start, stop, size = p[first[keep]], q[end[keep]], d[end[keep]] - e[first[keep]]
         needed = pipeline.memory_of(start, stop, size, np.full_like(size, left))
-        fits = np.flatnonzero(needed <= pipeline.memory_limit)
-        first, end, seconds, row = first[fits], end[fits], seconds[fits], row[fits]
-        start, stop, size = start[fits], stop[fits], size[fits]
+        fits = needed <= pipeline.memory_limit
+        keep, start, stop, size = keep[fits], start[fits], stop[fits], size[fits]
+        first, end = first[keep], end[keep]
         work = pipeline.backward_sum
-        backward = formulas.compute_seconds(work[stop] - work[start], size)
-        reduce = pipeline.reduce_seconds(start, stop, e[first], d[end])
-        near = same_server(e[first], d[end], server).astype(np.int64)
-        return Pairs(first, end, seconds), Stages(backward, reduce, near, row)
+        return Stages(
+            first,
+            end,
+            seconds[keep],
+            formulas.compute_seconds(work[stop] - work[start], size),
+            pipeline.reduce_seconds(start, stop, e[first], d[end]),
+            same_server(e[first], d[end], server).astype(np.int64),
+            row[keep],
+        )
 
     def _complete(
-        self,
-        pairs: Pairs,
-        costs: Stages,
-        layers: list[Labels],
-        places: list[Cuts],
-        budget: float,
+        self, stages: Stages, layers: list[Labels], places: list[Cuts], budget: float
     ) -> Cuts | None:
-        pair, label = _joined(pairs, costs, layers[-1])
-        if not pair.size:
+        """Return the shortest plan of a first stage and a label, if it keeps the budget."""
+        labels = layers[-1]
+        # Every stage with every label that it extends, sorted by stage.
+        begin = labels.start[stages.row, stages.end]
+        count = labels.start[stages.row, stages.end + 1] - begin
+        stage = np.repeat(np.arange(len(count)), count)
+        label = begin[stage] + np.arange(len(stage)) - np.repeat(np.cumsum(count) - count, count)
+        if not stage.size:
             return None
-        m = self.pipeline.micro_batches
-        core = formulas.prepend_core(layers[-1].core[label], pairs.seconds[pair], m)
+        core = formulas.prepend_core(
+            labels.core[label], stages.seconds[stage], self.pipeline.micro_batches
+        )
         tail = formulas.prepend_tail(
-            layers[-1].tail[label], costs.backward[pair], costs.reduce[pair]
+            labels.tail[label], stages.backward[stage], stages.reduce[stage]
         )
         both = core + np.maximum(tail, 0.0)
         best = int(both.argmin())
         if both[best] > budget:
             return None
-        cuts, device_cuts, at = [], [], int(label[best])
-        for c, layer in enumerate(layers[:0:-1], start=1):
-            place = int(layer.place[at])
-            cuts.append(int(places[c][0][place]))
-            device_cuts.append(int(places[c][1][place]))
+        plan, at = [], int(label[best])
+        for (pivots, devices), layer in zip(places[1:], layers[:0:-1], strict=False):
+            plan.append((pivots[layer.place[at]], devices[layer.place[at]]))
             at = int(layer.parent[at])
-        return np.array(cuts), np.array(device_cuts)
+        cuts, device_cuts = np.array(plan).T
+        return cuts, device_cuts
 
 
 @cache
 def prepare() -> None:
     """Compile the loops, or load them, once a process: that is no part of a search."""
-    nothing, number = np.zeros(0, dtype=np.int64), np.zeros(0)
+    index, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
     start = np.zeros((2, 2), dtype=np.int64)
-    pairs, costs = Pairs(nothing, nothing, number), Stages(number, number, nothing, nothing)
-    one = np.zeros(1)
-    front = Front(one, one, one, one, one)
-    _extend(*pairs, *costs, start, number, number, *front, 1, 1, np.inf, 1)
-
-
-def _joined(pairs: Pairs, costs: Stages, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-    """Every stage with every label that it extends: indices of both, sorted by stage."""
-    begin = labels.start[costs.row, pairs.end]
-    count = labels.start[costs.row, pairs.end + 1] - begin
-    pair = np.repeat(np.arange(len(count)), count)
-    offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
-    return pair, begin[pair] + offset
+    costs = Stages(index, index, number, number, number, index, index)
+    _extend(*costs, start, number, number, *Front(one, one, one, one, one), 1, 1, np.inf, 1)
 
 
 @compiled
@@ -431,7 +418,7 @@ def _extend(
 ):  # fmt: skip
     """Put stages, then the transfers in front of them, in front of labels.
 
-    Arguments are the fields of ``Pairs``, ``Stages``, the first of ``Labels`` and ``Front``; then
+    Arguments are the fields of ``Stages``, the first of ``Labels`` and ``Front``; then
     the number of places where the stages start, M, the seconds of core plus tail beyond which
     labels are dropped, and the labels that stay of each place and row, spread over the front.
     Returns the fields of ``Labels``.
@@ -521,71 +508,49 @@ def search(
         deadline: the search ends at this ``time.perf_counter()``.
         patience: restarts without a gain after which the search ends.
     """
-    return _Search(pipeline, sweeps, seed, deadline, patience).run(start)
+    corridor, rng = Corridor(pipeline), np.random.default_rng(seed)
+    last = np.inf if sweeps is None else sweeps
+    best: Cuts | None = None
+    upper = np.inf
 
-
-class _Search:
-    """A run of ``search``; ``upper`` are the seconds of ``plan``, the shortest so far."""
-
-    def __init__(
-        self, pipeline: Pipeline, sweeps: int | None, seed: int, deadline: float, patience: float
-    ) -> None:
-        self.corridor, self.deadline, self.patience = Corridor(pipeline), deadline, patience
-        self.last = np.inf if sweeps is None else sweeps
-        self.rng = np.random.default_rng(seed)
-        self.plan: Cuts | None = None
-        self.upper = np.inf
-
-    @property
-    def over(self) -> bool:
-        """Whether the budget is spent."""
-        return self.corridor.sweeps >= self.last or time.perf_counter() > self.deadline
-
-    def run(self, start: Cuts | None) -> Cuts | None:
-        """See ``search``."""
-        corridor, pipeline = self.corridor, self.corridor.pipeline
-        starts = ([] if start is None else [start]) + _starts(pipeline)
-        tried: list[tuple[float, int, Cuts]] = []
-        for number, plan in enumerate(starts):
-            self._keep(plan)
-            if not self.over:
-                upper = corridor.length(plan)
-                found = corridor.sweep(plan, corridor.widest(), NARROW, upper, self.deadline)
-                plan = plan if found is None else found
-            tried.append((self._keep(plan), number, plan))
-        tried.sort(key=lambda one: one[:2])
-        for length, _, plan in tried[:STARTS]:
-            if np.isfinite(length):
-                self._descend(self._descend(plan, NARROW._replace(reach=ACROSS)), NARROW)
-        if self.plan is None:
-            return None
-        self._descend(self.plan, corridor.wide)
-        idle = 0
-        while not self.over and idle < self.patience:
-            before = self.upper
-            self._restart()
-            idle = 0 if self.upper < before * (1 - GAIN) else idle + 1
-        return self.plan
-
-    def _restart(self) -> None:
-        rng, plan = self.rng, self.plan
-        assert plan is not None
-        scale = 2.0 ** -rng.integers(0, 6)
-        pivot_step, device_step = (max(int(scale * x), 1) for x in self.corridor.widest())
-        width = self.corridor.wide._replace(reach=int(rng.choice(REACHES)))
-        begin = plan if rng.random() < 0.3 else changed(self.corridor.pipeline, plan, rng)
-        self._descend(begin, width, (pivot_step, device_step))
-
-    def _descend(self, plan: Cuts, width: Width, steps: tuple[int, int] | None = None) -> Cuts:
-        found = self.corridor.descend(plan, steps, width, self.last, self.deadline)
-        self._keep(found)
-        return found
-
-    def _keep(self, plan: Cuts) -> float:
-        length = self.corridor.length(plan)
-        if length < self.upper:
-            self.plan, self.upper = plan, length
+    def keep(plan: Cuts) -> float:
+        nonlocal best, upper
+        length = corridor.length(plan)
+        if length < upper:
+            best, upper = plan, length
         return length
+
+    def descend(plan: Cuts, width: Width, steps: tuple[int, int] | None = None) -> Cuts:
+        plan = corridor.descend(plan, steps, width, last, deadline)
+        keep(plan)
+        return plan
+
+    def is_over() -> bool:
+        return corridor.sweeps >= last or time.perf_counter() > deadline
+
+    tried: list[tuple[float, int, Cuts]] = []
+    for number, plan in enumerate(([] if start is None else [start]) + _starts(pipeline)):
+        length = keep(plan)
+        if not is_over():
+            swept = corridor.sweep(plan, corridor.widest(), NARROW, length, deadline)
+            plan = plan if swept is None else swept
+        tried.append((keep(plan), number, plan))
+    for length, _, plan in sorted(tried, key=lambda start: start[:2])[:STARTS]:
+        if np.isfinite(length):
+            descend(descend(plan, NARROW._replace(reach=ACROSS)), NARROW)
+    if best is None:
+        return None
+    descend(best, corridor.wide)
+    idle = 0
+    while not is_over() and idle < patience:
+        before = upper
+        scale = 2.0 ** -rng.integers(0, 6)
+        pivot_step, device_step = (max(int(scale * x), 1) for x in corridor.widest())
+        width = corridor.wide._replace(reach=int(rng.choice(REACHES)))
+        begin = best if rng.random() < 0.3 else changed(pipeline, best, rng)
+        descend(begin, width, (pivot_step, device_step))
+        idle = 0 if upper < before * (1 - GAIN) else idle + 1
+    return best
 
 
 def _starts(pipeline: Pipeline) -> list[Cuts]:

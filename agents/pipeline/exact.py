@@ -86,22 +86,19 @@ def exact_points(
     prepare()
     begin, pipeline = time.perf_counter(), space.pipeline
     deadline = np.inf if time_limit is None else begin + time_limit
-    plans = [space.plan(*even_plan(space))]
+    best, evaluations = space.plan(*even_plan(space)), 0
     other = usable(pipeline, incumbent)
-    if other is not None and np.isin(other[0], space.pivots).all():
-        plans += [other] if np.isin(other[1], space.devices).all() else []
-    best = min(plans, key=lambda plan: float(pipeline.length(*plan)))
-    evaluations, bound = 0, pipeline.bubble_free
-    inner = space.pivots[1:-1]
-    for pivots in (space.pivots[few_points(space, _FEW_POINTS)], inner):
-        upper = float(pipeline.length(*best))
+    places = space.pivots, space.devices
+    if other is not None and all(map(np.all, map(np.isin, other, places))):
+        best = min(best, other, key=lambda plan: _length(pipeline, plan))
+    for pivots in (space.pivots[few_points(space, _FEW_POINTS)], space.pivots[1:-1]):
+        upper = _length(pipeline, best)
         search = LabelSearch(pipeline, pivots, upper, deadline, devices=space.devices)
-        ended = search.run()
+        proven = search.run()
         best = search.best if search.best is not None else best
         evaluations += search.evaluations
-    proven, bound = ended, max(bound, search.bound)
-    answer = answer_of(pipeline, best, evaluations, begin, None if proven else bound)
-    return replace(answer, among=AMONG)
+    bound = None if proven else max(pipeline.bubble_free, search.bound)
+    return replace(answer_of(pipeline, best, evaluations, begin, bound), among=AMONG)
 
 
 def exact_full(
@@ -135,7 +132,7 @@ def exact_full(
     best, evaluations = usable(pipeline, incumbent), 0
     if is_large(pipeline, pivots):
         end = np.inf if time_limit is None else begin + _SHARE * time_limit
-        best = near_best(pipeline, best, deadline=end)
+        best = near_best(pipeline, deadline=end, start=best)
     elif best is None:
         best = within_memory(pipeline)
     if np.isfinite(deadline):  # of what is left, a part is the bound's
@@ -144,8 +141,8 @@ def exact_full(
     search.run()
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
-    proven, bound = search.bound >= search.upper, None
-    if not proven:
+    bound = None
+    if search.bound < search.upper:
         end = np.inf if time_limit is None else begin + time_limit
         bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), end))
     return answer_of(pipeline, best, evaluations, begin, bound)
@@ -174,17 +171,17 @@ def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int =
     check_split(pipeline)
     patience = corridor.PATIENCE if time_limit is None else np.inf
     limit = np.inf if time_limit is None else time_limit
-    best = near_best(pipeline, None, seed, begin + (1 - _BOUND) * limit, patience)
+    best = near_best(pipeline, seed, begin + (1 - _BOUND) * limit, patience)
     bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
     return answer_of(pipeline, best, 0, begin, bound)
 
 
 def near_best(
     pipeline: Pipeline,
-    start: Cuts | None,
     seed: int = 0,
     deadline: float = np.inf,
     patience: float = corridor.PATIENCE,
+    start: Cuts | None = None,
 ) -> Cuts:
     """``corridor.search``, also where the memory leaves few plans; see there.
 
@@ -261,16 +258,10 @@ def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
 
 
 def usable(pipeline: Pipeline, incumbent: Answer | None) -> Cuts | None:
-    """The plan of ``incumbent`` if it has the stages, is legal and fits the memory."""
-    if incumbent is None or len(incumbent.plan.cuts) != pipeline.stages - 1:
+    """Return the plan of an answer if it is legal on the problem."""
+    if incumbent is None or not pipeline.report(incumbent.plan).legal:
         return None
-    cuts, device_cuts = cuts_of(incumbent.plan)
-    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
-    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
-    legal = (np.diff(ends) > 0).all() and (np.diff(edges) > 0).all()
-    legal = legal and pipeline.is_group[np.diff(edges)].all()
-    legal = legal and (np.diff(pipeline.variable_sum[ends]) > 0).all()
-    return (cuts, device_cuts) if legal and pipeline.excess_bytes(cuts, device_cuts) <= 0 else None
+    return cuts_of(incumbent.plan)
 
 
 def least_excess(pipeline: Pipeline) -> tuple[Cuts, float]:

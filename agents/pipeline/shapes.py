@@ -104,15 +104,11 @@ class Tried:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as an object of JSON types; what is infinite is None."""
-        return {
-            key: None if value == np.inf else value
-            for key, value in (
-                ("devices", self.devices),
-                ("stages", self.stages),
-                ("length_seconds", self.length),
-                ("bound_seconds", self.bound),
-            )
-        }
+        content = {
+            "devices": self.devices, "stages": self.stages,
+            "length_seconds": self.length, "bound_seconds": self.bound,
+        }  # fmt: skip
+        return {key: None if value == np.inf else value for key, value in content.items()}
 
 
 @dataclass(frozen=True)
@@ -187,7 +183,7 @@ class _Run:
         time_limit: float,
     ) -> None:  # fmt: skip
         self.pipeline, self.fewest, self.clusters = pipeline, fewest, clusters
-        self.begin, self.time_limit = begin, time_limit
+        self.begin, self.time_limit, self.deadline = begin, time_limit, begin + time_limit
         self.best: Trial | None = None
         self.trials: list[Trial] = []
         self.evaluations = 0
@@ -196,18 +192,16 @@ class _Run:
             for cluster in clusters:
                 self._try_one_stage(cluster)
         for cluster in clusters:
-            self.trials += self._within(cluster)
+            for trial in self._shapes(cluster):
+                self.trials.append(trial)
+                if self._is_out(trial):
+                    break  # so are those of more stages
         self.trials.sort(key=lambda trial: trial.bound)  # stable: fewer stages, more devices first
 
     @property
     def upper(self) -> float:
         """Seconds of the best plan."""
         return np.inf if self.best is None else self.best.length
-
-    @property
-    def deadline(self) -> float:
-        """When the search ends."""
-        return self.begin + self.time_limit
 
     def search_few(self) -> None:
         """Look for plans of few sweeps; of stages and devices, in steps that grow with them."""
@@ -248,16 +242,14 @@ class _Run:
             InfeasibleError: no plan of any shape fits.
         """
         limit = self.pipeline.memory_limit
-        largest = [t for t in self._open() if t.cluster == self.clusters[0]]
-        if not self.pipeline.fractions:  # another number of devices may be divided better
-            largest = list(self._open())
-        for trial in largest:
-            plan = plan_within(trial.pipeline, limit)
+        largest = [trial for trial in self.trials if trial.cluster == self.clusters[0]]
+        # Where devices share no sample, fewer of them may be divided better.
+        for trial in largest if self.pipeline.fractions else self.trials:
+            plan = None if self._is_out(trial) else plan_within(trial.pipeline, limit)
             if plan is not None:
                 self._keep(trial, plan)
                 return
-        shapes = [t.pipeline for t in self.trials if t.cluster == self.clusters[0]]
-        shapes = shapes or [t.pipeline for t in self.trials]
+        shapes = [trial.pipeline for trial in largest or self.trials]
         if not shapes:
             check_split(self.pipeline.with_stages(self.fewest, self.clusters[0]))
         shapes = [shape for shape in shapes if shape.can_split(shape.stages)] or shapes
@@ -285,12 +277,10 @@ class _Run:
 
     def survey(self) -> None:
         """Look for good plans on the devices that are not the best, to tell how good they are."""
-        of_devices = self._of_devices()
-        for cluster in self.clusters:
+        best = None if self.best is None else self.best.cluster
+        for cluster in (x for x in self.clusters if x != best):
             end = min(self.deadline, time.perf_counter() + _SURVEY_SECONDS)
-            if cluster == self._best_cluster:
-                continue
-            known = {trial.stages: trial for trial in of_devices[cluster.devices]}
+            known = {x.stages: x for x in self.trials if x.devices == cluster.devices}
             upper = min((trial.length for trial in known.values()), default=np.inf)
             for trial in self._shapes(cluster):
                 if trial.bound >= upper or time.perf_counter() > end:
@@ -309,19 +299,13 @@ class _Run:
         bounds = [trial.bound for trial in self.trials if not self._is_out(trial)]
         bound = min(bounds) if bounds else None
         answer = answer_of(self.best.pipeline, self.best.plan, self.evaluations, self.begin, bound)
-        trials = self._of_devices()
-        tried = tuple(self._tried(x.devices, trials[x.devices]) for x in self.clusters)
+        tried = tuple(self._tried(x.devices) for x in self.clusters)
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
-    def _of_devices(self) -> dict[int, list[Trial]]:
-        trials: dict[int, list[Trial]] = {cluster.devices: [] for cluster in self.clusters}
-        for trial in self.trials:
-            trials[trial.devices].append(trial)
-        return trials
-
-    def _tried(self, devices: int, trials: list[Trial]) -> Tried:
-        shortest = min(trials, key=lambda trial: trial.length, default=None)
+    def _tried(self, devices: int) -> Tried:
+        trials = [trial for trial in self.trials if trial.devices == devices]
         bound = min((min(trial.bound, trial.length) for trial in trials), default=np.inf)
+        shortest = min(trials, key=lambda trial: trial.length, default=None)
         if shortest is None or shortest.plan is None:
             return Tried(devices, None, np.inf, bound)
         return Tried(devices, shortest.stages, shortest.length, bound)
@@ -336,13 +320,6 @@ class _Run:
         self.evaluations += 1
         self._keep(trial, cuts_of(answer.plan))
 
-    def _within(self, cluster: Cluster) -> Iterator[Trial]:
-        """The shapes of two stages and more on a cluster; the first that is out is the last."""
-        for trial in self._shapes(cluster):
-            yield trial
-            if self._is_out(trial):
-                return
-
     def _shapes(self, cluster: Cluster) -> Iterator[Trial]:
         shape = self.pipeline.with_stages(1, cluster)
         counts: Sequence[int] = range(1, min(cluster.devices, int(shape.variable_sum[-1])) + 1)
@@ -353,10 +330,6 @@ class _Run:
         for stages in counts:
             if stages >= max(self.fewest, 2):
                 yield Trial(self.pipeline, stages, cluster, float(bounds[stages - 1]))
-
-    @property
-    def _best_cluster(self) -> Cluster | None:
-        return None if self.best is None else self.best.cluster
 
     def _is_out(self, trial: Trial) -> bool:
         return trial.settled or trial.bound >= self.upper * (1 - SLACK)
