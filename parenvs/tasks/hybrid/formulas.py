@@ -20,6 +20,7 @@ section 2.2).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -30,8 +31,8 @@ from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
-from parenvs.tasks.hybrid.schedules import Place, chains, rounds_of
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
+from parenvs.tasks.hybrid.schedules import chains, rounds_of
 from parenvs.tasks.hybrid.stack import HALF, Machine
 from parenvs.tasks.pipeline.formulas import core_of, interleaved, tail_of
 
@@ -117,18 +118,10 @@ class Stages(NamedTuple):
     schedule: str = ""
     pieces: Chunks | None = None
 
-    @property
-    def fronts(self) -> list[Any]:
-        """Indices of the stages that hold the embedding, in (S, ...)."""
-        return [stage for stage, _ in self.ends(0)] if self.pieces else [0]
-
-    @property
-    def backs(self) -> list[Any]:
-        """Indices of the stages that hold the head, in (S, ...)."""
-        return [stage for stage, _ in self.ends(-1)] if self.pieces else [self.last]
-
-    def ends(self, side: int) -> list[Place]:
-        """Stage and chunk at the first (0) or last (-1) place of every chain, if it is split."""
+    def ends(self, side: int) -> list[tuple[Any, int]]:
+        """Stage and chunk that hold the embedding (0) or the head (-1), of every chain."""
+        if self.pieces is None:
+            return [(self.last if side else 0, 0)]
         return [chain[side] for chain in chains(self.schedule, len(self.tp), 0)]
 
     @property
@@ -147,17 +140,15 @@ class Stages(NamedTuple):
         return len(self.tp) > 1 if self.count is None else self.count > 1
 
     def ahead(self, figures: np.ndarray) -> np.ndarray:
-        """(S, ...) figures of the stage in front of each; in front of the first stands the last."""
-        rolled = np.concatenate([figures[-1:], figures[:-1]])
-        if self.count is not None:
-            rolled[0] = figures[self.last]
+        """(S, ...) figures of the stage in front of each; in front of the first is the last."""
+        rolled = np.roll(figures, 1, axis=0)
+        rolled[0] = figures[self.last]
         return rolled
 
     def behind(self, figures: np.ndarray) -> np.ndarray:
-        """(S, ...) figures of the stage behind each; behind the last stands the first."""
-        rolled = np.concatenate([figures[1:], figures[:1]])
-        if self.count is not None:
-            rolled[self.last] = figures[0]
+        """(S, ...) figures of the stage behind each; behind the last is the first."""
+        rolled = np.roll(figures, -1, axis=0)
+        rolled[self.last] = figures[0]
         return rolled
 
     @property
@@ -279,9 +270,8 @@ def step(
 
     ``held``: their ``parameters`` (default: they are computed).
     """
-    split, speed = stages.split, None if np.all(stages.speed == 1) else stages.speed
-    shape = np.shape(stages.replicas)
-    kinds = [_seconds(kind, machine, split, shape, speed) for kind in model.kinds]
+    held = parameters(model, stages) if held is None else held
+    kinds = [_seconds(kind, machine, stages) for kind in model.kinds]
     of_stage = _summed(kinds, stages.layers)
     whole = stages.first_chunk is stages.layers  # as where no plan has several chunks
     first = of_stage if whole else _summed(kinds, stages.first_chunk)
@@ -290,22 +280,26 @@ def step(
         of_stage, first = _moved(model, machine, stages, (of_stage, first), again)
     # Recomputation and waits of a stage are spread over its layers: a chunk has its share of them.
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
-    ends = _ends(model, machine, stages, split, speed)
-    forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
+    # Embedding and head, their collectives too, on the first and last stage.
+    forward_ends, backward_ends = np.zeros((2, *np.shape(stages.replicas)))
+    for layer, stage, _ in _ends(model, stages):
+        seconds = _seconds(layer, machine, stages)
+        forward_ends[stage] += (seconds.forward + seconds.forward_exchange)[stage]
+        backward_ends[stage] += (seconds.backward + seconds.backward_exchange)[stage]
+    forward, backward = of_stage.forward + forward_ends, of_stage.backward + backward_ends
     exchange = of_stage.forward_exchange + of_stage.backward_exchange
     sends, first_sends, links = _sends(cluster, machine, stages)
-    single, last = stages.chunks == 1, stages.last
     chunk = first.forward + first.backward + first.forward_exchange + first.backward_exchange
     chunk = chunk + again * share_first + first_sends
-    held = parameters(model, stages) if held is None else held
     if machine.stack.accumulate_bytes:
         # Each micro-batch's gradients are added to those of the micro-batches before.
         adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
         backward, chunk = backward + adding, chunk + adding * share_first
-    chunk[0] += (ends.forward + ends.backward)[0]
+    both_ends, last = forward_ends + backward_ends, stages.last
     # The head is in the last chunk, which is the first only if it is alone.
-    behind = np.where(single & np.asarray(stages.several), (ends.forward + ends.backward)[last], 0)
-    chunk[last] += behind
+    alone = (stages.chunks == 1) & np.asarray(stages.several)
+    chunk[0] += both_ends[0]
+    chunk[last] += np.where(alone, both_ends[last], 0)
     busy = forward + backward + again + exchange + sends
     gathers, gather_start = _gathers(model, machine, stages, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
@@ -364,73 +358,68 @@ def passes(
 
     Returns:
         (3, S, v, ...) of forward passes, of backward passes without the gradients of weights, and
-            of
-        these; and (S, v, ...) of a message from a chunk to the next of its chain.
+        of these; and (S, v, ...) of a message from a chunk to the next of its chain.
     """
-    pieces, split = stages.pieces, stages.split
+    pieces, shape = stages.pieces, np.shape(stages.replicas)
     assert pieces is not None
-    speed, shape = None if np.all(stages.speed == 1) else stages.speed, np.shape(stages.replicas)
-    kinds = [_seconds(kind, machine, split, shape, speed) for kind in model.kinds]
-    slow = 1 if speed is None else speed
-    # Weight gradients are products alone: a slower server delays all of their seconds.
-    of_weights = [_wide(x.weight_seconds(machine, split) / slow, shape) for x in model.kinds]
+    kinds = [_seconds(kind, machine, stages) for kind in model.kinds]
+
+    def weight_seconds(layer: Layer) -> np.ndarray:
+        # Weight gradients are products alone: a slower server delays all of their seconds.
+        return _wide(layer.weight_seconds(machine, stages.split) / stages.speed, shape)
+
+    of_weights = [weight_seconds(kind) for kind in model.kinds]
     table = np.zeros((3, *pieces.passed.shape[:2], *shape[1:]))
     adding: Figure = 0.0
     if machine.stack.accumulate_bytes:
         held = parameters(model, stages) if held is None else held
         adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
-    every = np.maximum(stages.layers.sum(axis=0), 1)
+    total = np.maximum(stages.layers.sum(axis=0), 1)
     for chunk in range(table.shape[2]):
         layers = pieces.layers[:, :, chunk]
         again = _again(kinds, machine, pieces.full[:, :, chunk], pieces.selective[:, :, chunk])
         sums = _summed(kinds, layers)
         weights: Figure = sum(n * part for n, part in zip(layers, of_weights, strict=True))
         table[0, :, chunk] = sums.forward + sums.forward_exchange
-        # W passes have products with weights only; collectives and recomputation are in front, in
-        # I.
+        # W passes have products with weights only; collectives and recomputation are in I.
         table[1, :, chunk] = sums.backward + sums.backward_exchange + again - weights
-        table[2, :, chunk] = weights + adding * layers.sum(axis=0) / every
-    for layer, side in ((model.embedding, 0), (model.head, -1)):
-        if layer is not None:
-            seconds = _seconds(layer, machine, split, shape, speed)
-            part = _wide(layer.weight_seconds(machine, split) / slow, shape)
-            for stage, chunk in stages.ends(side):
-                both = seconds.forward + seconds.forward_exchange
-                table[0, stage, chunk] += both[stage]
-                both = seconds.backward + seconds.backward_exchange
-                table[1, stage, chunk] += (both - part)[stage]
-                table[2, stage, chunk] += part[stage]
+        table[2, :, chunk] = weights + adding * layers.sum(axis=0) / total
+    for layer, stage, chunk in _ends(model, stages):
+        seconds, part = _seconds(layer, machine, stages), weight_seconds(layer)
+        table[0, stage, chunk] += (seconds.forward + seconds.forward_exchange)[stage]
+        table[1, stage, chunk] += (seconds.backward + seconds.backward_exchange - part)[stage]
+        table[2, stage, chunk] += part[stage]
     transfers = np.zeros(table.shape[1:])
     per_element, hop = _seconds_per_element(cluster, machine, stages)
-    for chain in schedules.chains(stages.schedule, len(stages.tp), 0):
-        for (one, chunk), (other, _) in pairwise(chain):
-            if one != other:
+    for chain in chains(stages.schedule, len(stages.tp), 0):
+        for (stage, chunk), (following, _) in pairwise(chain):
+            if stage != following:
                 # A chain may run against the order of stages: the link is that of the lower stage.
-                near = min(one, other)
-                crossing = pieces.passed[one, chunk] * stages.samples
-                transfers[one, chunk] = crossing * per_element[near] + hop[near]
+                near = min(stage, following)
+                crossing = pieces.passed[stage, chunk] * stages.samples
+                transfers[stage, chunk] = crossing * per_element[near] + hop[near]
     return table, transfers
+
+
+def _ends(model: Model, stages: Stages) -> Iterator[tuple[Layer, Any, int]]:
+    """Yield embedding and head, each with the stages and the chunks that hold it."""
+    for layer, side in ((model.embedding, 0), (model.head, -1)):
+        if layer is not None:
+            for stage, chunk in stages.ends(side):
+                yield layer, stage, chunk
 
 
 def memory(
     model: Model,
     machine: Machine,
     stages: Stages,
-    early: bool = False,
     held: tuple[np.ndarray, np.ndarray] | None = None,
-    states: Memory | None = None,
 ) -> Memory:
     """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
 
-    With ``early`` stages start as many forward passes as the pure pipeline task does. ``held`` are
-    their ``parameters``, ``states`` the memory of the same plans that recompute other layers, which
-    does not change weights, gradients and optimizer (default: both are computed).
+    ``held`` are their ``parameters`` (default: they are computed).
     """
-    if states is None:
-        held = parameters(model, stages) if held is None else held
-        of_states = _states(model, machine, stages, held)
-    else:
-        of_states = states[:3]
+    held = parameters(model, stages) if held is None else held
     split, shape = stages.split, np.shape(stages.replicas)
     working: Figure = np.zeros(shape)
     for number, kind in enumerate(model.kinds):
@@ -440,7 +429,7 @@ def memory(
         )
         working = np.maximum(working, at_work + kind.working_bytes(machine, split))
     if stages.pieces is None:
-        flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
+        flight = _in_flight(stages)
         saved, largest = _saved(model, machine, stages)
         activations = _wide(saved * flight / stages.chunks, shape)
         if np.any(stages.offload):  # one layer's are at work while another's are on their way
@@ -454,11 +443,11 @@ def memory(
     else:
         activations = _held(model, machine, stages)
     if model.head is not None:
-        for last in stages.backs:
+        for last, _ in stages.ends(-1):
             activations[last] += _wide(model.head.saved_bytes(machine, split, "none"), shape)[last]
             running = _wide(model.head.working_bytes(machine, split), shape)[last]
             working[last] = np.maximum(working[last], running)
-    parts = (*of_states, activations, working)
+    parts = (*_states(model, machine, stages, held), activations, working)
     return Memory(*parts, total=sum(parts[1:], parts[0]))
 
 
@@ -467,18 +456,14 @@ def _saved(model: Model, machine: Machine, stages: Stages) -> tuple[Figure, Figu
 
     Each is (S, ...), or a number for all.
     """
-    plain = stages.layers - stages.full - stages.selective
+    counts = (stages.layers - stages.full - stages.selective, stages.selective, stages.full)
     saved: Figure = 0.0
     largest: Figure = 0.0
     for number, kind in enumerate(model.kinds):
-        modes = (kind.saved_bytes(machine, stages.split, x) for x in RECOMPUTE_MODES)
-        none, selective, full = modes
-        kept = plain[number] * none + stages.selective[number] * selective
-        saved = saved + (kept + stages.full[number] * full)
-        for count, size in (
-            (plain[number], none), (stages.selective[number], selective),
-            (stages.full[number], full),
-        ):  # fmt: skip
+        sizes = [kind.saved_bytes(machine, stages.split, mode) for mode in RECOMPUTE_MODES]
+        parts = [(count[number], size) for count, size in zip(counts, sizes, strict=True)]
+        saved = saved + sum(count * size for count, size in parts)
+        for count, size in parts:
             largest = np.maximum(largest, np.where(count > 0, size, 0.0))
     return saved, largest
 
@@ -489,27 +474,22 @@ def _moved(
     stages: Stages,
     passes: tuple[LayerSeconds, LayerSeconds],
     again: np.ndarray,
-) -> tuple[LayerSeconds, LayerSeconds]:
+) -> list[LayerSeconds]:
     """Return the seconds of all chunks, and of the first, with copies of activations.
 
     What layers keep leaves for the memory of the server beside the forward pass and comes back
     beside the backward pass, which hide a copy as they hide a collective.
     """
-    every = np.maximum(stages.layers.sum(axis=0), 1)
+    total, exposed = np.maximum(stages.layers.sum(axis=0), 1), machine.stack.exposed
     copy = np.where(stages.offload, _saved(model, machine, stages)[0] / machine.host_bw, 0.0)
     moved = []
     for seconds, layers in zip(passes, (stages.layers, stages.first_chunk), strict=True):
-        share = layers.sum(axis=0) / every
-        backward = seconds.backward + again * share
-        moved.append(
-            seconds._replace(
-                forward_exchange=seconds.forward_exchange
-                + machine.stack.exposed(copy * share, seconds.forward),
-                backward_exchange=seconds.backward_exchange
-                + machine.stack.exposed(copy * share, backward),
-            )
-        )
-    return moved[0], moved[1]
+        share = layers.sum(axis=0) / total
+        out = exposed(copy * share, seconds.forward)
+        back = exposed(copy * share, seconds.backward + again * share)
+        ahead, behind = seconds.forward_exchange + out, seconds.backward_exchange + back
+        moved.append(seconds._replace(forward_exchange=ahead, backward_exchange=behind))
+    return moved
 
 
 def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
@@ -575,48 +555,37 @@ def _states(
     return weights, gradients, moments * sums[2]
 
 
-def in_flight(
-    stages: int,
-    micro_batches: Figure,
-    chunks: Figure,
-    early: bool = False,
-    count: Figure = None,
-) -> Figure:
+def _in_flight(stages: Stages) -> Figure:
     """(S, ...) chunks of micro-batches whose activations each stage holds at once.
 
     One chunk: ``min(S - s, M)``, or ``min(2 (S - s) - 1, M)`` if stages start early. v chunks:
     ``min(2 (S - s - 1) + (v - 1) S + 1, M v)`` (arXiv 2104.04473, section 2.2); on the first stage
     that is Megatron's factor ``1 + (S-1)/(S v)``.
     """
-    shape = np.shape(micro_batches * chunks)
-    number = np.arange(stages).reshape(-1, *(1,) * len(shape))
-    whole = stages if count is None else count
-    left = np.maximum(whole - number, 0)
+    chunks, micro_batches, size = stages.chunks, stages.micro_batches, len(stages.tp)
+    number = np.arange(size).reshape(-1, *(1,) * np.ndim(micro_batches * chunks))
+    count = size if stages.count is None else stages.count
+    left = np.maximum(count - number, 0)
     # 1F1B: stage s has S - s micro-batches on their way before the first one comes back.
-    alone = np.minimum(2 * left - 1 if early else left, micro_batches)
+    is_early = stages.schedule == SCHEDULES[2]
+    alone = np.minimum(2 * left - 1 if is_early else left, micro_batches)
     if np.all(chunks == 1):
         return alone
-    many = np.minimum(2 * (left - 1) + (chunks - 1) * whole + 1, micro_batches * chunks)
+    many = np.minimum(2 * (left - 1) + (chunks - 1) * count + 1, micro_batches * chunks)
     return np.where(chunks == 1, alone, many)
 
 
-def _seconds(
-    layer: Layer,
-    machine: Machine,
-    split: Split,
-    shape: tuple[int, ...],
-    speed: np.ndarray | None,
-) -> LayerSeconds:
+_KERNELS = ("forward", "backward", "attention", "last")
+"""Fields of ``LayerSeconds`` in which a device computes; links of a slow server are as fast."""
+
+
+def _seconds(layer: Layer, machine: Machine, stages: Stages) -> LayerSeconds:
     """Return a layer's seconds as (S, ...) arrays; slower servers compute longer."""
-    wide = LayerSeconds(*(_wide(part, shape) for part in layer.seconds(machine, split)))
-    if speed is None:
+    shape, speed = np.shape(stages.replicas), stages.speed
+    wide = LayerSeconds(*(_wide(part, shape) for part in layer.seconds(machine, stages.split)))
+    if np.all(speed == 1):
         return wide
-    return wide._replace(
-        forward=wide.forward / speed,
-        backward=wide.backward / speed,
-        attention=wide.attention / speed,
-        last=wide.last / speed,
-    )
+    return wide._replace(**{name: getattr(wide, name) / speed for name in _KERNELS})
 
 
 def _wide(figures: Figure, shape: tuple[int, ...]) -> np.ndarray:
@@ -646,21 +615,6 @@ def _again(
             repeated = repeated - kind.last
         total = total + whole * repeated + attention * kind.attention
     return total
-
-
-def _ends(
-    model: Model, machine: Machine, stages: Stages, split: Split, speed: np.ndarray | None
-) -> LayerSeconds:
-    """Return the seconds of embedding and head, collectives too, on the first and last stage."""
-    shape = np.shape(stages.replicas)
-    forward, backward = np.zeros((2, *shape))
-    for layer, places in ((model.embedding, stages.fronts), (model.head, stages.backs)):
-        if layer is not None:
-            seconds = _seconds(layer, machine, split, shape, speed)
-            for stage in places:
-                forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
-                backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
-    return LayerSeconds(forward, backward)
 
 
 def _sends(
@@ -757,29 +711,21 @@ def _resources(
 
 def parameters(model: Model, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
     """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
-    split = stages.split
-    shape = np.shape(stages.replicas)
-    everywhere: Any = 0.0
-    dealt: Any = 0.0
+    split, shape = stages.split, np.shape(stages.replicas)
+    held: list[Any] = [0.0, 0.0]
     for kind, count in zip(model.kinds, stages.layers, strict=True):
-        held, own = kind.parameters(split)
-        everywhere, dealt = everywhere + count * held, dealt + count * own
-    dense, experts = _wide(everywhere, shape), _wide(dealt, shape)
-    if model.embedding is not None:
-        held_here = _wide(model.embedding.parameters(split)[0], shape)
-        for first in stages.fronts:
-            dense[first] += held_here[first]
-    if model.head is not None:
-        held, own = model.head.parameters(split)
-        held_here = _wide(held, shape)
-        for last in stages.backs:
-            dense[last] += held_here[last]
-            if np.any(own):
-                experts[last] += _wide(own, shape)[last]
+        parts = kind.parameters(split)
+        held = [total + count * part for total, part in zip(held, parts, strict=True)]
+    dense, experts = (_wide(total, shape) for total in held)
+    for layer, stage, _ in _ends(model, stages):
+        for total, part in zip((dense, experts), layer.parameters(split), strict=True):
+            if np.any(part):
+                total[stage] += _wide(part, shape)[stage]
     if stages.pieces is not None:
-        for both in set(stages.fronts) & set(stages.backs):
+        for stage, _ in stages.ends(0):
             # Embedding and head in one stage hold the shared table once.
-            dense[both] -= model.tied_parameters / stages.tp[both]
+            if stage in dict(stages.ends(-1)):
+                dense[stage] -= model.tied_parameters / stages.tp[stage]
     if not np.all(stages.several):
         dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
     return dense, experts
@@ -866,7 +812,8 @@ def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Fi
 
 def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
-    alone = stages.pieces is not None and set(stages.fronts) & set(stages.backs)
+    # Schedules whose chains turn round have embedding and head in one stage.
+    alone = stages.pieces is not None and dict(stages.ends(0)).keys() & dict(stages.ends(-1))
     if alone or not np.any(model.tied_parameters) or not np.any(stages.several):
         return np.zeros(np.shape(stages.tp)[1:])
     # Where tp differs, the end with fewer ranks has the larger parts, and takes longer.

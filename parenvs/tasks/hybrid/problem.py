@@ -250,8 +250,7 @@ class Hybrid:
 
     def memory(self, plan: HybridPlan) -> Memory:
         """Return the bytes on a device of each stage of a well-formed plan, (S,) each."""
-        early = plan.schedule == SCHEDULES[2]
-        return formulas.memory(self.model, self.machine, self.stages(plan), early)
+        return formulas.memory(self.model, self.machine, self.stages(plan))
 
     def chunk_seconds(self, plan: HybridPlan) -> ChunkSeconds:
         """Return the seconds of every chunk of a well-formed plan, for the simulation."""
@@ -307,7 +306,7 @@ class Hybrid:
         if is_computable:
             stages = self.stages(plan)
             step = formulas.step(self.model, self.cluster, self.machine, stages)
-            held = formulas.memory(self.model, self.machine, stages, plan.schedule == SCHEDULES[2])
+            held = formulas.memory(self.model, self.machine, stages)
             reasons += report.over_memory(held, self.memory_limit)
         return HybridReport(
             plan=plan,
