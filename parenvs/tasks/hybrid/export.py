@@ -405,19 +405,14 @@ def _stages(
     layers = np.diff(model.kinds_before[bounds], axis=0).T
     scale = model.chain.work.element_bytes * program.graph.batch_size
     crossing = program.counted.cut[np.array(cuts, dtype=int) - 1] / scale
-    on, back = np.append(crossing, 0.0), np.insert(crossing, 0, 0.0)
-    on[0], back[-1] = 2 * on[0], 2 * back[-1]
+    ahead, behind = np.append(crossing, 0.0)[:, None], np.insert(crossing, 0, 0.0)[:, None]
+    dealt = formulas.of_chunks(layers[:, :, None], ahead, behind)
     ones, is_split = np.ones(count, dtype=int), strategy.split is not None
     nothing = np.zeros_like(layers)
     return formulas.Stages(
-        layers=layers,
-        first_chunk=layers,
+        **dealt,
         full=layers if strategy.recompute else nothing,
         selective=nothing,
-        on=on,
-        back=back,
-        first=np.ones(count),
-        links=crossing,
         tp=devices if is_split else ones,
         dp=ones if is_split else devices,
         zero=0 * ones,

@@ -141,14 +141,16 @@ class Stages(NamedTuple):
 
     def ahead(self, figures: np.ndarray) -> np.ndarray:
         """(S, ...) figures of the stage in front of each; in front of the first is the last."""
-        rolled = np.roll(figures, 1, axis=0)
-        rolled[0] = figures[self.last]
+        rolled = np.concatenate([figures[-1:], figures[:-1]])
+        if self.count is not None:
+            rolled[0] = figures[self.last]
         return rolled
 
     def behind(self, figures: np.ndarray) -> np.ndarray:
         """(S, ...) figures of the stage behind each; behind the last is the first."""
-        rolled = np.roll(figures, -1, axis=0)
-        rolled[self.last] = figures[0]
+        rolled = np.concatenate([figures[1:], figures[:1]])
+        if self.count is not None:
+            rolled[self.last] = figures[0]
         return rolled
 
     @property
@@ -257,6 +259,27 @@ class Memory(NamedTuple):
 
 Model = HybridModel | Chain
 """Whatever chain formulas are asked about."""
+
+
+def of_chunks(layers: np.ndarray, ahead: np.ndarray, behind: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the fields of ``Stages`` that follow from what each chunk has.
+
+    Args:
+        layers: (K, S, v, ...) layers by kind.
+        ahead: (S, v, ...) elements per sample that cross the boundary behind each chunk.
+        behind: (S, v, ...) those that cross the boundary in front of it.
+    """
+    total, first = layers.sum(axis=2), layers[:, :, 0]
+    on, back = ahead.sum(axis=1), behind.sum(axis=1)
+    links = on[:-1].copy()
+    # The ends of the chain pass to one neighbor only, which counts twice (``Stages.back``).
+    on[0] += ahead[0, 0]
+    back[-1] += behind[-1, -1]
+    share = first.sum(axis=0) / np.maximum(total.sum(axis=0), 1)
+    return {
+        "layers": total, "first_chunk": first, "on": on, "back": back, "links": links,
+        "first": share,
+    }  # fmt: skip
 
 
 def step(

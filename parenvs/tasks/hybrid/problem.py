@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from parenvs.errors import InfeasibleError, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid import formulas, report
 from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, Step
-from parenvs.tasks.hybrid.layers import Layer, Split
+from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.report import HybridReport
@@ -143,19 +143,13 @@ class Hybrid:
 
     def _even_seconds(self, machine: Machine) -> float:
         """Seconds of all layers for the whole batch, dealt out over the servers by speed."""
-        split = Split(1, float(self.batch))
-
-        def of(layer: Layer | None) -> float:
-            if layer is None:
-                return 0.0
-            seconds = layer.seconds(machine, split)
-            return float(seconds.forward + seconds.backward)
-
-        kinds = sum(
-            float(count) * of(kind)
-            for kind, count in zip(self.model.kinds, self.model.kinds_before[-1], strict=True)
-        )
-        seconds = kinds + of(self.model.embedding) + of(self.model.head)
+        split, model = Split(1, float(self.batch)), self.model
+        seconds = 0.0
+        counts = (*model.kinds_before[-1].tolist(), 1.0, 1.0)
+        for layer, count in zip((*model.kinds, model.embedding, model.head), counts, strict=True):
+            if layer is not None:
+                times = layer.seconds(machine, split)
+                seconds += count * float(times.forward + times.backward)
         speeds = self.cluster.speeds or (1.0,) * self.cluster.servers
         # All devices are busy all the time, each as fast as its server.
         core = seconds / (sum(speeds) * self.cluster.devices_per_server)
@@ -182,62 +176,43 @@ class Hybrid:
 
     def uniform_plan(self, plans: Uniform, k: int) -> HybridPlan:
         """Make the plan object of one of several uniform plans."""
-        pp, chunks = int(plans.pp[k]), int(plans.chunks[k])
-        tp, context = int(plans.tp[k]), int(plans.context[k])
+        whole = {
+            name: int(getattr(plans, name)[k])
+            for name in ("chunks", "context", "expert", "gradient_bytes", "shard", "expert_tp")
+        }
+        flags = {
+            name: bool(getattr(plans, name)[k])
+            for name in ("sequence_parallel", "gradient_overlap", "offload")
+        }
+        tp, pp, chunks = int(plans.tp[k]), int(plans.pp[k]), whole["chunks"]
         schedule = str(plans.schedule[k]) or SCHEDULES[1 if chunks > 1 else 0]
         numbers = piece_of(schedule, pp, chunks)
-        bounds = even_bounds(len(self.model), int(numbers.max()) + 1)
+        bounds = even_bounds(len(self.model), int(numbers.max()) + 1).tolist()
         mode = str(plans.recompute[k])
         stages = []
-        for stage in range(pp):
-            layers = tuple((int(bounds[i]), int(bounds[i + 1])) for i in numbers[stage])
+        for pieces in numbers.tolist():
+            layers = tuple((bounds[piece], bounds[piece + 1]) for piece in pieces)
             size = sum(end - first for first, end in layers)
-            stages.append(
-                HybridStage(
-                    layers=layers,
-                    devices=tp * context * int(plans.dp[k]),
-                    tp=tp,
-                    zero=int(plans.zero[k]),
-                    recompute=() if mode == "none" or not size else {mode: size},
-                )
-            )
-        return self.plan(
-            stages,
-            int(plans.micro_batch[k]),
-            schedule=schedule,
-            chunks=chunks,
-            sequence_parallel=bool(plans.sequence_parallel[k]),
-            context=context,
-            expert=int(plans.expert[k]),
-            p2p=SENDS[0] if plans.blocking[k] else SENDS[1],
-            gradient_bytes=int(plans.gradient_bytes[k]),
-            gradient_overlap=bool(plans.gradient_overlap[k]),
-            shard=int(plans.shard[k]),
-            expert_tp=int(plans.expert_tp[k]),
-            offload=bool(plans.offload[k]),
-        )
+            devices = tp * whole["context"] * int(plans.dp[k])
+            again: Any = () if mode == "none" or not size else {mode: size}
+            stages.append(HybridStage(layers, devices, tp, int(plans.zero[k]), again))
+        p2p = SENDS[0] if plans.blocking[k] else SENDS[1]
+        micro_batch = int(plans.micro_batch[k])
+        return self.plan(stages, micro_batch, schedule=schedule, p2p=p2p, **whole, **flags)
 
     def stages(self, plan: HybridPlan) -> Stages:
         """Return a well-formed plan as arrays, (S,) or (K, S) each."""
         layers, full, selective = self._layers(plan)
-        on, back = self._passed(plan)
-        total = layers.sum(axis=(0, 2))
-        pieces = None
-        if plan.schedule in SPLIT:
-            pieces = Chunks(layers, full, selective, self._crossing(plan, 1))
+        behind, ahead = self._crossing(plan)
+        is_split = plan.schedule in SPLIT
         return self._arrays(
             plan,
-            schedule=plan.schedule,
-            pieces=pieces,
-            layers=layers.sum(axis=2),
-            first_chunk=layers[:, :, 0],
+            **formulas.of_chunks(layers, ahead, behind),
             full=full.sum(axis=2),
             selective=selective.sum(axis=2),
-            on=on.sum(axis=1),
-            back=back.sum(axis=1),
-            first=layers[:, :, 0].sum(axis=0) / np.maximum(total, 1),
-            links=self._crossing(plan, 1).sum(axis=1)[:-1],
             chunks=plan.chunks,
+            schedule=plan.schedule,
+            pieces=Chunks(layers, full, selective, ahead) if is_split else None,
         )
 
     def step(self, plan: HybridPlan) -> Step:
@@ -260,8 +235,11 @@ class Hybrid:
             )
             return ChunkSeconds(table[0], table[1] + table[2], transfers, table[2])
         layers, full, selective = self._layers(plan)
-        on, back = self._passed(plan)
-        crossing = self._crossing(plan, 1)
+        behind, ahead = self._crossing(plan)
+        on, back = ahead.copy(), behind.copy()
+        # The ends of the chain have one neighbor, whose sends count twice (``Stages.back``).
+        on[0, 0] *= 2
+        back[-1, -1] *= 2
         seconds = ChunkSeconds(*(np.zeros_like(on) for _ in range(3)))
         last = plan.chunks - 1
         for first, end in sorted({(0, 1), (1, last), (last, last + 1)}):
@@ -288,25 +266,26 @@ class Hybrid:
                 chunks=1,
             )
             step = formulas.step(model, self.cluster, self.machine, stages)
-            seconds.forward[:, which], seconds.backward[:, which] = _passes(step)
+            waits = (step.sends + step.gathers) / 2  # half of them in each pass
+            seconds.forward[:, which] = step.forward + step.forward_exchange + waits
+            exchange = step.exchange - step.forward_exchange
+            seconds.backward[:, which] = step.backward + step.recomputed + exchange + waits
             if plan.p2p == SENDS[1] and len(plan.stages) > 1:
                 seconds.transfer[:, which] = formulas.transfer_seconds(
-                    self.cluster, self.machine, stages, crossing[:, which]
+                    self.cluster, self.machine, stages, ahead[:, which]
                 )
         return seconds
 
     def report(self, plan: HybridPlan) -> HybridReport:
         """Judge a plan on this problem."""
         reasons = report.malformed(plan, self.model, self.cluster)
-        is_computable = not reasons
-        reasons += report.mismatches(
-            plan, self.model, self.cluster, self.stack, self.precision, self.batch
-        )
         stages, step, held = None, None, None
-        if is_computable:
+        if not reasons:
             stages = self.stages(plan)
             step = formulas.step(self.model, self.cluster, self.machine, stages)
             held = formulas.memory(self.model, self.machine, stages)
+        reasons += report.mismatches(plan, self)
+        if held is not None:
             reasons += report.over_memory(held, self.memory_limit)
         return HybridReport(
             plan=plan,
@@ -320,31 +299,31 @@ class Hybrid:
             arrays=stages,
             step=step,
             held=held,
-            chunked=partial(self.chunk_seconds, plan),
             problem=self,
         )
 
     def _arrays(self, plan: HybridPlan, **figures: Any) -> Stages:
         """Return a plan as arrays; ``figures`` are those that differ by chunk, (S, ...) each."""
-        devices = np.array([stage.devices for stage in plan.stages])
-        tp = np.array([stage.tp for stage in plan.stages])
-        dp = devices // (tp * plan.context)
-        first = devices.cumsum() - devices
-        # A micro-batch is given per replica of the first stage; later stages share the same
-        # samples.
+        devices, tp, zero = (
+            np.array([getattr(stage, name) for stage in plan.stages])
+            for name in ("devices", "tp", "zero")
+        )
+        dp, first = devices // (tp * plan.context), devices.cumsum() - devices
+        # A micro-batch is given per replica of the first stage; later ones share its samples.
         samples = plan.micro_batch * int(dp[0])
         shape = figures["on"].shape
-
-        def over(column: np.ndarray) -> np.ndarray:
-            return np.broadcast_to(column.reshape(-1, *(1,) * (len(shape) - 1)), shape)
-
+        columns = {
+            "tp": tp,
+            "dp": dp,
+            "zero": zero,
+            "device": first,
+            "speed": stage_speeds(self.cluster, first, devices, plan.servers),
+        }
+        for name, column in columns.items():
+            wide = column.reshape(-1, *(1,) * (len(shape) - 1))
+            figures[name] = np.broadcast_to(wide, shape)
         return Stages(
             **figures,
-            tp=over(tp),
-            dp=over(dp),
-            zero=over(np.array([stage.zero for stage in plan.stages])),
-            device=over(first),
-            speed=over(stage_speeds(self.cluster, first, devices, plan.servers)),
             samples=samples,
             micro_batches=plan.batch / samples,
             context=plan.context,
@@ -358,36 +337,26 @@ class Hybrid:
             offload=plan.offload,
         )
 
-    def _layers(self, plan: HybridPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(K, S, v) layers by kind, stage and chunk; those recomputed in full; selectively."""
-        shape = (len(self.model.kinds), len(plan.stages), plan.chunks)
-        layers, full, selective = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    def _layers(self, plan: HybridPlan) -> np.ndarray:
+        """(3, K, S, v) layers by kind, stage and chunk; those recomputed in full; selectively."""
+        count = len(self.model.kinds)
+        layers = np.zeros((3, count, len(plan.stages), plan.chunks))
         kinds = np.array(self.model.kind_of)
         for number, stage in enumerate(plan.stages):
             modes, passed = np.array(stage.modes, dtype=object), 0
             for chunk, (first, end) in enumerate(stage.layers):
                 mode_of = modes[passed : passed + end - first]
                 passed += end - first
-                for table, which in (
-                    (layers, slice(None)), (full, mode_of == "full"),
-                    (selective, mode_of == "selective"),
-                ):  # fmt: skip
-                    counts = np.bincount(kinds[first:end][which], minlength=shape[0])
+                parts = (slice(None), mode_of == "full", mode_of == "selective")
+                for table, which in zip(layers, parts, strict=True):
+                    counts = np.bincount(kinds[first:end][which], minlength=count)
                     table[:, number, chunk] = counts
-        return layers, full, selective
+        return layers
 
-    def _crossing(self, plan: HybridPlan, side: int) -> np.ndarray:
-        """(S, v) elements per sample that cross the boundary before or behind each range."""
-        bounds = np.array([[pair[side] for pair in stage.layers] for stage in plan.stages])
-        return self.model.crossing_after[bounds]
-
-    def _passed(self, plan: HybridPlan) -> tuple[np.ndarray, np.ndarray]:
-        """(S, v) elements per sample that each chunk passes on, and back; see ``Stages``."""
-        on, back = self._crossing(plan, 1).copy(), self._crossing(plan, 0).copy()
-        # The ends of the chain have one neighbor, whose sends count twice (``Stages.back``).
-        on[0, 0] *= 2
-        back[-1, -1] *= 2
-        return on, back
+    def _crossing(self, plan: HybridPlan) -> np.ndarray:
+        """(2, S, v) elements per sample that cross the boundary before, and behind, each range."""
+        bounds = np.array([stage.layers for stage in plan.stages])
+        return self.model.crossing_after[np.moveaxis(bounds, 2, 0)]
 
 
 def stage_speeds(
@@ -402,11 +371,3 @@ def stage_speeds(
     ends = -(-(first + devices) // inside)
     pairs = zip(first // inside, ends, strict=True)
     return np.array([ordered[start:end].min() for start, end in pairs])
-
-
-def _passes(step: Step) -> tuple[np.ndarray, np.ndarray]:
-    """(S, ...) seconds of the forward and the backward pass of a stage, half its sends in each."""
-    waits = (step.sends + step.gathers) / 2
-    behind = step.exchange - step.forward_exchange
-    forward = step.forward + step.forward_exchange + waits
-    return forward, step.backward + step.recomputed + behind + waits

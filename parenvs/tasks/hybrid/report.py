@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -17,21 +17,17 @@ from parenvs.errors import ClusterError, PlanError
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step, compose
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
-from parenvs.tasks.hybrid.schedules import SPLIT, ChunkSeconds, HybridTimetable, simulate
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
+from parenvs.tasks.hybrid.schedules import SPLIT, HybridTimetable, simulate
 from parenvs.tasks.hybrid.stack import Machine, Stack
 from parenvs.tasks.pipeline import formulas as pure
-
-GRADIENT_BYTES = (2, 4)
-"""Bytes that a gradient can have."""
 
 
 def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[str]:
     """Reasons for which the cost of a plan cannot even be computed."""
     return [
         *_ranges(plan, model),
-        *_schedule(plan),
-        *_parts(plan, model),
+        *_schedule(plan, model),
         *_devices(plan, cluster),
         *_samples(plan),
         *_splits(plan, model),
@@ -40,16 +36,9 @@ def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[st
     ]
 
 
-def mismatches(
-    plan: HybridPlan,
-    model: HybridModel,
-    cluster: Cluster,
-    stack: Stack,
-    precision: str,
-    batch: int,
-) -> list[str]:
-    """Reasons for which a plan is for something else than a model on a cluster."""
-    reasons = []
+def mismatches(plan: HybridPlan, problem: Any) -> list[str]:
+    """Reasons for which a plan is for something else than a problem."""
+    model, cluster, stack, reasons = problem.model, problem.cluster, problem.stack, []
     if plan.fingerprint != model.fingerprint:
         reasons.append(
             f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {model.name} is "
@@ -64,10 +53,10 @@ def mismatches(
             reasons.append(f"stack: the plan is for {planned.label}{other}, not {stack.label}")
     except PlanError as error:
         reasons.append(f"stack: {error}")
-    if plan.precision != precision:
-        reasons.append(f"precision: the plan is for {plan.precision}, not {precision}")
-    if plan.batch != batch:
-        reasons.append(f"batch: the plan is for {plan.batch}, not {batch}")
+    for name in ("precision", "batch"):
+        planned, expected = getattr(plan, name), getattr(problem, name)
+        if planned != expected:
+            reasons.append(f"{name}: the plan is for {planned}, not {expected}")
     if plan.schedule not in stack.schedules:
         reasons.append(
             f"schedule: {stack.name} has {', '.join(stack.schedules)}, not {plan.schedule}; its "
@@ -78,30 +67,23 @@ def mismatches(
             f"offload: {stack.name} moves no activations to the memory of the server; its constant "
             "'offloads' says so"
         )
-    reasons += without_precision(plan.precision, plan.cluster)
-    return reasons
-
-
-def without_precision(precision: str, cluster: Cluster) -> list[str]:
-    """Why the devices of a cluster cannot compute in a precision."""
     try:
-        cluster.device.peak(precision)
+        plan.cluster.device.peak(plan.precision)
     except ClusterError as error:
-        return [f"precision: {error}"]
-    return []
+        reasons.append(f"precision: {error}")
+    return reasons
 
 
 def over_memory(held: Memory, limit: float) -> list[str]:
     """Stages that need more than ``limit`` bytes on a device; each part of ``held`` is (S,)."""
     reasons = []
-    for stage, size in enumerate(held.total):
-        if size > limit:
-            parts = {name: float(getattr(held, name)[stage]) for name in PARTS}
-            largest = max(parts, key=lambda name: parts[name])
-            reasons.append(
-                f"stage {stage}: {size:,.0f} bytes on each device, {size - limit:,.0f} more than "
-                f"the {limit:,.0f} allowed; the largest part is {largest}, {parts[largest]:,.0f}"
-            )
+    for stage in np.flatnonzero(held.total > limit).tolist():
+        size, parts = held.total[stage], {name: getattr(held, name)[stage] for name in PARTS}
+        largest = max(parts, key=lambda name: parts[name])
+        reasons.append(
+            f"stage {stage}: {size:,.0f} bytes on each device, {size - limit:,.0f} more than "
+            f"the {limit:,.0f} allowed; the largest part is {largest}, {parts[largest]:,.0f}"
+        )
     return reasons
 
 
@@ -111,17 +93,11 @@ PARTS = tuple(name for name in Memory._fields if name != "total")
 
 def _ranges(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
     """Layers: one range for each chunk, all layers once, in the order that data passes."""
-    is_complete = True
-    for number, stage in enumerate(plan.stages):
-        if len(stage.layers) != plan.chunks:
-            is_complete = False
-            yield (
-                f"stages[{number}].layers: {_count(len(stage.layers), 'range')} for "
-                f"{_count(plan.chunks, 'chunk')}"
-            )
-    if not is_complete:
-        return
-    if plan.chunks != schedules.CHUNKS.get(plan.schedule, plan.chunks):
+    wrong = [i for i, stage in enumerate(plan.stages) if len(stage.layers) != plan.chunks]
+    for number in wrong:
+        count = _count(len(plan.stages[number].layers), "range")
+        yield f"stages[{number}].layers: {count} for {_count(plan.chunks, 'chunk')}"
+    if wrong or plan.chunks != schedules.CHUNKS.get(plan.schedule, plan.chunks):
         return  # the schedule's own reason
     for chain in schedules.chains(plan.schedule, len(plan.stages), plan.chunks):
         passed = 0
@@ -146,72 +122,63 @@ def _ranges(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
             yield f"stages: the layers end at {passed}, but {model.name} has {len(model)}"
 
 
-def _schedule(plan: HybridPlan) -> Iterator[str]:
-    count = len(plan.stages)
-    is_interleaved = plan.schedule == SCHEDULES[1]
-    if plan.schedule in schedules.SPLIT:
-        yield from _split(plan)
-    elif plan.chunks > 1 and not is_interleaved:
-        yield f"schedule: {plan.chunks} chunks need schedule {SCHEDULES[1]}, not {plan.schedule}"
-    if is_interleaved and plan.chunks < 2:
-        yield f"schedule: {SCHEDULES[1]} needs at least 2 chunks"
-    if plan.schedule in schedules.SPLIT:
-        pass
-    elif plan.chunks > 1 and count < 2:
-        yield "chunks: one stage has nothing to interleave; leave out chunks"
-    elif plan.chunks > 1:
-        micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
-        if not rest and micro_batches % count:
+def _schedule(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
+    name, count, chunks = plan.schedule, len(plan.stages), plan.chunks
+    is_split, interleaved = name in SPLIT, SCHEDULES[1]
+    micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
+    gives = f"batch {plan.batch} gives {micro_batches}"
+    if is_split:
+        yield from _split(plan, None if rest else micro_batches, gives)
+    elif chunks > 1 and name != interleaved:
+        yield f"schedule: {chunks} chunks need schedule {interleaved}, not {name}"
+    elif chunks < 2 and name == interleaved:
+        yield f"schedule: {interleaved} needs at least 2 chunks"
+    if not is_split and chunks > 1:
+        if count < 2:
+            yield "chunks: one stage has nothing to interleave; leave out chunks"
+        elif not rest and micro_batches % count:
             yield (
-                f"schedule: {SCHEDULES[1]} needs micro-batches in multiples of {count} stages; "
-                f"batch {plan.batch} gives {micro_batches}"
+                f"schedule: {interleaved} needs micro-batches in multiples of {count} stages; "
+                f"{gives}"
             )
-    if count > 1:
-        for number, stage in enumerate(plan.stages):
-            if stage.zero >= 2:
-                yield (
-                    f"stages[{number}].zero: {stage.zero} shares gradients, which micro-batches in "
-                    f"flight still add to; with {count} stages at most 1"
-                )
-
-
-def _parts(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
-    if plan.schedule in schedules.SPLIT and model.shape is None:
+    for number, stage in enumerate(plan.stages):
+        if count > 1 and stage.zero >= 2:
+            yield (
+                f"stages[{number}].zero: {stage.zero} shares gradients, which micro-batches in "
+                f"flight still add to; with {count} stages at most 1"
+            )
+    if is_split and model.shape is None:
         yield (
-            f"schedule: {plan.schedule} splits backward passes, and {model.name} has no shape that "
-            "tells the gradients of weights apart"
+            f"schedule: {name} splits backward passes, and {model.name} has no shape that tells "
+            "the gradients of weights apart"
         )
 
 
-def _split(plan: HybridPlan) -> Iterator[str]:
+def _split(plan: HybridPlan, micro_batches: int | None, gives: str) -> Iterator[str]:
+    """Reasons against a schedule that splits backward passes."""
     name, count = plan.schedule, len(plan.stages)
-    if plan.chunks != schedules.CHUNKS[name]:
-        yield f"chunks: schedule {name} has {schedules.CHUNKS[name]}, not {plan.chunks}"
-    if count < 2 or (name == schedules.TWO_WAYS and count % 2):
-        even = "an even number of" if name == schedules.TWO_WAYS else "at least 2"
-        yield f"schedule: {name} needs {even} stages, not {count}"
+    chunks, two_ways = schedules.CHUNKS[name], name == schedules.TWO_WAYS
+    if plan.chunks != chunks:
+        yield f"chunks: schedule {name} has {chunks}, not {plan.chunks}"
+    if count < 2 or (two_ways and count % 2):
+        needed = "an even number of" if two_ways else "at least 2"
+        yield f"schedule: {name} needs {needed} stages, not {count}"
     if plan.p2p != SENDS[1]:
         yield f"p2p: sends of schedule {name} never block; make it {SENDS[1]}"
-    micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
     least = schedules.fewest(name, count)
-    if not rest and micro_batches < least:
-        yield (
-            f"schedule: {name} of {count} stages needs at least {least} micro-batches; batch "
-            f"{plan.batch} gives {micro_batches}"
-        )
-    if name == schedules.TWO_WAYS:
-        if not rest and micro_batches % 2:
+    if micro_batches is not None and micro_batches < least:
+        yield f"schedule: {name} of {count} stages needs at least {least} micro-batches; {gives}"
+    if not two_ways:
+        return
+    if micro_batches is not None and micro_batches % 2:
+        yield f"schedule: half of the micro-batches of {name} enter at each end; {gives}"
+    for number, stage in enumerate(plan.stages[: count // 2]):
+        opposite = plan.stages[-1 - number]
+        if (stage.devices, stage.tp) != (opposite.devices, opposite.tp):
             yield (
-                f"schedule: half of the micro-batches of {name} enter at each end; batch "
-                f"{plan.batch} gives {micro_batches}"
+                f"stages[{number}].devices: {name} sums gradients with stages"
+                f"[{count - 1 - number}], which needs as many devices and the same tp"
             )
-        for number, stage in enumerate(plan.stages[: count // 2]):
-            other = plan.stages[-1 - number]
-            if (stage.devices, stage.tp) != (other.devices, other.tp):
-                yield (
-                    f"stages[{number}].devices: {name} sums gradients with stages"
-                    f"[{count - 1 - number}], which needs as many devices and the same tp"
-                )
 
 
 def _devices(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
@@ -221,32 +188,27 @@ def _devices(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
         yield f"stages: {used} devices are planned, but {cluster} has {cluster.devices}"
     first = 0
     for number, stage in enumerate(plan.stages):
-        where, ranks = f"stages[{number}]", stage.tp * plan.context
-        if stage.devices % ranks:
+        where, tp = f"stages[{number}]", stage.tp
+        if stage.devices % (tp * plan.context):
             context = f" x context {plan.context}" if plan.context > 1 else ""
             yield (
-                f"{where}.devices: {stage.devices} is not a multiple of tp {stage.tp}{context}, so "
+                f"{where}.devices: {stage.devices} is not a multiple of tp {tp}{context}, so "
                 "there is no whole number of replicas"
             )
-        if stage.tp > inside:
-            yield f"{where}.tp: {stage.tp} ranks are more than a server's {inside} devices"
-        elif stage.tp > 1 and (torn := _torn(first, stage, inside)) is not None:
-            yield (
-                f"{where}.tp: ranks on devices {torn} to {torn + stage.tp - 1} lie in two servers "
-                f"of {inside} devices"
-            )
+        if tp > inside:
+            yield f"{where}.tp: {tp} ranks are more than a server's {inside} devices"
+        elif first % tp or inside % tp:
+            # Groups repeat against servers after ``inside`` of them at most.
+            starts = range(first, first + stage.devices - tp + 1, tp)[:inside]
+            torn = next((x for x in starts if x // inside != (x + tp - 1) // inside), None)
+            if torn is not None:
+                yield (
+                    f"{where}.tp: ranks on devices {torn} to {torn + tp - 1} lie in two servers "
+                    f"of {inside} devices"
+                )
         first += stage.devices
     if plan.servers and sorted(plan.servers) != list(range(cluster.servers)):
         yield f"servers: not each of 0 to {cluster.servers - 1} once"
-
-
-def _torn(first: int, stage: HybridStage, inside: int) -> int | None:
-    """First device of a group of tp ranks that spans two servers, or None."""
-    if first % stage.tp == 0 and inside % stage.tp == 0:
-        return None
-    # Groups repeat against servers after ``inside`` of them at most.
-    starts = range(first, first + stage.devices - stage.tp + 1, stage.tp)[:inside]
-    return next((x for x in starts if x // inside != (x + stage.tp - 1) // inside), None)
 
 
 def _samples(plan: HybridPlan) -> Iterator[str]:
@@ -275,48 +237,43 @@ def _samples_of(plan: HybridPlan) -> int:
 
 
 def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
-    widest = max(stage.tp for stage in plan.stages)
-    for tp in sorted({stage.tp for stage in plan.stages} - {1}):
+    ranks = [stage.tp for stage in plan.stages]
+    widest, shape = max(ranks), model.shape
+    for tp in sorted(set(ranks) - {1}):
         if reason := model.reasons_against_tp(tp):
-            number = next(i for i, stage in enumerate(plan.stages) if stage.tp == tp)
-            yield f"stages[{number}].tp: {reason}"
+            yield f"stages[{ranks.index(tp)}].tp: {reason}"
     if plan.sequence_parallel and widest == 1:
         yield "sequence_parallel: needs tp of at least 2"
     elif plan.sequence_parallel and (reason := model.reasons_against_sequence_parallel()):
         yield f"sequence_parallel: {reason}"
-    shape = model.shape
     if plan.context > 1 and shape is None:
         yield f"context: {model.name} has no shape, so its tokens cannot be shared"
     if shape is not None:
-        ranks = (2 * plan.context if plan.context > 1 else 1) * (
-            widest if plan.sequence_parallel else 1
-        )
-        if shape.sequence % ranks:
-            by = "2 x context" if plan.context > 1 else "tp"
-            by = "2 x context x tp" if plan.context > 1 and plan.sequence_parallel else by
-            yield f"sequence: {shape.sequence} tokens are not a multiple of {by} = {ranks}"
-    yield from _shard(plan)
+        factors = {"2 x context": 2 * plan.context} if plan.context > 1 else {}
+        factors |= {"tp": widest} if plan.sequence_parallel else {}
+        parts = math.prod(factors.values())
+        if shape.sequence % parts:
+            by = " x ".join(factors)
+            yield f"sequence: {shape.sequence} tokens are not a multiple of {by} = {parts}"
+    if plan.shard:
+        yield from _shard(plan)
     if plan.expert > 1 or plan.expert_tp:
         yield from _experts(plan, 1 if shape is None else shape.experts)
     for number, stage in enumerate(plan.stages):
         if stage.split:
             yield f"stages[{number}].split: {model.name} is split by the Megatron pattern only"
-    if plan.gradient_bytes not in GRADIENT_BYTES:
+    if plan.gradient_bytes not in (2, 4):
         yield f"gradient_bytes: {plan.gradient_bytes} is neither 2 nor 4"
 
 
 def _shard(plan: HybridPlan) -> Iterator[str]:
-    if not plan.shard:
-        return
     if plan.shard == 1 or not any(stage.zero for stage in plan.stages):
         yield f"shard: {plan.shard} needs zero of at least 1 and 2 replicas; leave it out"
     for number, stage in enumerate(plan.stages):
         replicas = stage.devices // stage.tp
         if replicas % plan.shard:
-            yield (
-                f"shard: {plan.shard} does not divide the {_count(replicas, 'replica')} of "
-                f"stages[{number}]"
-            )
+            held = _count(replicas, "replica")
+            yield f"shard: {plan.shard} does not divide the {held} of stages[{number}]"
 
 
 def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
@@ -344,25 +301,21 @@ def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
 
 def _recompute(plan: HybridPlan) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
-        again = stage.recompute
-        is_list = bool(again) and not isinstance(again, dict)
+        again, by_count = stage.recompute, isinstance(stage.recompute, dict)
         counted = sum(again.values()) if isinstance(again, dict) else len(again)
-        if counted > max(stage.size, 0) or (is_list and counted < stage.size):
-            yield (
-                f"stages[{number}].recompute: {_count(counted, 'layer')} named, the stage has "
-                f"{stage.size}"
-            )
+        # Counts may leave layers out, a list names the mode of each.
+        if counted > max(stage.size, 0) or (again and not by_count and counted < stage.size):
+            named = _count(counted, "layer")
+            yield f"stages[{number}].recompute: {named} named, the stage has {stage.size}"
 
 
 def _offload(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
-    if not plan.offload:
-        return
-    if not cluster.device.host_bw:
+    if plan.offload and not cluster.device.host_bw:
         yield (
             f"offload: the link of a {cluster.device.name} to the memory of its server is not "
             "known; leave it out"
         )
-    if plan.schedule in schedules.SPLIT:
+    if plan.offload and plan.schedule in SPLIT:
         yield f"offload: is not counted for schedule {plan.schedule}; leave it out"
 
 
@@ -430,7 +383,7 @@ class HybridReport(TimedReport):
         bound_seconds: see ``Hybrid.bound_seconds``.
         memory_limit_bytes: bytes that a stage may hold on each of its devices.
         arrays: the plan as arrays (None if it is malformed, as are the following).
-        chunked: gives the seconds of every chunk of a well-formed plan, for the simulation.
+        problem: the ``Hybrid`` that made the report.
     """
 
     task: ClassVar[str] = "hybrid"
@@ -446,8 +399,7 @@ class HybridReport(TimedReport):
     arrays: Stages | None
     step: Step | None
     held: Memory | None
-    chunked: Callable[[], ChunkSeconds] = field(repr=False, compare=False)
-    problem: Any = field(repr=False, compare=False)  # the Hybrid that made the report
+    problem: Any = field(repr=False, compare=False)
 
     @property
     def length_seconds(self) -> float:
@@ -476,36 +428,33 @@ class HybridReport(TimedReport):
         """The stages (empty if the plan is malformed)."""
         if self.arrays is None or self.step is None or self.held is None:
             return ()
-        arrays, step, held = self.arrays, self.step, self.held
-        rows = []
+        reports, step, held = [], self.step, self.held
+        names = (
+            "forward", "backward", "recomputed", "exchange", "sends", "gathers", "reduction",
+            "exposed",
+        )  # fmt: skip
         for number, stage in enumerate(self.plan.stages):
-            first = int(arrays.device[number])
-            names = (
-                "forward", "backward", "recomputed", "exchange", "sends", "gathers", "reduction",
-                "exposed",
-            )  # fmt: skip
-            rows.append(
+            first = int(self.arrays.device[number])
+            reports.append(
                 HybridStageReport(
                     layers=stage.layers,
                     device_first=first,
                     device_end=first + stage.devices,
                     tp=stage.tp,
-                    dp=int(arrays.dp[number]),
+                    dp=int(self.arrays.dp[number]),
                     zero=stage.zero,
                     redone=stage.redone,
-                    speed=float(arrays.speed[number]),
+                    speed=float(self.arrays.speed[number]),
                     **{name: float(getattr(step, name)[number]) for name in names},
-                    memory={name: float(getattr(held, name)[number]) for name in Memory._fields},
+                    memory={name: float(x[number]) for name, x in held._asdict().items()},
                 )
             )
-        return tuple(rows)
+        return tuple(reports)
 
     @property
     def redone(self) -> dict[str, int]:
         """Mode -> number of layers that are recomputed so."""
-        total: Counter[str] = Counter()
-        for stage in self.plan.stages:
-            total.update(stage.redone)
+        total = sum((Counter(stage.redone) for stage in self.plan.stages), Counter[str]())
         return dict(sorted(total.items()))
 
     @cached_property
@@ -522,11 +471,9 @@ class HybridReport(TimedReport):
         The first six are those of the pivot stage over all micro-batches, ``bubble`` is what the
         core has beside them.
         """
-        return {} if self.step is None else seconds_by_part(self.step, self.pivot, self._rounds)
-
-    @property
-    def _rounds(self) -> int:
-        return 0 if self.arrays is None else round(float(self.arrays.rounds))
+        if self.step is None or self.arrays is None:
+            return {}
+        return seconds_by_part(self.step, self.pivot, round(float(self.arrays.rounds)))
 
     @cached_property
     def timetable(self) -> HybridTimetable | None:
@@ -534,7 +481,8 @@ class HybridReport(TimedReport):
         pieces = len(self.plan.stages) * self.plan.chunks
         if self.step is None or 2 * pieces * self.micro_batches > MOST_PASSES:
             return None
-        return simulate(self.chunked(), self.micro_batches, self.plan.schedule)
+        chunks = self.problem.chunk_seconds(self.plan)
+        return simulate(chunks, self.micro_batches, self.plan.schedule)
 
     @cached_property
     def simulated_seconds(self) -> float | None:
@@ -548,7 +496,7 @@ class HybridReport(TimedReport):
 
     @cached_property
     def flops(self) -> dict[str, float]:
-        """Model FLOPs of a step, counted in three ways (empty if the model has no such count).
+        """Model FLOPs of a step, counted in three ways (empty if the plan is malformed).
 
         ``model``: every matrix product of the forward and the backward pass, attention over the
         whole square. ``recomputed``: those and the forward passes of blocks that run again in
@@ -561,10 +509,10 @@ class HybridReport(TimedReport):
         # Of all layers, those that run again in full.
         share = float(self.arrays.full.sum()) / max(len(self.model), 1)
         again = self.model.flops(self.batch, recompute=True) - counted
-        found = {"model": counted, "recomputed": counted + share * again}
+        flops = {"model": counted, "recomputed": counted + share * again}
         if self.model.shape is not None:
-            found["tokens"] = float(self.model.shape.token_flops(self.batch))
-        return found
+            flops["tokens"] = float(self.model.shape.token_flops(self.batch))
+        return flops
 
     @property
     def tflops(self) -> dict[str, float]:
@@ -604,29 +552,25 @@ class HybridReport(TimedReport):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON types (seconds and bytes)."""
-        is_malformed = self.step is None
-        return {
+        lengths = ("length_seconds", "simulated_seconds", "bound_seconds", "value")
+        figures = (
+            "batch", "micro_batches", "devices_used", "seconds", "flops", "tflops", "mfu",
+            "samples_per_second", "tokens_per_second", "memory_limit_bytes",
+        )  # fmt: skip
+        content = {
             "legal": self.legal,
             "reasons": list(self.reasons),
-            "length_seconds": None if is_malformed else self.length_seconds,
-            "simulated_seconds": self.simulated_seconds,
-            "bound_seconds": self.bound_seconds,
-            "value": self.value,
+            **{name: getattr(self, name) for name in lengths},
             "stack": self.machine.stack.name,
             "precision": self.machine.precision,
             "guess": self.is_guess,
-            "batch": self.batch,
-            "micro_batches": self.micro_batches,
-            "devices_used": self.devices_used,
-            "seconds": self.seconds,
-            "flops": self.flops,
-            "tflops": self.tflops,
-            "mfu": self.mfu,
-            "samples_per_second": None if is_malformed else self.samples_per_second,
-            "tokens_per_second": None if is_malformed else self.tokens_per_second,
-            "memory_limit_bytes": self.memory_limit_bytes,
+            **{name: getattr(self, name) for name in figures},
             "stages": [{**stage._asdict(), "busy": stage.busy} for stage in self.stages],
         }
+        if self.step is None:
+            unknown = ("length_seconds", "samples_per_second", "tokens_per_second")
+            content |= dict.fromkeys(unknown)
+        return content
 
 
 def pivot_of(step: Step, micro_batches: int, schedule: str) -> int:

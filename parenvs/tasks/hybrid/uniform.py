@@ -11,7 +11,7 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import formulas
-from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages
+from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, of_chunks
 from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.schedules import piece_of
@@ -132,17 +132,15 @@ class Uniform:
     def _by_stages(self, model: HybridModel) -> Iterator[tuple[np.ndarray, Chain, Stages]]:
         """Yield the plans of as many stages and one schedule: which, their chain, their stages."""
         _, order = np.unique(self.schedule, return_inverse=True)
-        kinds = order * (self.pp.max(initial=0) + 1) + self.pp
+        groups = order * (self.pp.max(initial=0) + 1) + self.pp
         # Layers are asked once for each different split: thousands of plans have a few hundred.
         split, alike = self._splits()
-
-        for kind in np.unique(kinds):
-            which = np.flatnonzero(kinds == kind)
+        for group in np.unique(groups):
+            which = np.flatnonzero(groups == group)
             asked = partial(_AskedOnce, split=split, which=alike[which])
             front, back = (x and asked(x) for x in (model.embedding, model.head))
             chain = Chain([asked(x) for x in model.kinds], front, back, model.tied_parameters)
-            count = int(self.pp[which[0]])
-            yield which, chain, uniform_stages(model, self.take(which), count)
+            yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
     def _splits(self) -> tuple[Split, np.ndarray]:
         """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""
@@ -153,9 +151,8 @@ class Uniform:
             # Mixed radix: one whole number for all fields of a split.
             code = code * (place.max(initial=0) + 1) + place
         _, first, alike = np.unique(code, return_index=True, return_inverse=True)
-        tp, samples, context, shared, expert, expert_tp = (getattr(self, x)[first] for x in names)
-        expert_tp = expert_tp if expert_tp.any() else 0
-        return Split(tp, samples * 1.0, context, shared, expert, expert_tp=expert_tp), alike
+        tp, samples, *others, expert_tp = (getattr(self, x)[first] for x in names)
+        return Split(tp, samples * 1.0, *others, expert_tp if expert_tp.any() else 0), alike
 
 
 def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
@@ -164,66 +161,44 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
     Layers are dealt out as evenly as whole numbers allow; embedding and head take the place of a
     layer each where layers do not divide, as in arXiv 2407.21783, section 3.3.2.
     """
-    every, before = model.kinds_before, model.crossing_after
     schedule = str(plans.schedule[0]) if plans.size else ""
-    split = None
-    every_chunks, which = np.unique(plans.chunks, return_inverse=True)
-    by_chunks = []
-    for chunks in every_chunks:
-        numbers = piece_of(schedule, count, int(chunks)).T
+    full, selective = (np.where(plans.recompute == mode, 1, 0) for mode in ("full", "selective"))
+    different, which = np.unique(plans.chunks, return_inverse=True)
+    figures, pieces = [], None
+    for chunks in different.tolist():
+        numbers = piece_of(schedule, count, chunks)
         bounds = even_bounds(len(model), int(numbers.max()) + 1)
-        pieces = np.diff(every[bounds], axis=0)[numbers]
-        after, ahead = before[bounds[1:]][numbers], before[bounds[:-1]][numbers]
-        if schedule:
-            wide = np.ones(plans.size)
-            split = pieces.transpose(2, 1, 0)[..., None] * wide, after.T[..., None] * wide
-        on, back = after.sum(axis=0), ahead.sum(axis=0)
-        links = on[:-1].copy()
-        # The ends of the chain pass to one neighbor only, which counts twice (``Stages.back``).
-        on[0] += after[0, 0]
-        back[-1] += ahead[-1, -1]
-        by_chunks.append((pieces.sum(axis=0).T, pieces[0].T, on, back, links))
-    layers, first, on, back, links = (
-        np.stack(x, axis=-1)[..., which] for x in zip(*by_chunks, strict=True)
-    )
-    total = layers.sum(axis=0)
-    by_mode = [np.where(plans.recompute == mode, 1, 0) for mode in ("full", "selective")]
-    of_chunks = None
-    if split is not None:
-        pieces_of_chunks, passed = split
-        of_chunks = Chunks(
-            pieces_of_chunks, pieces_of_chunks * by_mode[0], pieces_of_chunks * by_mode[1], passed
-        )
-    group = plans.tp * plans.dp * plans.context
+        layers = np.diff(model.kinds_before[bounds], axis=0).T[:, numbers]
+        crossing = model.crossing_after[bounds]
+        ahead, behind = crossing[1:][numbers], crossing[:-1][numbers]
+        figures.append(of_chunks(layers, ahead, behind))
+        if schedule:  # whose plans have one number of chunks
+            passed = ahead[..., None] * np.ones(plans.size)
+            layers = layers[..., None] * np.ones(plans.size)
+            pieces = Chunks(layers, layers * full, layers * selective, passed)
+    dealt = {name: np.stack([x[name] for x in figures], axis=-1)[..., which] for name in figures[0]}
     ones = np.ones((count, 1), dtype=np.int64)
+    samples = plans.micro_batch * plans.dp
+    alike = ("chunks", "context", "sequence_parallel", "expert", "blocking", "gradient_bytes",
+             "gradient_overlap")  # fmt: skip
     return Stages(
-        layers=layers,
-        first_chunk=first,
-        full=layers * by_mode[0],
-        selective=layers * by_mode[1],
-        on=on,
-        back=back,
-        first=first.sum(axis=0) / np.maximum(total, 1),
-        links=links,
+        **dealt,
+        full=dealt["layers"] * full,
+        selective=dealt["layers"] * selective,
         tp=ones * plans.tp,
         dp=ones * plans.dp,
         zero=ones * plans.zero,
-        device=np.arange(count)[:, None] * group,
+        device=np.arange(count)[:, None] * (plans.tp * plans.dp * plans.context),
         speed=ones * 1.0,
-        samples=plans.micro_batch * plans.dp,
-        micro_batches=plans.batch / (plans.micro_batch * plans.dp),
-        chunks=plans.chunks,
-        context=plans.context,
-        sequence_parallel=plans.sequence_parallel,
-        expert=plans.expert,
-        blocking=plans.blocking,
-        gradient_bytes=plans.gradient_bytes,
-        gradient_overlap=plans.gradient_overlap,
+        samples=samples,
+        micro_batches=plans.batch / samples,
+        **{name: getattr(plans, name) for name in alike},
+        # A plain number says that no plan has any, which saves arrays.
         shard=plans.shard if np.any(plans.shard) else 0,
-        schedule=schedule,
-        pieces=of_chunks,
         expert_tp=plans.expert_tp if np.any(plans.expert_tp) else 0,
         offload=plans.offload if np.any(plans.offload) else False,
+        schedule=schedule,
+        pieces=pieces,
     )
 
 
@@ -234,6 +209,7 @@ def _slowest(cluster: Cluster, first: np.ndarray, devices: np.ndarray) -> np.nda
     for server in range(count):
         slowest[server, server + 1 :] = np.minimum.accumulate(cluster.speeds[server:])
     start = np.minimum(first // inside, count - 1)
+    # Rounded up: a stage may end inside a server.
     end = np.clip(-(-(first + devices) // inside), start + 1, count)
     return np.asarray(slowest[start, end])
 
