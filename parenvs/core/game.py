@@ -1,4 +1,4 @@
-"""``Game``: plans are built of problems, one choice at a time, for n episodes at once."""
+"""``Game``: the dynamics of an environment, for n episodes at once, and sources of problems."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from gymnasium import spaces
 
 ORDERS = ("random", "sequential")
-"""Orders in which the problems of a set are played: drawn, or one after the other."""
+"""Orders in which the problems of a set are played: sampled, or one after the other."""
 
 
 class Stream:
-    """What one environment draws its problems from.
+    """The random generator and the problem counter of one environment.
 
     Attributes:
-        number: number of the next problem; environment i of n takes i, i + n, and so on.
+        number: index of the next problem; environment i of n takes i, i + n, and so on.
     """
 
     def __init__(self, row: int = 0, count: int = 1) -> None:
@@ -64,7 +64,7 @@ class Stream:
 
 
 def word_of(rng: np.random.Generator) -> str:
-    """Return the state of a generator as a word, by which what it draws next can be drawn again.
+    """Return a generator's state as a text, from which its next numbers can be reproduced.
 
     Args:
         rng: a generator of PCG64, such as those of environments.
@@ -80,7 +80,7 @@ def word_of(rng: np.random.Generator) -> str:
 
 
 def generator_of(word: str) -> np.random.Generator | None:
-    """Return a generator in the state of a word of ``word_of``; None if it is no such word."""
+    """Return a generator in the state of a text of ``word_of``; None if the text is no state."""
     try:
         data = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
@@ -101,7 +101,7 @@ def generator_of(word: str) -> np.random.Generator | None:
 
 
 class Source(ABC):
-    """A source of problems, which environments that are pickled take with them.
+    """A source of problems; it is pickled with its environment.
 
     Attributes:
         only: the problem of all episodes, or None if they differ.
@@ -111,7 +111,7 @@ class Source(ABC):
 
     @abstractmethod
     def draw(self, stream: Stream) -> Any:
-        """Return a problem, by the generator or the number of a stream."""
+        """Return the problem that a stream's generator or number selects."""
 
     def next(self, stream: Stream) -> Any:
         """Return the problem of an environment's next episode."""
@@ -120,18 +120,18 @@ class Source(ABC):
         return problem
 
     def once(self, stream: Stream) -> Any:
-        """Return a problem for one episode, after which the stream goes on as it was."""
+        """Return a problem for one episode without advancing the stream's number."""
         return self.draw(stream)
 
     def preview(self) -> Any:
-        """Return a problem to show before the first episode; no environment's stream moves."""
+        """Return a problem to show before the first reset; no environment's stream advances."""
         stream = Stream()
         stream._rng, stream._seed = np.random.default_rng(0), 0
         return self.draw(stream)
 
 
 class Fixed(Source):
-    """The source of one problem, which draws no numbers."""
+    """The source of a single problem."""
 
     def __init__(self, problem: Any) -> None:
         self.only = problem
@@ -142,7 +142,7 @@ class Fixed(Source):
 
 
 class Members(Source):
-    """The source of the members of a set, in their order or drawn.
+    """The source of the problems of a set, in order or sampled.
 
     Args:
         load: returns the problem of a member; a function of a module, so that it can be pickled.
@@ -158,14 +158,14 @@ class Members(Source):
         self.members, self.load, self.sequential = members, load, is_sequential(order)
 
     def draw(self, stream: Stream) -> Any:
-        """Return a member's problem: by number if the order is sequential, else drawn."""
+        """Return a problem of the set: the next one if the order is sequential, else a sample."""
         count = len(self.members)
         index = stream.number % count if self.sequential else int(stream.rng.integers(count))
         return self.load(self.members[index])
 
 
 class Drawn(Source):
-    """The source of problems that a function draws.
+    """The source of problems that a function generates.
 
     Args:
         function: takes a stream and returns a problem; it can be pickled.
@@ -175,12 +175,12 @@ class Drawn(Source):
         self.function = function
 
     def draw(self, stream: Stream) -> Any:
-        """Return what the function draws."""
+        """Return a generated problem."""
         return self.function(stream)
 
 
 class Mixed(Source):
-    """The source of problems of several sources, each drawn from as often as any other.
+    """A source that samples uniformly from several sources.
 
     Args:
         sources: the sources.
@@ -190,7 +190,7 @@ class Mixed(Source):
         self.sources = list(sources)
 
     def draw(self, stream: Stream) -> Any:
-        """Return a problem of one of the sources."""
+        """Return a problem of a sampled source."""
         return self.sources[int(stream.rng.integers(len(self.sources)))].draw(stream)
 
 
@@ -220,16 +220,16 @@ class Game(ABC):
     environment, under the headings that Gymnasium's have.
 
     ``put`` gives rows a problem, ``start`` begins their episodes, ``play`` takes an action in each.
-    What a source gives need not be the problem itself: a game may prepare it (tables, a board), as
-    long as ``problem`` returns it.
+    A source may return prepared tables in place of the problem, as long as ``problem`` returns the
+    problem itself.
 
     Attributes:
         options: keys of ``reset(options=...)``.
-        local: arguments that no file of settings may have: objects, and places of one machine.
+        local: arguments that settings files must not contain: objects, and paths of one machine.
         exact: ``"module:function"``, ``(game, row) -> Answer``: proves the best plan that an
             episode can build; empty if it is what the planner ``exact`` of the task proves.
-        agents: name of each agent that can take some of the turns -> number of its actions, which
-            follow one another; only those of the agent on turn are legal.
+        agents: name of each agent in the game's multi-agent form -> number of its actions; the
+            action ranges follow one another, and only the current agent's actions are legal.
         after_end: the reward of an action after an episode's end.
         source: where the problems of episodes come from.
         over: (n,) bool, whether each episode has ended.
@@ -248,7 +248,7 @@ class Game(ABC):
     _away: tuple[dict[str, Any], Source] | None = None  # the last options, and their source
 
     def __new__(cls, *args: Any, **arguments: Any) -> Game:
-        """Keep the arguments, for games of other ones (``elsewhere``)."""
+        """Keep the arguments, for games with changed ones (``elsewhere``)."""
         game = super().__new__(cls)
         game._arguments = arguments
         return game
@@ -278,19 +278,19 @@ class Game(ABC):
 
     @abstractmethod
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
-        """Take an action in each of some episodes that are not over.
+        """Step episodes that are not over.
 
         Args:
             rows: the episodes.
             actions: (k,) int64 of any size; an illegal one ends its episode.
 
         Returns:
-            (k,) float64 rewards; ``over`` tells which episodes have ended.
+            (k,) float64 rewards; ``over`` is updated.
         """
 
     @abstractmethod
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Return what is observed, (k, ...) each; what later calls change is returned as a view."""
+        """Return the observation, (k, ...) each; arrays that later calls change are views."""
 
     @abstractmethod
     def plan(self, row: int) -> Plan:
@@ -301,15 +301,14 @@ class Game(ABC):
         return self._held[row]
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Return what infos say of ended episodes, (k,) float64 each, NaN where nothing is known.
+        """Return the entries of infos of ended episodes, (k,) float64 each, NaN where unknown.
 
-        Where the optimum of a problem is known, ``optimum`` and ``regret`` are told, see
-        ``regret_of``.
+        ``optimum`` and ``regret`` (see ``regret_of``) need a known optimum.
         """
         return {}
 
     def view(self, row: int) -> Any:
-        """Return what is shown of an episode: the judge's report on its plan, or its problem."""
+        """Return what ``render`` shows of an episode: the report on its plan, or its problem."""
         return self.problem(row).report(self.plan(row))
 
     def undecided(self, row: int) -> Collection[str] | None:
@@ -317,7 +316,7 @@ class Game(ABC):
         return None
 
     def instance(self, row: int) -> str:
-        """Return the name of an episode's problem, by which it can be made again."""
+        """Return the name of an episode's problem, from which it can be built again."""
         return str(self.problem(row).instance)
 
     def instances(self, rows: np.ndarray) -> str | list[str]:
@@ -333,24 +332,24 @@ class Game(ABC):
 
     @property
     def largest_return(self) -> float:
-        """An upper bound of the return, by which learners scale returns."""
+        """An upper bound of the absolute return, by which learners scale returns."""
         return 1.0
 
     @property
     def draws(self) -> bool:
-        """Whether episodes can be of different problems without options of ``reset``."""
+        """Whether the problem changes between episodes without options of ``reset``."""
         return self.source.only is None
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
         """Return the source of the problem that options of ``reset`` name, for one episode.
 
-        By default it is that of a game of the same arguments but for the options.
+        By default it is the source of a game with the same arguments, updated by the options.
 
         Args:
-            options: with keys of ``options`` only.
+            options: keys are those of the class attribute ``options``.
 
         Raises:
-            ParenvsError: they are refused, or would change the spaces.
+            ParenvsError: a value is refused, or would change the spaces.
         """
         if self._away is not None and self._away[0] == options:
             return self._away[1]
@@ -393,7 +392,7 @@ class Game(ABC):
         self.start(rows)
 
     def preview(self) -> None:
-        """Give all rows a first problem, so that there is something to show before a reset."""
+        """Give all rows a problem that can be rendered before the first reset."""
         problem = self.source.preview()
         self._held = [problem] * self.count
         self._shared = problem
@@ -404,17 +403,17 @@ class Game(ABC):
         """Free what the game holds besides memory."""
 
     def within(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions with all numbers that are no action as the number a, (k,) int64."""
+        """Return actions, (k,) int64, with every number outside of the space replaced by a."""
         # As unsigned integers, negative numbers are large.
         last = np.uint64(self.action_space.n)
         return np.minimum(actions.view(np.uint64), last).view(np.int64)
 
 
 def check_options(options: dict[str, Any], known: Collection[str]) -> None:
-    """Raise an error if an option of a reset is unknown.
+    """Check the keys of ``reset(options=...)``.
 
     Raises:
-        ParenvsError: it is; the line names those that are known.
+        ParenvsError: a key is unknown; the message names the known ones.
     """
     for key in options:
         if key not in known:
@@ -440,14 +439,11 @@ def warn_infeasible(words: str) -> None:
 
 
 def regret_of(value: Any, optimum: Any) -> Any:
-    """Return the share of the optimum that returns fall short of, from 0 to 1, elementwise.
-
-    It is 0 for the best episode, and 1 for one that ends with an illegal action or plan, as such a
-    plan is worth nothing.
+    """Return ``1 - value / optimum`` in [0, 1], elementwise; illegal plans have regret 1.
 
     Args:
-        value: returns of episodes; negative ones are those of illegal plans.
-        optimum: the largest returns of the same problems, > 0.
+        value: returns of episodes, negative for illegal plans.
+        optimum: the largest possible returns of the same problems, > 0.
     """
     return 1.0 - np.maximum(value, 0.0) / optimum
 
@@ -456,11 +452,11 @@ Part = TypeVar("Part")
 
 
 class Groups(Generic[Part]):
-    """The parts of a game of n episodes.
+    """The groups of a game's episodes that are stepped together, each by its own part.
 
     Attributes:
         home: the first part.
-        only: whether it plays all rows.
+        only: whether the first part plays all rows.
     """
 
     def __init__(self, count: int, home: Part) -> None:
@@ -469,7 +465,7 @@ class Groups(Generic[Part]):
         self._of = np.zeros(count, dtype=np.int64)
 
     def give(self, rows: Rows, is_its: Callable[[Part], bool], make: Callable[[], Part]) -> None:
-        """Let the part play rows that answers to ``is_its``; it is made if there is none."""
+        """Assign rows to the first part for which ``is_its`` is true, or to a new part."""
         number = next((i for i, part in enumerate(self._parts) if is_its(part)), None)
         if number is None:
             number = len(self._parts)
@@ -485,7 +481,7 @@ class Groups(Generic[Part]):
         return part
 
     def of(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
-        """Return the parts of some rows: each part, its rows, and where these are among them."""
+        """Return for each part that plays some of ``rows``: the part, its rows, their positions."""
         if self.only:
             return [(self.home, rows, EVERY)]
         indices = np.arange(len(self._of))[rows]

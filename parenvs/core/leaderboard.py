@@ -1,4 +1,4 @@
-"""What a task says to the leaderboard: its problems, their references, the agents that enter it."""
+"""A task on the leaderboard: its problems, their references, and descriptions of agents."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from parenvs.core.registry import TASKS, problem
 from parenvs.errors import ParenvsError
 
 TOLERANCE = 1e-6
-"""Share by which seconds must differ to count as different; covers rounding and solvers."""
+"""Relative difference below which costs are equal; covers rounding and tolerances of solvers."""
 OPTIMAL, BOUND = "optimal", "bound"
-"""States of a reference: its cost is the proven optimum, or there is a lower bound only."""
+"""Status of a reference: the cost is proven optimal, or there is a lower bound only."""
 
 
 def is_less(cost: float, other: float) -> bool:
-    """Return whether a cost is less than another: whole numbers by 1, others beyond rounding."""
+    """Return whether a cost is less than another: integers by 1, others beyond ``TOLERANCE``."""
     if isinstance(cost, Integral) and isinstance(other, Integral):
-        # Costs of sharding problems are whole, and 1 less may be below a millionth.
+        # Costs of sharding problems are integers, whose difference of 1 may be below a millionth.
         return cost < other
     return cost < other * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The best cost that is known of a problem, and a proven lower bound.
+    """The best known cost of a problem, and a proven lower bound.
 
     Attributes:
-        cost: cost of the best plan known, in the unit of the task.
+        cost: cost of the best known plan, in the unit of the task.
         bound: proven lower bound of the cost of any plan.
-        status: ``"optimal"`` if the bound is the cost, else ``"bound"``.
-        method: name of the planner or entry that made the plan.
-        among: plans among which the cost is proven optimal, in words; empty if that is proven
-            among all of them, or of none.
-        bounded_by: what proves the bound, in words; empty if ``method`` does.
-        source: command that makes both anew, or where they were published.
+        status: ``"optimal"`` if the bound equals the cost, else ``"bound"``.
+        method: name of the planner or entry that found the plan.
+        among: plans among which the cost is proven optimal, in words; empty if among all, or if
+            nothing is proven.
+        bounded_by: the proof of the bound, in words; empty if it is ``method``.
+        source: command that reproduces both, or their publication.
     """
 
     cost: float
@@ -56,7 +56,7 @@ class Reference:
 
     @property
     def proven(self) -> bool:
-        """Whether the cost is the proven optimum among all plans."""
+        """Whether the cost is proven optimal among all plans."""
         return self.status == OPTIMAL
 
     def to_json(self) -> dict[str, Any]:
@@ -67,27 +67,27 @@ class Reference:
 def reference_of_row(
     row: Mapping[str, Any], method: str, bounded_by: str, source: str
 ) -> Reference:
-    """Make the reference of a row of ``parenvs.datasets.references``."""
+    """Return the reference of a row of ``parenvs.datasets.references``."""
     among = str(row.get("among", ""))
     return reference_of(row["length"], row["bound"], method, among, bounded_by, source)
 
 
 UNKNOWN = Reference(float("inf"), 0.0, BOUND, "")
-"""The reference of a problem that has none yet."""
+"""The reference of a problem before one is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskProblem:
     """A problem of a leaderboard task, on which entries are compared.
 
-    There is a subclass for each kind of problem, in the ``entries`` of a task.
+    Tasks derive their own classes in ``agents/NAME/entries.py``.
 
     Attributes:
         name: unique name in its task, for example ``"t5-3b-C-4"``.
         reward: ``"paper"`` or ``"step_time"`` for partitions, else empty.
-        fingerprint: that of the graph, model or problem; plans must have the same.
-        settings: what else makes the problem, by kind: cluster, stages, tier, ...
-        trivial: cost of the plan without parallelism, which counts where an entry has no plan.
+        fingerprint: hash of the graph, model or problem; plans must have the same.
+        settings: further arguments of the problem, by kind: cluster, stages, tier, ...
+        trivial: cost of the plan without parallelism, which counts if an entry has no plan.
     """
 
     name: str
@@ -102,33 +102,33 @@ class TaskProblem:
     plan_class: ClassVar[type[Plan]]
     """Class of the plans; ``named_kind`` takes that of the task."""
     decisions: ClassVar[tuple[str, ...]]
-    """Fields of a plan file that are the planner's choice; the others are the problem's."""
+    """Fields of a plan file that are decisions; the other fields belong to the problem."""
     optional: ClassVar[Mapping[str, Any]] = {}
-    """Fields that a plan file may leave out -> what it then means."""
+    """Optional fields of a plan file -> their defaults."""
 
     def load(self) -> Any:
-        """Load what plans are judged on, whatever its fingerprint."""
+        """Load the target of ``judge`` without comparing fingerprints."""
         return problem(self.instance, task=self.kind)
 
     def fingerprint_of(self, target: Any) -> str:
-        """Return the fingerprint of what ``load`` returned."""
+        """Return the fingerprint of a target."""
         return str(target.fingerprint)
 
     def empty_plan(self) -> Plan:
-        """Return a plan that decides nothing, with all other fields of the problem's plans."""
+        """Return the plan without decisions, with all fields that belong to the problem."""
         plan: Plan = self.target.plan(())
         return plan
 
     def cost(self, report: Any) -> float:
-        """Return the cost of a legal plan, lower is better, from the judge's report."""
+        """Return the cost of a legal plan from its report; lower is better."""
         return float(report.cost)
 
     def trivial_cost(self) -> float:
-        """Compute the cost of the trivial plan, by default of the one that decides nothing."""
+        """Return the cost of the trivial plan, by default of the plan without decisions."""
         return self.cost(self.judge(self.empty_plan()))
 
     def solved(self, seconds: float) -> Reference:
-        """Find the reference by the planner ``exact``, or read it where a command makes it.
+        """Return the reference: by the planner ``exact``, or from a file that a command writes.
 
         Raises:
             InfeasibleError: no plan fits the memory.
@@ -139,25 +139,25 @@ class TaskProblem:
         return reference_of(cost, bound, answer.method, answer.among)
 
     def found(self) -> dict[str, Any]:
-        """Return settings that are computed with the reference, such as another bound."""
+        """Return settings that are computed together with the reference, such as another bound."""
         return {}
 
     def faults(self, plan: Plan) -> list[str]:
-        """Return why a plan, whatever it costs, is none of this problem; the judge is not asked."""
+        """Return reasons, without evaluating it, why a plan does not belong to this problem."""
         return []
 
     def missing(self) -> str:
-        """Return what is missing here to judge plans, and the remedy; empty if nothing is."""
+        """Return what this machine lacks to evaluate plans, and the remedy; empty if nothing."""
         return ""
 
     @property
     def added(self) -> bool:
-        """Whether the problem's file is one that users add; it does not count in scores."""
+        """Whether users must add the problem's file; such a problem does not count in scores."""
         return False
 
     @property
     def tier(self) -> str:
-        """Name of the problems of like size among which it is; empty in tasks without tiers."""
+        """Name of the size class of the problem; empty in tasks without tiers."""
         return str(self.settings.get("tier", ""))
 
     @cached_property
@@ -167,7 +167,7 @@ class TaskProblem:
 
     @property
     def has_cluster(self) -> bool:
-        """Whether its devices are known as a cluster."""
+        """Whether the problem names a cluster."""
         return "cluster" in self.settings
 
     @property
@@ -177,10 +177,10 @@ class TaskProblem:
 
     @cached_property
     def target(self) -> Any:
-        """What plans are judged on.
+        """The target that ``judge`` takes.
 
         Raises:
-            ParenvsError: it is not what the references are for.
+            ParenvsError: its fingerprint is not the one that the references are for.
         """
         target = self.load()
         if self.fingerprint_of(target) != self.fingerprint:
@@ -192,34 +192,34 @@ class TaskProblem:
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """The fields that every plan file of this problem has or means, without the decisions."""
+        """The fields that all plan files of this problem share, with defaults filled in."""
         content = {**self.optional, **self.empty_plan().to_json()}
         return {key: value for key, value in content.items() if key not in self.decisions}
 
     def judge(self, plan: Plan) -> Any:
-        """Judge a plan on this problem."""
+        """Evaluate a plan on this problem."""
         return judge(plan, self.target)
 
     def decided(self, report: Any) -> Any:
-        """Return what a judged plan decides, JSON types."""
+        """Return the decisions of an evaluated plan, JSON types."""
         content = report.plan.to_json()
         return {key: content.get(key) for key in self.decisions}
 
     def views(self, report: Any) -> Sequence[Any]:
-        """Return what pages show of a judged plan, as ``parenvs.view`` takes it."""
+        """Return the objects that pages show of an evaluated plan, for ``parenvs.view``."""
         return (report,)
 
     def simulated(self, report: Any) -> float | None:
-        """Return the simulated seconds of a legal plan; None where nothing is simulated."""
+        """Return the simulated step time of a legal plan; None if the task has no simulation."""
         return None
 
     def score(self, cost: float) -> float:
-        """Return ``reference / cost``: above 1 only for better plans than one without proof."""
+        """Return ``reference / cost``; above 1 only if the cost beats an unproven reference."""
         score = self.reference.cost / cost
         return score if self.improves(cost) else min(score, 1.0)
 
     def improves(self, cost: float) -> bool:
-        """Return whether a cost is better than the reference, which is then without proof."""
+        """Return whether a cost is less than an unproven reference."""
         return not self.reference.proven and is_less(cost, self.reference.cost)
 
     def words(self, cost: float) -> str:
@@ -227,7 +227,7 @@ class TaskProblem:
         return f"{cost:.6g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as an object of JSON types; kind and reward stand in the task."""
+        """Return the problem as an object of JSON types; kind and reward are fields of the task."""
         return {
             "name": self.name,
             "instance": self.instance,
@@ -239,20 +239,20 @@ class TaskProblem:
 
 
 SECONDS = 60.0
-"""Time limit of a search that need not end by itself."""
+"""Time limit of a search that may not terminate by itself."""
 PROVEN, ONE = "until proven", "one plan a problem"
 """Search budgets."""
 Instances = Collection[str] | None
-"""Names of graphs and problems, or None for all of them."""
+"""Names of graphs and problems, or None for all."""
 Planner = Callable[[Any], Plan]
-"""Makes a plan of a ``TaskProblem``, or raises ``InfeasibleError``."""
+"""Returns a plan of a ``TaskProblem``, or raises ``InfeasibleError``."""
 
 
 class Description(NamedTuple):
-    """An agent in the words of an ``Entry``.
+    """The description of an agent in an ``Entry``.
 
     Attributes:
-        search_budget: what it spends on a problem; may hold ``{steps}``.
+        search_budget: time or evaluations per problem; may contain ``{steps}``.
     """
 
     method: str
@@ -262,12 +262,12 @@ class Description(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of an entry that is shown beside its score, and never ranks.
+    """A figure of an entry that is shown beside its score and does not affect the rank.
 
     Attributes:
-        of: takes a pair (problem, cost) for each problem, the cost None without a legal plan, and
-            returns the figure; None if it has none.
-        added: whether it is of problems whose files users add.
+        of: takes (problem, cost) pairs, the cost None without a legal plan; returns the figure, or
+            None.
+        added: whether it includes problems whose files users add.
     """
 
     title: str
@@ -283,7 +283,7 @@ def _certified(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
         for problem, cost in pairs
         if not problem.added
     ]
-    # fsum: the same to the last bit in any order of the problems.
+    # fsum is exact, so the result does not depend on the order of the problems.
     return math.exp(math.fsum(shares) / len(shares)) if shares else None
 
 
@@ -292,33 +292,32 @@ CERTIFIED = Figure(
     "geometric mean of proven bound / cost: how near to the optimum an entry is at least",
     _certified,
 )
-"""The figure of tasks whose references are not all proven."""
+"""The figure of tasks with unproven references."""
 BEST_KNOWN = Description(
     "The best plans known when the list was made, by several planners and seeds; tasks.json names "
     "each.",
     "",
     "what the references took",
 )
-"""The entry of the references' own plans."""
+"""The entry of the references' plans."""
 
 
 class PolicyError(ValueError):
-    """A policy that is none; its text names the field and what is wrong."""
+    """A damaged policy; the message names the field and the fault."""
 
 
 class Policies(NamedTuple):
-    """How the policies of a task are read and played.
+    """Functions that read and run the policies of a task.
 
     Attributes:
-        read: takes the field ``policy`` of an entry, which may be anything, and the entry's name;
-            returns a policy, or raises ``PolicyError``.
-        with_arrays: takes a policy's JSON types and the arrays of the file that it names, and
-            returns it with the arrays as JSON types, or raises ``PolicyError``.
-        choose: takes a policy, the problems of the list and the seed of the checker, and returns
-            what is chosen on what that seed draws, by name of a problem; or a text that says why
-            it cannot be judged.
-        of_file: takes the path of a trained agent and returns its policy as JSON types, its method
-            in a sentence, and what it was trained on.
+        read: takes the unchecked field ``policy`` of an entry and the entry's name; returns a
+            policy, or raises ``PolicyError``.
+        with_arrays: takes a policy in JSON types and the arrays of the file that it names; returns
+            it with the arrays as JSON types, or raises ``PolicyError``.
+        choose: takes a policy, the problems and the checker's seed; returns the choices by problem
+            name on the courses that the seed generates, or the reason why it cannot run.
+        of_file: takes the path of a trained agent; returns its policy in JSON types, a sentence on
+            its method, and its training problems.
     """
 
     read: Callable[[Any, object], Any]
@@ -328,24 +327,23 @@ class Policies(NamedTuple):
 
 
 def _no_problems(_names: Instances) -> Iterator[TaskProblem]:
-    """Yield nothing: the task's problems are all generated."""
+    """Yield nothing, as all problems of the task are generated."""
     return iter(())
 
 
 @dataclass(frozen=True)
 class TaskKind:
-    """All that the leaderboard knows of one of its tasks; ``kinds`` lists them.
+    """A task of the leaderboard; ``kinds`` lists them.
 
     Attributes:
-        problems: yields the problems without references, those of some instances (None: of all).
-        planner: makes a planner of an agent's name, a seed and steps, where there are agents.
-        policy: makes the policy of an agent's name, JSON types; None where entries hold plans.
-        mean: how the scores of problems make that of the task, ``"geometric"`` or
-            ``"arithmetic"``, where scores may be 0.
-        scoring: how scores come about, in sentences, where the rules of all tasks do not say it.
-        draw: generates problem ``number`` of a seed, without reference; None where problems are
-            the same for all seeds.
-        docs: name of the page of the documentation that is about it; empty if there is none.
+        problems: yields the problems of some instances (None: all), without references.
+        planner: returns the planner for an agent's name, a seed and steps.
+        policy: returns the policy of an agent's name, JSON types; None if entries hold plans.
+        mean: ``"geometric"``, or ``"arithmetic"`` if scores may be 0, of the problems' scores.
+        scoring: sentences on scoring beyond the rules of all tasks.
+        draw: generates problem ``number`` of a seed, without reference; None if all seeds have the
+            same problems.
+        docs: name of the documentation page; empty if there is none.
     """
 
     title: str
@@ -367,20 +365,20 @@ class TaskKind:
     docs: str = ""
 
     def fields(self) -> dict[str, str]:
-        """Return the fields that stand in ``tasks.json``."""
+        """Return the fields of ``tasks.json``."""
         names = ("title", "kind", "reward", "cost", "trivial")
         return {name: getattr(self, name) for name in names}
 
 
-_STREAM = 26  # keeps the drawn problems apart from those that other seeds draw
+_STREAM = 26  # separates the leaderboard's problems from those that environments generate
 
 
 class DrawnProblem(TaskProblem):
-    """What problems that a seed of the checker draws have alike; settings hold seed and number."""
+    """A problem that the checker generates from the seed and number in its settings."""
 
     @property
     def place(self) -> str:
-        """What was drawn, in words."""
+        """The name of the generated problem, in words."""
         return f"{self.name}, drawn"
 
     @property
@@ -390,12 +388,12 @@ class DrawnProblem(TaskProblem):
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator that the problem is drawn from."""
+        """The random generator of the problem."""
         return np.random.default_rng([_STREAM, *self.number])
 
     @classmethod
     def draw(cls, seed: int, number: int, **settings: Any) -> Any:
-        """Return a problem of a seed of the checker, without reference."""
+        """Generate a problem from the checker's seed, without reference."""
         name = f"drawn/{seed}-{number}"
         settings |= {"seed": seed, "number": number}
         bare = cls(name, cls.plan_class.task, "", name, "", settings, UNKNOWN, 0.0)
@@ -404,24 +402,24 @@ class DrawnProblem(TaskProblem):
             name, bare.kind, "", cls.instance_of(target, name), bare.fingerprint_of(target),
             settings | cls.settings_of(target), UNKNOWN, 0.0,
         )  # fmt: skip
-        drawn.__dict__["target"] = target  # it was made just now
+        drawn.__dict__["target"] = target  # fills the cached property without a second load
         return drawn
 
     @classmethod
     def instance_of(cls, target: Any, name: str) -> str:
-        """Return the name that plans of a drawn problem carry."""
+        """Return the instance name in plans of a generated problem."""
         return name
 
     @classmethod
     def settings_of(cls, target: Any) -> dict[str, Any]:
-        """Return settings that are known once the problem is drawn."""
+        """Return settings that follow from the generated problem."""
         return {}
 
 
 def reference_of(
     cost: float, bound: float, method: str, among: str = "", bounded_by: str = "", source: str = ""
 ) -> Reference:
-    """Return the reference of a search, which is proven if it reaches the bound."""
+    """Return a search's reference, proven if the cost reaches the bound."""
     proven = not is_less(bound, cost)
     return Reference(
         cost, cost if proven else bound, OPTIMAL if proven else BOUND, method,
@@ -433,7 +431,7 @@ def drawn_kind(
     problem: type[DrawnProblem], count: int, title: str, cost: str, trivial: str,
     draw: Callable[[int, int], TaskProblem] | None = None,
 ) -> TaskKind:  # fmt: skip
-    """Return a task whose problems a seed of the checker draws, for methods."""
+    """Return a task for methods, whose problems the checker's seed generates."""
     return TaskKind(
         title=title, kind=problem.plan_class.task, cost=cost, trivial=trivial, problem=problem,
         figures=(CERTIFIED,), draw=draw or problem.draw, count=count,
@@ -444,14 +442,14 @@ def named_kind(
     task: str, plan_class: type[Plan], decisions: tuple[str, ...], names: Iterable[str],
     agents: Mapping[str, Description], **words: str,
 ) -> TaskKind:  # fmt: skip
-    """Return a task whose problems have names, and whose agents are planners by name.
+    """Return a task with named problems, whose agents are planners.
 
     Args:
         task: name of the task.
         plan_class: class of its plans.
-        decisions: fields of a plan file that are the planner's choice.
+        decisions: fields of a plan file that are decisions.
         names: names of the problems, as ``parenvs.problem`` takes them.
-        agents: planners of the task, with descriptions.
+        agents: planner -> description.
         **words: ``title``, ``cost`` and ``trivial``, see ``TaskKind``.
     """
     fields = {"plan_class": plan_class, "decisions": decisions}
@@ -465,7 +463,7 @@ def named_kind(
 
     def planner(agent: str, seed: int, steps: int) -> Planner:
         request = TASKS[task].request_class()
-        return lambda one: request(one.target, seed=seed, steps=steps).run(agent).plan
+        return lambda item: request(item.target, seed=seed, steps=steps).run(agent).plan
 
     return TaskKind(
         kind=task, problem=problem_class, problems=problems, agents=agents, planner=planner,
@@ -479,5 +477,5 @@ def kinds() -> dict[str, TaskKind]:
 
 
 def kind_of(name: str) -> TaskKind:
-    """Return what the leaderboard knows of one of its tasks."""
+    """Return a task of the leaderboard by its name."""
     return kinds()[name]

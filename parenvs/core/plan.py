@@ -1,8 +1,8 @@
 """``Plan``, ``judge`` that evaluates one, and its ``Report``, ``Price``, ``Answer`` and baseline.
 
 Each task minimizes a cost of its own. ``Price`` makes plans of all tasks comparable: a task's
-``strategy`` says what a plan does in task-independent terms, and the task that implements
-``Task.price`` returns the step time of that.
+``strategy`` describes a plan in task-independent terms, and the task that implements
+``Task.price`` returns the step time of that description.
 """
 
 from __future__ import annotations
@@ -34,33 +34,29 @@ ILLEGAL = -1.0
 
 
 class Plan:
-    """Base of the plans of every task: dataclasses, whose types say what their files hold."""
+    """Base of the plans of every task: dataclasses, whose annotations define the file format."""
 
     task: ClassVar[str]
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster")
-    """Fields that say for what problem a plan is; the others are what it decides."""
+    """Fields that identify the problem; the other fields are decisions."""
     always: ClassVar[tuple[str, ...]] = ()
-    """Fields that files have even where the class has a default."""
+    """Fields that files must contain although the class has a default."""
     instance: str
     fingerprint: str
     cluster: Cluster
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
-        own = [
-            each.name
-            for each in fields(cast(Any, self))
-            if each.name not in ("instance", "fingerprint")
-        ]
-        return {**self._head(), **{name: to_builtins(getattr(self, name)) for name in own}}
+        names = [field.name for field in fields(cast(Any, self))]
+        content = {name: to_builtins(getattr(self, name)) for name in names}
+        return {**self._head(), **content}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """Check an object of JSON types and make a plan of it.
+        """Return the plan of an object of JSON types; ``judge`` tells whether it is legal.
 
         Raises:
-            PlanError: a field is missing or unknown, or a value has the wrong type. Whether the
-                plan is legal is left to the judge.
+            PlanError: a field is missing or unknown, or a value has the wrong type.
         """
         content = current(content)
         check_schema(content, SCHEMA, where, PlanError)
@@ -74,7 +70,7 @@ class Plan:
 
     @classmethod
     def _of(cls, body: dict[str, Any], where: str) -> Self:
-        """Make a plan of the fields of a file behind schema and task; see ``from_json``."""
+        """Return the plan of a file's fields without schema and task; see ``from_json``."""
         plan = read(cls, body, where, PlanError)
         for name in cls.always:
             if name not in body:
@@ -96,7 +92,7 @@ class Plan:
 
 
 def current(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a plan file with the task as it is called now."""
+    """Return the content of a plan file with the task's old name replaced."""
     task = content.get("task")
     return {**content, **OLD_NAMES.get(task if isinstance(task, str) else "", {})}
 
@@ -126,13 +122,13 @@ class Answer:
     """A planner's answer to a problem of any task.
 
     Attributes:
-        cost: what the plan costs, the number that the task minimises (default: the judge's).
+        cost: the number that the task minimizes (default: the report's).
         proven: whether the plan is proven optimal over the planner's search space.
         bound: proven bound over that space, or None: a lower bound of the cost, a whole number
             where costs are; of partitions an upper bound of the return.
         among: the plans over which ``bound`` and ``proven`` hold, in words; empty: all of them.
         evaluations: number of plans, labels or search nodes that the planner evaluated.
-        notes: what else the planner has to say of its plan, a sentence each.
+        notes: remarks of the planner, one sentence each.
     """
 
     problem: Any
@@ -147,18 +143,18 @@ class Answer:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Ask the judge for the cost where the planner does not give it."""
+        """Evaluate the plan if the planner does not give its cost."""
         if self.cost is None:
             object.__setattr__(self, "cost", self.report.cost)
 
     @cached_property
     def report(self) -> Any:
-        """The judge's report on the plan, with what the planner proved."""
+        """The report on the plan, with the planner's proven bound."""
         return self.problem.report(self.plan).certified(self)
 
     @property
     def value(self) -> float:
-        """The return of the environment's episode that builds the plan; -1 if it is illegal."""
+        """Return of an episode that builds the plan; -1 if it is illegal."""
         return float(self.report.value)
 
     @property
@@ -174,7 +170,7 @@ class Answer:
 
     @property
     def claim(self) -> str:
-        """What is proven, in words: ``status``, and among which plans if not among all."""
+        """``status``, and among which plans it is proven if not among all."""
         return f"{self.status} among {self.among}" if self.proven and self.among else self.status
 
     def __str__(self) -> str:
@@ -186,14 +182,14 @@ class Answer:
 
 
 MODEL = "the hybrid model"
-"""What the cost model is called; what it is told of a machine stands in brackets behind it."""
+"""Name of the cost model; properties of a calibrated machine follow it in brackets."""
 WIDTH = 110
-"""Columns of a price as text."""
+"""Line width of a price as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """What a plan does. S stages.
+    """A plan in task-independent terms. S stages.
 
     Attributes:
         graph: the training step, or its forward pass.
@@ -203,10 +199,10 @@ class Strategy:
         micro_batches: micro-batches of a step.
         cuts: (S-1) first pivot of each stage but the first, of the graph with its loops over layers
             written out.
-        split: path of an entry parameter -> its dimension that the devices of a stage divide among
-            them, and with it what follows from it; None: they are replicas and share the samples.
-        recompute: whether the backward pass makes the activations of all layers again.
-        notes: what the price leaves out of the plan, in sentences.
+        split: path of an entry parameter -> the dimension that the devices of a stage partition,
+            with every tensor that follows from it; None: they are replicas and share the samples.
+        recompute: whether the backward pass recomputes the activations of all layers.
+        notes: parts of the plan that the price ignores, one sentence each.
     """
 
     graph: Any
@@ -222,12 +218,12 @@ class Strategy:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Seconds of a step by the cost model that prices plans of every task.
+    """Step time of a plan by the cost model that all tasks share.
 
     Attributes:
-        seconds: of a step; None if it has none.
-        parts: seconds of the step by part, which add up to it.
-        own: whose the report's own cost is, in words; empty: it is the model's, too.
+        seconds: step time; None if the model has none for the plan.
+        parts: seconds by part, which add up to the step time.
+        own: name of the cost model behind the report's cost; empty if it is this one.
     """
 
     model: str = MODEL
@@ -249,7 +245,7 @@ class Price:
 
     @property
     def whose(self) -> str:
-        """Whose the seconds are, in words."""
+        """The cost model behind the seconds, in words."""
         if self.seconds is None:
             return f"no seconds by {self.model}: {'; '.join(self.notes)}"
         by = f"by {self.model}, which prices plans of every task"
@@ -257,7 +253,7 @@ class Price:
 
     @property
     def legend(self) -> list[str]:
-        """What stands below a table of plans: whose its seconds are, in lines of text."""
+        """The legend of a table of plans: the cost model behind its seconds, as lines of text."""
         words = self.whose
         if self.own and self.seconds is not None:
             words = f"hybrid: seconds of a step {words}; the other figures are {self.own}"
@@ -265,7 +261,7 @@ class Price:
 
     @property
     def cell(self) -> str:
-        """The seconds as tables have them."""
+        """The step time as a table cell."""
         return "" if self.seconds is None else f"{self.seconds:.4g}"
 
     def to_json(self) -> dict[str, Any]:
@@ -280,33 +276,33 @@ class Price:
 
 
 def price_of(report: Any) -> Price | None:
-    """Return the price of a judged plan; None if its task says nothing of what its plans do."""
+    """Return the price of an evaluated plan; None if its task describes no strategies."""
     task = task_of(report)
     if not task.supports(Task.strategy):
         return None
     strategy = task.strategy(report)
     if isinstance(strategy, Price):
         return strategy
-    pricing = next(each for each in TASKS.values() if each.supports(Task.price))
+    pricing = next(x for x in TASKS.values() if x.supports(Task.price))
     return replace(pricing.price(strategy), own=report.cost_words)
 
 
 class Bounded(Protocol):
-    """A planner's answer to a problem; the gap of a plan is measured against its bound."""
+    """An object with a proven bound, such as an ``Answer``."""
 
     @property
     def bound(self) -> float | None:
-        """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
+        """Proven bound of the cost that the task minimizes or the return it maximizes, or None."""
 
 
 class Report:
-    """What the judge says of a plan.
+    """The evaluation of a plan: whether it is legal, and its cost.
 
     Attributes:
-        bound_words: which side of what a planner's bound is, in words, and its unit.
-        cost_words: whose the cost is, in words, beside the price.
-        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
-        cost: the number that the task minimises.
+        bound_words: ``"lower"`` or ``"upper"`` bound, and the unit of the cost.
+        cost_words: name of the cost model behind the cost, shown beside the price.
+        reasons: one sentence per broken rule; empty if the plan is legal.
+        cost: the number that the task minimizes.
     """
 
     task: ClassVar[str]
@@ -323,7 +319,7 @@ class Report:
 
     @property
     def value(self) -> float:
-        """The return of the episode that builds the plan: 1 / cost; -1 if it is illegal."""
+        """Return of an episode that builds the plan: 1 / cost; -1 if it is illegal."""
         return 1.0 / float(self.cost) if self.legal else ILLEGAL
 
     def gap(self, answer: Bounded) -> float | None:
@@ -333,8 +329,8 @@ class Report:
             answer: an answer to the same problem.
 
         Returns:
-            A share that is at most zero if the plan is as good as the bound; None if the plan is
-            illegal or ``answer`` has no bound.
+            0 or less if the plan reaches the bound; None if the plan is illegal or ``answer`` has
+            no bound.
         """
         if not (self.legal and answer.bound):
             return None
@@ -342,31 +338,30 @@ class Report:
 
     @cached_property
     def price(self) -> Price | None:
-        """The seconds of the plan by the cost model that prices plans of every task; None if none.
+        """The step time by the cost model that all tasks share; None if the task has none.
 
-        It takes a graph's layers apart, which takes up to seconds; so it is made when it is asked
-        for.
+        It is computed on first use, as finding the layers of a graph takes up to seconds.
         """
         return price_of(self)
 
     def with_price(self) -> dict[str, Any]:
-        """Return ``to_json`` and, where there is one, the price, as ``price``."""
+        """Return ``to_json`` with the price, if there is one."""
         return {**self.to_json(), **({"price": self.price.to_json()} if self.price else {})}
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the judge says as an object of JSON types."""
+        """Return the report as an object of JSON types."""
         return {"legal": self.legal, "reasons": list(self.reasons), "cost": self.cost}
 
     def certified(self, answer: Bounded) -> Self:
-        """Return the report with the bound that a planner proved, where the report shows it."""
+        """Return the report with a planner's bound, if the report shows bounds."""
         return self
 
 
 class TimedReport(Report):
-    """What reports on plans whose cost is the length of a step have in common.
+    """A report whose cost is a step time.
 
     Attributes:
-        length_seconds: seconds of a step (inf if there is none).
+        length_seconds: step time (inf if there is none).
     """
 
     bound_words: ClassVar[tuple[str, str]] = ("lower", " s")
@@ -375,12 +370,12 @@ class TimedReport(Report):
 
     @property
     def cost(self) -> float:
-        """Seconds of a step, the number that the task minimises."""
+        """Step time in seconds, the number that the task minimizes."""
         return float(self.length_seconds)
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step, as reports on plans that are run have it."""
+        """Step time in seconds, by the name that reports on runs use."""
         return float(self.length_seconds)
 
 
@@ -401,11 +396,12 @@ def plain(viewable: Any, colour: bool = False) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Now:
-    """What is done today, beside a plan.
+    """The baseline of a plan: what would be run without a planner.
 
     Attributes:
-        own: the same of the plan.
-        unit: of both, as it stands behind a number.
+        cost: cost of the baseline; None if it fits no device.
+        own: cost of the plan.
+        unit: unit of both costs, printed after the number.
     """
 
     words: str
@@ -416,7 +412,7 @@ class Now:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast the plan is; below 1 if it is slower."""
+        """Speedup of the plan over the baseline; below 1 if the plan is slower."""
         return None if self.cost is None else self.cost / self.own
 
     def line(self) -> str:
@@ -439,16 +435,16 @@ class Now:
 
 
 def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -> Now | None:
-    """Return what is done today beside an answer; None if the task cannot say it.
+    """Return the baseline of an answer; None if the task has none.
 
     Args:
-        request: what was asked.
-        answer: a planner's, with a legal plan.
-        said: degrees in words, or what gives the stages of a file for a model of so many layers;
-            None: what is usual.
+        request: the planner's request.
+        answer: its answer, a legal plan.
+        said: the user's degrees as text, a function of the number of layers that returns
+            ``Stages``, or None for the usual choice.
 
     Raises:
-        ParenvsError: something was said, and the task has no seconds of it.
+        ParenvsError: ``said`` is given, but the task has no step time.
     """
     report = answer.report
     if said is None and request.usual:
@@ -464,7 +460,7 @@ def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -
                 f"--now is for plans with seconds of a step; task {task.name} has none of this one"
             )
         return None
-    pricing = next(each for each in TASKS.values() if each.supports(Task.baseline))
+    pricing = next(x for x in TASKS.values() if x.supports(Task.baseline))
     framework = getattr(getattr(request, "constraints", None), "framework", None)
     own, unit = float(price.seconds), " s a step"
     try:
@@ -478,26 +474,26 @@ def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
 ROUNDING = 1e-9
-"""Figures that differ by less than this share are taken as equal but for rounding."""
+"""Numbers that differ by less than this share are equal up to rounding."""
 
 
 def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
-    """Judge a plan of any task.
+    """Evaluate a plan of any task.
 
     Args:
         plan: the plan, or the path of its file.
-        problem: the problem to judge it on, or what such problems are made of: a name, a path, a
-            graph, a chain, a shape (default: the plan's ``instance``, a name or a path).
+        problem: the problem, or its source: a name, a path, a graph, a chain, a shape (default: the
+            plan's ``instance``).
         cluster: the cluster that the plan must be for (default: the plan's own).
 
     Returns:
-        The report, of a class of the task.
+        The report, whose class depends on the task.
 
     Raises:
-        PlanError: the plan's file, or its stack, is none.
+        PlanError: the plan file is damaged.
         UnknownInstanceError: no problem is given, and the plan's instance is neither a shipped name
             nor a file.
-        ParenvsError: the problem is for another device than the cluster's, or of a wrong type.
+        ParenvsError: the problem has the wrong type or another device than the cluster.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = load_plan(plan)

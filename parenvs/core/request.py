@@ -1,4 +1,4 @@
-"""Requests that planners answer: a problem, and the limits within which it is solved."""
+"""``Request``: a problem with the limits and options of a planner; ``Budget`` of a search."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from parenvs.errors import ParenvsError, did_you_mean, need_extra
 SECONDS = 20.0
 """Default time limit of exact searches."""
 STEPS = 60_000
-"""Default environment steps of planners that learn or draw."""
+"""Default environment steps of planners that learn or sample."""
 _TRAINING = "parenvs.agents.learning.trainer:on_problem"
 
 
 class Budget:
-    """What a search may spend: a number of plans that it judges, or seconds, or both.
+    """The budget of a search: evaluated plans, seconds, or both.
 
     Attributes:
-        begin: ``time.perf_counter()`` when it was made.
+        begin: ``time.perf_counter()`` at construction.
 
     Args:
-        default: plans where neither is given.
+        default: number of plans if neither limit is given.
         plans: None: as many as the seconds allow.
-        seconds: from now on; None and infinitely many: no limit.
+        seconds: counted from now; None or inf: no limit.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Budget:
         self._plans = default if plans is None and math.isinf(self._seconds) else plans
 
     def end(self, share: float = 1.0) -> float:
-        """Return the ``time.perf_counter()`` at which a share of the seconds is over."""
+        """Return the ``time.perf_counter()`` at which a share of the seconds is spent."""
         return self.begin + share * self._seconds
 
     def left(self, judged: int) -> int:
-        """Return how many plans may be judged after ``judged`` ones."""
+        """Return how many more plans may be evaluated after ``judged`` ones."""
         if time.perf_counter() >= self.end():
             return 0
         return sys.maxsize if self._plans is None else max(self._plans - judged, 0)
@@ -52,12 +52,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Request:
-    """A problem, and the limits within which a planner solves it.
+    """A problem, and a planner's limits.
 
     Attributes:
-        seed: seed of planners that draw numbers.
-        steps: environment steps of planners that learn; random search judges one plan per episode
-            that these steps make.
+        seed: seed of randomized planners.
+        steps: environment steps of planners that learn; random search evaluates one plan per
+            episode that these steps make.
     """
 
     problem: Any
@@ -66,9 +66,9 @@ class Request:
     progress: bool = field(default=False, kw_only=True)
 
     usual: ClassVar[str] = ""
-    """Planner that does what is done without a plan, where costs of the task say it."""
+    """Planner whose plan is the task's baseline; empty if there is none."""
     planners: ClassVar[Mapping[str, Callable[[Any], Any]]]
-    """Every planner of the task by name; each takes the request and gives an answer."""
+    """Planner name -> function that takes the request and returns an ``Answer``."""
 
     @property
     def env_id(self) -> str:
@@ -84,17 +84,17 @@ class Request:
 
     @property
     def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of the environment in JSON types, if it was loaded by name."""
+        """The environment's arguments for a problem that was loaded by name, JSON types."""
         return {"instance": self.problem.instance}
 
     @property
     def object_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of the environment: the object itself, whatever its name."""
+        """The environment's arguments with the problem itself, whatever its name."""
         return {"problem": self.problem}
 
     @property
     def space(self) -> Any:
-        """The search space of that environment; the problem itself if there is no other."""
+        """The search space of the environment, by default the problem."""
         return self.problem
 
     @property
@@ -104,25 +104,24 @@ class Request:
 
     @property
     def label(self) -> str:
-        """Words for a folder's name that tell this problem from others of the instance."""
+        """Part of a folder's name that distinguishes problems of one instance."""
         return task_of(self.problem).name
 
     def settled(self, agents: Sequence[str]) -> tuple[Request, Any]:
-        """Return the request with everything chosen that a planner takes as given.
+        """Return the request with every open choice made, such as the number of stages.
 
         Returns:
-            The request, and how the rest was chosen, or None if nothing was open: an object with
-            ``answer``, that of the planner that chose, and ``assumed``, what other planners then
-            take as given, in words.
+            The request, and how the choices were made: None if none were open, else an object with
+            ``answer``, of the planner that chose, and ``assumed``, the choices in words.
         """
         return self, None
 
     def optimum(self) -> float:
-        """Return the return of the best episode of the environment, proven."""
+        """Return the proven return of the environment's best episode."""
         return float(task_of(self.problem).reference(self.space).value)
 
     def target(self, best: float) -> float:
-        """Return the least return of episodes that count as optimal; the optimum is ``best``."""
+        """Return the smallest return that counts as optimal if the optimum is ``best``."""
         from parenvs.core.plan import OPTIMAL
 
         return best * (1 - OPTIMAL)

@@ -1,4 +1,4 @@
-"""Games whose turns are choices among rows, one row of features for each action."""
+"""Games that observe one row of features per action, and share one scale of returns."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from parenvs.core.game import EVERY, Game, Rows
 from parenvs.errors import ParenvsError, shown
 
 AHEAD, BARE = LOOKS = ("ahead", "bare")
-"""Values of the argument ``rows``: with columns that look ahead, or without them."""
+"""Values of the argument ``rows``: with look-ahead features, or without them."""
 WORST = math.log(0.2)
-"""Least return: of an illegal action, and of what takes five times the reference or longer."""
+"""Minimum return: of an illegal action, or of a plan of at least five times the reference cost."""
 RANGE = 100.0
-"""Features are cut at plus and minus this; most lie in [-1, 1]."""
+"""Features are clipped to plus and minus this; most lie in [-1, 1]."""
 
 
 class Timed(NamedTuple):
@@ -29,18 +29,17 @@ class Timed(NamedTuple):
 
 
 class Rowed(Game):
-    """Plays episodes of which every action can be described by a row of features.
+    """Plays episodes whose actions are described by features.
 
-    The observation has ``actions`` (A, F), ``context`` (C,) and ``action_mask`` (A,). Column 0 of
-    ``actions`` is the score of a rule, large for good actions, so that its argmax plays the rule.
-    Columns of ``ahead`` are judged: they say what the formulas make of each action. With
-    ``rows="bare"`` they are left out. Rows of illegal actions are 0, and so is all that is observed
-    of ended episodes but their mask.
+    The observation has ``actions`` (A, F), ``context`` (C,) and ``action_mask`` (A,). Feature 0 of
+    an action is a greedy heuristic's score, whose argmax plays the heuristic. Look-ahead features
+    evaluate the plan after each action; ``rows="bare"`` leaves them out. Features are 0 for illegal
+    actions and for ended episodes.
 
     Attributes:
-        columns: features of an action -> what each is, the rule's score first.
-        ahead: those that look ahead.
-        contexts: features of a turn -> what each is.
+        columns: name of each action feature -> its description, the heuristic's score first.
+        ahead: names of the look-ahead features.
+        contexts: name of each feature of the state -> its description.
     """
 
     columns: ClassVar[Mapping[str, str]]
@@ -51,10 +50,10 @@ class Rowed(Game):
     shown: tuple[str, ...] = ()
 
     def show_rows(self, size: int, rows: str) -> None:
-        """Set up the spaces of A actions, of which rows are shown.
+        """Set up the spaces for A actions and the features that ``rows`` selects.
 
         Raises:
-            ParenvsError: it is none of them.
+            ParenvsError: ``rows`` is none of ``LOOKS``.
         """
         if rows not in LOOKS:
             raise ParenvsError(f"rows must be one of {', '.join(LOOKS)}, not {shown(rows)}")
@@ -72,7 +71,7 @@ class Rowed(Game):
     def as_rows(
         self, rows: Mapping[str, np.ndarray], context: np.ndarray, legal: np.ndarray, over: Any
     ) -> dict[str, np.ndarray]:
-        """Return what is observed of k episodes."""
+        """Return the observation of k episodes; arguments are (k, A) or (k, C)."""
         over = np.asarray(over)
         actions = np.zeros((*legal.shape, len(self.shown)), dtype=np.float32)
         for index, name in enumerate(self.shown):
@@ -87,25 +86,24 @@ class Rowed(Game):
 
 
 class RowGame(Rowed):
-    """Plays episodes that are rewarded on one scale, and always observed as rows.
+    """Plays episodes whose return is ``log(reference / cost)``, observed as action features.
 
-    Returns are on one scale in all such games: an episode is worth ``log(reference / cost)``, at
-    least ``WORST``; the reference is the best cost known of the problem, or that of a start plan
-    where none is known. A turn pays the change of that worth, so that rewards sum to it; turns
-    before a first whole plan pay 0.
+    The reference is the best known cost of the problem, or the cost of a start plan where none is
+    known; the return is at least ``WORST``. The reward of a step is the change of the return so
+    far, so rewards sum to it; steps before the first complete plan have reward 0.
 
-    A subclass writes features into ``actions`` and ``context`` and the legal actions into ``mask``
-    in ``look``, and costs into ``cost`` in ``move``; ``put`` gives ``know`` what is known. Where
-    ``keeps`` is false it makes ``actions`` in ``rows_of``, which saves the observation a copy.
+    A subclass writes features into ``actions`` and ``context`` and legal actions into ``mask`` in
+    ``look``, and costs into ``cost`` in ``move``; ``put`` passes known costs to ``know``. If
+    ``keeps`` is false, it builds ``actions`` in ``rows_of``, which saves the observation a copy.
 
     Attributes:
-        foreseen: whether what will happen is known, so that of several plays the best can be taken.
-        keeps: whether ``actions`` are kept between turns.
+        foreseen: whether the environment is deterministic, so the best of several plays counts.
+        keeps: whether ``actions`` are kept between steps.
         actions: (n, A, F) float32.
         context: (n, C) float32.
         mask: (n, A) bool.
-        cost: (n,) float64, the cost of the best plan of each episode so far, NaN without one.
-        reference: (n,) float64, what it is measured against.
+        cost: (n,) float64, cost of the best plan of each episode so far, NaN without one.
+        reference: (n,) float64, the cost at which the return is 0.
     """
 
     foreseen: ClassVar[bool] = True
@@ -127,34 +125,34 @@ class RowGame(Rowed):
 
     @abstractmethod
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        """Write ``actions``, ``context`` and ``mask`` of episodes that are not over.
+        """Compute ``actions``, ``context`` and ``mask`` of running episodes.
 
-        Rows of illegal actions have to be 0 after it.
+        Features of illegal actions must be 0 afterwards.
 
         Args:
-            rows: their numbers, (k,) int64.
+            rows: numbers of the episodes, (k,) int64.
             part: the same as an index of arrays: ``EVERY`` if they are all.
         """
 
     def rows_of(self, rows: Rows) -> np.ndarray:
-        """Return ``actions`` of episodes, (k, A, F), as they were when they were looked at."""
+        """Return ``actions`` of episodes, (k, A, F), as ``look`` computed them last."""
         return self.actions[rows]
 
     @abstractmethod
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
-        """Take legal actions, (k,) int64; write ``cost`` and ``over``. Rows as in ``look``."""
+        """Apply legal actions, (k,) int64; update ``cost`` and ``over``. Rows as in ``look``."""
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """Return what makes the rows of episodes that are not over, and the formulas alone.
+        """Return two calls to be timed: computing the features, and the cost formulas in them.
 
-        Both can be called again and again, and judge the plans after the actions: the second as
-        arrays that lie there, without features or masks.
+        Both evaluate the plans after every action and can be repeated; the second takes prepared
+        arrays and computes neither features nor masks.
 
         Args:
-            rows: (k,) int64, episodes that were looked at.
+            rows: (k,) int64, running episodes whose features are computed.
 
         Raises:
-            NotImplementedError: the game does not tell.
+            NotImplementedError: the game does not support it.
         """
         raise NotImplementedError
 
@@ -166,23 +164,23 @@ class RowGame(Rowed):
         best: Any = np.nan,
         optimum: Any = np.nan,
     ) -> None:
-        """Keep what is known of the problems of rows; NaN stands for nothing."""
+        """Set the known costs of the problems of rows; NaN where a cost is unknown."""
         for row, value in enumerate((start, bound, best, optimum)):
             self._known[row, rows] = value
         self.reference[rows] = np.where(np.isnan(best), start, best)
 
     @property
     def known(self) -> np.ndarray:
-        """The best cost known of each problem, (n,); its bound where no plan is known."""
+        """The best known cost of each problem, (n,); its lower bound where no plan is known."""
         _, bound, best, _ = self._known
         return np.where(np.isnan(best), bound, best)
 
     def restarts(self, problem: Any, count: int) -> list[Any]:
-        """Return what ``put`` takes for the same problem begun elsewhere, ``problem`` first."""
+        """Return ``count`` arguments of ``put`` that start a problem differently, itself first."""
         return [problem]
 
     def fresh(self, rows: Rows) -> None:
-        """Begin the episodes of rows: nothing is paid, nothing is over, every row is new."""
+        """Reset the state of episodes: return 0, not over, features out of date."""
         self._worth[rows] = 0.0
         self.over[rows] = False
         self._stale[rows] = True
@@ -244,7 +242,7 @@ class RowGame(Rowed):
         return -WORST
 
     def _refresh(self) -> None:
-        """Look at the episodes that have moved since they were looked at last."""
+        """Compute the features of the episodes that have stepped since the last time."""
         stale = self._stale
         if not np.count_nonzero(stale):  # faster than any()
             return
@@ -260,5 +258,5 @@ class RowGame(Rowed):
 
 
 FIGURES = ("start", "bound", "best_known", "optimum")
-"""What infos tell of the problem at the end of an episode: costs, as far as they are known."""
+"""Costs of the problem in the info at the end of an episode, as far as they are known."""
 BEST = FIGURES.index("best_known")

@@ -1,6 +1,6 @@
-"""What programs that run a plan need of it: stages of whole layers, and what a step should take.
+"""A plan as programs run it: stages of whole layers, and the expected memory and traffic of a step.
 
-Tasks make these in their hooks ``stages`` and ``step``; exports, checkpoints and runs read them.
+``Task.stages`` and ``Task.step`` return these; exports, checkpoints and runs read them.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ class Stages:
     """Stages of whole layers. n layers, S stages.
 
     Attributes:
-        run: the plan that is run: the same, or one whose cuts were moved to borders of layers.
-        replan: makes the plan with other stages of ``run``.
-        names: (n,) what the model calls its layers.
+        run: the plan that is run: ``plan``, or one whose cuts were moved to layer boundaries.
+        replan: returns ``run`` with other stages.
+        names: (n,) names of the layers in the model.
         micro_batch: samples of a micro-batch in one replica of the first stage.
         schedule: ``"1f1b"``, ``"interleaved"`` or ``"early"``.
         chunks: ranges of layers on each stage.
         sequence_parallel: whether tp ranks share what lies between the matrices.
         context: ranks that share the tokens of a sample.
-        expert: replicas among which experts are dealt out.
-        expert_tp: ranks among which an expert is split; 0: those of tp.
-        shard: replicas, context ranks counted, among which ZeRO shares states; 0: all.
-        precision: of products; "" if the plan does not say.
-        gradient_bytes: bytes of a gradient; 0 if the plan does not say.
-        gradient_overlap: whether gradients are summed during the last backward pass; None if a file
-            does not say.
-        p2p: ``"blocking"`` or ``"overlapped"`` sends; "" if the plan does not say.
-        attention: ``"fused"``, ``"written"``, where scores go to memory, or ``"none"``, if the
-            model has none; "" if the plan does not say.
-        tensor_overlap: whether the collectives of tp run beside products.
-        target: what the judge judges it on; None for the plan's instance.
-        shared: trainable weights that layers of several stages read.
+        expert: replicas over which experts are distributed.
+        expert_tp: ranks over which an expert is partitioned; 0: those of tp.
+        shard: replicas, context ranks included, over which ZeRO partitions states; 0: all.
+        precision: number format of matrix products; "" if unspecified.
+        gradient_bytes: bytes of a gradient; 0 if unspecified.
+        gradient_overlap: whether gradients are reduced during the last backward pass; None if
+            unspecified.
+        p2p: ``"blocking"`` or ``"overlapped"`` sends; "" if unspecified.
+        attention: ``"fused"``, ``"written"`` (scores go to memory) or ``"none"`` (the model has no
+            attention); "" if unspecified.
+        tensor_overlap: whether collectives of tp overlap with matrix products.
+        target: the problem that ``judge`` takes; None for the plan's instance.
+        shared: trainable weights that layers of several stages use.
     """
 
     plan: Any
@@ -123,7 +123,7 @@ class Stages:
         return tuple(modes)
 
     def same(self, field: str, framework: str) -> int:
-        """Return a field of the stages that a framework wants to be the same on all.
+        """Return a field's value that a framework requires to be equal on all stages.
 
         Raises:
             InfeasibleError: the stages differ.
@@ -138,7 +138,7 @@ class Stages:
         return values[0]
 
     def refuse_stacks(self, framework: str) -> None:
-        """Refuse a model of several stacks of layers, as of an encoder and a decoder.
+        """Refuse a model with several stacks of layers, such as an encoder and a decoder.
 
         Raises:
             ParenvsError: it has more than one, or no attention.
@@ -158,15 +158,15 @@ class Stages:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of a plan should hold and send, with what the judge has besides its seconds.
+    """The expected memory and traffic of a plan's training step.
 
     Attributes:
-        memory: bytes on a device, of each stage.
-        sent: bytes that stages send each other, both ways.
-        trained: bytes of the weights of all stages; 0 where they are those of a layout.
-        adam: whether the step updates by Adam, whose states the memory counts.
-        updates: whether the judge's seconds count the update.
-        measured: bytes of the weights of each layer of a measured chain, by name.
+        memory: (S,) bytes on a device of each stage.
+        sent: bytes that stages send each other, both directions.
+        trained: bytes of the weights of all stages; 0 if a layout determines them.
+        adam: whether the memory counts the states of Adam.
+        updates: whether the step time counts the optimizer's update.
+        measured: layer of a measured chain -> bytes of its weights.
     """
 
     memory: tuple[float, ...]
