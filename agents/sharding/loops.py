@@ -1,4 +1,4 @@
-"""A reduced IOPDDL problem as flat arrays for loops: costs as floats, edges from both ends."""
+"""Compiled loops of the search: memory over time, moves over trees, and the Lagrangian bound."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from parenvs.compiled import compiled
 from parenvs.tasks.sharding.messages import Arrays, ranges, sweep
+from parenvs.tasks.sharding.problem import sums_over_time
 
 _LEAST = -(2**62)
 
@@ -114,6 +115,30 @@ def fits(m: Arrays, tree: np.ndarray, node: int, strategy: int) -> bool:
 
 
 @compiled
+def foresee(
+    m: Arrays,
+    costs: np.ndarray,
+    messages: np.ndarray,
+    chosen: np.ndarray,
+    node: int,
+    work: np.ndarray,
+) -> None:
+    """Write a node's costs with earlier neighbors, and messages from later ones, into ``work``."""
+    begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+    for s in range(size):
+        work[s] = costs[begin + s]
+    for p in range(m.start[node], m.start[node + 1]):
+        other = m.neighbor[p]
+        if other < node:
+            row = m.table[m.reverse[p]] + chosen[other] * size
+            for s in range(size):
+                work[s] += m.pair[row + s]
+        else:
+            for s in range(size):
+                work[s] += messages[m.message[p] + s]
+
+
+@compiled
 def complete(
     m: Arrays,
     costs: np.ndarray,
@@ -139,17 +164,10 @@ def complete(
     """
     for node in range(len(m.offset) - 1):
         begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        foresee(m, costs, messages, chosen, node, work)
         for s in range(size):
-            work[s] = costs[begin + s] if allowed[begin + s] else np.inf
-        for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbor[p]
-            if other < node:
-                row = m.table[m.reverse[p]] + chosen[other] * size
-                for s in range(size):
-                    work[s] += m.pair[row + s]
-            else:
-                for s in range(size):
-                    work[s] += messages[m.message[p] + s]
+            if not allowed[begin + s]:
+                work[s] = np.inf
         strategy = -1
         for _ in range(size):
             best = 0
@@ -200,20 +218,6 @@ def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> b
 
 
 @compiled
-def plan_cost(m: Arrays, chosen: np.ndarray) -> float:
-    """Return the cost of a choice."""
-    total = 0.0
-    for node in range(len(m.offset) - 1):
-        total += m.costs[m.offset[node] + chosen[node]]
-        for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbor[p]
-            if other > node:
-                width = m.offset[other + 1] - m.offset[other]
-                total += m.pair[m.table[p] + chosen[node] * width + chosen[other]]
-    return total
-
-
-@compiled
 def improve(
     m: Arrays,
     priced: np.ndarray,
@@ -259,6 +263,8 @@ def improve(
     count = len(m.offset) - 1
     widest = len(space) // (2 * largest + 1)
     half = largest * widest
+    # The second half becomes the costs of subtrees once forbidden neighbors are counted.
+    outside, forbidden = space[:half], space[half : 2 * half]
     nodes = np.empty(largest, dtype=np.int64)
     parents = np.empty(largest, dtype=np.int64)  # directed edge to the parent
     fresh = np.empty(largest, dtype=np.int64)
@@ -280,15 +286,12 @@ def improve(
                 other = m.neighbor[p]
                 if marks[other] <= 0:
                     marks[other] -= 1
-                    if waiting < len(frontier):
-                        frontier[waiting] = m.reverse[p]
-                        waiting += 1
-                    else:
-                        at = int(rng.random() * waiting)
-                        frontier[at] = m.reverse[p]
+                    at = waiting if waiting < len(frontier) else int(rng.random() * waiting)
+                    frontier[at] = m.reverse[p]
+                    waiting = max(waiting, at + 1)
             if size == wanted:
                 break
-            improved = False
+            joins = False
             while waiting:
                 at = int(rng.random() * waiting)
                 through = frontier[at]
@@ -296,38 +299,30 @@ def improve(
                 frontier[at] = frontier[waiting]
                 node = m.neighbor[m.reverse[through]]
                 if marks[node] == -1:
-                    improved = True
+                    joins = True
                     break
-            if not improved:
+            if not joins:
                 break
-        # Costs of each strategy with the neighbors outside of the tree; the forbidden ones are
-        # counted in the second half meanwhile.
+        # Costs of each strategy with the neighbors outside of the tree.
         for i in range(size):
             begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
             for s in range(width):
-                space[i * widest + s] = local[begin + s]
-                space[half + i * widest + s] = blocked[begin + s]
+                outside[i * widest + s] = local[begin + s]
+                forbidden[i * widest + s] = blocked[begin + s]
         for i in range(1, size):
             p = parents[i]
             node, other = nodes[i], m.neighbor[p]
             above = (marks[other] - 1) * widest
-            width, across = (
-                m.offset[node + 1] - m.offset[node],
-                m.offset[other + 1] - m.offset[other],
-            )
-            withdraw(m.pair, m.table[p] + chosen[node] * across, across, space, above, half)
-            withdraw(
-                m.pair,
-                m.table[m.reverse[p]] + chosen[other] * width,
-                width,
-                space,
-                i * widest,
-                half,
-            )
+            width = m.offset[node + 1] - m.offset[node]
+            across = m.offset[other + 1] - m.offset[other]
+            row = m.table[p] + chosen[node] * across
+            add_row(m.pair, row, across, -1.0, outside, forbidden, above)
+            row = m.table[m.reverse[p]] + chosen[other] * width
+            add_row(m.pair, row, width, -1.0, outside, forbidden, i * widest)
         for i in range(size):
             for s in range(i * widest, i * widest + m.offset[nodes[i] + 1] - m.offset[nodes[i]]):
-                if space[half + s] > 0.0:
-                    space[s] = np.inf
+                if forbidden[s] > 0.0:
+                    outside[s] = np.inf
         # A random price of memory: mostly around that of the bound, sometimes any.
         drawn = rng.random()
         theta = heed * left
@@ -340,7 +335,7 @@ def improve(
             for i in range(size):
                 node, old, new = nodes[i], chosen[nodes[i]], fresh[i]
                 same = same and old == new
-                change += space[i * widest + new] - space[i * widest + old]
+                change += outside[i * widest + new] - outside[i * widest + old]
                 price += priced[m.offset[node] + new] - priced[m.offset[node] + old]
                 if i:
                     p = parents[i]
@@ -372,7 +367,13 @@ def improve(
                 marks[m.neighbor[p]] = 0
             marks[node] = 0
             if done and fresh[i] != chosen[node]:
-                tell_neighbors(m, node, chosen[node], fresh[i], local, blocked)
+                for p in range(m.start[node], m.start[node + 1]):
+                    begin = m.offset[m.neighbor[p]]
+                    width = m.offset[m.neighbor[p] + 1] - begin
+                    row = m.table[p] + chosen[node] * width
+                    add_row(m.pair, row, width, -1.0, local, blocked, begin)
+                    row = m.table[p] + fresh[i] * width
+                    add_row(m.pair, row, width, 1.0, local, blocked, begin)
                 chosen[node] = fresh[i]
         if done:
             current += change
@@ -401,34 +402,28 @@ def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.n
         begin, width = m.offset[node], m.offset[node + 1] - m.offset[node]
         for p in range(m.start[node], m.start[node + 1]):
             row = m.table[m.reverse[p]] + chosen[m.neighbor[p]] * width
-            for s in range(width):
-                cost = m.pair[row + s]
-                local[begin + s] += cost if cost < np.inf else 0.0
-                blocked[begin + s] += 0.0 if cost < np.inf else 1.0
+            add_row(m.pair, row, width, 1.0, local, blocked, begin)
 
 
 @compiled
-def tell_neighbors(
-    m: Arrays, node: int, old: int, new: int, local: np.ndarray, blocked: np.ndarray
+def add_row(
+    pair: np.ndarray,
+    row: int,
+    width: int,
+    sign: float,
+    costs: np.ndarray,
+    blocked: np.ndarray,
+    at: int,
 ) -> None:
-    """Change what the neighbors' strategies cost with a node that changes its own."""
-    for p in range(m.start[node], m.start[node + 1]):
-        other = m.neighbor[p]
-        begin, width = m.offset[other], m.offset[other + 1] - m.offset[other]
-        before, after = m.table[p] + old * width, m.table[p] + new * width
-        for t in range(width):
-            lost, won = m.pair[before + t], m.pair[after + t]
-            local[begin + t] += (won if won < np.inf else 0.0) - (lost if lost < np.inf else 0.0)
-            blocked[begin + t] += (0.0 if won < np.inf else 1.0) - (0.0 if lost < np.inf else 1.0)
+    """Add a row of pairs to sums of costs, and its forbidden ones to their numbers; -1 takes away.
 
-
-@compiled
-def withdraw(pair: np.ndarray, row: int, width: int, space: np.ndarray, at: int, half: int) -> None:
-    """Take a row of pairs out of sums of costs, and out of the numbers of forbidden ones."""
+    Forbidden pairs are counted apart, since infinity cannot be taken away again.
+    """
     for t in range(width):
-        cost = pair[row + t]
-        space[at + t] -= cost if cost < np.inf else 0.0
-        space[half + at + t] -= 0.0 if cost < np.inf else 1.0
+        if pair[row + t] < np.inf:
+            costs[at + t] += sign * pair[row + t]
+        else:
+            blocked[at + t] += sign
 
 
 @compiled
@@ -546,40 +541,13 @@ def decode(
     The memory is left out, and what is forbidden may be chosen where nothing else is left.
     """
     for node in range(len(m.offset) - 1):
-        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
-        for s in range(size):
-            work[s] = costs[begin + s]
-        for p in range(m.start[node], m.start[node + 1]):
-            other = m.neighbor[p]
-            if other < node:
-                row = m.table[m.reverse[p]] + chosen[other] * size
-                for s in range(size):
-                    work[s] += m.pair[row + s]
-            else:
-                at = m.message[p]
-                for s in range(size):
-                    work[s] += messages[at + s]
+        size = m.offset[node + 1] - m.offset[node]
+        foresee(m, costs, messages, chosen, node, work)
         best = 0
         for s in range(1, size):
             if work[s] < work[best]:
                 best = s
         chosen[node] = best
-
-
-@compiled
-def profile(m: Arrays, chosen: np.ndarray, out: np.ndarray) -> None:
-    """Write what a choice uses at each time into ``out``, (T + 1,) float64; the last is no time."""
-    for t in range(len(out)):
-        out[t] = 0.0
-    for node in range(len(m.offset) - 1):
-        for term in range(m.term_start[node], m.term_start[node + 1]):
-            used = m.usage[m.term_at[term] + chosen[node]]
-            out[m.term_times[term, 0]] += used
-            out[m.term_times[term, 1]] -= used
-    total = 0.0
-    for t in range(len(out)):
-        total += out[t]
-        out[t] = total
 
 
 class Dual:
@@ -607,7 +575,6 @@ class Dual:
         self.marginals = np.zeros(len(model.costs))
         self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
         self.chosen = np.zeros(len(model.offset) - 1, dtype=np.int64)
-        self.used = np.zeros(times + 1)
         self.bound = -np.inf
         self.scale, self.stale = 1.0, 0
 
@@ -622,9 +589,10 @@ class Dual:
         self.costs, self.marginals = self.costs[kept], self.marginals[kept]
         self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
 
-    def sums(self, price: np.ndarray) -> np.ndarray:
-        """(T + 1,) sums of the prices of all times before each one."""
-        return np.concatenate([[0.0], np.cumsum(price)])
+    def priced(self, price: np.ndarray) -> np.ndarray:
+        """Write the costs of strategies at prices of memory, (T,), into ``costs``; return them."""
+        priced_costs(self.model, np.concatenate([[0.0], np.cumsum(price)]), self.costs)
+        return self.costs
 
     def step(self, best: float) -> float:
         """Sweep once, then move the prices; return the bound at the prices before.
@@ -633,8 +601,8 @@ class Dual:
             best: cost of the best plan so far, infinite if there is none.
         """
         model = self.model
-        priced_costs(model, self.sums(self.prices), self.costs)
-        value = self._sweep(self.messages) - float(self.prices @ model.slack)
+        self.priced(self.prices)
+        value = self.sweep(self.messages) - float(self.prices @ model.slack)
         if not np.isfinite(value):  # it was stopped, or everything is forbidden
             return value
         if value > self.bound:
@@ -659,9 +627,9 @@ class Dual:
         """Go back to the best prices and their messages."""
         self.prices, self.messages = self.price, self.best_messages.copy()
         self.momentum = np.zeros(len(self.momentum))
-        priced_costs(self.model, self.sums(self.prices), self.costs)
+        self.priced(self.prices)
 
-    def _sweep(self, messages: np.ndarray) -> float:
+    def sweep(self, messages: np.ndarray) -> float:
         """Pass messages once, in parts; return the bound without memory, -inf if it was stopped."""
         bound, end = 0.0, 2 * (len(self.model.offset) - 1)
         for first in range(0, end, self.part):
@@ -673,11 +641,6 @@ class Dual:
             )  # fmt: skip
         return bound
 
-    def sweep(self, count: int) -> None:
-        """Pass messages some times at the prices as they are."""
-        for _ in range(count):
-            self._sweep(self.messages)
-
     def settle(self, sweeps: int = 3) -> tuple[np.ndarray, np.ndarray]:
         """Return messages at the best prices, which are made better by some sweeps, and (s,) costs.
 
@@ -685,9 +648,9 @@ class Dual:
         least costs of nodes and of edges, each for itself, sum to it.
         """
         messages = self.best_messages.copy()
-        priced_costs(self.model, self.sums(self.price), self.costs)
+        self.priced(self.price)
         for _ in range(sweeps):
-            self._sweep(messages)
+            self.sweep(messages)
         share_out(self.model, self.costs, messages)
         return messages, self.marginals.copy()
 
@@ -695,8 +658,10 @@ class Dual:
         """Take a step of Polyak's length along what the decoded choice uses beyond the limit."""
         model = self.model
         decode(model, self.costs, self.messages, self.chosen, self.work)
-        profile(model, self.chosen, self.used)
-        excess = self.used[:-1] - model.slack
+        node = np.repeat(np.arange(len(self.chosen)), np.diff(model.term_start))
+        used = model.usage[model.term_at + self.chosen[node]]
+        excess = sums_over_time(model.term_times, used, len(model.slack)) - model.slack
+        excess = excess.astype(float)
         # Projected subgradient: a price of 0 cannot fall.
         excess[(self.prices <= 0) & (excess < 0)] = 0.0
         length = float(excess @ excess)

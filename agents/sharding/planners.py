@@ -54,11 +54,11 @@ def solve_iopddl(
         raise ParenvsError("the search needs an end: give seconds or steps")
     if (seconds is not None and not seconds > 0) or (steps is not None and steps < 1):
         raise ParenvsError(f"seconds and steps must be positive, not {seconds} and {steps}")
-    if threads < 1 or (processor and threads > 1):
+    if threads < 1:
+        raise ParenvsError(f"threads must be a whole number from 1, not {threads}")
+    if processor and threads > 1:
         raise ParenvsError(
-            f"threads must be a whole number from 1, not {threads}"
-            if threads < 1
-            else "seconds of the process are for one thread; leave out processor, or threads"
+            "seconds of the process are for one thread; leave out processor, or threads"
         )
     prepare()
     clock = Clock(seconds, steps, processor)

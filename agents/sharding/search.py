@@ -21,8 +21,6 @@ from parenvs.agents.sharding.loops import (
     Dual,
     complete,
     empty_tree,
-    plan_cost,
-    priced_costs,
 )
 from parenvs.agents.sharding.program import (
     Certificate,
@@ -101,7 +99,7 @@ class Status(NamedTuple):
 
 
 def silent(status: Status) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 class Clock:
@@ -161,19 +159,19 @@ def _coarse(seconds: float) -> float:
     return float(_GRAIN ** round(np.log(seconds) / np.log(_GRAIN)))
 
 
-class Solving:
-    """HiGHS and exact branch and bound at work on a core, in a thread.
+class Solving(threading.Thread):
+    """HiGHS and exact branch and bound at work on a core.
 
     Args:
         kept: (s,) bool, strategies that a plan can take that costs less than ``cost``.
-        own: (s,) their numbers, ascending, by which plans that are found are told.
+        numbers: (s,) the strategies' numbers, ascending, by which plans are reported.
         cost: what is to be undercut, without the constant.
         start: (n,) a legal plan of the core, or None.
         price: (T,) prices of memory.
-        seconds: time limit; None: nodes of the trees are limited.
+        seconds: time limit; None: nodes of the trees are limited, and it ends before this returns.
 
     Attributes:
-        found: legal plans, (n,) numbers of strategies each.
+        plans: legal plans that were found, (n,) numbers of strategies each.
         bound: lower bound of the cost of plans, without the constant.
         error: what ended it, or None.
     """
@@ -182,55 +180,43 @@ class Solving:
         self,
         reduced: Reduced,
         kept: np.ndarray,
-        own: np.ndarray,
+        numbers: np.ndarray,
         cost: int,
         start: np.ndarray | None,
         price: np.ndarray,
         seconds: float | None,
     ) -> None:
+        super().__init__(daemon=True)
         self.core, self.size = restricted(reduced, kept), core_size(reduced, kept)
-        self.strategies = own[kept]
+        self.strategies = numbers[kept]
         self.cost, self.price, self.seconds = cost, price, seconds
-        self.start = None
+        self.first = None
         if start is not None:
-            at = np.searchsorted(self.strategies, own[reduced.offset[:-1] + start])
-            self.start = at - self.core.offset[:-1]
-        self.found: deque[np.ndarray] = deque()
+            at = np.searchsorted(self.strategies, numbers[reduced.offset[:-1] + start])
+            self.first = at - self.core.offset[:-1]
+        self.plans: deque[np.ndarray] = deque()
         self.bound = _NOTHING
         self.error: BaseException | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.stopped = threading.Event()
+        self.start()
         if seconds is None:
-            self._thread.join()
+            self.join()
 
-    @property
-    def alive(self) -> bool:
-        """Whether it is at work."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Let it end, soon."""
-        self._stopped.set()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its end, but no longer than some seconds."""
-        self._thread.join(seconds)
+    def run(self) -> None:
+        """Search, and keep the error that ends it for the thread that collects."""
+        try:
+            self._solve()
+        except BaseException as error:
+            self.error = error
 
     def _offer(self, chosen: np.ndarray) -> None:
         self.cost = min(self.cost, self.core.cost(chosen) - self.core.constant)
-        self.found.append(self.strategies[self.core.offset[:-1] + chosen])
-
-    def _run(self) -> None:
-        try:
-            self._solve()
-        except BaseException as error:  # for the thread that collects
-            self.error = error
+        self.plans.append(self.strategies[self.core.offset[:-1] + chosen])
 
     def _solve(self) -> None:
         end = np.inf if self.seconds is None else time.monotonic() + self.seconds
         nodes = None if self.seconds is not None else _NODES
-        tree = Tree(Program(self.core, self.price, self._stopped.is_set), self.cost)
+        tree = Tree(Program(self.core, self.price, self.stopped.is_set), self.cost)
 
         def grow(seconds: float, most: int) -> None:
             tree.cost = min(tree.cost, self.cost)
@@ -242,10 +228,10 @@ class Solving:
         grow(end - time.monotonic(), 1)
         if not tree.over:
             # One of its own, as whole numbers cost the other one the basis of its programs.
-            program = Program(self.core, self.price, self._stopped.is_set)
-            program.whole(_HALF * (end - time.monotonic()), self._offer, self.start, nodes)
+            program = Program(self.core, self.price, self.stopped.is_set)
+            program.whole(_HALF * (end - time.monotonic()), self._offer, self.first, nodes)
         grown = 0
-        while not (tree.over or self._stopped.is_set() or time.monotonic() >= end):
+        while not (tree.over or self.stopped.is_set() or time.monotonic() >= end):
             if nodes is not None and grown >= nodes:
                 break
             grow(end - time.monotonic(), 50)
@@ -308,7 +294,7 @@ class Search:
     def __post_init__(self) -> None:
         """Make the arrays of the problem."""
         self.model = arrays_of(self.reduced)
-        self.own = np.arange(len(self.reduced.costs))  # strategies that are left, of all
+        self.numbers = np.arange(len(self.reduced.costs))  # of the strategies that are left
         self.dual = Dual(self.model, lambda: self.clock.left <= 0)
         self.rng = np.random.default_rng(self.seed)
         others = [np.random.default_rng([self.seed, k]) for k in range(1, self.threads)]
@@ -358,15 +344,11 @@ class Search:
         """Whether it is proven that there is no plan."""
         return self.chosen is None and self.bound >= NEVER
 
-    def offer(self, chosen: np.ndarray) -> bool:
-        """Take a choice if it is legal and cheaper; whether it was."""
-        if not self.reduced.cost(chosen) - self.reduced.constant < self.cost:
-            return False
-        if not self.reduced.legal(chosen):
-            return False
-        self.chosen = chosen.copy()
-        self.cost = self.reduced.cost(chosen) - self.reduced.constant
-        return True
+    def offer(self, chosen: np.ndarray) -> None:
+        """Take a choice if it is legal and cheaper."""
+        cost = self.reduced.cost(chosen) - self.reduced.constant
+        if cost < self.cost and self.reduced.legal(chosen):
+            self.chosen, self.cost = chosen.copy(), cost
 
     def certificate(self) -> Certificate:
         """Take the exact bound of the best prices, and return what proves it."""
@@ -383,15 +365,9 @@ class Search:
         if not force and self.clock.spent - self._told < 1.0:
             return
         self._told = self.clock.spent
-        constant = self.reduced.constant
-        self.tell(
-            Status(
-                self.clock.spent,
-                None if self.chosen is None else self.reduced.cost(self.chosen),
-                None if self.bound == _NOTHING else self.bound + constant,
-                work,
-            )
-        )
+        cost = None if self.chosen is None else self.reduced.cost(self.chosen)
+        bound = None if self.bound == _NOTHING else self.bound + self.reduced.constant
+        self.tell(Status(self.clock.spent, cost, bound, work))
 
     # The course of a search
 
@@ -403,9 +379,9 @@ class Search:
             pass
         finally:
             if self.solving is not None:
-                self.solving.stop()
+                self.solving.stopped.set()
                 # A thread inside HiGHS when the interpreter ends would abort the process.
-                self.solving.wait(_ENDING)
+                self.solving.join(_ENDING)
 
     def _run(self) -> None:
         self.raise_bound(0.03, 200)
@@ -413,8 +389,8 @@ class Search:
         if self.solving is not None and self.solving.size <= _PART:
             until = self.clock.spent + _EARLY * 5 * self.clock.left
             begin = self.clock.spent
-            while self.solving.alive and self.clock.spent < until:
-                self.solving.wait(0.05)
+            while self.solving.is_alive() and self.clock.spent < until:
+                self.solving.join(0.05)
                 self.collect()
             self.collect()
             self.worked += Pace(self.clock.spent - begin).seconds
@@ -434,8 +410,8 @@ class Search:
             self.collect(look=True)
             self.shrink()
             is_close = self.cost - self.bound <= _CLOSE * abs(self.cost)
-            if is_close and self.solving is not None and self.solving.alive:
-                self.solving.wait(0.05)
+            if is_close and self.solving is not None and self.solving.is_alive():
+                self.solving.join(0.05)
                 continue
             self.clock.round += 1
             if self.chosen is None or turn % 6 == 5:
@@ -475,7 +451,7 @@ class Search:
         if missed >= 0 or not self.reduced.legal(chosen):
             return None
         self.offer(chosen)
-        cost = plan_cost(self.model, chosen)
+        cost = self.reduced.cost(chosen)
         if cost < self.decoded_cost:
             self.decoded, self.decoded_cost = chosen, cost
         return chosen
@@ -496,13 +472,15 @@ class Search:
         before = _PROGRAM if self.solving is None else _SHRUNK * self.solving.size
         if not self.proven and core_size(self.reduced, kept) <= min(_PROGRAM, before):
             if self.solving is not None:
-                self.solving.stop()
+                self.solving.stopped.set()
                 self.collect()
             # HiGHS counts seconds of the wall, of which there are more than those of the process.
             share = 10.0 if self.clock.now is time.process_time else 1.0
             seconds = None if self.clock.seconds is None else share * self.clock.left
             cost, price = int(min(self.cost, NEVER)), self.dual.price.copy()
-            self.solving = Solving(self.reduced, kept, self.own, cost, self.chosen, price, seconds)
+            self.solving = Solving(
+                self.reduced, kept, self.numbers, cost, self.chosen, price, seconds
+            )
             self.collect()
         self.kept = kept
         self.worked += _LOOK * self.sweep.seconds
@@ -526,7 +504,7 @@ class Search:
         self.reduced = restricted(self.reduced, kept)
         self.model = arrays_of(self.reduced)
         self.dual.keep(kept, self.model)
-        self.own = self.own[kept]
+        self.numbers = self.numbers[kept]
         self.widest = int(np.diff(self.model.offset).max())
         self.sweep = Pace(ratio * self.sweep.measured)
         mine = [None if plan is None else self.among(strategies, before + plan) for plan in plans]
@@ -555,8 +533,8 @@ class Search:
             if solving.error is not None:
                 raise solving.error
             bound = solving.bound  # of plans that are offered by now
-            while solving.found:
-                chosen = self.among(self.own, solving.found.popleft())
+            while solving.plans:
+                chosen = self.among(self.numbers, solving.plans.popleft())
                 if chosen is not None:  # else it is no better
                     self.offer(chosen)
             self.bound = max(self.bound, bound)
@@ -618,7 +596,7 @@ class Search:
         worked, before = self.worked, self.cost
         if arm.warm:
             self.anneal(arm)
-        elif self.solving is None or not self.solving.alive:
+        elif self.solving is None or not self.solving.is_alive():
             begin = self.clock.spent
             self.solve_part()
             self.worked += Pace(self.clock.spent - begin).seconds
@@ -659,7 +637,8 @@ class Search:
         if self.clock.left <= 0:
             return
         self.dual.return_to_best()
-        self.dual.sweep(int(self.rng.integers(*_SWEEPS)))
+        for _ in range(int(self.rng.integers(*_SWEEPS))):
+            self.dual.sweep(self.dual.messages)
         fresh = self.decode()
         start = fresh if start is None else start
         if start is None:
@@ -711,11 +690,9 @@ class Search:
         """
         assert self.chosen is not None
         start = self.chosen if start is None else start
-        model, dual = self.model, self.dual
-        priced = np.empty(len(model.costs))
-        priced_costs(model, dual.sums(dual.price), priced)
-        # What is left is the price of memory alone.
-        priced -= model.costs
+        model = self.model
+        # The price of memory alone.
+        priced = self.dual.priced(self.dual.price) - model.costs
         largest = min(arm.largest, len(self.chosen))
         chains = [Chain(model, self.empty, start, rng, largest, self.widest) for rng in self.rngs]
         warm = arm.warm * max(abs(self.cost), 1.0) / len(self.chosen)
@@ -725,7 +702,8 @@ class Search:
         elif np.isfinite(self.left):
             total = max(int(min(total, 0.25 * self.left / self.move.seconds)), 50)
         done, part = 0, max(min(total // 10, int(0.5 / self.move.seconds)), 1)
-        first, until = plan_cost(model, start), self.worked + (share or 0.0) * self.left
+        first = self.reduced.cost(start) - self.reduced.constant
+        until = self.worked + (share or 0.0) * self.left
         with ThreadPoolExecutor(len(chains)) as pool:
             while done < total and self.clock.left > 0 and not self.proven:
                 begin = self.clock.spent

@@ -14,18 +14,7 @@ from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
 from parenvs.agents.sharding import search, solve_iopddl
-from parenvs.agents.sharding.loops import (
-    Chain,
-    Dual,
-    add,
-    empty_tree,
-    improve,
-    most,
-    place_node,
-    plan_cost,
-    profile,
-    surroundings,
-)
+from parenvs.agents.sharding.loops import Chain, Dual, add, empty_tree, most
 from parenvs.agents.sharding.program import Program, Tree, certify, core_size, restricted
 from parenvs.agents.sharding.search import Clock, Search
 from parenvs.cli import tables
@@ -90,19 +79,27 @@ def test_solve__several_threads_are_the_same_every_time_and_no_worse():
         solve_iopddl(problem, 1.0, threads=0)
 
 
-def test_chain__draws_of_its_own_and_an_account_of_its_cost():
-    for _, reduced, _ in drawn():
+def test_chain__keeps_the_limit_and_an_account_of_its_cost():
+    better = 0
+    for _, reduced, best in drawn():
         search = Search(reduced, Clock(None, 1), threads=2)
-        search.run()
-        if search.chosen is None:
-            continue
-        start = plan_cost(search.model, search.chosen)
+        model, sizes = search.model, np.diff(reduced.offset)
+        legal = (np.array(c) for c in product(*(range(size) for size in sizes)))
+        first = next(c for c in legal if reduced.legal(c))
         for rng in search.rngs:
-            chain = Chain(search.model, search.empty, search.chosen, rng, 2, search.widest)
-            chain.move(np.zeros(len(search.model.costs)), 1e9, 0, 40, 40, np.inf)
-            assert plan_cost(search.model, chain.chosen) == pytest.approx(start + chain.change)
-            assert search.reduced.legal(chain.chosen)
+            chain = Chain(model, search.empty, first, rng, 4, search.widest)
+            chain.move(np.zeros(len(model.costs)), 5.0, 0, 80, 80, 0.0)
+            assert reduced.legal(chain.chosen) and reduced.legal(chain.best)
+            assert reduced.cost(chain.chosen) == pytest.approx(reduced.cost(first) + chain.change)
+            assert best <= reduced.cost(chain.best) <= reduced.cost(first)
+            again = Chain(model, search.empty, chain.chosen, rng, 4, search.widest)
+            assert chain.local == pytest.approx(again.local)
+            assert (chain.blocked == again.blocked).all() and not chain.marks.any()
+            excess = reduced.profile(chain.chosen) - reduced.slack
+            assert chain.tree[0, 1] == excess.max(initial=-(2**62))
+            better += reduced.cost(chain.best) < reduced.cost(first)
         assert search.rngs[0].bit_generator.state != search.rngs[1].bit_generator.state
+    assert better > 2
 
 
 def test_search__an_interrupt_leaves_the_best_plan_so_far():
@@ -257,38 +254,6 @@ def test_memory__the_tree_is_the_profile():
             assert tree[0, 1] == plain.max()
 
 
-def test_improve__keeps_the_limit_and_the_account():
-    better = 0
-    for number, (_, reduced, best) in enumerate(drawn()):
-        model = arrays_of(reduced)
-        sizes = np.diff(reduced.offset)
-        legal = (np.array(c) for c in product(*(range(size) for size in sizes)))
-        chosen = next(c for c in legal if reduced.legal(c))
-        first = plan_cost(model, chosen)
-        tree, lowest = empty_tree(model), chosen.copy()
-        for node, strategy in enumerate(chosen):
-            place_node(model, tree, node, strategy, 1)
-        widest, marks = int(sizes.max()), np.zeros(len(chosen), dtype=np.int64)
-        local, blocked = np.empty_like(model.costs), np.empty_like(model.costs)
-        surroundings(model, chosen, local, blocked)
-        change = improve(
-            model, np.zeros(len(model.costs)), tree, chosen, lowest, local, blocked, marks,
-            np.zeros(9 * widest), np.random.default_rng(number),
-            0.0, 0, 80, 80, 4, 5.0, 0.1, 1.0,
-        )  # fmt: skip
-        assert reduced.legal(chosen) and reduced.legal(lowest) and not marks.any()
-        assert plan_cost(model, chosen) == pytest.approx(first + change)
-        assert best - reduced.constant <= plan_cost(model, lowest) <= first
-        again, forbidden = np.empty_like(local), np.empty_like(blocked)
-        surroundings(model, chosen, again, forbidden)
-        assert local == pytest.approx(again) and (blocked == forbidden).all()
-        used = np.zeros(len(model.slack) + 1)
-        profile(model, chosen, used)
-        assert tree[0, 1] == (used[:-1] - model.slack).max(initial=-(2.0**62))
-        better += plan_cost(model, lowest) < first
-    assert better > 2
-
-
 def test_combine__takes_the_cheaper_of_each_part_that_differs():
     """Parts without an edge between them add up, so that none can be cheaper from the other."""
     gained = 0
@@ -386,7 +351,7 @@ def test_search__shrinks_to_what_better_plans_take():
         if looking.reduced is reduced:
             continue
         shrunk += 1
-        left, own = looking.reduced, looking.own
+        left, own = looking.reduced, looking.numbers
         assert (left.costs == reduced.costs[own]).all()
         assert left.cost(looking.chosen) - left.constant == cost
         assert (reduced.offset[:-1] + before == own[left.offset[:-1] + looking.chosen]).all()
