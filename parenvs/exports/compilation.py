@@ -8,188 +8,35 @@ was read from, so that no code of the user runs; nothing is allocated.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, one_line
-from parenvs.exports.stages import layout_of
+from parenvs.exports.stages import layout_of, listed
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout, Prediction
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import module_for, need_jax
 from parenvs.view.words import plural, size
 
-BROADCAST, COPY, EARLY, OTHER = "broadcast", "copy", "early", "other"
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
-_BUFFER = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
-_NAME = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(r"(?:body|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)")
-# Opcodes whose results lie where their operands do, or where a called computation puts them.
-_VIEWS = {"bitcast", "get-tuple-element", "tuple", "opt-barrier", "while", "conditional", "call"}
-_NO_TEMPORARY = {"parameter", "constant"}
-_FILLERS = {"wrapped", "fusion", "bitcast", "reshape", ""}
-_WORDS = re.compile(r"[a-z]+(?:-[a-z]+)*")
-
-
-class Instruction(NamedTuple):
-    """An instruction of a computation.
-
-    Attributes:
-        name: of it; fusions are named after what they fuse.
-        called: names of the computations that it runs.
-    """
-
-    name: str
-    bytes: int
-    opcode: str
-    operands: tuple[str, ...]
-    called: tuple[str, ...]
-
-
-def alive_at_peak(text: str) -> dict[str, int]:
-    """Return the bytes of temporary tensors at their peak, by kind; empty if there is no order.
-
-    Returns:
-        ``"broadcast"``, ``"copy"`` (transposed ones among them), ``"early"`` (others, which nothing
-        has read yet) and ``"other"`` -> bytes.
-    """
-    if "is_scheduled=true" not in text[: text.find("\n")]:
-        return {}
-    computations, entry = _computations(text)
-    return dict(_peak(computations, entry, {}))
-
-
-def _computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
-    computations: dict[str, list[Instruction]] = {}
-    rows: list[Instruction] = []
-    entry = ""
-    for line in text.splitlines():
-        head = _COMPUTATION.match(line)
-        if head:
-            rows = computations.setdefault(head[1], [])
-            entry = head[1] if line.startswith("ENTRY") else entry
-        match = _INSTRUCTION.match(line)
-        if match:
-            _, name, kind, opcode, arguments = match.groups()
-            operands, attributes = _split(arguments)
-            called = tuple(
-                x.strip(" %")
-                for names in _CALLED.findall(attributes)
-                for x in names.split(",")
-                if opcode in ("while", "conditional", "call")
-            )
-            operands_named = tuple(_NAME.findall(operands))
-            rows.append(Instruction(name, _bytes(kind), opcode, operands_named, called))
-    return computations, entry
-
-
-def _split(arguments: str) -> tuple[str, str]:
-    depth = 0
-    for index, sign in enumerate(arguments):
-        depth += (sign == "(") - (sign == ")")
-        if depth < 0:
-            return arguments[:index], arguments[index:]
-    return arguments, ""
-
-
-def _bytes(kind: str) -> int:
-    total = 0
-    for name, bits, sizes in _BUFFER.findall(kind):
-        elements = 1
-        for dimension in filter(None, sizes.split(",")):
-            elements *= int(dimension)
-        # Types narrower than a byte are packed; a pred takes a whole one.
-        total += -(-elements * (8 if name == "pred" else int(bits or 0)) // 8)
-    return total
-
-
-def kind_of(instruction: Instruction) -> str:
-    """What an instruction's result is: a broadcast, a copy, or anything else."""
-    stem = re.sub(r"\.(clone|remat)?\d*", "", instruction.name)
-    words = set(_WORDS.findall(stem.replace("_", " "))) - _FILLERS
-    if words and words <= {"broadcast", "copy", "transpose"}:
-        return BROADCAST if "broadcast" in words else COPY
-    return OTHER
-
-
-def _peak(
-    computations: Mapping[str, Sequence[Instruction]],
-    name: str,
-    known: dict[str, Counter[str]],
-) -> Counter[str]:
-    """Bytes at the peak of a computation by kind, those of what it calls among them."""
-    if name in known:
-        return known[name]
-    rows = computations.get(name, ())
-    first, last = _reads(rows)
-    inner = [
-        max(
-            (_peak(computations, x, known) for x in row.called),
-            key=Counter.total,
-            default=Counter(),
-        )
-        for row in rows
-    ]
-    owned = [k for k, x in enumerate(rows) if x.opcode not in _VIEWS | _NO_TEMPORARY]
-    change = [0] * (len(rows) + 1)
-    for k in owned:
-        change[k] += rows[k].bytes
-        change[last[rows[k].name] + 1] -= rows[k].bytes
-    totals = [
-        now + members.total() for now, members in zip(accumulate(change), inner, strict=False)
-    ]
-    peak = max(range(len(rows)), key=totals.__getitem__, default=-1)
-    reasons: Counter[str] = Counter(inner[peak]) if rows else Counter()
-    for k in owned:
-        x = rows[k]
-        if k <= peak <= last[x.name]:
-            early = kind_of(x) == OTHER and k < peak < first[x.name]
-            reasons[EARLY if early else kind_of(x)] += x.bytes
-    known[name] = reasons
-    return reasons
-
-
-def _reads(rows: Sequence[Instruction]) -> tuple[dict[str, int], dict[str, int]]:
-    """Where each result is read first and last, through views too; never: where it is made."""
-    first: dict[str, int] = {}
-    last = {x.name: k for k, x in enumerate(rows)}  # what nobody reads lives for a moment
-    for k, x in enumerate(rows):
-        for operand in x.operands:
-            last[operand] = k
-    for k in reversed(range(len(rows))):
-        x = rows[k]
-        view = x.opcode in _VIEWS and not x.called
-        for operand in x.operands:
-            index = first.get(x.name, len(rows)) if view else k
-            first[operand] = min(first.get(operand, len(rows)), index)
-            if x.opcode in _VIEWS:
-                last[operand] = max(last.get(operand, k), last[x.name])
-    return {x.name: first.get(x.name, k) for k, x in enumerate(rows)}, last
-
-
 TIMEOUT_SECONDS = 3600.0
 """After which a compiler is stopped."""
 _KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|ragged-all-to-all"
 _COLLECTIVE = re.compile(rf"= (?P<types>.*?) (?P<kind>{_KINDS})(?P<half>-start|-done)?\(")
-_TYPE = re.compile(r"(?P<kind>pred|bf16|[a-z]+(?P<bits>\d+)\w*)\[(?P<sizes>[\d,]*)\]")
+_TYPE = re.compile(r"(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<sizes>[\d,]*)\]")
 _DEVICES = "--xla_force_host_platform_device_count"
 # The program never runs, so its machine code may be slow; tensors and memory are the same.
-_QUICK = {
-    "--xla_backend_optimization_level": "0",
-    "--xla_llvm_disable_expensive_passes": "true",
-}
-_NAMED = 3
+_QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 @dataclass(frozen=True)
@@ -218,7 +65,6 @@ class Compilation:
         peak_bytes: inputs, outputs that take no input's place, and temporary tensors.
         shares_states: whether replicas share states (ZeRO), which XLA gathers.
         notes: what the plan says and shardings cannot, in sentences.
-        alive: temporary tensors at their peak by kind, see ``liveness``; empty if unknown.
     """
 
     instance: str
@@ -233,11 +79,10 @@ class Compilation:
     predicted: Prediction
     shares_states: bool = False
     notes: tuple[str, ...] = ()
-    alive: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def all_reduces(self) -> Collectives:
-        """What is all-reduced."""
+        """The all-reduces."""
         return self.collectives.get("all-reduce", Collectives(0, 0, 0.0))
 
     @property
@@ -254,24 +99,9 @@ class Compilation:
         same = self.all_reduces.arrays == self.predicted.arrays and not self.others
         return not self.changed and (same or self.shares_states)
 
-    @property
-    def memory_ratio(self) -> float:
-        """Bytes predicted over those that XLA takes."""
-        return self.predicted.peak_bytes / self.peak_bytes
-
-    @property
-    def cpu_memory_ratio(self) -> float:
-        """Bytes predicted of XLA's compiler for CPUs over those that it takes."""
-        return self.predicted.cpu_peak_bytes / self.peak_bytes
-
     def to_json(self) -> dict[str, Any]:
         """Return the compilation as an object of JSON types."""
-        return {
-            "agrees": self.agrees,
-            **asdict(self),
-            "changed": list(self.changed),
-            "notes": list(self.notes),
-        }
+        return {"agrees": self.agrees, **asdict(self)}
 
     def text(self) -> str:
         """Return the compilation in a few sentences."""
@@ -287,33 +117,25 @@ class Compilation:
             f"{_on_cpus(expected.bytes, expected.cpu_bytes)}.",
         ]
         if self.changed:
-            more = len(self.changed) - _NAMED
-            ends = f" and {more:,} more" if more > 0 else ""
-            sentences.append(f"Sharded otherwise: {', '.join(self.changed[:_NAMED])}{ends}.")
+            sentences.append(f"Sharded otherwise: {listed(self.changed)}.")
         for kind, others in sorted(self.others.items()):
             why = " (ZeRO)" if self.shares_states else ", which the judge does not price"
             arrays = plural(others.arrays, "array")
             sentences.append(f"{kind}: {arrays} of {size(others.bytes)}{why}.")
+        memory = self.peak_bytes
         sentences.append(
-            f"Memory of a device: {size(self.peak_bytes)}, predicted {size(expected.peak_bytes)} "
-            f"({self.memory_ratio:.2f})"
-            f"{_on_cpus(expected.peak_bytes, expected.cpu_peak_bytes, self.cpu_memory_ratio)}; "
-            f"inputs {size(self.argument_bytes)}, predicted "
-            f"{size(expected.argument_bytes)}."
+            f"Memory of a device: {size(memory)}, predicted {size(expected.peak_bytes)} "
+            f"({expected.peak_bytes / memory:.2f})"
+            f"{_on_cpus(expected.peak_bytes, expected.cpu_peak_bytes, memory)}; "
+            f"inputs {size(self.argument_bytes)}, predicted {size(expected.argument_bytes)}."
         )
-        words = {BROADCAST: "broadcasts", COPY: "copies"}
-        written = [f"{words[x]} of {size(self.alive[x])}" for x in words if self.alive.get(x)]
-        if written:
-            sentences.append(f"At its peak are {' and '.join(written)} that XLA writes out.")
-        if early := self.alive.get(EARLY):
-            sentences.append(f"Of {size(early)} alive there nothing has been read yet.")
         return " ".join([*sentences, *(f"Note: {note}." for note in self.notes)])
 
 
-def _on_cpus(own: float, cpu: float, ratio: float | None = None) -> str:
-    if cpu == own:
+def _on_cpus(predicted: float, on_cpus: float, actual: float | None = None) -> str:
+    if on_cpus == predicted:
         return ""
-    return f", for CPUs {size(cpu)}" + (f" ({ratio:.2f})" if ratio is not None else "")
+    return f", for CPUs {size(on_cpus)}" + (f" ({on_cpus / actual:.2f})" if actual else "")
 
 
 def compile_plan(
@@ -341,28 +163,22 @@ def compile_plan(
     layout.check_even()
     module = module_for(graph, plan, source)
     answer = _compiled(layout, module.proto, timeout_seconds)
+    names = [*layout.graph.paths, *(f"output {k}" for k in range(len(layout.outputs)))]
     return Compilation(
         instance=plan.instance,
         task=plan.task,
         mesh={axis.name: axis.size for axis in layout.axes},
         asked=len(layout.inputs) + len(layout.outputs),
-        changed=tuple(_name(layout, number) for number in answer["changed"]),
+        changed=tuple(names[number] for number in answer.pop("changed")),
         collectives={
-            kind: Collectives(**counts) for kind, counts in sorted(answer["collectives"].items())
+            kind: Collectives(**counts)
+            for kind, counts in sorted(answer.pop("collectives").items())
         },
-        argument_bytes=answer["argument_bytes"],
-        peak_bytes=answer["peak_bytes"],
-        seconds=answer["seconds"],
         predicted=layout.expected(),
         shares_states=layout.zero > 0,
         notes=layout.notes,
-        alive=answer["alive"],
+        **answer,
     )
-
-
-def _name(layout: Layout, number: int) -> str:
-    inputs = len(layout.inputs)
-    return layout.graph.paths[number] if number < inputs else f"output {number - inputs}"
 
 
 def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
@@ -371,10 +187,10 @@ def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str,
         (folder / "module.pb").write_bytes(proto)
         (folder / "request.json").write_text(json.dumps(layout.to_json()), encoding="utf-8")
         words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
-        own = {**_QUICK, _DEVICES: str(layout.devices)}
         environment = {
             **os.environ,
-            "XLA_FLAGS": " ".join([*(f"{name}={own[name]}" for name in own), *words]),
+            # XLA takes the last of equal flags, so the user's come behind ours.
+            "XLA_FLAGS": " ".join([_QUICK, f"{_DEVICES}={layout.devices}", *words]),
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         }
@@ -409,22 +225,20 @@ def main(folder: Path) -> None:
 
 
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
-    import time
-
     import jax
 
     from parenvs.exports.jax import partition_spec
 
     mesh = jax.make_mesh(*zip(*[(count, name) for name, count in request["mesh"]], strict=True))
-    wanted = [
+    inputs, outputs = (
         [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in request[key]]
         for key in ("inputs", "outputs")
-    ]
+    )
     call, arguments = callable_of(proto)
     jitted = jax.jit(
         call,
-        in_shardings=tuple(wanted[0]),
-        out_shardings=wanted[1],
+        in_shardings=tuple(inputs),
+        out_shardings=outputs,
         donate_argnums=tuple(request["donated"]),
         keep_unused=True,
     )
@@ -433,6 +247,7 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     ranks = [len(spec) for key in ("inputs", "outputs") for spec in request[key]]
     compiled_to = [*compiled.input_shardings[0], *compiled.output_shardings]
+    pairs = zip([*inputs, *outputs], compiled_to, ranks, strict=True)
     memory: Any = compiled.memory_analysis()
     text = compiled.as_text() or ""
     inside = memory.argument_size_in_bytes
@@ -440,13 +255,10 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
         "seconds": seconds,
         "changed": [
             number
-            for number, (own, other, rank) in enumerate(
-                zip([*wanted[0], *wanted[1]], compiled_to, ranks, strict=True)
-            )
-            if not own.is_equivalent_to(other, rank)
+            for number, (planned, actual, rank) in enumerate(pairs)
+            if not planned.is_equivalent_to(actual, rank)
         ],
         "collectives": {kind: asdict(counted) for kind, counted in collectives_of(text).items()},
-        "alive": alive_at_peak(text),
         "argument_bytes": inside,
         "peak_bytes": inside
         + memory.output_size_in_bytes
@@ -485,7 +297,10 @@ def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
         version = stablehlo.get_current_version()
         serialized = stablehlo.serialize_portable_artifact(module, version)
     # An exported function of the same signature, into which the module is put.
-    exported = export.export(jax.jit(lambda *given: _zeros(results), keep_unused=True))(*inputs)
+    stand_in = jax.jit(
+        lambda *arguments: [jax.numpy.zeros(x.shape, x.dtype) for x in results], keep_unused=True
+    )
+    exported = export.export(stand_in)(*inputs)
     return replace(exported, mlir_module_serialized=serialized).call, inputs
 
 
@@ -500,44 +315,27 @@ def _shape(ir: Any, kind: Any) -> Any:
     return jax.ShapeDtypeStruct(tuple(tensor.shape), jnp.dtype(known))
 
 
-def _zeros(shapes: list[Any]) -> list[Any]:
-    import jax.numpy as jnp
-
-    return [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
-
-
 def collectives_of(text: str) -> dict[str, Collectives]:
     """Count the collectives in the text of a compiled module, by kind."""
     collectives: dict[str, Collectives] = {}
-    for kind, sizes in _collectives(text):
-        known = collectives.get(kind, Collectives(0, 0, 0.0))
-        collectives[kind] = Collectives(
+    for line in text.splitlines():
+        match = _COLLECTIVE.search(line)
+        # An asynchronous collective has two lines; the one that starts it counts.
+        if match is None or match["half"] == "-done":
+            continue
+        sizes = [
+            math.prod(map(int, filter(None, array["sizes"].split(","))))
+            * int(array["bits"] or 8)
+            / 8
+            for array in _TYPE.finditer(match["types"])
+        ]
+        if match["half"] == "-start" and match["kind"] != "all-reduce":
+            sizes = sizes[len(sizes) // 2 :]  # operands come first
+        known = collectives.get(match["kind"], Collectives(0, 0, 0.0))
+        collectives[match["kind"]] = Collectives(
             known.operations + 1, known.arrays + len(sizes), known.bytes + sum(sizes)
         )
     return collectives
-
-
-def _collectives(text: str) -> Iterator[tuple[str, list[float]]]:
-    for line in text.splitlines():
-        match = _COLLECTIVE.search(line)
-        if match is None or match["half"] == "-done":
-            continue
-        sizes = []
-        for array in _TYPE.finditer(match["types"]):
-            elements = 1
-            for length in filter(None, array["sizes"].split(",")):
-                elements *= int(length)
-            bits = (
-                8
-                if array["kind"] == "pred"
-                else 16
-                if array["kind"] == "bf16"
-                else int(array["bits"])
-            )
-            sizes.append(elements * bits / 8)
-        if match["half"] == "-start" and match["kind"] != "all-reduce":
-            sizes = sizes[len(sizes) // 2 :]  # operands come first
-        yield match["kind"], sizes
 
 
 if __name__ == "__main__":

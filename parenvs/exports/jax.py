@@ -8,22 +8,20 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from parenvs.core.plan import Plan, load_plan
-from parenvs.errors import ParenvsError, need_extra, shown
-from parenvs.exports.stages import layout_of
+from parenvs.errors import ParenvsError, need_extra
+from parenvs.exports.stages import layout_of, unmatched
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout, Spec, shape_text
 from parenvs.graph.roles import parse_names
 
 WRITTEN_FOR = {"jax": "0.10.2"}
 """Versions with which what is exported was run."""
-_NAMED = 3
 
 
 def shardings(
@@ -51,9 +49,8 @@ def shardings(
         plan = load_plan(plan)
     layout = layout_of(plan, graph)
     layout.check_even()
-    own = tuple(axis.size for axis in layout.axes)
     given = tuple(mesh.shape.values())
-    if given != own:
+    if given != tuple(axis.size for axis in layout.axes):
         planned = " x ".join(f"{axis.name} {axis.size}" for axis in layout.axes)
         raise ParenvsError(f"mesh: the plan is for {planned} devices, the mesh is {given}")
     names = dict(zip((axis.name for axis in layout.axes), mesh.axis_names, strict=True))
@@ -61,14 +58,9 @@ def shardings(
     whole = isinstance(tree, tuple) and not hasattr(tree, "_fields")
     texts = [jax.tree_util.keystr(path) for path, _ in leaves]
     shapes = [tuple(getattr(leaf, "shape", ())) for _, leaf in leaves]
-    numbers = _number(layout, whole, texts, shapes)
-    return jax.tree.unflatten(
-        structure,
-        [
-            jax.NamedSharding(mesh, partition_spec(layout.inputs[number], names))
-            for number in numbers
-        ],
-    )
+    numbers = _inputs_of(layout, whole, texts, shapes)
+    specs = [partition_spec(layout.inputs[number], names) for number in numbers]
+    return jax.tree.unflatten(structure, [jax.NamedSharding(mesh, spec) for spec in specs])
 
 
 def partition_spec(spec: Spec, names: dict[str, str] | None = None) -> Any:
@@ -87,14 +79,6 @@ def document(layout: Layout) -> dict[str, Any]:
     """
     layout.check_even()
     graph = layout.graph
-    rows = zip(
-        graph.parameter_argument.tolist(),
-        graph.paths,
-        graph.parameter_role.tolist(),
-        graph.parameter_tensor.tolist(),
-        layout.inputs,
-        strict=True,
-    )
     return {
         "schema": 1,
         "to": "jax",
@@ -104,13 +88,13 @@ def document(layout: Layout) -> dict[str, Any]:
         "mesh": {axis.name: axis.size for axis in layout.axes},
         "inputs": [
             {
-                "argument": argument,
+                "argument": int(graph.parameter_argument[k]),
                 "path": path,
-                "role": Role(role).name.lower(),
-                "shape": list(graph.shape(tensor)),
+                "role": Role(graph.parameter_role[k]).name.lower(),
+                "shape": list(graph.shape(graph.parameter_tensor[k])),
                 "spec": list(spec),
             }
-            for argument, path, role, tensor, spec in rows
+            for k, (path, spec) in enumerate(zip(graph.paths, layout.inputs, strict=True))
         ],
         "outputs": [list(spec) for spec in layout.outputs],
         "donated": list(layout.donated),
@@ -118,13 +102,10 @@ def document(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _number(
-    layout: Layout,
-    whole: bool,
-    texts: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
+def _inputs_of(
+    layout: Layout, whole: bool, texts: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> list[int]:
-    """Number of the input that each leaf is.
+    """Return the number of the input that each leaf is.
 
     Args:
         layout: of the step.
@@ -135,27 +116,35 @@ def _number(
     graph = layout.graph
     if whole:  # the first key is the number of the argument
         texts = [text[text.index("]") + 1 :] for text in texts]
-    _, paths = parse_names([f"x{text}" for text in texts])
-    paths = ["" if text == "" else path for text, path in zip(texts, paths, strict=True)]
-    own = graph.parameter_argument
-    every = [np.flatnonzero(own == argument).tolist() for argument in np.unique(own).tolist()]
-    candidates = [list(range(len(own)))] if whole else every
-    named = [x for x in candidates if _has_paths([graph.paths[n] for n in x], paths)]
+    _, parsed = parse_names([f"x{text}" for text in texts])
+    paths = [path if text else "" for text, path in zip(texts, parsed, strict=True)]
+    argument_of = graph.parameter_argument
+    arguments = [np.flatnonzero(argument_of == number) for number in np.unique(argument_of)]
+    candidates = [list(range(len(argument_of)))] if whole else [x.tolist() for x in arguments]
+    known = [[graph.paths[n] for n in numbers] for numbers in candidates]
+    # A leaf without keys is an argument of its own, which the graph calls by a name.
+    named = [
+        numbers
+        for numbers, names in zip(candidates, known, strict=True)
+        if len(names) == len(paths)
+        and all(path in ("", name) for path, name in zip(paths, names, strict=True))
+    ]
     if not named:
-        common = [len({graph.paths[n] for n in x} & set(paths)) for x in candidates]
-        nearest = candidates[int(np.argmax(common))] if candidates else []
-        raise _other_leaves(paths, [graph.paths[n] for n in nearest])
-    tensors = graph.parameter_tensor.tolist()
-    fitting = [x for x in named if [graph.shape(tensors[n]) for n in x] == list(shapes)]
+        nearest = max(known, key=lambda names: len({*names} & {*paths}), default=[])
+        raise ParenvsError(
+            f"tree: not what the step was planned with: "
+            f"{unmatched(nearest, paths, 'tree') or 'another order'}; give the arguments that the "
+            "step was planned with (of a jitted step, with keep_unused=True)"
+        )
+    planned = {n: graph.shape(graph.parameter_tensor[n]) for numbers in named for n in numbers}
+    fitting = [x for x in named if [planned[n] for n in x] == list(shapes)]
     if not fitting:
         number, shape = next(
-            (n, shape)
-            for n, shape in zip(named[0], shapes, strict=True)
-            if graph.shape(tensors[n]) != shape
+            (n, x) for n, x in zip(named[0], shapes, strict=True) if planned[n] != x
         )
         raise ParenvsError(
             f"tree: {graph.paths[number]} has the shape {shape}, but was planned as "
-            f"{shape_text(graph, tensors[number])}; plan the step anew"
+            f"{shape_text(graph, graph.parameter_tensor[number])}; plan the step anew"
         )
     if len({tuple(layout.inputs[n] for n in numbers) for numbers in fitting}) > 1:
         raise ParenvsError(
@@ -163,25 +152,3 @@ def _number(
             "give the tuple of all arguments"
         )
     return fitting[0]
-
-
-def _has_paths(own: Sequence[str], given: Sequence[str]) -> bool:
-    return len(own) == len(given) and all(
-        path in ("", known) for path, known in zip(given, own, strict=True)
-    )
-
-
-def _other_leaves(given: Sequence[str], own: Sequence[str]) -> ParenvsError:
-    parts = []
-    for words, names in (
-        ("the plan has no", Counter(given) - Counter(own)),
-        ("the tree has no", Counter(own) - Counter(given)),
-    ):
-        if names:
-            listed = ", ".join(shown(name) for name in list(names)[:_NAMED])
-            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-            parts.append(f"{words} {listed}{more}")
-    return ParenvsError(
-        f"tree: not what the step was planned with: {'; '.join(parts) or 'another order'}; give "
-        "the arguments that the step was planned with (of a jitted step, with keep_unused=True)"
-    )

@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.exports.rules import Apart, Shares, Synchronized, Whole, regrouped, without_partial
+from parenvs.exports.stages import unmatched
 from parenvs.exports.torch import Split, TorchPlan
 from parenvs.graph.layout import DATA, MODEL
 from parenvs.graph.pytorch.export import argument_names
@@ -336,7 +337,6 @@ _COLLECTIVES = {
     "_reduce_scatter_base_": "reduce-scatter",
     "all_to_all_single": "all-to-all",
 }
-_NAMED = 3
 # What gloo and NCCL say if a process of the group has ended, or does not answer.
 _LOST = re.compile(
     "connection (closed|reset)|broken pipe|socket error|remote (process exited|error)|timed out",
@@ -822,19 +822,12 @@ def check_names(module: nn.Module, plan: TorchPlan) -> None:
     """
     if not plan.shapes:
         return
-    own = {name: tuple(x.shape) for name, x in module.named_parameters()}
+    shapes = {name: tuple(x.shape) for name, x in module.named_parameters()}
     fixed = {name for name, _ in module.named_buffers()}  # to a plan they are frozen weights
-    parts = []
-    for words, names in (
-        ("the plan has no", [name for name in own if name not in plan.shapes]),
-        ("the module has no", [x for x in plan.shapes if x not in own and x not in fixed]),
-    ):
-        if names:
-            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-            parts.append(f"{words} {', '.join(map(shown, names[:_NAMED]))}{more}")
-    if parts:
-        raise ParenvsError(f"module: not the one that was planned: {'; '.join(parts)}")
-    for name, shape in own.items():
+    planned = [name for name in plan.shapes if name in shapes or name not in fixed]
+    if words := unmatched(planned, list(shapes), "module"):
+        raise ParenvsError(f"module: not the one that was planned: {words}")
+    for name, shape in shapes.items():
         for dim in plan.placements.get(name, ()):
             if dim is None or plan.shapes[name] == shape:
                 continue

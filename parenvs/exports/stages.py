@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
 from parenvs.core.task import Task
+from parenvs.errors import shown
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout
 from parenvs.view.words import duration
@@ -107,3 +109,24 @@ def layout_of(plan: Plan, graph: Graph | None = None, eager: bool = False) -> La
     """
     layout: Layout = task_with(plan, Task.layout).layout(plan, graph, eager)
     return layout
+
+
+_NAMED = 3
+
+
+def listed(names: Sequence[str], separator: str = ", ", last: str = " and ") -> str:
+    """Return the first three names, and the number of the others."""
+    more = len(names) - _NAMED
+    return separator.join(names[:_NAMED]) + (f"{last}{more:,} more" if more > 0 else "")
+
+
+def unmatched(planned: Sequence[str], given: Sequence[str], where: str) -> str:
+    """Return the names that a plan and a module or tree (``where``) do not share, in words."""
+    parts = []
+    for words, names in (
+        ("the plan has no", Counter(given) - Counter(planned)),
+        (f"the {where} has no", Counter(planned) - Counter(given)),
+    ):
+        if names:
+            parts.append(f"{words} {listed([shown(name) for name in names])}")
+    return "; ".join(parts)

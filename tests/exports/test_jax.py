@@ -164,7 +164,6 @@ def test_compile__as_predicted(graph):
         found.predicted.bytes,
     )
     assert found.argument_bytes == found.predicted.argument_bytes
-    assert found.alive["other"] > 0 and sum(found.alive.values()) <= found.peak_bytes
     assert "keeps 18 of 18 shardings" in found.text() and "data 2 x model 2" in found.text()
     assert json.loads(json.dumps(found.to_json()))["agrees"] is True
 
