@@ -1,4 +1,4 @@
-"""The fixed list of tasks, with their problems and references, and the splits for training.
+"""The fixed list of tasks, with their problems and references.
 
 The file ``tasks.json`` holds the list; ``parenvs.leaderboard.references`` makes that file.
 """
@@ -18,9 +18,7 @@ from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
 
 SCHEMA = 1
-"""Version of ``tasks.json`` and of ``splits.json``."""
-SPLITS = ("train", "validation", "test")
-"""Names of the splits in ``splits.json``."""
+"""Version of ``tasks.json``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,21 +195,6 @@ def solved_task(name: str, seed: int, seconds: float = 5.0, identity: int = 0) -
         trivial = problem.trivial_cost()
         problems[problem.name] = replace(problem, reference=reference, trivial=trivial)
     return Task(name, **kind_of(name).fields(), problems=problems)
-
-
-def split(name: str) -> dict[str, Any]:
-    """Return a split: task -> its ``families``, ``instances`` and ``note``.
-
-    Args:
-        name: ``"train"``, ``"validation"`` or ``"test"``.
-
-    Raises:
-        ParenvsError: there is no such split.
-    """
-    if name not in SPLITS:
-        raise ParenvsError(f"unknown split {shown(name)}; known: {', '.join(SPLITS)}")
-    content = json.loads((Path(__file__).parent / "splits.json").read_text(encoding="utf-8"))
-    return dict(content["splits"][name])
 
 
 @lru_cache(maxsize=4)

@@ -20,9 +20,7 @@ from parenvs.cli.options import (
     Steps,
     TaskName,
     found_cluster,
-    not_an_option,
     task_to_plan,
-    tasks_with,
     with_flags,
 )
 from parenvs.core.request import STEPS
@@ -65,6 +63,7 @@ PlannerSeed = Annotated[
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
+    from parenvs.core.task import Remarks
 
 _SLOW = 2.0  # seconds from which a search is told
 
@@ -96,14 +95,6 @@ def plan(
     ] = None,
     out_: PlanOut = None,
     plot: Plot = None,
-    map_: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            help="Draw all plans, with this one marked (.png, ...).",
-            rich_help_panel=MORE + "planners",
-        ),
-    ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -115,8 +106,6 @@ def plan(
     from parenvs.exports import formats
 
     model = _model(given, instance, task, cluster, seed, steps)
-    if map_ is not None and not model.task.supports(Task.plan_map):
-        raise not_an_option("map", model.task, tasks_with(Task.plan_map))
     request = model.request(seed, steps, here=True)
     model.check_out(out_)
     request, choice = _settled(model, request, [agent])
@@ -131,15 +120,6 @@ def plan(
     if model.task.supports(Task.remarks):
         remarks = model.task.remarks(request, answer, choice)
     work, lines = _files(model, report, out_, plot)
-    if map_ is not None and report.legal:
-        plain, lines = work, (*lines, f"map written to {map_}")
-
-        def work() -> None:
-            from parenvs.view import page
-
-            plain()
-            page.write(map_, lambda: model.task.plan_map(request, report))
-
     with written(work, *lines, quiet=as_json):
         if as_json:
             content = {"plan": report.plan.to_json(), "report": report.with_price()}
@@ -158,8 +138,8 @@ def plan(
             say_line(today.line()) if today is not None else None
             if verbose or not all(isinstance(loss, str) for loss in runs.values()):
                 say_line(formats.runs_words(runs)) if runs else None
-            for line in remarks.lines() if remarks is not None and verbose else ():
-                say_line(line) if isinstance(line, str) else out.print(line)
+            if verbose and remarks is not None:
+                _say_remarks(remarks)
         refuse_illegal(report, f"the plan of {agent!r} is illegal")
     if not as_json:
         say(f"next: {_next(model.task, report, out_, plot)}")
@@ -198,32 +178,33 @@ def compare(
     answers, failed = [], {}
     for name in agents:
         try:
-            answer = _answer(request, name, choice)
+            answers.append(_answer(request, name, choice))
         except ParenvsError as error:
             if agent:  # the user named this agent, so its failure is the command's
                 raise
             failed[name] = str(error)
-            continue
-        answers.append(answer)
     if not answers:
         raise InfeasibleError("no agent found a plan")
-    has_own = model.task.supports(Task.comparison)
-    side_by_side = model.task.comparison if has_own else tables.comparison
     first = model.named(answers[0].report, out_)
     work, lines = _files(model, first, out_, plot)
     with written(work, *lines, quiet=as_json):
         if as_json:
             say_json({"plans": [_said(answer) for answer in answers], "failed": failed})
         else:
-            out.print(side_by_side(answers))
+            has_table = model.task.supports(Task.comparison)
+            out.print((model.task if has_table else tables).comparison(answers))
             for name, words in failed.items():
                 say_line(f"{name}: {words}")
             for line in first.price.legend if first.price else ():
                 say_line(line)
             if verbose and choice is not None and model.task.supports(Task.remarks):
-                for line in model.task.remarks(request, choice.answer, choice).lines():
-                    say_line(line) if isinstance(line, str) else out.print(line)
+                _say_remarks(model.task.remarks(request, choice.answer, choice))
         refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
+
+
+def _say_remarks(remarks: Remarks) -> None:
+    for line in remarks.lines():
+        say_line(line) if isinstance(line, str) else out.print(line)
 
 
 def _today(now: str | None) -> str | Callable[[int], Any] | None:

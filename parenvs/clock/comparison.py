@@ -115,12 +115,12 @@ class States:
             difference = math.inf
             if name in found:
                 difference = moved_apart(found[name], wanted, start[name])
-            if math.isfinite(difference):
-                untold += limit >= 1
+            untold += math.isfinite(difference) and limit >= 1
+            # What is finite on one device has to be finite in the run, whatever rounding does.
+            if not (math.isfinite(difference) and math.isfinite(limit)):
+                limit = STATE_TOLERANCE
             if np.array_equal(wanted, start[name]):
                 still.append(name)
-            # what is finite on one device has to be finite in the run, whatever rounding does
-            limit = limit if math.isfinite(limit) and math.isfinite(difference) else STATE_TOLERANCE
             if not worst or difference / limit > most / allowed:
                 worst, most, allowed = name, difference, limit
         return cls(len(single), worst, most, allowed, untold, tuple(still))
@@ -224,23 +224,15 @@ class Run:
         """Return the run as an object of JSON types."""
         content = asdict(self)
         content["step"], content["single_step"] = self.step._asdict(), self.single_step._asdict()
-        for key in ("losses", "single", "memory", "predicted_memory", "notes"):
-            content[key] = list(content[key])
-        for key in ("losses", "single"):  # JSON has no other numbers
-            content[key] = [x if math.isfinite(x) else None for x in content[key]]
+        for key in ("losses", "single"):
+            content[key] = list(map(_finite, content[key]))
         if self.states is not None:
             content["states"]["agrees"] = self.states.agrees
-            content["states"]["still"] = list(self.states.still)
-            if not math.isfinite(self.states.difference):
-                content["states"]["difference"] = None
-        for kind, one in self.traffic.items():
-            content["traffic"][kind]["agrees"] = one.agrees
-        return {
-            "agrees": self.agrees,
-            "faults": list(self.faults),
-            "difference": self.difference if math.isfinite(self.difference) else None,
-            **content,
-        }
+            content["states"]["difference"] = _finite(self.states.difference)
+        for kind, counts in self.traffic.items():
+            content["traffic"][kind]["agrees"] = counts.agrees
+        head = {"agrees": self.agrees, "faults": self.faults}
+        return {**head, "difference": _finite(self.difference), **content}
 
     def text(self) -> str:
         """Return the run in lines."""
@@ -284,15 +276,17 @@ def traffic_of(found: Sequence[dict[str, Any]], predicted: dict[str, float]) -> 
         found: of each process, kind -> (operations, bytes).
         predicted: kind -> bytes of all.
     """
-    kinds = sorted({kind for one in found for kind in one} | set(predicted))
-    return {
-        kind: Traffic(
-            sum(one.get(kind, (0, 0))[0] for one in found),
-            float(sum(one.get(kind, (0, 0))[1] for one in found)),
-            float(predicted.get(kind, 0.0)),
-        )
-        for kind in kinds
-    }
+    traffic = {}
+    for kind in sorted({kind for counts in found for kind in counts} | set(predicted)):
+        operations, sizes = zip(*(counts.get(kind, (0, 0)) for counts in found), strict=True)
+        expected = float(predicted.get(kind, 0.0))
+        traffic[kind] = Traffic(sum(operations), float(sum(sizes)), expected)
+    return traffic
+
+
+def _finite(value: float) -> float | None:
+    """Return a number; None in place of those that JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
 def _seconds(what: str, taken: Timing, predicted: float | None) -> str:

@@ -144,7 +144,7 @@ def start(
     Returns:
         By rank: ``losses``, ``single`` (losses on one device, of the first process), seconds of
         each step as ``step`` and of its update as ``update``, ``single_seconds``, ``state``: what
-        the process has of weights and the optimiser's arrays after the steps, whole ones, by name;
+        the process has of weights and the optimizer's arrays after the steps, whole ones, by name;
         ``start``, ``wanted`` and ``again``, of the first process, those of one device: before the
         steps, after them, and after them from weights that were ``nudged``; ``traffic`` and
         ``peak_bytes`` of one more step.
@@ -178,24 +178,24 @@ def train(
     torch.manual_seed(_SEED)
     parallel = Parallel(module, loss, plan, *batch[:-1], device=kind)
     parameters = list(parallel.parameters())
-    optimiser = _optimiser(parameters, adam)
+    optimizer = _optimizer(parameters, adam)
     watch = watch_of(kind)
     losses, step, update = [], [], []
     for _ in range(1 + steps):  # the first one passes shapes
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         dist.barrier()
         stop = watch()
         losses.append(parallel.step(*batch))
         step.append(stop())
         stop = watch()
-        optimiser.step()
+        optimizer.step()
         update.append(stop())
     parts = parallel.parts
     named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
-    found["state"] = _state(named, optimiser)
-    optimiser.zero_grad()
+    found["state"] = _state(named, optimizer)
+    optimizer.zero_grad()
     states = [
-        x for state in optimiser.state.values() for x in state.values()
+        x for state in optimizer.state.values() for x in state.values()
         if isinstance(x, torch.Tensor) and x.ndim
     ]  # fmt: skip
     held = nbytes(parameters) + nbytes(states)
@@ -203,7 +203,7 @@ def train(
         parallel.step(*batch)
     peak = held + meter.peak_bytes
     if kind == "cuda":  # its allocator knows, the workspaces of kernels included
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.cuda.reset_peak_memory_stats()
         parallel.step(*batch)
         peak = torch.cuda.max_memory_allocated()
@@ -358,58 +358,49 @@ def _single(
     adam: bool,
     kind: str,
 ) -> dict[str, Any]:
-    given = (loss, batch, micro_batches, steps, adam, kind)
-    again = copy.deepcopy(module)
+    """Train on one device, from the module's weights and again from nudged ones."""
+    parts = [x.to(kind).chunk(micro_batches) for x in batch]
+    watch = watch_of(kind)
+
+    def trained(start: nn.Module) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+        replica = copy.deepcopy(start).to(kind)
+        torch.manual_seed(_SEED)
+        optimizer = _optimizer(list(replica.parameters()), adam)
+        losses, seconds = [], []
+        for _ in range(1 + steps):
+            optimizer.zero_grad()
+            stop = watch()
+            total = torch.zeros((), device=kind)
+            for *inputs, target in zip(*parts, strict=True):
+                value = loss(replica(*inputs), target) / micro_batches
+                value.backward()
+                total += value.detach()
+            losses.append(total.item())
+            seconds.append(stop())
+            optimizer.step()
+        return losses, seconds[1:], _state(replica.named_parameters(), optimizer)
+
+    nudged_module = copy.deepcopy(module)
     with torch.no_grad():
-        for number, parameter in enumerate(again.parameters()):
+        for number, parameter in enumerate(nudged_module.parameters()):
             moved = nudged(parameter.detach().float().numpy(), number)
             parameter.copy_(torch.from_numpy(moved))
-    first = _alone(module, *given)
+    losses, seconds, state = trained(module)
+    # The optimizer's arrays begin as zeros.
+    start = dict.fromkeys(state, np.zeros(())) | _state(module.named_parameters())
     return {
-        "single": first["losses"],
-        "single_seconds": first["seconds"][1:],
-        "start": first["start"],
-        "wanted": first["state"],
-        "again": _alone(again, *given)["state"],
+        "single": losses,
+        "single_seconds": seconds,
+        "start": {name: np.broadcast_to(start[name], x.shape) for name, x in state.items()},
+        "wanted": state,
+        "again": trained(nudged_module)[2],
     }
 
 
-def _alone(
-    module: nn.Module,
-    loss: Any,
-    batch: Sequence[torch.Tensor],
-    micro_batches: int,
-    steps: int,
-    adam: bool,
-    kind: str,
-) -> dict[str, Any]:
-    own = copy.deepcopy(module).to(kind)
-    torch.manual_seed(_SEED)
-    optimiser = _optimiser(list(own.parameters()), adam)
-    losses, seconds = [], []
-    parts = [x.to(kind).chunk(micro_batches) for x in batch]
-    watch = watch_of(kind)
-    for _ in range(1 + steps):
-        optimiser.zero_grad()
-        stop = watch()
-        total = torch.zeros((), device=kind)
-        for *inputs, target in zip(*parts, strict=True):
-            value = loss(own(*inputs), target) / micro_batches
-            value.backward()
-            total += value.detach()
-        losses.append(total.item())
-        seconds.append(stop())
-        optimiser.step()
-    state = _state(own.named_parameters(), optimiser)
-    start = dict.fromkeys(state, np.zeros(())) | _state(module.named_parameters())
-    start = {name: np.broadcast_to(start[name], x.shape) for name, x in state.items()}
-    return {"losses": losses, "seconds": seconds, "start": start, "state": state}
-
-
 def _state(
-    named: Iterable[tuple[str, torch.Tensor]], optimiser: torch.optim.Optimizer | None = None
+    named: Iterable[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer | None = None
 ) -> dict[str, np.ndarray]:
-    """Weights that are trained and the optimiser's arrays of them, whole ones, by name.
+    """Weights that are trained and the optimizer's arrays of them, whole ones, by name.
 
     All processes that share them have to ask.
     """
@@ -417,7 +408,7 @@ def _state(
     for name, parameter in named:
         if not parameter.requires_grad:
             continue
-        held = {} if optimiser is None else optimiser.state.get(parameter, {})
+        held = {} if optimizer is None else optimizer.state.get(parameter, {})
         for key, value in (("", parameter), *held.items()):
             if isinstance(value, torch.Tensor):
                 whole = value.detach()
@@ -432,22 +423,16 @@ def states(answers: Sequence[dict[str, Any]]) -> States | None:
     first = answers[0]
     if "wanted" not in first:
         return None
-    found: dict[str, np.ndarray] = {}
-    for answer in answers:
-        for name, value in answer["state"].items():
-            if name not in first["wanted"]:
-                continue
-            # of processes that hold the same weight, the one that is furthest off
-            wanted, start = first["wanted"][name], first["start"][name]
-            if name in found and moved_apart(value, wanted, start) <= moved_apart(
-                found[name], wanted, start
-            ):
-                continue
-            found[name] = value
+    found = {}
+    for name, wanted in first["wanted"].items():
+        values = [answer["state"][name] for answer in answers if name in answer["state"]]
+        if values:  # of processes that hold the same weight, the one that is furthest off
+            start = first["start"][name]
+            found[name] = max(values, key=lambda x: moved_apart(x, wanted, start))
     return States.of(first["start"], first["wanted"], first["again"], found)
 
 
-def _optimiser(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:
+def _optimizer(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:
     trained = [x for x in parameters if x.requires_grad]
     return torch.optim.Adam(trained, RATE) if adam else torch.optim.SGD(trained, RATE)
 

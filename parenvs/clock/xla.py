@@ -560,10 +560,10 @@ def run(
     layout.check_even()
     proto = module_for(graph, plan).proto
     function, positional, named = jax_function(source, arguments, parts=True)
-    leaves_of(graph, source, positional, named)
+    leaves = leaves_of(graph, source, positional, named)
     pairing = Pairing.of(graph, layout.taken_places, function, positional, named)
     feeds = pairing.feeds
-    values, notes = values_of(graph, source, arguments, feeds)
+    values, notes = values_of(graph, leaves, feeds)
     if not feeds:
         notes.append("the model updates nothing: it is no training step, and all losses are equal")
     stale = pairing.stale(graph)
@@ -604,50 +604,45 @@ def run(
 
 
 def values_of(
-    graph: Graph, source: str, arguments: str | None, feeds: Mapping[int, int]
+    graph: Graph, leaves: Sequence[Any], feeds: Mapping[int, int]
 ) -> tuple[list[np.ndarray], list[str]]:
     """Return the arguments of a step as arrays, in the order of the graph's inputs, and notes.
 
     Arguments that are shapes get values: normal ones; zeros where they are whole numbers or the
-    optimiser's, whose copies of weights are equal to them; ones where they are statistics.
+    optimizer's, whose copies of weights are equal to them; ones where they are statistics.
 
-    Raises:
-        ParenvsError: they are not the arguments that the graph has.
+    Args:
+        graph: the step.
+        leaves: its arguments, see ``leaves_of``.
+        feeds: number of an output -> number of the input that it feeds.
     """
     import jax
 
-    _, positional, named = jax_function(source, arguments, parts=True)
-    leaves = leaves_of(graph, source, positional, named)
-    shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
     random = np.random.default_rng(_SEED)
-    copied = masters(graph, feeds)
+    shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
+    drawn = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
     values: list[np.ndarray] = []
-    drawn = 0
-    for number, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
+    for leaf, shape, is_drawn, role in zip(
+        leaves, shapes, drawn, graph.parameter_role.tolist(), strict=True
+    ):
         if _is_key(leaf):
-            is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
-            drawn += is_shape
-            key = np.zeros(shape, np.uint32) if is_shape else jax.random.key_data(leaf)
-            values.append(np.asarray(key))
-            continue
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            drawn += 1
-            role = graph.parameter_role[number]
-            made = np.zeros(shape)  # whole numbers, and the optimiser's arrays
-            if role == Role.STATISTICS:
-                made = np.ones(shape)  # of variances, too
-            elif role != Role.OPTIMISER and str(leaf.dtype) in _FLOATS:
-                made = _SCALE * random.standard_normal(shape)
-            values.append(np.asarray(made).astype(leaf.dtype))
+            value = np.zeros(shape, np.uint32) if is_drawn else jax.random.key_data(leaf)
+        elif not is_drawn:
+            value = leaf
         else:
-            values.append(np.asarray(leaf))
-    for number, weight in copied.items():
-        if isinstance(leaves[number], jax.ShapeDtypeStruct):
+            value = np.zeros(shape, leaf.dtype)
+            if role == Role.STATISTICS:
+                value = np.ones(shape, leaf.dtype)  # of variances, too
+            elif role != Role.OPTIMISER and str(leaf.dtype) in _FLOATS:
+                value = (_SCALE * random.standard_normal(shape)).astype(leaf.dtype)
+        values.append(np.asarray(value))
+    for number, weight in masters(graph, feeds).items():
+        if drawn[number]:
             values[number] = values[weight].astype(values[number].dtype)
-    if not drawn:
+    if not any(drawn):
         return values, []
-    more = "; the optimiser's are zeros" if Role.OPTIMISER in graph.parameter_role else ""
-    return values, [f"{drawn} arguments are shapes, and were given values{more}"]
+    more = "; the optimizer's are zeros" if Role.OPTIMISER in graph.parameter_role else ""
+    return values, [f"{sum(drawn)} arguments are shapes, and were given values{more}"]
 
 
 def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[Any]:
