@@ -8,7 +8,7 @@ optimizer by ``parts``; who else learns is behind ``peers``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, log_policy
+from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, beside, log_policy
 from parenvs.agents.names import ALGORITHMS
 from parenvs.core.registry import refuse_removed
 from parenvs.core.task import late
@@ -99,6 +99,21 @@ class Batch(NamedTuple):
     episodes: Tensor
     after: Seen
     place: Place
+
+    @classmethod
+    def joined(cls, parts: Sequence[Batch]) -> Batch:
+        """Return the batch of environments next to each other."""
+        across = {
+            name: torch.cat([getattr(part, name) for part in parts], dim=1)
+            for name in ("actions", "rewards", "ended", "episodes")
+        }
+        return cls(
+            seen=beside([part.seen for part in parts], dim=1),
+            kept={k: torch.cat([part.kept[k] for part in parts], dim=1) for k in parts[0].kept},
+            after=beside([part.after for part in parts]),
+            place=parts[0].place,
+            **across,
+        )
 
     def to(self, device: Any) -> Batch:
         """Return the same on a device."""

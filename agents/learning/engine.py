@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import multiprocessing
 import os
 import pickle
@@ -11,14 +12,14 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from multiprocessing import connection
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,47 +30,28 @@ from parenvs.agents.learning.ray_tasks import LOCAL, RAY, session
 from parenvs.errors import ParenvsError, one_line
 
 
-class _Tensor(NamedTuple):
-    values: np.ndarray
+class _Pickler(pickle.Pickler):
+    """Writes tensors as arrays, which need no shared memory, and observations packed."""
 
-
-def packed(value: Any) -> Any:
-    """Return a value with arrays in place of tensors, in any depth of tuples, lists and dicts."""
-    if isinstance(value, Seen):
-        return value.packed()
-    if isinstance(value, torch.Tensor):
-        return _Tensor(value.detach().cpu().numpy())
-    return _mapped(packed, value)
-
-
-def unpacked(value: Any) -> Any:
-    """Return what was packed."""
-    if isinstance(value, Packed):
-        return value.seen()
-    if isinstance(value, _Tensor):
-        # A copy, as what an object store holds is not to be written.
-        return torch.from_numpy(value.values.copy())
-    return _mapped(unpacked, value)
+    def reducer_override(self, value: Any) -> Any:
+        """See ``pickle.Pickler``."""
+        if isinstance(value, Seen):
+            return Packed.seen, (value.packed(),)
+        if isinstance(value, Tensor):
+            return torch.from_numpy, (value.detach().cpu().numpy(),)
+        return NotImplemented
 
 
 def sent(value: Any) -> bytes:
     """Return a value as bytes."""
-    return pickle.dumps(packed(value), pickle.HIGHEST_PROTOCOL)
+    stream = io.BytesIO()
+    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
+    return stream.getvalue()
 
 
 def received(data: bytes) -> Any:
     """Return the value of bytes that a process of this training sent."""
-    return unpacked(pickle.loads(data))  # links are between own processes
-
-
-def _mapped(function: Any, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: function(each) for name, each in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(function(each) for each in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(function(each) for each in value)
-    return value
+    return pickle.loads(data)
 
 
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -89,12 +71,15 @@ class Engine(ABC):
     """Starts processes and asks them; all of them end with it, or with the process that has it."""
 
     @abstractmethod
-    def start(self, count: int, make: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
-        """Start processes; number i holds ``make(*(each[i] for each in given))``."""
+    def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Start a process for each tuple of arguments of ``make``."""
 
     @abstractmethod
     def ask(self, process: Any, name: str, *arguments: Any) -> Any:
-        """Call a method of a process's object, and wait for nothing."""
+        """Call a method of a process's object, and wait for nothing.
+
+        A process is asked one thing at a time.
+        """
 
     @abstractmethod
     def answers(self, asked: Sequence[Any]) -> list[Any]:
@@ -109,27 +94,27 @@ class Engine(ABC):
     def end(self) -> None:
         """End all processes."""
 
-    def _ready(self, processes: list[Any], asked: Sequence[Any]) -> list[Any]:
-        """Return processes that have made their objects; end all if one has not."""
+    def start(self, make: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
+        """Start processes; number i holds ``make(*(values[i] for values in given))``."""
         try:
-            self.answers(asked)
+            processes = self.launch(make, list(zip(*given, strict=True)))
+            self.spent(processes)  # the first call makes the objects
         except BaseException:
             self.end()
             raise
         return processes
 
+    def all(self, processes: Sequence[Any], name: str, *given: Sequence[Any]) -> list[Any]:
+        """Call a method of each process and wait; number i gets ``(values[i] for values in given)``.
+
+        Raises as ``answers`` does.
+        """
+        calls = zip(processes, *given, strict=True)
+        return self.answers([self.ask(process, name, *arguments) for process, *arguments in calls])
+
     def spent(self, processes: Sequence[Any]) -> float:
         """Return the processor seconds of processes so far."""
         return float(sum(self.all(processes, "")))
-
-    def all(
-        self, processes: Sequence[Any], name: str, given: Sequence[Sequence[Any]] | None = None
-    ) -> list[Any]:
-        """Call a method of each process, by arguments of its own, and wait; see ``answers``."""
-        own = [()] * len(processes) if given is None else given
-        return self.answers(
-            [self.ask(each, name, *more) for each, more in zip(processes, own, strict=True)]
-        )
 
 
 class Local(Engine):
@@ -139,42 +124,40 @@ class Local(Engine):
         self.processes: list[tuple[Any, Any]] = []  # pipe, process
         atexit.register(self.end)  # before processes that go on are waited for
 
-    def start(self, count: int, make: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
-        """See ``Engine.start``."""
+    def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See ``Engine.launch``."""
         context: Any = multiprocessing.get_context(_START)
         if _START == "forkserver":
             context.set_forkserver_preload(_PRELOAD)
         begun = len(self.processes)
-        for own in zip(*given, strict=True):
+        for arguments in given:
             pipe, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, make, own))
+            process = context.Process(target=_serve, args=(theirs, make, arguments))
             process.start()
-            theirs.close()
+            theirs.close()  # so that the pipe ends with the process
             self.processes.append((pipe, process))
-        made = self.processes[begun:]
-        return self._ready(made, made)
+        return self.processes[begun:]
 
     def ask(self, process: Any, name: str, *arguments: Any) -> Any:
-        """See ``Engine.ask``; a process is asked one thing at a time."""
-        with contextlib.suppress(OSError):  # it is gone, which the answer tells
+        """See ``Engine.ask``."""
+        with contextlib.suppress(OSError):  # it is gone, which ``answers`` reports
             process[0].send_bytes(sent((name, arguments)))
         return process
 
     def answers(self, asked: Sequence[Any]) -> list[Any]:
         """See ``Engine.answers``."""
-        found: dict[int, Any] = {}
-        waiting = {process[0]: number for number, process in enumerate(asked)}
-        while waiting:
-            told: list[Any] = connection.wait(list(waiting))
-            for pipe in told:
-                number = waiting.pop(pipe)
+        results: dict[Any, Any] = {}  # by pipe
+        pids = {pipe: process.pid for pipe, process in asked}
+        while waiting := [pipe for pipe in pids if pipe not in results]:
+            ready: list[Any] = connection.wait(waiting)
+            for pipe in ready:
                 try:
-                    is_error, found[number] = received(pipe.recv_bytes())
+                    is_error, results[pipe] = received(pipe.recv_bytes())
                 except (EOFError, OSError):
-                    raise LostError(f"process {asked[number][1].pid} is gone") from None
+                    raise LostError(f"process {pids[pipe]} is gone") from None
                 if is_error:
-                    raise found[number]
-        return [found[number] for number in range(len(asked))]
+                    raise results[pipe]
+        return [results[pipe] for pipe, _ in asked]
 
     def end(self) -> None:
         """See ``Engine.end``."""
@@ -210,47 +193,46 @@ class OnRay(Engine):
         self.actors: list[Any] = []
         self.groups: list[Any] = []
 
-    def start(self, count: int, make: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
-        """See ``Engine.start``; a cluster that is too small raises ``ParenvsError``."""
+    def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See ``Engine.launch``; a cluster that is too small raises ``ParenvsError``."""
         from ray.util.placement_group import get_current_placement_group, placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         needs = {"CPU": 1, **({"GPU": self.gpus} if self.gpus else {})}
         group = get_current_placement_group()
         if group is None:
-            group = placement_group([needs] * count + [{"CPU": 1}] * self.inner)
+            group = placement_group([needs] * len(given) + [{"CPU": 1}] * self.inner)
             self.groups.append(group)
             self.inner = 0
             if not group.wait(CLUSTER_SECONDS):
                 raise ParenvsError(
-                    f"the cluster of Ray has no room for {count} processes of {needs}"
+                    f"the cluster of Ray has no room for {len(given)} processes of {needs}"
                 )
         where = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
-        remote = self.ray.remote(_Held).options(
+        remote = self.ray.remote(_RayHolder).options(
             num_cpus=1, num_gpus=self.gpus, scheduling_strategy=where
         )
         dumps = self.ray.cloudpickle.dumps
-        made = [remote.remote(sys.path, dumps((make, own))) for own in zip(*given, strict=True)]
-        self.actors += made
-        return self._ready(made, [each.call.remote("", ()) for each in made])
+        actors = [remote.remote(sys.path, dumps((make, arguments))) for arguments in given]
+        self.actors += actors
+        return actors
 
     def ask(self, process: Any, name: str, *arguments: Any) -> Any:
         """See ``Engine.ask``."""
-        return process.call.remote(name, packed(arguments))
+        return process.call.remote(sent((name, arguments)))
 
     def answers(self, asked: Sequence[Any]) -> list[Any]:
         """See ``Engine.answers``."""
-        waiting = list(asked)
-        found = {}
+        waiting, results = list(asked), {}
         while waiting:
             (done,), waiting = self.ray.wait(waiting, num_returns=1)
             try:
-                found[done] = unpacked(self.ray.get(done))
+                results[done] = received(self.ray.get(done))
             except self.ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except self.ray.exceptions.RayError as error:
                 raise LostError(one_line(error)) from None
-        return [found[each] for each in asked]
+        return [results[call] for call in asked]
 
     def end(self) -> None:
         """See ``Engine.end``."""
@@ -264,48 +246,49 @@ class OnRay(Engine):
         self.opened.close()
 
 
-class _Held:
-    """An object in its own process, made by pickled ``given``; ``path`` is the parent's."""
+class _Holder:
+    """An object in its own process, made at the first call, on one thread of torch."""
+
+    def __init__(self, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self.make, self.arguments, self.held = make, arguments, None
+
+    def call(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Call a method; without a name, return the processor seconds of this process."""
+        if self.held is None:
+            torch.set_num_threads(1)
+            self.held = self.make(*self.arguments)
+        return getattr(self.held, name)(*arguments) if name else time.process_time()
+
+
+class _RayHolder:
+    """A holder as an actor of Ray; ``path`` is the parent's, ``given`` pickled."""
 
     def __init__(self, path: list[str], given: bytes) -> None:
-        sys.path += [each for each in path if each not in sys.path]
+        sys.path += [entry for entry in path if entry not in sys.path]
         import parenvs  # noqa: F401  # registers the environments
 
-        make, arguments = pickle.loads(given)  # by a process of this training
-        self.make: Any = lambda: make(*arguments)
-        self.held: Any = None
+        self.holder = _Holder(*pickle.loads(given))  # by a process of this training
 
-    def call(self, name: str, arguments: Any) -> Any:
-        """Call a method; of no name, the processor seconds of this process."""
-        if self.held is None:
-            self.held = self.make()
-        found = getattr(self.held, name)(*unpacked(arguments)) if name else time.process_time()
-        return packed(found)
+    def call(self, data: bytes) -> bytes:
+        """Call a method by its name and arguments; see ``_Holder.call``."""
+        return sent(self.holder.call(*received(data)))
 
 
-def _serve(pipe: Any, make: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
-    held, name, arguments = None, "", ()
+    holder = _Holder(make, arguments)
     while True:
         try:
-            if held is None:
-                held, found = make(*given), None
-            else:
-                found = getattr(held, name)(*arguments) if name else time.process_time()
-            answer: tuple[bool, Any] = (False, found)
-        except Exception as error:  # told to who asks
-            answer = (True, error if isinstance(error, ParenvsError) else _plain(error))
-        try:
+            name, given = received(pipe.recv_bytes())
+            try:
+                answer: tuple[bool, Any] = (False, holder.call(name, given))
+            except ParenvsError as error:
+                answer = (True, error)
+            except Exception as error:  # as text, since some errors cannot be pickled
+                answer = (True, RuntimeError("".join(traceback.format_exception(error))))
             pipe.send_bytes(sent(answer))
-            name, arguments = received(pipe.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)  # nobody asks any more
-
-
-def _plain(error: Exception) -> Exception:
-    import traceback
-
-    return RuntimeError("".join(traceback.format_exception(error)))
 
 
 def engine_of(name: str | None, address: str | None, device: str, *counts: int) -> Engine:
@@ -419,7 +402,7 @@ class Server:
         self.agent, self.learners, self.staleness = agent, learners, staleness
         self.links: dict[int, Any] = {}
 
-    def listen(self) -> Meeting:
+    def meet(self) -> Meeting:
         """Return where learners meet the server."""
         key = os.urandom(16)
         at = ("0.0.0.0", 0)  # of any network; learners have the key

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, algorithm
-from parenvs.agents.learning.config import ACTORS, DEVICE, ENVS, HERE, SERVED, TrainConfig, word_of
+from parenvs.agents.learning.config import ACTORS, DEVICE, ENVS, SERVED, TrainConfig, word_of
 from parenvs.agents.learning.device import Fused, device_env
 from parenvs.agents.learning.engine import (
     Engine,
@@ -63,9 +63,10 @@ class Recipe:
 
     def look(self) -> Any:
         """Return a closed environment that shows ``lens``, ``seats`` and ``draws`` of all."""
-        one = self.envs(Share(0, 1, 1)) if self.word.plays != DEVICE else self.fused(Share(0, 1, 1))
-        one.close()
-        return one
+        make = self.fused if self.word.plays == DEVICE else self.envs
+        sample: Any = make(Share(0, 1, 1))
+        sample.close()
+        return sample
 
     def fused(self, share: Share) -> Fused:
         """Return what plays on a device."""
@@ -77,45 +78,37 @@ class Recipe:
         """Return what plays in environments."""
         return Play(envs, self.copies, self.config.seed)
 
+    def player(self, share: Share) -> Any:
+        """Return what plays the environments of a learner's share, here or in other processes."""
+        if self.word.plays == DEVICE:
+            return self.fused(share)
+        if self.word.plays == ACTORS:
+            return Actors(self, share)
+        return self.play(Remote(self, share) if self.word.plays == ENVS else self.envs(share))
+
     def agent(self, lens: Any, device: str | None = None) -> Algorithm:
         """Make the agent."""
         config = self.config
         return self.kind(lens, self.settings, device or config.device, config.seed)
 
+    def server(self) -> Server:
+        """Make the server of learners."""
+        return Server(self.agent(self.look().lens), self.learners, self.config.staleness)
 
-class Remote:
-    """Environments in processes of their own, like ``Envs``."""
 
-    def __init__(self, recipe: Recipe, share: Share) -> None:
-        parts = share.dealt(recipe.config.actors, recipe.copies)
-        one = recipe.look()
-        self.share, self.lens, self.seats, self.draws = share, one.lens, one.seats, one.draws
-        self.ends = np.cumsum([part.size * self.seats for part in parts]).tolist()
+class Processes:
+    """Processes of an engine that play a learner's share; ``make`` takes a recipe and a part."""
+
+    def __init__(self, recipe: Recipe, share: Share, make: Callable[..., Any]) -> None:
+        self.share, self.parts = share, share.dealt(recipe.config.actors, recipe.copies)
+        sample = recipe.look()
+        self.lens, self.seats, self.draws = sample.lens, sample.seats, sample.draws
         self.engine = recipe.engine(plays=True)
-        self.processes = self.engine.start(len(parts), _envs, [recipe] * len(parts), parts)
+        self.processes = self.engine.start(make, [recipe] * len(self.parts), self.parts)
 
-    def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
-        """See ``Envs.reset``."""
-        given = [part.tolist() for part in np.split(np.array(seeds), self.ends[:-1])]
-        found = self.engine.all(self.processes, "reset", [(each,) for each in given])
-        return beside([each[0] for each in found]), _beside([each[1] for each in found])
-
-    def step(self, actions: np.ndarray) -> Transition:
-        """See ``Envs.step``."""
-        given = np.split(actions, self.ends[:-1])
-        found: list[Transition] = self.engine.all(
-            self.processes, "step", [(each,) for each in given]
-        )
-        begins = [0, *self.ends[:-1]]
-        ends = [each.last for each in found if each.last is not None]
-        return Transition(
-            beside([each.seen for each in found]),
-            np.concatenate([each.paid for each in found]),
-            np.concatenate([each.over for each in found]),
-            np.concatenate([x.cut + begin for x, begin in zip(found, begins, strict=True)]),
-            beside(ends) if ends else None,
-            _beside([each.worth for each in found]),
-        )  # fmt: skip
+    def each(self, name: str, *given: Any) -> list[Any]:
+        """Call a method of every process by the same arguments; see ``Engine.all``."""
+        return self.engine.all(self.processes, name, *([x] * len(self.processes) for x in given))
 
     def spent(self) -> float:
         """Return the processor seconds of the processes."""
@@ -126,62 +119,67 @@ class Remote:
         self.engine.end()
 
 
-class Actor:
+class Remote(Processes):
+    """Environments in processes of their own, like ``Envs``."""
+
+    def __init__(self, recipe: Recipe, share: Share) -> None:
+        super().__init__(recipe, share, Recipe.envs)
+        sizes = [part.size * self.seats for part in self.parts]
+        self.begins = np.cumsum([0, *sizes[:-1]]).tolist()
+
+    def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
+        """See ``Envs.reset``."""
+        given = [part.tolist() for part in np.split(np.array(seeds), self.begins[1:])]
+        seen, worth = zip(*self.engine.all(self.processes, "reset", given), strict=True)
+        return beside(seen), _beside(worth)
+
+    def step(self, actions: np.ndarray) -> Transition:
+        """See ``Envs.step``."""
+        given = np.split(actions, self.begins[1:])
+        steps: list[Transition] = self.engine.all(self.processes, "step", given)
+        ends = [step.last for step in steps if step.last is not None]
+        return Transition(
+            beside([step.seen for step in steps]),
+            np.concatenate([step.paid for step in steps]),
+            np.concatenate([step.over for step in steps]),
+            np.concatenate([x.cut + begin for x, begin in zip(steps, self.begins, strict=True)]),
+            beside(ends) if ends else None,
+            _beside([step.worth for step in steps]),
+        )
+
+
+class Actor(Play):
     """Environments and a copy of the policy, in a process of an actor."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
-        self.play = recipe.play(recipe.envs(share))
-        self.agent = recipe.agent(self.play.lens, "cpu")
+        super().__init__(recipe.envs(share), recipe.copies, recipe.config.seed)
+        self.agent = recipe.agent(self.lens, "cpu")
 
-    def collect(self, played: dict[str, Any], turns: int) -> tuple[Batch, Told]:
+    def play_as(self, played: dict[str, Any], turns: int) -> tuple[Batch, Told]:
         """Play turns as an agent whose ``played`` this is."""
         self.agent.play_as(played)
-        return self.play.collect(self.agent, turns), self.play.told()
-
-    def restart(self, part: int) -> None:
-        """See ``Play.restart``."""
-        self.play.restart(part)
-
-    def state(self) -> dict[str, Any]:
-        """See ``Play.state``."""
-        return self.play.state()
-
-    def load(self, state: dict[str, Any], part: int | None) -> None:
-        """See ``Play.load``."""
-        self.play.load(state, part)
+        return self.collect(self.agent, turns), self.told()
 
 
-class Actors:
+class Actors(Processes):
     """Actors that play side by side, like ``Play``."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
-        parts = share.dealt(recipe.config.actors, recipe.copies)
-        one = recipe.look()
-        self.lens, self.draws, self.count = one.lens, one.draws, share.size * one.seats
-        self.engine = recipe.engine(plays=True)
-        self.processes = self.engine.start(len(parts), _actor, [recipe] * len(parts), parts)
-        self.turns, self.returns, self._told = 0, [], Told([], 0, 0, None, {})  # type: ignore[var-annotated]
+        super().__init__(recipe, share, Actor)
+        self.count, self.turns = share.size * self.seats, 0
+        self.returns: list[float] = []
 
     def restart(self, part: int) -> None:
         """See ``Play.restart``."""
-        self.engine.all(self.processes, "restart", [(part,)] * len(self.processes))
+        self.each("restart", part)
 
     def collect(self, agent: Algorithm, turns: int, tick: Tick) -> Batch:
         """See ``Play.collect``."""
-        given = (agent.played(), turns)
-        found = self.engine.all(self.processes, "collect", [given] * len(self.processes))
-        batches: list[Batch] = [batch for batch, _ in found]
-        self._told = Told.joined([told for _, told in found])
+        batches, told = zip(*self.each("play_as", agent.played(), turns), strict=True)
+        self._told = Told.joined(told)
         self.turns, self.returns = self._told.turns, self._told.returns
         tick(self)
-        first = batches[0]
-        across = lambda name: torch.cat([getattr(each, name) for each in batches], dim=1)  # noqa: E731
-        return Batch(
-            beside([each.seen for each in batches], dim=1), across("actions"),
-            {name: torch.cat([x.kept[name] for x in batches], dim=1) for name in first.kept},
-            across("rewards"), across("ended"), across("episodes"),
-            beside([each.after for each in batches]), first.place,
-        )  # fmt: skip
+        return Batch.joined(batches)
 
     def told(self) -> Told:
         """See ``Play.told``."""
@@ -189,33 +187,18 @@ class Actors:
 
     def state(self) -> list[Any]:
         """Return the state of each actor."""
-        return self.engine.all(self.processes, "state")
+        return self.each("state")
 
     def load(self, state: list[Any], part: int | None) -> None:
         """Go on from what ``state`` returned."""
-        self.engine.all(self.processes, "load", [(each, part) for each in state])
-
-    def spent(self) -> float:
-        """Return the processor seconds of the processes."""
-        return self.engine.spent(self.processes)
-
-    def close(self) -> None:
-        """End the processes."""
-        self.engine.end()
+        self.engine.all(self.processes, "load", state, [part] * len(state))
 
 
 class Learner:
     """An agent that learns from the turns of its environments."""
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
-        self.recipe = recipe
-        make: dict[str, Callable[[], Any]] = {
-            HERE: lambda: recipe.play(recipe.envs(share)),
-            ACTORS: lambda: Actors(recipe, share),
-            ENVS: lambda: recipe.play(Remote(recipe, share)),
-            DEVICE: lambda: recipe.fused(share),
-        }
-        self.play: Any = make[recipe.word.plays]()
+        self.recipe, self.play = recipe, recipe.player(share)
         self.agent = recipe.agent(self.play.lens)
 
     def meet(self) -> Meeting:
@@ -274,6 +257,12 @@ class Learner:
         self.play.close()
 
 
+def _learner(recipe: Recipe, share: Share, rank: int) -> Learner:
+    if recipe.config.device == "cuda":  # those on a machine have a GPU each
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    return Learner(recipe, share)
+
+
 class Team:
     """All processes of a training.
 
@@ -297,9 +286,9 @@ class Team:
             self.agent, play = self.learner.agent, self.learner.play
             self.count, self.draws = play.count, play.draws
             return
-        one = recipe.look()
-        self.count, self.draws = whole.size * one.seats, one.draws
-        self.agent = recipe.agent(one.lens, "cpu")
+        sample = recipe.look()
+        self.count, self.draws = whole.size * sample.seats, sample.draws
+        self.agent = recipe.agent(sample.lens, "cpu")
         shares = whole.dealt(recipe.learners, recipe.copies)
         self.engine = recipe.engine()
         try:
@@ -308,17 +297,20 @@ class Team:
             self.engine.end()
             raise
 
+    @property
+    def every(self) -> list[Any]:
+        """All learners, and the server if there is one."""
+        return [*self.learners, self.server] if self.server else self.learners
+
     def _start(self, shares: Sequence[Share]) -> None:
         size = len(shares)
-        given = ([self.recipe] * size, shares, range(size))
-        self.learners = self.engine.start(size, _learner, *given)
+        self.learners = self.engine.start(_learner, [self.recipe] * size, shares, range(size))
         if self.recipe.word.learns == SERVED:
-            (self.server,) = self.engine.start(1, _server, [self.recipe])
-        host = self.server or self.learners[0]
-        (meeting,) = self.engine.all([host], "listen" if self.server else "meet")
+            (self.server,) = self.engine.start(Recipe.server, [self.recipe])
+        (meeting,) = self.engine.all([self.server or self.learners[0]], "meet")
         asked = [
-            self.engine.ask(each, "join", meeting, rank, size)
-            for rank, each in enumerate(self.learners)
+            self.engine.ask(learner, "join", meeting, rank, size)
+            for rank, learner in enumerate(self.learners)
         ]
         if self.server:
             asked.append(self.engine.ask(self.server, "accept"))
@@ -333,8 +325,8 @@ class Team:
         asked = [self.engine.ask(each, "updates", list(parts), turns) for each in self.learners]
         if self.server:
             asked.append(self.engine.ask(self.server, "serve"))
-        found = self.engine.answers(asked)[: len(self.learners)]
-        return [Told.joined(each) for each in zip(*found, strict=True)]
+        told = self.engine.answers(asked)[: len(self.learners)]
+        return [Told.joined(update) for update in zip(*told, strict=True)]
 
     def fetch(self) -> None:
         """Give ``agent`` the weights that have been learnt."""
@@ -345,25 +337,22 @@ class Team:
         """Return all that the next updates depend on, of each process that learns."""
         if self.learner is not None:
             return [self.learner.state()]
-        served = [self.server] if self.server else []
-        return self.engine.all([*self.learners, *served], "state")
+        return self.engine.all(self.every, "state")
 
     def load(self, states: list[Any], part: int | None) -> None:
         """Go on from each process's state; ``part`` None if the next update begins a part."""
         if self.learner is not None:
             (state,) = states
             self.learner.load(state, part)
-            return
-        served = [self.server] if self.server else []
-        self.engine.all([*self.learners, *served], "load", [(each, part) for each in states])
+        else:
+            self.engine.all(self.every, "load", states, [part] * len(states))
 
     def spent(self) -> float:
         """Return the processor seconds of all processes but this one."""
         if self.learner is not None:
             return self.learner.spent()
-        every = [*self.learners, *([self.server] if self.server else [])]
         nested = sum(self.engine.all(self.learners, "spent"))
-        return float(nested) + self.engine.spent(every)
+        return float(nested) + self.engine.spent(self.every)
 
     def close(self) -> None:
         """End all processes."""
@@ -373,28 +362,5 @@ class Team:
             self.engine.end()
 
 
-def _beside(worth: list[Tensor | None]) -> Tensor | None:
-    return None if worth[0] is None else torch.cat([each for each in worth if each is not None])
-
-
-def _envs(recipe: Recipe, share: Share) -> Envs:
-    torch.set_num_threads(1)
-    return recipe.envs(share)
-
-
-def _actor(recipe: Recipe, share: Share) -> Actor:
-    torch.set_num_threads(1)
-    return Actor(recipe, share)
-
-
-def _learner(recipe: Recipe, share: Share, rank: int) -> Learner:
-    torch.set_num_threads(1)
-    if recipe.config.device == "cuda":  # those on a machine have a GPU each
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    return Learner(recipe, share)
-
-
-def _server(recipe: Recipe) -> Server:
-    torch.set_num_threads(1)
-    agent = recipe.agent(recipe.look().lens)
-    return Server(agent, recipe.learners, recipe.config.staleness)
+def _beside(worth: Sequence[Tensor | None]) -> Tensor | None:
+    return None if worth[0] is None else torch.cat([part for part in worth if part is not None])
