@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
 
@@ -122,11 +122,21 @@ class Batch(NamedTuple):
         }
         return self._replace(**moved, kept={k: x.to(device) for k, x in self.kept.items()})
 
-    def keys(self) -> Tensor:
-        """Return the number of each turn among those of all environments, (T, n) int64."""
+    def flat(self, **figures: Tensor) -> tuple[Seen, dict[str, Tensor]]:
+        """Return what was seen, and figures of steps, one step behind another.
+
+        Args:
+            figures: (T, n, ...) each; ``actions`` and ``keys`` are added.
+
+        Returns:
+            (T n, ...) each. A key is the number of a step among those of all environments.
+        """
         turns, envs = self.actions.shape
         first, total, turn = self.place
-        return (turn + torch.arange(turns))[:, None] * total + first + torch.arange(envs)
+        keys = (turn + torch.arange(turns))[:, None] * total + first + torch.arange(envs)
+        figures = {"actions": self.actions, "keys": keys, **figures}
+        flat = {name: values.flatten(0, 1) for name, values in figures.items()}
+        return Seen(*(values.flatten(0, 1) for values in self.seen)), flat
 
 
 class Peers:
@@ -251,12 +261,13 @@ class Algorithm(ABC):
         """Take a step of the optimizer down the mean of the losses of turns, (k,) here."""
         self.optimizer.zero_grad()
         losses.sum().backward()
-        parts = [
-            torch.zeros_like(each) if each.grad is None else each.grad for each in self.weights
+        gradients = [
+            torch.zeros_like(weight) if weight.grad is None else weight.grad
+            for weight in self.weights
         ]
         # The sum and its count travel together, so that the mean is over all learners.
         count = losses.new_tensor([len(losses)])
-        flat = torch.cat([*(part.flatten() for part in parts), count])
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), count])
         self.peers.together(self, "descend", flat)
 
     def descend(self, flat: Tensor) -> None:
@@ -264,9 +275,9 @@ class Algorithm(ABC):
         gradient = flat[:-1] / flat[-1]
         norm = torch.linalg.vector_norm(gradient)
         gradient *= (self.settings.gradient / (norm + 1e-6)).clamp(max=1.0)
-        parts = gradient.split([each.numel() for each in self.weights])
-        for each, part in zip(self.weights, parts, strict=True):
-            each.grad = part.view_as(each)
+        parts = gradient.split([weight.numel() for weight in self.weights])
+        for weight, part in zip(self.weights, parts, strict=True):
+            weight.grad = part.view_as(weight)
         self.optimizer.step()
 
     def moments(self, values: Tensor) -> tuple[float, float, float]:
@@ -285,14 +296,14 @@ class Algorithm(ABC):
         """Yield the steps of each pass over turns, each the indices of its turns, (j,).
 
         Turns are drawn without repetition from those of all learners. ``keys`` (k,) int64 are of
-        ``Batch.keys``; a step has about ``size`` turns of all learners.
+        ``Batch.flat``; a step has about ``size`` turns of all learners.
         """
-        every = self.peers.gather(keys)
+        all_keys = self.peers.gather(keys)
         # By rank among all keys every learner draws the same order, wherever turns were played.
-        rank = torch.searchsorted(every.sort().values, keys)
-        own = torch.full((len(every),), -1).index_copy(0, rank, torch.arange(len(keys)))
+        rank = torch.searchsorted(all_keys.sort().values, keys)
+        index = torch.full((len(all_keys),), -1).index_copy(0, rank, torch.arange(len(keys)))
         for _ in range(passes):
-            order = own[torch.randperm(len(every), generator=self.random)]
+            order = index[torch.randperm(len(all_keys), generator=self.random)]
             steps = order.tensor_split(max(1, round(len(order) / size)))
             yield (step[step >= 0] for step in steps)
 
@@ -336,6 +347,38 @@ class Algorithm(ABC):
         self.random.set_state(state["random"])
 
 
+class ValueAlgorithm(Algorithm):
+    """An algorithm that learns values, in units of the returns' spread.
+
+    Attributes:
+        discount: of rewards.
+        spread: root mean square of returns.
+        batches: batches that the spread is of, at most ``horizon``, as old ones decay.
+    """
+
+    central = ("spread", "batches")
+    horizon: ClassVar[int] = 100
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.discount = getattr(self.settings, "discount", 0.0) or self.lens.discount
+        self.spread, self.batches = 1.0, 0
+
+    def rescale(self, returns: Tensor) -> None:
+        """Update the spread of all learners by returns of any shape."""
+        square = returns.double().square().sum()
+        sums = torch.stack([square, square.new_tensor(returns.numel())])
+        self.peers.together(self, "measure", sums)
+
+    def measure(self, sums: Tensor) -> None:
+        """Update the spread by a sum of squares and the count of its addends."""
+        self.batches = min(self.batches + 1, self.horizon)
+        # The first batch sets the spread: before it there is none that could be averaged.
+        square = self.spread**2 if self.batches > 1 else 0.0
+        square += (float(sums[0] / sums[1]) - square) / self.batches
+        self.spread = max(square**0.5, 1e-6)
+
+
 def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None = None) -> Tensor:
     """Return an action of each turn, (n,), a legal one whatever numbers a network gives.
 
@@ -343,10 +386,8 @@ def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None =
     ``random`` the most likely action is taken.
     """
     if random is not None:
-        if isinstance(random, Chance):
-            noise = random(logs.shape[1])
-        else:
-            noise = torch.rand(logs.shape, generator=random)
+        is_chance = isinstance(random, Chance)
+        noise = random(logs.shape[1]) if is_chance else torch.rand(logs.shape, generator=random)
         # Gumbel-max: the argmax of log p - log(-log u) is a draw from p.
         logs = logs - (-noise.clamp(min=1e-20).log()).log()
     return torch.where(mask, logs.nan_to_num(), -torch.inf).argmax(dim=-1)
@@ -359,7 +400,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
         ParenvsError: it has no such setting, or the value is of another type or out of its range.
     """
     default = kind.settings_class()
-    known = {each.name: getattr(default, each.name) for each in fields(default)}
+    known = asdict(default)
     for name, value in given.items():
         if name not in known:
             hint = did_you_mean(name, known)
@@ -367,8 +408,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
                 f"{kind.name} has no setting {shown(name)}{hint}; known: {', '.join(known)}"
             )
         wanted = type(known[name])
-        is_number = wanted is float and type(value) is int
-        if type(value) is not wanted and not is_number:
+        if type(value) is not wanted and (wanted, type(value)) != (float, int):
             raise ParenvsError(f"{name} must be {wanted.__name__}, not {shown(value)}")
         largest = LARGEST.get(name, 1e9)
         least = min(1, known[name]) if wanted is int else -largest

@@ -25,7 +25,7 @@ from parenvs.files import read_object
 from parenvs.graph.sources import is_function
 
 if TYPE_CHECKING:
-    from parenvs.agents.learning.algorithm import Algorithm
+    pass
 
 HERE, ACTORS, ENVS, DEVICE = "here", "actors", "environments", "device"
 """Where turns are played: in the learner's process; by actors that have the policy, too; by
@@ -68,15 +68,6 @@ def word_of(name: str, staleness: int | None = None) -> Word:
     return WORDS[name]
 
 
-def check_agent(name: str, kind: type[Algorithm]) -> None:
-    """Raise ``ParenvsError`` if several learners cannot share the algorithm's update."""
-    if WORDS[name].learns != ALONE and not kind.divides:
-        able = ", ".join(word for word, says in WORDS.items() if says.learns == ALONE)
-        raise ParenvsError(
-            f"{kind.name} has an update that learners cannot share; it can be distributed as {able}"
-        )
-
-
 CONFIG = "config.json"
 _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
 """Rainbow's settings where actions have no rows."""
@@ -93,6 +84,11 @@ OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     ("OperatorPartition-v0", "rainbow"): _PLAIN,
 }
 """Environment and algorithm -> settings in place of the algorithm's defaults."""
+
+
+def plain_id(env_id: str) -> str:
+    """Return an environment's id without the namespace of this suite."""
+    return env_id.removeprefix("parenvs/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +124,20 @@ class TrainConfig(TrainOptions):
         Raises:
             ParenvsError: there is no such algorithm or setting, or a value is out of its range.
         """
-        own = OVERRIDES.get((self.env_id.removeprefix("parenvs/"), self.agent), {})
+        defaults = OVERRIDES.get((plain_id(self.env_id), self.agent), {})
         kind, word = algorithm(self.agent), word_of(self.distribution, self.staleness)
-        check_agent(self.distribution, kind)
-        found = settings_of(kind, **{**own, **self.settings})
+        if word.learns != ALONE and not kind.divides:
+            able = ", ".join(name for name, other in WORDS.items() if other.learns == ALONE)
+            raise ParenvsError(
+                f"{kind.name} has an update that learners cannot share; it can be distributed as "
+                f"{able}"
+            )
+        settings = settings_of(kind, **{**defaults, **self.settings})
         processes = self.actors if word.plays in (ACTORS, ENVS) else 1
-        least = processes * self.size * int(getattr(found, "copies", 1))
-        if "envs" in self.settings or found.envs >= least:
-            return found
-        return replace(found, envs=least)
+        least = processes * self.size * int(getattr(settings, "copies", 1))
+        if "envs" in self.settings or settings.envs >= least:
+            return settings
+        return replace(settings, envs=least)
 
 
 def claimed(folder: Path) -> bool:
@@ -163,20 +164,18 @@ def load_config(folder: str | Path, trust: bool = False) -> TrainConfig:
     if not path.exists():
         raise ParenvsError(f"{folder}: not the folder of a training run (no {CONFIG})")
     config = read(TrainConfig, read_object(path, SCHEMA), str(path))
-    with naming(path):
+    try:
         check_env(config.env_id, config.env_kwargs)
         config.agent_settings()
-    check_trusted(config.env_kwargs, folder, trust)
-    return config
-
-
-@contextmanager
-def naming(where: object, end: str = "") -> Iterator[None]:
-    """Put the place that a ``ParenvsError`` of the block is about before its words."""
-    try:
-        yield
+        instance = config.env_kwargs.get("instance")
+        if not trust and isinstance(instance, str) and is_function(instance):
+            raise ParenvsError(
+                f"field 'env_kwargs': the instance {shown(instance)} is a Python function, whose "
+                "file would be run; if you trust it, say so (--trust)"
+            )
     except ParenvsError as error:
-        raise ParenvsError(f"{where}: {error}{end}") from None
+        raise ParenvsError(f"{path}: {error}") from None
+    return config
 
 
 @contextmanager
@@ -189,44 +188,29 @@ def building(folder: str | Path) -> Iterator[None]:
         raise ParenvsError(f"{Path(folder) / CONFIG}: {words}") from None
 
 
-def check_trusted(env_kwargs: Mapping[str, Any], folder: str | Path, trust: bool) -> None:
-    """Raise ``ParenvsError`` if the instance is a function, whose file would run, untrusted."""
-    instance = env_kwargs.get("instance")
-    if not trust and isinstance(instance, str) and is_function(instance):
-        raise ParenvsError(
-            f"{Path(folder) / CONFIG}: field 'env_kwargs': the instance {shown(instance)} is a "
-            "Python function, whose file would be run; if you trust it, say so (--trust)"
-        )
-
-
-def check_env(env_id: str, env_kwargs: Mapping[str, Any], others: bool = True) -> None:
+def check_env(env_id: str, env_kwargs: Mapping[str, Any]) -> None:
     """Raise ``ParenvsError`` unless there is such an environment that takes these arguments.
 
-    Only arguments of this suite's environments are checked; ``others`` allows other packages'.
+    Only arguments of this suite's environments are checked.
     """
-    # Other ids could name a module to import: gym.make("module:Name-v0").
     known = environments()
     refuse_removed("environment", env_id.rpartition("/")[2], "field 'env_id'")
-    if env_id not in known and others and env_id in gym.registry:
-        return
-    if env_id not in known:
+    # Other ids could name a module to import: gym.make("module:Name-v0").
+    if env_id not in known and env_id not in gym.registry:
         raise ParenvsError(
             f"field 'env_id': no environment {shown(env_id)}{did_you_mean(env_id, known)}; "
             f"known: {', '.join(known)}"
         )
+    if env_id not in known:
+        return
     game = late(known[env_id])
     # Of a class some versions of Python give the signature of ``__new__``.
     taken = {*inspect.signature(game.__init__).parameters, "render_mode"}
     taken -= {"self", "count", *game.local}
-    check_names(env_kwargs, taken, "field 'env_kwargs'")
-
-
-def check_names(content: Mapping[str, Any], known: Any, where: str) -> None:
-    """Raise ``ParenvsError`` for the first name that is not known."""
-    for name in content:
-        if name not in known:
+    for name in env_kwargs:
+        if name not in taken:
             raise ParenvsError(
-                f"{where}: no such name {shown(name)}{did_you_mean(name[:80], known)}"
+                f"field 'env_kwargs': no such name {shown(name)}{did_you_mean(name[:80], taken)}"
             )
 
 

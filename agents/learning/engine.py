@@ -105,9 +105,9 @@ class Engine(ABC):
         return processes
 
     def all(self, processes: Sequence[Any], name: str, *given: Sequence[Any]) -> list[Any]:
-        """Call a method of each process and wait; number i gets ``(values[i] for values in given)``.
+        """Call a method of each process, and wait; see ``answers``.
 
-        Raises as ``answers`` does.
+        Process i gets the arguments ``values[i] for values in given``.
         """
         calls = zip(processes, *given, strict=True)
         return self.answers([self.ask(process, name, *arguments) for process, *arguments in calls])

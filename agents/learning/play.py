@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, chosen
+from parenvs.agents.learning.config import plain_id
 from parenvs.agents.learning.net import Lens, Seen
 from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
@@ -48,22 +50,18 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
     try:
         entry: Any = gym.spec(env_id).vector_entry_point
         maker = load_env_creator(entry) if isinstance(entry, str) else entry
+        mode: dict[str, Any] = {"autoreset_mode": SAME_STEP}
         if maker is not None and "autoreset_mode" in inspect.signature(maker).parameters:
-            return gym.make_vec(
-                env_id, count, "vector_entry_point", autoreset_mode=SAME_STEP, **env_kwargs
-            )
-        return gym.make_vec(
-            env_id, count, "sync", vector_kwargs={"autoreset_mode": SAME_STEP}, **env_kwargs
-        )
+            return gym.make_vec(env_id, count, "vector_entry_point", **mode, **env_kwargs)
+        return gym.make_vec(env_id, count, "sync", vector_kwargs=mode, **env_kwargs)
     except (gym.error.Error, TypeError) as error:
         raise ParenvsError(f"{env_id}: {one_line(error)}") from None
 
 
 def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
-    name = env_id.removeprefix("parenvs/")
-    task = next((x for x in TASKS.values() if name in x.envs and x.supports(Task.teacher)), None)
-    game = getattr(env.unwrapped, "game", None)
-    return None if task is None or game is None else task.teacher(game)
+    game, name = getattr(env.unwrapped, "game", None), plain_id(env_id)
+    teachers = [x for x in TASKS.values() if name in x.envs and x.supports(Task.teacher)]
+    return teachers[0].teacher(game) if teachers and game is not None else None
 
 
 class Episode(NamedTuple):
@@ -96,14 +94,13 @@ class Told(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Told]) -> Told:
-        """Return what players next to each other tell together; figures are the first one's."""
-        best = max(
-            (x.best for x in parts if x.best), key=lambda x: (x.value, -x.turns), default=None
+        """Return what players next to each other report; turns and figures are the first one's."""
+        episodes = [part.best for part in parts if part.best is not None]
+        return parts[0]._replace(
+            returns=[value for part in parts for value in part.returns],
+            episodes=sum(part.episodes for part in parts),
+            best=max(episodes, key=lambda x: (x.value, -x.turns), default=None),
         )
-        return cls(
-            [value for each in parts for value in each.returns], parts[0].turns,
-            sum(each.episodes for each in parts), best, parts[0].figures,
-        )  # fmt: skip
 
 
 class Share(NamedTuple):
@@ -123,12 +120,8 @@ class Share(NamedTuple):
                 + (f" of {unit} copies" if unit > 1 else "")
                 + "; give more --num-envs, or fewer --actors or --learners"
             )
-        ends = [self.size // unit * (part + 1) // parts * unit for part in range(parts)]
-        begins = [0, *ends[:-1]]
-        return [
-            Share(self.first + begin, end - begin, self.total)
-            for begin, end in zip(begins, ends, strict=True)
-        ]
+        ends = [self.size // unit * part // parts * unit for part in range(parts + 1)]
+        return [Share(self.first + a, b - a, self.total) for a, b in pairwise(ends)]
 
 
 class Transition(NamedTuple):
@@ -183,13 +176,7 @@ class Envs:
         observation, paid, terminated, truncated, infos = self.env.step(actions)
         cut, last = np.flatnonzero(truncated & ~terminated), None
         if cut.size:
-            ends = [infos["final_obs"][row] for row in cut.tolist()]
-            batched = (
-                {name: np.stack([each[name] for each in ends]) for name in ends[0]}
-                if isinstance(ends[0], dict)
-                else np.stack(ends)
-            )
-            last = self.lens(batched, {})
+            last = self.lens(stacked([infos["final_obs"][row] for row in cut.tolist()]), {})
         over = np.asarray(terminated | truncated)
         seen, worth = self.lens(observation, infos), self._worth(infos)
         return Transition(seen, np.asarray(paid, np.float64), over, cut, last, worth)
@@ -213,6 +200,13 @@ class Envs:
                 "worth, NaN where that is not known"
             )
         return torch.from_numpy(np.array(known, dtype=np.float32))
+
+
+def stacked(observations: Sequence[Any]) -> Any:
+    """Return a batch of observations, arrays or dicts of them."""
+    if isinstance(observations[0], dict):
+        return {name: np.stack([x[name] for x in observations]) for name in observations[0]}
+    return np.stack([np.asarray(x) for x in observations])
 
 
 def seeds_of(seed: int, part: int, total: int, copies: int) -> np.ndarray:
@@ -310,10 +304,8 @@ class Play:
         """Return all that the next turns depend on."""
         history = np.array(self.history, dtype=np.int64).reshape(-1, self.count)
         best = None if self.best is None else tuple(self.best)
-        return {
-            "turns": self.turns, "episodes": self.episodes, "best": best,
-            "history": torch.from_numpy(history),
-        }  # fmt: skip
+        counts = {"turns": self.turns, "episodes": self.episodes}
+        return {**counts, "best": best, "history": torch.from_numpy(history)}
 
     def load(self, state: dict[str, Any], part: int | None) -> None:
         """Go on from a state: replay the actions since ``restart`` number ``part``, if any."""
@@ -347,8 +339,8 @@ class Play:
         first = int(returns.argmax())
         value, row = float(returns[first]), rows[first]
         if not self.draws and (self.best is None or value > self.best.value):
-            own = [int(actions[row]) for actions in self.history[self._begin[row] :]]
-            self.best = Episode(value, own, self.turns)
+            taken = [int(actions[row]) for actions in self.history[self._begin[row] :]]
+            self.best = Episode(value, taken, self.turns)
         self._totals[rows] = 0.0
         self._episodes[rows] += 1
         self._begin[rows] = len(self.history)
@@ -385,13 +377,7 @@ class Player:
         """
         is_one = action_masks.ndim == 1
         if is_one:
-            action_masks = action_masks[None]
-            is_dict = isinstance(observation, dict)
-            observation = (
-                {name: np.asarray(value)[None] for name, value in observation.items()}
-                if is_dict
-                else np.asarray(observation)[None]
-            )
+            action_masks, observation = action_masks[None], stacked([observation])
         seen = self.agent.lens(observation, {"action_mask": action_masks})
         random = None if deterministic else self._random
         taken = chosen(self.agent.logs(seen).cpu(), seen.mask.cpu(), random)

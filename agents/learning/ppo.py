@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
+from parenvs.agents.learning.algorithm import Batch, Settings, ValueAlgorithm
 from parenvs.agents.learning.net import Lens, RowsNet, Seen, beside, entropy, log_policy
 from parenvs.errors import ParenvsError
 
@@ -44,19 +44,12 @@ def turns_a_step(settings: PPOSettings, lens: Lens) -> int:
     return settings.turns_a_step or (512 if lens.discount == 1.0 else 64)
 
 
-class PPO(Algorithm):
-    """Proximal policy optimisation with a critic; values are learnt in returns' spread."""
+class PPO(ValueAlgorithm):
+    """Proximal policy optimization with a critic."""
 
     name: ClassVar[str] = "ppo"
     settings_class: ClassVar[type[Settings]] = PPOSettings
     settings: PPOSettings
-    central = ("spread", "seen_returns")
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self.discount = self.settings.discount or self.lens.discount
-        self.spread = 1.0  # root mean square of returns, by which they are divided
-        self.seen_returns = 0.0
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
@@ -69,16 +62,12 @@ class PPO(Algorithm):
         values = batch.kept["values"] * self.spread
         advantages = self.advantages(batch, values)
         returns = advantages + values
-        square = returns.double().square().sum()
-        sums = torch.stack([square, square.new_tensor(returns.numel())])
-        self.peers.together(self, "measure", sums)
-        data = {
-            "actions": batch.actions, "logs": batch.kept["logs"], "advantages": advantages,
-            "returns": returns / self.spread, "keys": batch.keys(),
-        }  # fmt: skip
-        flat = {name: value.flatten(0, 1) for name, value in data.items()}
-        seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
-        return self.improve(seen, flat)
+        self.rescale(returns)
+        return self.improve(
+            *batch.flat(
+                logs=batch.kept["logs"], advantages=advantages, returns=returns / self.spread
+            )
+        )
 
     def advantages(self, batch: Batch, values: Tensor) -> Tensor:
         """Return generalised advantages, (T, n), of values (T, n) in rewards."""
@@ -133,14 +122,6 @@ class PPO(Algorithm):
         """Weight of the entropy in the loss."""
         return self.settings.entropy
 
-    def measure(self, sums: Tensor) -> None:
-        """Update returns' root mean square by sums of squares and counts; old batches decay."""
-        # A running mean over at most 100 batches, so that early returns are forgotten.
-        self.seen_returns = min(self.seen_returns + 1.0, 100.0)
-        square = self.spread**2 if self.seen_returns > 1.0 else 0.0
-        square += (float(sums[0] / sums[1]) - square) / self.seen_returns
-        self.spread = max(square**0.5, 1e-6)
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings(PPOSettings):
@@ -194,13 +175,10 @@ class Group(PPO):
         self.slow(progress)
         batch = batch.to("cpu")
         turns, envs = batch.actions.shape
-        seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
-        names = {
-            "actions": batch.actions, "logs": batch.kept["logs"], "rewards": batch.rewards,
-            "ended": batch.ended, "episodes": batch.episodes, "keys": batch.keys(),
-            "envs": torch.arange(envs).expand(turns, envs),
-        }  # fmt: skip
-        data = {name: value.flatten(0, 1) for name, value in names.items()}
+        seen, data = batch.flat(
+            logs=batch.kept["logs"], rewards=batch.rewards, ended=batch.ended,
+            episodes=batch.episodes, envs=torch.arange(envs).expand(turns, envs),
+        )  # fmt: skip
         if self.held is not None:
             seen = beside([self.held[0], seen])
             data = {name: torch.cat([self.held[1][name], data[name]]) for name in data}
@@ -298,14 +276,11 @@ class Imitate(PPO):
         """See ``Algorithm.learn``."""
         self.slow(progress)
         batch = batch.to("cpu")
-        worth = batch.kept["worth"].flatten(0, 1)
-        seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
-        known = (worth.isfinite() & seen.mask).any(dim=1)
+        seen, data = batch.flat(worth=batch.kept["worth"])
+        known = (data["worth"].isfinite() & seen.mask).any(dim=1)
         if not self.mean(known.float()):
             return {}
-        flat = {"actions": batch.actions, "keys": batch.keys()}
-        data = {"worth": worth[known], **{k: x.flatten()[known] for k, x in flat.items()}}
-        return self.improve(seen.at(known), data)
+        return self.improve(seen.at(known), {name: x[known] for name, x in data.items()})
 
     def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``PPO.losses``."""
@@ -330,10 +305,9 @@ class CentralNet(RowsNet):
     def __init__(self, lens: Lens, width: int, **shape: Any) -> None:
         super().__init__(lens, width=width, **shape)
         self.value = nn.Sequential()  # the critic takes its place
-        layers = (nn.Linear(lens.contexts + lens.joint, width), nn.Linear(width, width))
-        self.critic = nn.Sequential(
-            layers[0], nn.Tanh(), layers[1], nn.Tanh(), self.last_value
-        )  # fmt: skip
+        inputs = nn.Linear(lens.contexts + lens.joint, width)
+        hidden = nn.Linear(width, width)
+        self.critic = nn.Sequential(inputs, nn.Tanh(), hidden, nn.Tanh(), self.last_value)
 
     def forward(self, seen: Seen) -> tuple[Tensor, Tensor]:
         """See ``RowsNet.forward``."""

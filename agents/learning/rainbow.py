@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, Settings
+from parenvs.agents.learning.algorithm import Batch, Chance, Place, Settings, ValueAlgorithm
 from parenvs.agents.learning.net import RowsNet, Seen
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite
@@ -66,16 +66,10 @@ class Memory:
         """Keep a batch in place of the oldest, with the largest priority so far."""
         seen = [torch.cat([x, y[None]]) for x, y in zip(batch.seen, batch.after, strict=True)]
         earned, left, ahead = self._earned(batch)
-        values = {
-            **dict(zip(Seen._fields, seen, strict=True)),
-            **{
-                name: torch.cat([value, value[:1]])
-                for name, value in (
-                    ("actions", batch.actions), ("earned", earned), ("left", left),
-                    ("ahead", ahead),
-                )
-            },
-        }  # fmt: skip
+        figures = {"actions": batch.actions, "earned": earned, "left": left, "ahead": ahead}
+        values = dict(zip(Seen._fields, seen, strict=True))
+        # One row more, as what is seen has: it is never drawn.
+        values.update({name: torch.cat([x, x[:1]]) for name, x in figures.items()})
         if not self.parts:
             turns, envs = earned.shape
             self.first, total, _ = batch.place
@@ -110,7 +104,7 @@ class Memory:
         own = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
         chosen, weights, batch, turn = (x[own] for x in (chosen, weights, batch, turn))
         env = env[own] - self.first
-        at = (torch.from_numpy(batch), torch.from_numpy(turn), torch.from_numpy(env))
+        at = tuple(torch.from_numpy(x) for x in (batch, turn, env))
         later = (at[0], at[1] + self.parts["ahead"][at], at[2])
         return Minibatch(
             torch.from_numpy(chosen),
@@ -213,7 +207,7 @@ class RainbowSettings(Settings):
     wander: float = 0.3
 
 
-class Rainbow(Algorithm):
+class Rainbow(ValueAlgorithm):
     """Learns the quantiles of what each action returns, from a memory of turns.
 
     The qualities of actions are the pool's value and the rows' advantages over their mean, in units
@@ -225,22 +219,22 @@ class Rainbow(Algorithm):
     name: ClassVar[str] = "rainbow"
     settings_class: ClassVar[type[Settings]] = RainbowSettings
     settings: RainbowSettings
-    central, local = ("spread", "batches"), ("steps", "owed")
+    local = ("steps", "owed")
+    horizon = 1000
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         settings = self.settings
-        self.discount = settings.discount or self.lens.discount
         self.target = copy.deepcopy(self.net).requires_grad_(False)
         self.memory = Memory(settings.memory, settings.steps, self.discount, settings.power)
-        self.spread, self.batches, self.steps, self.owed = 1.0, 0, 0, 0.0
+        self.steps, self.owed = 0, 0.0
         middle = (torch.arange(settings.quantiles) + 0.5) / settings.quantiles
         self._levels = middle.to(self.device)
 
     def network(self) -> RowsNet:
         """See ``Algorithm.network``."""
-        settings, several = self.settings, self.settings.quantiles
-        return RowsNet(self.lens, several, several, settings.width, sharpness=SHARPNESS)
+        count = self.settings.quantiles
+        return RowsNet(self.lens, count, count, self.settings.width, sharpness=SHARPNESS)
 
     def quantiles(self, net: RowsNet, seen: Seen) -> Tensor:
         """Return the quantiles of actions' returns, (k, A, q), in units of the spread."""
@@ -315,9 +309,8 @@ class Rainbow(Algorithm):
             wanted = minibatch.earned.to(self.device)[:, None] + torch.where(
                 left > 0, left * behind, 0.0
             )
-            before, square = self.spread, wanted.double().square().sum()
-            sums = torch.stack([square, square.new_tensor(wanted.numel())])
-            self.peers.together(self, "measure", sums)
+            before = self.spread
+            self.rescale(wanted)
             self._scale(self.target, before / self.spread)
             wanted = wanted / self.spread
         found = _of(self.quantiles(self.net, seen), minibatch.actions.to(self.device))
@@ -340,12 +333,9 @@ class Rainbow(Algorithm):
         self.target.load_state_dict(state["target"])
 
     def measure(self, sums: Tensor) -> None:
-        """Update returns' spread by sums of squares and counts; qualities in rewards stay."""
-        self.batches = min(self.batches + 1, 1000)
+        """See ``ValueAlgorithm.measure``; qualities in rewards stay the same."""
         before = self.spread
-        square = before**2 if self.batches > 1 else 0.0
-        square += (float(sums[0] / sums[1]) - square) / self.batches
-        self.spread = max(square**0.5, 1e-6)
+        super().measure(sums)
         self._scale(self.net, before / self.spread)
 
     @torch.no_grad()
@@ -359,8 +349,8 @@ class Rainbow(Algorithm):
         losses, errors = self.loss(minibatch)
         losses = losses * minibatch.weights.to(self.device)
         self.step(losses)
-        told = self.peers.gather(minibatch.slots), self.peers.gather(errors.cpu())
-        self.memory.judge(*told)
+        # Each learner keeps the priorities of all, so that all draw the same steps.
+        self.memory.judge(self.peers.gather(minibatch.slots), self.peers.gather(errors.cpu()))
         return losses.detach().cpu()
 
     def _best(self, quantiles: Tensor, mask: Tensor) -> Tensor:

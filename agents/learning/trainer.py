@@ -28,6 +28,7 @@ from parenvs.agents.learning.config import (
     check_free,
     claimed,
     load_config,
+    plain_id,
 )
 from parenvs.agents.learning.engine import LostError
 from parenvs.agents.learning.play import Episode, Player, one_thread, replayed
@@ -108,20 +109,17 @@ def train(
     """
     config.agent_settings()  # raises before a folder is made
     with one_thread():
-        if folder is None:
-            with contextlib.closing(Training(config, None, say, target, engine, address)) as run:
-                run.learn(stop_at_target)
-                return run.trained()
-        place = Path(folder)
-        with locked(place):
-            fresh = _claim(place, config, resume)
+        place = None if folder is None else Path(folder)
+        with contextlib.nullcontext() if place is None else locked(place):
+            fresh = place is not None and _claim(place, config, resume)
             try:
                 started = Training(config, place, say, target, engine, address)
                 with contextlib.closing(started) as run:
                     run.learn(stop_at_target)
                     return run.trained()
             except (KeyboardInterrupt, ParenvsError):
-                if fresh and not (place / STATE).exists():
+                # A run without a checkpoint leaves the folder free for another one.
+                if place is not None and fresh and not (place / STATE).exists():
                     (place / CONFIG).unlink()
                 raise
 
@@ -182,19 +180,20 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
 def untrained(config: TrainConfig, device: str | None = None) -> Player:
     """Make the agent of a configuration as a policy, as it is before its training."""
     recipe = Recipe(config)
-    return Player(recipe.agent(recipe.look().lens, device), _plain(config.env_id))
+    return Player(recipe.agent(recipe.look().lens, device), plain_id(config.env_id))
 
 
 def player(folder: str | Path, trust: bool = False) -> Player:
     """Load the trained agent of a folder as a policy; see ``load``."""
-    return Player(load(folder, trust=trust), _plain(load_config(folder, trust).env_id))
+    return Player(load(folder, trust=trust), plain_id(load_config(folder, trust).env_id))
 
 
 def rules_of(config: TrainConfig) -> dict[str, Any]:
     """Return the arguments of a run's environment that it has on every set and problem, too."""
-    judged_on = validation_of(_plain(config.env_id), config.env_kwargs)
-    kept = {} if judged_on is None else dict(judged_on.settings)
-    return {**kept, **{key: value for key, value in config.env_kwargs.items() if key == "rows"}}
+    judged_on = validation_of(plain_id(config.env_id), config.env_kwargs)
+    rules = {} if judged_on is None else dict(judged_on.settings)
+    rules.update({key: value for key, value in config.env_kwargs.items() if key == "rows"})
+    return rules
 
 
 class Training:
@@ -228,9 +227,7 @@ class Training:
         self._shown, self._due, self._before, self._lost = 0.0, 0.0, 0.0, 0
         self._begin, self._log = time.process_time(), cast(Any, None)
         self._first = b""  # the last state, where there is no checkpoint
-        if place is not None and (place / STATE).exists():
-            self._load(read_saved(place / STATE))
-        elif self.team.apart:
+        if not self._resume() and self.team.apart:
             self._hold(self._state())
 
     @property
@@ -286,16 +283,12 @@ class Training:
         agent = self.agent
         if place is not None:
             _write(place / MODEL, {"net": agent.net.state_dict()})
+        value, actions, best_steps = best or (None, [], 0)
         result = TrainResult(
-            value=best.value if best else None,
-            actions=best.actions if best else [],
-            steps=self.turns,
-            best_steps=best.turns if best else 0,
-            target_steps=self.target_steps,
-            target_seconds=self.target_seconds,
-            episodes=self.episodes,
-            seconds=self.seconds,
-        )
+            value=value, actions=actions, steps=self.turns, best_steps=best_steps,
+            target_steps=self.target_steps, target_seconds=self.target_seconds,
+            episodes=self.episodes, seconds=self.seconds,
+        )  # fmt: skip
         scores = self._judged() if draws else None
         if scores is not None:
             result = replace(
@@ -324,14 +317,14 @@ class Training:
         return is_reached or self.turns >= self.config.steps
 
     def _judged(self) -> SetEvaluation | None:
-        env_id = _plain(self.config.env_id)
+        env_id = plain_id(self.config.env_id)
         found = validation_of(env_id, self.config.env_kwargs)
         if found is None:
             return None
         self._tell(f"judged on {found.name}")
         try:
-            own = found._replace(settings=rules_of(self.config))
-            return judged(Player(self.team.agent, env_id), *own)
+            judged_on = found._replace(settings=rules_of(self.config))
+            return judged(Player(self.team.agent, env_id), *judged_on)
         except ParenvsError as error:  # of problems of another size
             self._tell(f"not judged: {error}")
             return None
@@ -392,7 +385,14 @@ class Training:
         torch.save(state, stream)
         self._first = stream.getvalue()
 
-    def _load(self, state: Any) -> None:
+    def _resume(self) -> bool:
+        """Go on from the last checkpoint, or else the held state, if there is one."""
+        if self.place is not None and (self.place / STATE).exists():
+            state = read_saved(self.place / STATE)
+        elif self._first:
+            state = torch.load(io.BytesIO(self._first), weights_only=True)
+        else:
+            return False
         try:
             for name in _KEPT:
                 if name != "seconds":
@@ -404,6 +404,7 @@ class Training:
             self._begin = time.process_time()
             self.best = None if state["best"] is None else Episode(*state["best"])
             self.team.load(state["team"], self.part if self.number else None)
+            return True
         except LostError:
             raise
         except Exception as error:  # of many kinds, as anything may be in a file
@@ -424,17 +425,10 @@ class Training:
             self.team.close()
             try:
                 self.team = Team(self.recipe)
-                if self.place is not None and (self.place / STATE).exists():
-                    self._load(read_saved(self.place / STATE))
-                else:
-                    self._load(torch.load(io.BytesIO(self._first), weights_only=True))
+                self._resume()
                 return
             except LostError as another:
                 error = another
-
-
-def _plain(env_id: str) -> str:
-    return env_id.removeprefix("parenvs/")
 
 
 def _write(path: Path, state: Any) -> None:
