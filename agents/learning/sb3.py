@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -208,12 +208,9 @@ def make_env(
     """
     if native and has_batch(env_id, env_kwargs):
         batch: Any = gym.make_vec(
-            env_id,
-            num_envs=envs,
-            vectorization_mode="vector_entry_point",
-            autoreset_mode=AutoresetMode.SAME_STEP,
+            env_id, envs, "vector_entry_point", autoreset_mode=AutoresetMode.SAME_STEP,
             **{"render_mode": "rgb_array", **env_kwargs},
-        )
+        )  # fmt: skip
         env = NativeVecEnv(batch, batch.largest_return)
         env.action_space.seed(seed)
         env.seed(seed)
@@ -226,11 +223,11 @@ def make_env(
 def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
     """Whether an environment of this suite has a batch and no wrappers."""
     spec = gym.registry.get(env_id.rpartition(":")[2])
-    if spec is None or spec.additional_wrappers or spec.max_episode_steps is not None:
+    if spec is None or spec.vector_entry_point is None:
         return False
-    # These arguments of gym.make add wrappers, which a batch cannot have.
+    # A batch cannot have wrappers, which these arguments of gym.make would add.
     wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
-    if wrapping or spec.vector_entry_point is None:
+    if wrapping or spec.additional_wrappers or spec.max_episode_steps is not None:
         return False
     entry: Any = spec.vector_entry_point
     maker = load_env_creator(entry) if isinstance(entry, str) else entry
@@ -246,12 +243,10 @@ class NativeVecEnv(VecEnv):
     seconds). Only the infos of episodes that go on differ. They are empty, because agents read
     masks from ``env_method("action_masks")`` and filling them would take a loop over environments.
 
-    ``get_attr`` gives the attributes that the batch's ``get_attr`` gives. Attributes cannot be set.
-    The methods are ``action_masks``, ``plan`` and ``render``.
+    Attributes cannot be set. The methods are ``action_masks``, ``plan`` and ``render``.
 
     Args:
-        batch: a batch of this suite with the autoreset mode ``SAME_STEP``, or any batch with the
-            same methods: ``action_masks()`` (n, c) bool, ``plan(row)``, and partial resets.
+        batch: a ``GameVectorEnv`` with the autoreset mode ``SAME_STEP``.
         scale: the number that the agent's rewards are divided by; statistics are of the undivided
             rewards.
 
@@ -260,22 +255,12 @@ class NativeVecEnv(VecEnv):
     """
 
     def __init__(self, batch: Any, scale: float = 1.0) -> None:
-        mode = batch.metadata["autoreset_mode"]
-        if mode != AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"agents need a batch of the autoreset mode {AutoresetMode.SAME_STEP.value!r}, "
-                f"not {mode.value!r}"
-            )
+        if batch.metadata["autoreset_mode"] != AutoresetMode.SAME_STEP:
+            raise ValueError("agents need a batch of the autoreset mode 'SameStep'")
         self.batch, self.scale = batch, scale
-        self._methods: dict[str, Callable[[list[int]], list[Any]]] = {
-            "action_masks": self._action_masks,
-            "plan": lambda rows: [self.batch.plan(row) for row in rows],
-            "render": self._render,
-        }
         self._returns = np.zeros(batch.num_envs)
         self._steps = np.zeros(batch.num_envs, dtype=np.int64)
         self._begin = time.time()
-        self._actions: Any = None
         super().__init__(batch.num_envs, batch.single_observation_space, batch.single_action_space)
         self.metadata = {k: v for k, v in batch.metadata.items() if k != "autoreset_mode"}
 
@@ -295,7 +280,7 @@ class NativeVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """Keep the actions, (n,) int64, for ``step_wait``."""
-        self._actions = actions
+        self._actions: Any = actions
 
     def step_wait(self) -> VecEnvStepReturn:
         """Return observations, scaled rewards (n,) float32, ends (n,) bool, and infos."""
@@ -308,15 +293,12 @@ class NativeVecEnv(VecEnv):
         if ended.size:
             seconds = round(time.time() - self._begin, 6)
             for row in ended.tolist():
+                total, steps = round(float(self._returns[row]), 6), int(self._steps[row])
                 infos[row] = {
                     **info_of(batch_info["final_info"], row),
                     "TimeLimit.truncated": bool(truncated[row] and not terminated[row]),
                     "terminal_observation": batch_info["final_obs"][row],
-                    "episode": {
-                        "r": round(float(self._returns[row]), 6),
-                        "l": int(self._steps[row]),
-                        "t": seconds,
-                    },
+                    "episode": {"r": total, "l": steps, "t": seconds},
                 }
                 self.reset_infos[row] = info_of(batch_info, row)
             self._returns[ended] = 0.0
@@ -334,10 +316,8 @@ class NativeVecEnv(VecEnv):
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The value of an attribute in each of the environments ``indices`` (default: all)."""
         rows = list(self._get_indices(indices))
-        if attr_name in self._methods:
+        if attr_name in ("action_masks", "plan", "render"):
             return [partial(self._call, attr_name, row) for row in rows]
-        if attr_name == "spec":  # the batch's single environment has none: gym.make has not made it
-            return [self.batch.spec] * len(rows)
         values = self.batch.get_attr(attr_name)
         return [values[row] for row in rows]
 
@@ -352,31 +332,16 @@ class NativeVecEnv(VecEnv):
         indices: VecEnvIndices = None,
         **method_kwargs: Any,
     ) -> list[Any]:
-        """Call a method of each of the environments ``indices`` (default: all).
-
-        Masks are rows of one (n, c) bool array. Unknown methods raise ``AttributeError``; arguments
-        raise ``TypeError``.
-        """
-        if method_name not in self._methods:
-            raise AttributeError(f"environments of a batch have no method {method_name!r}")
-        if method_args or method_kwargs:
-            raise TypeError(f"{method_name}() takes no arguments")
-        return self._methods[method_name](list(self._get_indices(indices)))
+        """Call a method of each of the environments ``indices``, see ``GameVectorEnv.call``."""
+        values = self.batch.call(method_name, *method_args, **method_kwargs)
+        return [values[row] for row in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: VecEnvIndices = None) -> list[bool]:
         """True for ``Monitor``, whose statistics are made here; False for any other wrapper."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def _call(self, name: str, row: int) -> Any:
-        return self._methods[name]([row])[0]
-
-    def _action_masks(self, rows: list[int]) -> list[np.ndarray]:
-        masks = self.batch.action_masks()
-        return list(masks) if len(rows) == self.num_envs else [masks[row] for row in rows]
-
-    def _render(self, rows: list[int]) -> list[Any]:
-        pictures = self.batch.render()
-        return [None if pictures is None else pictures[row] for row in rows]
+        return self.env_method(name, indices=row)[0]
 
 
 def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
@@ -384,10 +349,7 @@ def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
     return {
         key: values[row].item() if isinstance(values[row], np.generic) else values[row]
         for key, values in infos.items()
-        if isinstance(values, np.ndarray)
-        and f"_{key}" in infos
-        and infos[f"_{key}"][row]
-        and not key.startswith("final_")
+        if not key.startswith(("_", "final_")) and infos[f"_{key}"][row]
     }
 
 

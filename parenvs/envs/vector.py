@@ -95,19 +95,15 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
                 f"steps, and a native batch cuts none off after {max_episode_steps}; leave it out "
                 'or give make_vec vectorization_mode="sync"'
             )
-        self.metadata = {
-            "render_modes": RENDER_MODES,
-            "render_fps": game.render_fps,
-            "autoreset_mode": self.autoreset_mode,
-        }
+        self.metadata = {**self.single.metadata, "autoreset_mode": self.autoreset_mode}
         self.single_action_space = game.action_space
         self._actions = int(game.action_space.n)
         self.mask_in_observation = mask_in_observation
         self.single_observation_space = game.observation_space
         if mask_in_observation:
-            mask = gym.spaces.Box(0, 1, (self._actions,), np.int8)
+            mask = spaces.Box(0, 1, (self._actions,), np.int8)
             parts = game.observation_space.spaces
-            self.single_observation_space = gym.spaces.Dict({**parts, "action_mask": mask})
+            self.single_observation_space = spaces.Dict({**parts, "action_mask": mask})
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         # Copying an array that is the same in every step is faster than making it.
@@ -159,10 +155,10 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         seeds = seeds_of(seed, self.num_envs)
         source = elsewhere(self.game, options)
         indices = np.arange(self.num_envs)[rows]
-        for row in indices.tolist() if seeds else ():
-            own = seeds[row]
-            if own is not None:
-                self._streams[row].reseed(own)
+        for row in indices.tolist():
+            number = seeds[row]
+            if number is not None:
+                self._streams[row].reseed(number)
         self.game.deal(rows, self._streams, source)
         infos = self._infos()
         observation = self._observation(infos["action_mask"])
@@ -188,8 +184,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         checked, game = self._checked_actions(actions), self.game
         before = game.over.nonzero()[0]  # none in the mode SAME_STEP
         if before.size and self.autoreset_mode is DISABLED:
-            over = sorted(before.tolist())
-            raise AssertionError(f"episodes {over} are over: reset them by 'reset_mask'")
+            raise AssertionError(f"episodes {before.tolist()} are over: reset them by 'reset_mask'")
         if not before.size:
             rewards = game.play(EVERY, checked)
             terminated = game.over.copy()
@@ -342,9 +337,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
 
 OWN = ("instance", "problem")
 """Attributes of single environments that belong to their problem."""
-SHARED = (
-    "draws", "episode_steps", "largest_return", "render_mode", "metadata", "spec"
-)  # fmt: skip
+SHARED = ("draws", "episode_steps", "largest_return", "render_mode", "metadata", "spec")
 """Attributes of single environments that all of a batch share."""
 
 
@@ -366,26 +359,24 @@ def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """Return ``count`` seeds, or an empty list if all environments keep their generator.
+    """Return ``count`` seeds; None keeps an environment's generator.
 
-    A number seeds the first environment, and its successors seed the next; in a list, None keeps an
-    environment's generator.
+    A number seeds the first environment, and its successors seed the next.
 
     Raises:
         ValueError: the number of seeds is not ``count``.
         gymnasium.error.Error: a seed is negative or not a whole number.
     """
-    if seed is None:
-        return []
     if isinstance(seed, int):
         np_random(seed)  # raises an error for a negative seed
         return list(range(seed, seed + count))
-    if len(seed) != count:
-        raise ValueError(f"{count} seeds are needed, not {len(seed)}")
-    for env_seed in seed:
-        if env_seed is not None and (not isinstance(env_seed, int) or env_seed < 0):
-            np_random(env_seed)  # raises an error
-    return list(seed)
+    seeds = [None] * count if seed is None else list(seed)
+    if len(seeds) != count:
+        raise ValueError(f"{count} seeds are needed, not {len(seeds)}")
+    for number in seeds:
+        if number is not None and (not isinstance(number, int) or number < 0):
+            np_random(number)  # raises an error
+    return seeds
 
 
 def _keep_blocks(space: gym.spaces.Dict, count: int) -> None:
@@ -394,10 +385,8 @@ def _keep_blocks(space: gym.spaces.Dict, count: int) -> None:
     Malloc keeps blocks of a size once one was freed. Otherwise every array of observations costs
     page faults, which take longer than filling it. The block allocated here is never written.
     """
-    sizes = [
-        int(np.prod(part.shape or ())) * np.dtype(part.dtype).itemsize for part in space.values()
-    ]
-    np.empty(min(max(4 * count * max(sizes), 1 << 21), 30 << 20), dtype=np.uint8)
+    largest = max(np.zeros(part.shape or (), part.dtype).nbytes for part in space.values())
+    np.empty(min(max(4 * count * largest, 1 << 21), 30 << 20), dtype=np.uint8)
 
 
 Rows = dict[str, np.ndarray]
@@ -432,39 +421,32 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if autoreset_mode != AutoresetMode.SAME_STEP:
             raise ParenvsError(f"agents start again in the same step, not by {autoreset_mode}")
         self.envs = [make(**arguments) for _ in range(num_envs)]
-        one = self.envs[0]
-        self.names: list[str] = list(one.possible_agents)
-        seen = {name: one.observation_space(name) for name in self.names}
-        acting = [one.action_space(name) for name in self.names]
-        for name, space in zip(self.names, acting, strict=True):
+        sample = self.envs[0]
+        self.names: list[str] = list(sample.possible_agents)
+        seen = [sample.observation_space(name) for name in self.names]
+        self._acting: list[Any] = [sample.action_space(name) for name in self.names]
+        for name, space in zip(self.names, self._acting, strict=True):
             if not isinstance(space, spaces.Discrete):
                 raise ParenvsError(f"actions of {name} must be Discrete, not {shown(space)}")
-        self._sizes = [int(space.n) for space in acting]
-        self._firsts = [int(space.start) for space in acting]
-        self._parts = {name: _parts(space) for name, space in seen.items()}
-        self.rowed = all(_is_rowed(space) for space in seen.values())
-        flat = max(
-            sum(spaces.flatdim(part) for part in parts.values()) for parts in self._parts.values()
-        )
-        actions, agents = max(self._sizes), len(self.names)
-        shapes: dict[str, tuple[int, ...]] = {
+        self._parts = [_parts(space) for space in seen]
+        self.rowed = all(_is_rowed(space) for space in seen)
+        flat = max(sum(map(spaces.flatdim, parts.values())) for parts in self._parts)
+        features = seen[0]["actions"].shape[1] if self.rowed else 0
+        actions, agents = max(int(space.n) for space in self._acting), len(self.names)
+        self._shapes: dict[str, tuple[int, ...]] = {
             "context": (flat + agents,),
             "action_mask": (actions,),
-            "joint": (flat * agents,),
+            "joint": ((flat + 2 * features) * agents,),
         }
-        self._features = seen[self.names[0]]["actions"].shape[1] if self.rowed else 0
         if self.rowed:
-            shapes["actions"] = (actions, self._features)
-            shapes["joint"] = ((flat + 2 * self._features) * agents,)
-        self._shapes = shapes
-        self.single_observation_space = spaces.Dict(
-            {name: spaces.Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
-        )
+            self._shapes["actions"] = (actions, features)
+        boxes = {k: spaces.Box(-np.inf, np.inf, x, np.float32) for k, x in self._shapes.items()}
+        self.single_observation_space = spaces.Dict(boxes)
         self.single_action_space = spaces.Discrete(actions)
         self.num_envs = num_envs * agents
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = {**one.metadata, "autoreset_mode": autoreset_mode}
+        self.metadata = {**sample.metadata, "autoreset_mode": autoreset_mode}
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -474,44 +456,41 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         ``seed`` is of the first environment, whose successors have the next numbers, or one of each
         row, of which those of first agents count.
         """
-        agents = len(self.names)
-        seeds: list[int | None] = [None] * len(self.envs)
-        if isinstance(seed, int):
-            seeds = [seed + number for number in range(len(self.envs))]
-        elif seed is not None:
-            seeds = [int(each) for each in seed[::agents]]
-        rows = [
-            self._rows(*env.reset(seed=own, options=options))
-            for env, own in zip(self.envs, seeds, strict=True)
+        if seed is not None and not isinstance(seed, int):
+            seed = [int(number) for number in seed[:: len(self.names)]]
+        seeds = seeds_of(seed, len(self.envs))
+        starts = [
+            env.reset(seed=number, options=options)
+            for env, number in zip(self.envs, seeds, strict=True)
         ]
-        return _stacked(rows), {}
+        return _stacked([self._rows(*start) for start in starts]), {}
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take a step in each environment by the actions of its agents, (n,)."""
-        agents, count = len(self.names), self.num_envs
+        count, rows = self.num_envs, []
         paid, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         final = np.full(count, None, dtype=object)
-        rows = []
         for number, env in enumerate(self.envs):
-            begin = number * agents
+            places = [number * len(self.names) + index for index in range(len(self.names))]
             chosen = {
-                name: int(actions[begin + index]) + self._firsts[index]
-                for index, name in enumerate(self.names)
+                name: int(actions[place] + space.start)
+                for name, place, space in zip(self.names, places, self._acting, strict=True)
                 if name in env.agents
             }
             seen, rewards, ended, cut, infos = env.step(chosen)
-            paid[begin : begin + agents] = [rewards.get(name, 0.0) for name in self.names]
+            paid[places] = [rewards.get(name, 0.0) for name in self.names]
+            # Who has left waits, unless the episode ends for all: then its last view counts.
             there = env.agents or seen
-            own = self._rows({name: seen[name] for name in seen if name in there}, infos)
+            last = self._rows({name: seen[name] for name in seen if name in there}, infos)
             if not env.agents:
-                for index, name in enumerate(self.names):
-                    is_cut = bool(cut.get(name)) and not ended.get(name)
-                    truncated[begin + index], terminated[begin + index] = is_cut, not is_cut
-                    final[begin + index] = {key: value[index] for key, value in own.items()}
-                own = self._rows(*env.reset())
-            rows.append(own)
+                is_cut = np.array([bool(cut.get(x)) and not ended.get(x) for x in self.names])
+                truncated[places], terminated[places] = is_cut, ~is_cut
+                for index, place in enumerate(places):
+                    final[place] = {key: values[index] for key, values in last.items()}
+                last = self._rows(*env.reset())
+            rows.append(last)
         over = terminated | truncated
         infos = {"final_obs": final, "_final_obs": over} if over.any() else {}
         return _stacked(rows), paid, terminated, truncated, infos
@@ -533,24 +512,20 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 mask[0] = 1.0
                 continue
             observed = seen[name] if isinstance(seen[name], Mapping) else {"": seen[name]}
-            begin = 0
-            for key, part in self._parts[name].items():
-                flat = spaces.flatten(part, observed[key])
-                context[begin : begin + len(flat)] = flat
-                begin += len(flat)
-            legal = observed.get("action_mask", infos.get(name, {}).get("action_mask", 1))
-            mask[: self._sizes[index]] = legal
+            parts = self._parts[index].items()
+            values = [spaces.flatten(part, observed[key]) for key, part in parts]
+            flat = np.concatenate([[], *values])
+            context[: len(flat)] = flat
+            count = self._acting[index].n
+            mask[:count] = observed.get("action_mask", infos.get(name, {}).get("action_mask", 1))
             if self.rowed:
-                result["actions"][index, : self._sizes[index]] = observed["actions"]
+                result["actions"][index, :count] = observed["actions"]
         joint = [result["context"][:, :-agents]]
         if self.rowed:
-            legal = result["action_mask"][..., None] > 0
-            rows = result["actions"]
+            legal, rows = result["action_mask"][..., None] > 0, result["actions"]
             top = np.where(legal, rows, -np.inf).max(axis=1)
-            joint += [
-                (rows * legal).sum(axis=1) / legal.sum(axis=1),
-                np.where(top > -np.inf, top, 0),
-            ]
+            mean = (rows * legal).sum(axis=1) / legal.sum(axis=1)
+            joint += [mean, np.where(top > -np.inf, top, 0)]
         result["joint"][:] = np.concatenate(joint, axis=1).ravel()
         return result
 
