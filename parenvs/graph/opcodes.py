@@ -3,7 +3,7 @@
 One multiply-add is two FLOPs. An elementwise instruction costs one FLOP per result element; a
 transcendental function costs none, as XLA counts these apart; data movement costs none. A loop
 costs its number of iterations times its body, where XLA's analysis takes every loop once, and a
-branch the dearest of its computations (``parenvs.graph.trips`` adds these up). A
+branch the dearest of its computations (``parenvs.graph.program`` adds these up). A
 ``custom-call`` costs none, as its code is not known (XLA's own figure is -1).
 """
 

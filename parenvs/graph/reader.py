@@ -8,6 +8,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +30,7 @@ from parenvs.graph.checks import (
     wrong_nesting,
 )
 from parenvs.graph.flow import Flow
-from parenvs.graph.graph import Graph, offsets_of, pack_texts
+from parenvs.graph.graph import Graph
 from parenvs.graph.opcodes import (
     ELEMENTWISE,
     Call,
@@ -39,10 +40,10 @@ from parenvs.graph.opcodes import (
     flops_of,
     is_relabelling,
 )
+from parenvs.graph.program import Program, Row, holds_numbers, inside_costs
 from parenvs.graph.proto import SPLIT, Module, Wrapper
 from parenvs.graph.roles import find_twins, parse_names, with_arguments_named, with_roles
 from parenvs.graph.training import with_phases
-from parenvs.graph.trips import Program, holds_numbers, inside_costs
 
 ANNOTATIONS = (
     "Sharding",
@@ -287,15 +288,6 @@ def leaves(shape: Any) -> list[Any]:
     return [leaf for part in shape.tuple_shapes for leaf in leaves(part)]
 
 
-class _Instruction(NamedTuple):
-    opcode: int  # index of its name
-    flops: float
-    bytes_accessed: float
-    op_name: int  # index of the text
-    attribute: int  # index of the text
-    parent: int  # -1 at the top
-
-
 class _Parameter(NamedTuple):
     """An array among the inputs of the entry computation."""
 
@@ -395,13 +387,12 @@ def read_module(
     """
     try:
         reader = _Reader(module, where)
-        reader.run()
         plain = reader.graph(name or module.name)
         plain = replace(
             plain, notes=(*told, *what_passes_left(module)), twins=reader.twins(results)
         )
         flow = Flow(plain)
-        names = [one.name for one in sorted(reader.parameters, key=lambda one: one.number)]
+        names = [parameter.name for parameter in reader.ordered_parameters()]
         plain = with_arguments_named(with_phases(plain, flow), names, flow, choices.get("known"))
         graph = with_roles(plain, flow=flow, **choices)
         for note in graph.notes:
@@ -421,12 +412,11 @@ def read_module(
 
 
 class _Reader:
-    """Walks a module once, in trace order, and collects the arrays of a ``Graph``.
+    """Walks a module once, in trace order, and collects the instructions of a ``Graph``.
 
     Attributes:
-        shapes, types, sizes: dimensions, element type and bytes of each tensor so far.
-        strings, opcodes: text -> its index.
-        instructions: one-valued columns; ``operands`` and ``results`` are the ragged ones.
+        program: the instructions so far; their phases are not known yet.
+        sizes: bytes of each tensor so far.
         applied: computation id -> FLOPs of one run.
         budget: what may still be read.
     """
@@ -438,25 +428,14 @@ class _Reader:
             check_computation(computation)
         if module.entry_computation_id not in self.computations:
             raise HloError("no entry computation; not an HLO module, or truncated")
-        self.entry = self.computations[module.entry_computation_id]
-        self.shapes: list[tuple[int, ...]] = []
-        self.types: list[int] = []
+        nodes = [node for c in module.computations for node in c.instructions]
+        self.budget = Budget(len(nodes))
+        self.has_loops = any(node.opcode == "while" for node in nodes)
+        self.program = Program()
         self.sizes: list[int] = []
-        self.budget = Budget(sum(len(c.instructions) for c in module.computations))
-        self.has_loops = any(
-            node.opcode == "while" for c in module.computations for node in c.instructions
-        )
-        self.strings: dict[str, int] = {"": 0}
-        self.opcodes: dict[str, int] = {}
-        self.instructions: list[_Instruction] = []
-        self.operands: list[list[int]] = []
-        self.results: list[list[int]] = []
         self.parameters: list[_Parameter] = []
-        self.outputs: list[int] = []
         self.applied: dict[int, float] = {}
-
-    def run(self) -> None:
-        self.outputs = self.block(self.entry, None, "", -1)
+        self.outputs = self.block(self.computations[module.entry_computation_id], None, "", -1)
         self.settle()
 
     def tensor(self, shape: Any) -> list[int]:
@@ -469,33 +448,25 @@ class _Reader:
         if any(d < 0 for d in dims):
             raise HloError(f"a shape with dynamic dimensions {dims}; lower with fixed shapes")
         bits = ELEMENT_TYPES[shape.element_type][1]
-        self.shapes.append(dims)
-        self.types.append(shape.element_type)
         self.sizes.append(-(-math.prod(dims) * bits // 8))
         check_size(dims, self.sizes[-1])
-        return [len(self.shapes) - 1]
-
-    def text(self, value: str) -> int:
-        """Return the index of a text in the table; its separator, the newline, becomes a space."""
-        return self.strings.setdefault(value.replace("\n", " "), len(self.strings))
+        return [self.program.tensor(dims, shape.element_type)]
 
     def add(
         self,
         opcode: str,
         operands: list[int],
         results: list[int],
-        cost: tuple[float, float] = (0.0, 0.0),
-        op_name: str = "",
+        parent: int,
+        name: str = "",
         attribute: str = "",
-        parent: int = -1,
+        cost: tuple[float, float] = (0.0, 0.0),
     ) -> int:
-        code = self.opcodes.setdefault(opcode, len(self.opcodes))
-        self.instructions.append(
-            _Instruction(code, *cost, self.text(op_name), self.text(attribute), parent)
-        )
-        self.operands.append(operands)
-        self.results.append(results)
-        return len(self.instructions) - 1
+        """Add an instruction and return its index."""
+        # The newline separates the texts of a graph's table.
+        texts = (name.replace("\n", " "), attribute.replace("\n", " "))
+        self.program.rows.append(Row(opcode, operands, results, *cost, 0, parent, *texts))
+        return len(self.program.rows) - 1
 
     def block(
         self, computation: Any, given: list[list[int]] | None, prefix: str, parent: int
@@ -556,12 +527,12 @@ class _Reader:
 
     def check(self, node: Any, value: list[int]) -> None:
         if node.opcode in _FORWARDED:
-            check_value(node.name, node.shape, [self.shapes[t] for t in value])
+            check_value(node.name, node.shape, [self.program.shapes[t] for t in value])
 
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
         """Add a parameter of the entry, or of a computation inside a while or conditional."""
         leaves = self.tensor(node.shape)
-        self.add("parameter", [], leaves, op_name=name or node.name, parent=parent)
+        self.add("parameter", [], leaves, parent, name or node.name)
         if parent < 0:
             for k, leaf in enumerate(leaves):
                 path = name or re.sub(r"\.\d+$", "", node.name)
@@ -580,7 +551,7 @@ class _Reader:
         """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]
         results = self.tensor(node.shape)
-        inputs, outputs = [self.shapes[t] for t in flat], [self.shapes[t] for t in results]
+        inputs, outputs = ([self.program.shapes[t] for t in row] for row in (flat, results))
         fields = self.fields(node, results)
         try:
             check_instruction(Instruction(node.opcode, fields, inputs, outputs))
@@ -595,62 +566,51 @@ class _Reader:
             )
         check_cost(node.name, flops, moved)
         attribute = json.dumps(fields, separators=(",", ":")) if fields else ""
-        index = self.add(node.opcode, flat, results, (flops, moved), name, attribute, parent)
+        index = self.add(node.opcode, flat, results, parent, name, attribute, (flops, moved))
         if nested:
             inside = []
             for called in node.called_ids:
                 computation = self.computations[called]
                 out = self.block(computation, None, name, index)
                 inside.append(Inside(_taken(computation), self.arrays(out)))
-                self.add("return", out, [], op_name=name, parent=index)
+                self.add("return", out, [], index, name)
             wrong = wrong_nesting(node.opcode, self.arrays(flat), self.arrays(results), inside)
             if wrong:
                 raise HloError(f"instruction {node.name!r}: {wrong}")
         return results
 
     def arrays(self, tensors: Sequence[int]) -> list[Array]:
-        return [(self.types[t], self.shapes[t]) for t in tensors]
+        return [(self.program.types[t], self.program.shapes[t]) for t in tensors]
 
     def flops_inside(self, computation_id: int) -> float:
+        """Return the FLOPs of one application of a computation, like that of a reduction."""
         if computation_id not in self.applied:
-            inner = _Reader.__new__(_Reader)
-            inner.__dict__.update(self.__dict__)
-            # The tensors and texts of an applied computation do not become the graph's.
-            inner.instructions, inner.operands, inner.results = [], [], []
-            inner.shapes, inner.types, inner.sizes = [], [], []
-            inner.strings, inner.opcodes = {"": 0}, {}
-            inner.add("computation", [], [])
+            # The instructions and tensors of an applied computation do not become the graph's.
+            inner = copy(self)
+            inner.program, inner.sizes = Program(), []
+            inner.add("computation", [], [], -1)
             inner.block(self.computations[computation_id], None, "", 0)
             inner.settle()
-            self.applied[computation_id] = sum(x.flops for x in inner.instructions if not x.parent)
+            self.applied[computation_id] = sum(x.flops for x in inner.program.rows if not x.parent)
         return self.applied[computation_id]
 
     def settle(self) -> None:
         """Give the loops their trip counts, and loops and branches the cost of what is inside."""
-        opcodes, texts = list(self.opcodes), list(self.strings)
-        program = Program(
-            [opcodes[x.opcode] for x in self.instructions],
-            [texts[x.attribute] for x in self.instructions],
-            self.operands,
-            self.results,
-            [x.parent for x in self.instructions],
-            self.shapes,
-            self.types,
-        )
-        costs = [(x.flops, x.bytes_accessed) for x in self.instructions]
-        for row, trips, (flops, moved) in inside_costs(program, costs):
-            check_cost(texts[self.instructions[row].op_name] or program.opcodes[row], flops, moved)
-            old = self.instructions[row]._replace(flops=flops, bytes_accessed=moved)
-            if program.opcodes[row] == "while":
+        rows = self.program.rows
+        for index, trips, flops, moved in inside_costs(self.program):
+            row = rows[index]
+            check_cost(row.name or row.opcode, flops, moved)
+            attribute = row.attribute
+            if row.opcode == "while":
                 if trips is None:
                     warnings.warn(
-                        f"{self.where}: the trip count of {texts[old.op_name] or 'a while'} is not "
-                        "known; it is costed as one",
+                        f"{self.where}: the trip count of {row.name or 'a while'} is not known; it "
+                        "is costed as one",
                         stacklevel=2,
                     )
                 fields = {"trip_count": 1 if trips is None else trips}
-                old = old._replace(attribute=self.text(json.dumps(fields, separators=(",", ":"))))
-            self.instructions[row] = old
+                attribute = json.dumps(fields, separators=(",", ":"))
+            rows[index] = row._replace(flops=flops, bytes_accessed=moved, attribute=attribute)
 
     def fields(self, node: Any, results: list[int]) -> dict[str, Any]:
         """Return the fields that the opcode's factor rule needs.
@@ -662,7 +622,9 @@ class _Reader:
             literal = node.literal
             values = (literal.s32s, literal.s64s, literal.u32s, literal.u64s, literal.preds)
             number = [value for given in values for value in given]
-            if number and holds_numbers(self.shapes[results[0]], self.types[results[0]]):
+            if number and holds_numbers(
+                self.program.shapes[results[0]], self.program.types[results[0]]
+            ):
                 out["value"] = number
             elif node.opcode == "compare":
                 out["direction"] = node.comparison_direction
@@ -700,39 +662,25 @@ class _Reader:
         return tuple((self.outputs[o], inputs[i]) for o, i in pairs)
 
     def graph(self, name: str) -> Graph:
-        opcode, flops, moved, op_name, attribute, parent = (
-            np.array(column) for column in zip(*self.instructions, strict=True)
-        )
-        parameters = sorted(self.parameters, key=lambda parameter: parameter.number)
+        rows, parameters = self.program.rows, self.ordered_parameters()
         arguments, paths = parse_names([parameter.name for parameter in parameters])
-        path_index = [self.text(path) for path in paths]
-        rows, inputs = len(self.instructions), len(parameters)
+        loops = [row for row in rows if row.opcode == "while"]
+        texts = [t for x in rows for t in (x.name, "" if x.opcode == "while" else x.attribute)]
+        # Trip counts come last among the texts, those of inner loops first, as they are found.
+        texts += [loop.attribute for loop in reversed(loops)]
         return Graph(
             name=name,
             batch_size=1,
-            dims=np.array([d for s in self.shapes for d in s], dtype=np.int64),
-            dim_offset=offsets_of(self.shapes),
-            element_type=np.array(self.types, dtype=np.uint8),
-            opcode=opcode.astype(np.uint8),
-            operands=np.array([t for row in self.operands for t in row], dtype=np.int32),
-            operand_offset=offsets_of(self.operands),
-            results=np.array([t for row in self.results for t in row], dtype=np.int32),
-            result_offset=offsets_of(self.results),
-            flops=flops.astype(np.float64),
-            bytes_accessed=moved.astype(np.float64),
-            phase=np.zeros(rows, dtype=np.uint8),
-            free=np.zeros(rows, dtype=bool),
-            parent=parent.astype(np.int32),
-            op_name=op_name.astype(np.int32),
-            attribute=attribute.astype(np.int32),
+            free=np.zeros(len(rows), dtype=bool),
             parameter_tensor=np.array([p.tensor for p in parameters], dtype=np.int32),
-            parameter_path=np.array(path_index, dtype=np.int32),
             parameter_argument=np.array(arguments, dtype=np.int32),
-            parameter_role=np.zeros(inputs, dtype=np.uint8),
+            parameter_role=np.zeros(len(parameters), dtype=np.uint8),
             outputs=np.array(self.outputs, dtype=np.int32),
-            opcode_names=pack_texts(list(self.opcodes)),
-            string_table=pack_texts(list(self.strings)),
+            **self.program.arrays([path.replace("\n", " ") for path in paths], texts),
         )
+
+    def ordered_parameters(self) -> list[_Parameter]:
+        return sorted(self.parameters, key=lambda parameter: parameter.number)
 
 
 def _taken(computation: Any) -> list[Array]:

@@ -8,7 +8,6 @@ what the backward pass alone will read of a stack does not cross cuts of the for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -270,7 +269,8 @@ def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
     inside = [part for part in parts if contains(whole, part)]
     blocks = [part for part in inside if part.indices == whole.indices]
     largest = {b.start: b for b in blocks if not any(contains(other, b) for other in blocks)}
-    if not inside or any(_overlap(a, b) for a, b in pairwise(sorted(largest.items()))):
+    ordered = [largest[start] for start in sorted(largest)]
+    if not inside or any(a.start + a.shape[0] > b.start for a, b in pairwise(ordered)):
         return []
     result: list[Part] = []
     place, end, rest = whole.start, whole.start + whole.shape[0], whole.shape[1:]
@@ -280,12 +280,3 @@ def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
         result.append(largest.get(place, item))
         place += largest[place].shape[0] if place in largest else 1
     return result
-
-
-def _overlap(one: tuple[int, Part], other: tuple[int, Part]) -> bool:
-    return one[0] + one[1].shape[0] > other[0]
-
-
-def size_of(shape: Shape) -> int:
-    """Return the number of elements."""
-    return math.prod(shape)

@@ -9,9 +9,9 @@ import pytest
 from parenvs import problem
 from parenvs.errors import HloError
 from parenvs.graph.graph import Graph
+from parenvs.graph.program import Program, Row, learn
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
-from parenvs.graph.trips import Program, learn
 
 LAYERS = """\
 HloModule layers
@@ -70,15 +70,11 @@ def test_found__loop_over_very_many_layers(trips):
 def test_found__numbers_that_double():
     """A square of a square, 2,000 times, has more digits than there is memory."""
     count = 2000
-    program = Program(
-        ["multiply"] * count,
-        [""] * count,
-        [[k, k] for k in range(count)],
-        [[k + 1] for k in range(count)],
-        [-1] * count,
-        [()] * (count + 1),
-        [4] * (count + 1),
-    )
+    program = Program()
+    for k in range(count):
+        program.rows.append(Row("multiply", [k, k], [k + 1], 0, 0, 0, -1, "", ""))
+    for _ in range(count + 1):
+        program.tensor((), 4)
     known = {0: (3,)}
     learn(program, range(count), known)
     assert known == {k: (3**2**k,) for k in range(6)}

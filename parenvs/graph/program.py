@@ -1,4 +1,4 @@
-"""How often a loop runs.
+"""A module's instructions as rows, and how often its loops run.
 
 A counted loop keeps a counter among its carried values. Its condition and its step are run on the
 counter alone, so that any start, step, direction and comparison will do; a long loop is run for
@@ -11,11 +11,13 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.graph.checks import ELEMENT_TYPES, NESTED, fields_of
+from parenvs.graph.checks import ELEMENT_TYPES, NESTED, fields_of, rows_of
+from parenvs.graph.graph import Graph, offsets_of, pack_texts
 
 Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""
@@ -29,33 +31,102 @@ _WHOLE = frozenset(
 """Element types of whole numbers and truth values."""
 
 
-class Program(NamedTuple):
-    """The instructions of a module as lists; see ``Graph`` for their meaning.
+class Row(NamedTuple):
+    """One instruction; see ``Graph`` for the meaning of its fields."""
+
+    opcode: str
+    operands: list[int]
+    results: list[int]
+    flops: float
+    bytes_accessed: float
+    phase: int
+    parent: int
+    name: str
+    attribute: str
+
+
+class Program:
+    """The instructions of a module as rows, which can be read one by one and added to.
 
     Attributes:
-        opcodes: (I,) names.
-        attributes: (I,) JSON texts.
-        operands: (I,) tensors that each reads.
-        results: (I,) tensors that each produces.
-        parent: (I,) instruction whose computation each is in, -1 at the top.
-        shapes: (T,) dimensions of each tensor.
-        types: (T,) element type of each tensor.
+        rows: the instructions; those in a loop or branch follow it.
+        shapes, types: (T,) dimensions and element type of each tensor.
     """
 
-    opcodes: Sequence[str]
-    attributes: Sequence[str]
-    operands: Sequence[Sequence[int]]
-    results: Sequence[Sequence[int]]
-    parent: Sequence[int]
-    shapes: Sequence[tuple[int, ...]]
-    types: Sequence[int]
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.types: list[int] = []
+
+    @classmethod
+    def of(cls, graph: Graph) -> Program:
+        """Return the program of a graph."""
+        program = cls()
+        columns = (
+            map(graph.opcodes.__getitem__, graph.opcode.tolist()),
+            map(list, rows_of(graph.operands, graph.operand_offset)),
+            map(list, rows_of(graph.results, graph.result_offset)),
+            graph.flops.tolist(),
+            graph.bytes_accessed.tolist(),
+            graph.phase.tolist(),
+            graph.parent.tolist(),
+            map(graph.strings.__getitem__, graph.op_name.tolist()),
+            map(graph.strings.__getitem__, graph.attribute.tolist()),
+        )
+        program.rows = list(map(Row._make, zip(*columns, strict=True)))
+        program.shapes = rows_of(graph.dims, graph.dim_offset)
+        program.types = graph.element_type.tolist()
+        return program
+
+    def tensor(self, shape: tuple[int, ...], element_type: int) -> int:
+        """Add a tensor and return its number."""
+        self.shapes.append(shape)
+        self.types.append(element_type)
+        return len(self.shapes) - 1
 
     def inside(self) -> dict[int, list[int]]:
         """Return the instructions in the computations of each loop and branch, in order."""
         result: dict[int, list[int]] = {}
-        for row, outer in enumerate(self.parent):
-            result.setdefault(outer, []).append(row)
+        for index, row in enumerate(self.rows):
+            result.setdefault(row.parent, []).append(index)
         return result
+
+    def arrays(self, paths: Sequence[str], texts: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the fields of the ``Graph`` that has these instructions.
+
+        ``paths`` are (P,) those of the entry parameters; ``texts`` are the first of the strings
+        (default: names and attributes in the order of the rows).
+        """
+        rows = self.rows
+        names, attributes = [row.name for row in rows], [row.attribute for row in rows]
+        if texts is None:
+            texts = chain.from_iterable(zip(names, attributes, strict=True))
+        opcodes = _numbered(row.opcode for row in rows)
+        strings = _numbered(["", *texts, *attributes, *paths])
+        operands, results = [row.operands for row in rows], [row.results for row in rows]
+        return {
+            "dims": np.array([d for shape in self.shapes for d in shape], dtype=np.int64),
+            "dim_offset": offsets_of(self.shapes),
+            "element_type": np.array(self.types, dtype=np.uint8),
+            "opcode": np.array([opcodes[row.opcode] for row in rows], dtype=np.uint8),
+            "operands": np.array([t for row in operands for t in row], dtype=np.int32),
+            "operand_offset": offsets_of(operands),
+            "results": np.array([t for row in results for t in row], dtype=np.int32),
+            "result_offset": offsets_of(results),
+            "flops": np.array([row.flops for row in rows], dtype=np.float64),
+            "bytes_accessed": np.array([row.bytes_accessed for row in rows], dtype=np.float64),
+            "phase": np.array([row.phase for row in rows], dtype=np.uint8),
+            "parent": np.array([row.parent for row in rows], dtype=np.int32),
+            "op_name": np.array([strings[name] for name in names], dtype=np.int32),
+            "attribute": np.array([strings[text] for text in attributes], dtype=np.int32),
+            "parameter_path": np.array([strings[path] for path in paths], dtype=np.int32),
+            "opcode_names": pack_texts(list(opcodes)),
+            "string_table": pack_texts(list(strings)),
+        }
+
+
+def _numbered(texts: Iterable[str]) -> dict[str, int]:
+    return {text: number for number, text in enumerate(dict.fromkeys(texts))}
 
 
 def _quotient(a: int, b: int) -> int:
@@ -100,33 +171,32 @@ def holds_numbers(shape: Sequence[int], element_type: int) -> bool:
     return element_type in _WHOLE and size <= MOST_NUMBERS and (len(shape) < 2 or size == 1)
 
 
-def value_of(program: Program, row: int, known: Mapping[int, Numbers]) -> Numbers | None:
+def value_of(program: Program, row: Row, known: Mapping[int, Numbers]) -> Numbers | None:
     """Return the whole numbers that an instruction computes of ``known`` ones, None if unknown."""
-    opcode, results = program.opcodes[row], program.results[row]
-    if len(results) != 1:
+    if len(row.results) != 1:
         return None
-    shape = program.shapes[results[0]]
-    if not holds_numbers(shape, program.types[results[0]]):
+    shape = program.shapes[row.results[0]]
+    if not holds_numbers(shape, program.types[row.results[0]]):
         return None
-    fields = fields_of(program.attributes[row])
+    fields = fields_of(row.attribute)
     size = math.prod(shape)
-    operands = [known[t] for t in program.operands[row] if t in known]
-    if opcode == "constant":
+    operands = [known[t] for t in row.operands if t in known]
+    if row.opcode == "constant":
         return tuple(fields["value"]) if "value" in fields else None
-    if opcode == "iota":
+    if row.opcode == "iota":
         return tuple(range(size))
-    if not operands or len(operands) < len(program.operands[row]):
+    if not operands or len(operands) < len(row.operands):
         return None
-    if opcode == "concatenate":
+    if row.opcode == "concatenate":
         value = tuple(value for part in operands for value in part)
         return value if len(value) == size else None
-    if opcode == "slice":
+    if row.opcode == "slice":
         return operands[0][slice(*fields["slices"][0])]
-    if opcode == "dynamic-slice":
+    if row.opcode == "dynamic-slice":
         # XLA moves a slice that begins out of range inside.
         first = min(max(operands[1][0], 0), len(operands[0]) - size)
         return operands[0][first : first + size]
-    formula = _COMPARISONS.get(fields.get("direction", "")) or _FORMULAS.get(opcode)
+    formula = _COMPARISONS.get(fields.get("direction", "")) or _FORMULAS.get(row.opcode)
     if formula is None or not size or any(len(values) not in (1, size) for values in operands):
         return None
     columns = [values * (size // len(values)) for values in operands]
@@ -137,12 +207,13 @@ def value_of(program: Program, row: int, known: Mapping[int, Numbers]) -> Number
         return None
 
 
-def learn(program: Program, rows: Iterable[int], known: dict[int, Numbers]) -> None:
-    """Add to ``known`` what the instructions ``rows`` compute from it."""
-    for row in rows:
+def learn(program: Program, indices: Iterable[int], known: dict[int, Numbers]) -> None:
+    """Add to ``known`` what some instructions compute from it."""
+    for index in indices:
+        row = program.rows[index]
         value = value_of(program, row, known)
         if value is not None:
-            known[program.results[row][0]] = value
+            known[row.results[0]] = value
 
 
 _STEPS = 2048
@@ -152,11 +223,11 @@ _MONOTONE = ("LT", "LE", "GT", "GE")
 
 
 class Loop(NamedTuple):
-    """A ``while``: the rows of its two computations, and the tensors that are carried.
+    """A ``while``: its two computations, and the tensors that are carried.
 
     Attributes:
         inputs: tensors that the body starts from.
-        body: its instructions, without its parameter and its return.
+        body: indices of its instructions, without its parameter and its return.
         outputs: tensors that it returns, in the order of ``inputs``.
         seen: tensors that the condition starts from.
         condition: its instructions, likewise.
@@ -171,16 +242,15 @@ class Loop(NamedTuple):
     test: int
 
     @classmethod
-    def of(cls, program: Program, rows: Sequence[int]) -> Loop:
-        """Return the loop whose instructions are ``rows``: a body, then a condition."""
-        split = [program.opcodes[row] for row in rows].index("return") + 1
+    def of(cls, program: Program, indices: Sequence[int]) -> Loop:
+        """Return the loop of the instructions ``indices``: a body, then a condition."""
+        rows = program.rows
+        split = [rows[k].opcode for k in indices].index("return") + 1
         parts = []
-        for block in (rows[:split], rows[split:]):
-            inputs = [
-                t for x in block if program.opcodes[x] == "parameter" for t in program.results[x]
-            ]
-            inner = [x for x in block if program.opcodes[x] not in ("parameter", "return")]
-            parts.append((inputs, inner, program.operands[block[-1]]))
+        for block in (indices[:split], indices[split:]):
+            inputs = [t for k in block if rows[k].opcode == "parameter" for t in rows[k].results]
+            inner = [k for k in block if rows[k].opcode not in ("parameter", "return")]
+            parts.append((inputs, inner, rows[block[-1]].operands))
         (inputs, body, outputs), (seen, condition, test) = parts
         return cls(inputs, body, outputs, seen, condition, test[0])
 
@@ -205,7 +275,7 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
         known = _known(loop.inputs, values[-1])
         learn(program, body, known)
         values.append({k: known.get(loop.outputs[k]) for k in carried})
-    if any(program.opcodes[row] not in _LINEAR for row in body):
+    if any(program.rows[k].opcode not in _LINEAR for k in body):
         return None
     return _extrapolated(program, loop, condition, values[-3:], _STEPS - 2)
 
@@ -236,9 +306,9 @@ def _extrapolated(
     """
     columns = [[row[k] for row in values] for k in values[0]]
     directions = {
-        fields_of(program.attributes[row]).get("direction", "LT")
-        for row in condition
-        if program.opcodes[row] not in _LINEAR
+        fields_of(row.attribute).get("direction", "LT")
+        for row in map(program.rows.__getitem__, condition)
+        if row.opcode not in _LINEAR
     }
     numbers = [[value[0] for value in column if value and len(value) == 1] for column in columns]
     if not directions.issubset(_MONOTONE) or any(len(column) < 3 for column in numbers):
@@ -261,13 +331,16 @@ def _extrapolated(
     return passed + bisect_left(range(end + 1), True, key=stops)
 
 
-def _needed(program: Program, rows: Sequence[int], tensors: set[int]) -> tuple[list[int], set[int]]:
-    """Return those of ``rows`` that compute ``tensors``, and these with all that they need."""
+def _needed(
+    program: Program, indices: Sequence[int], tensors: set[int]
+) -> tuple[list[int], set[int]]:
+    """Return the instructions that compute ``tensors``, and these with all that they need."""
     needed, result = set(tensors), []
-    for row in reversed(rows):
-        if not needed.isdisjoint(program.results[row]):
-            needed.update(program.operands[row])
-            result.append(row)
+    for index in reversed(indices):
+        row = program.rows[index]
+        if not needed.isdisjoint(row.results):
+            needed.update(row.operands)
+            result.append(index)
     return result[::-1], needed
 
 
@@ -276,53 +349,51 @@ def trip_counts(program: Program) -> dict[int, int | None]:
     inside = program.inside()
     counts: dict[int, int | None] = {}
 
-    def visit(rows: Iterable[int], known: dict[int, Numbers]) -> None:
-        for row in rows:
-            if program.opcodes[row] == "while":
-                loop = Loop.of(program, inside[row])
-                start = [known.get(t) for t in program.operands[row]]
-                counts[row] = trip_count(program, loop, start)
+    def visit(indices: Iterable[int], known: dict[int, Numbers]) -> None:
+        for index in indices:
+            row = program.rows[index]
+            if row.opcode == "while":
+                loop = Loop.of(program, inside[index])
+                start = [known.get(t) for t in row.operands]
+                counts[index] = trip_count(program, loop, start)
                 # What a loop hands on unchanged has its value inside, too, and behind the loop.
                 fixed = [
                     (before, after, value)
                     for before, out, after, value in zip(
-                        loop.inputs, loop.outputs, program.results[row], start, strict=True
+                        loop.inputs, loop.outputs, row.results, start, strict=True
                     )
                     if before == out and value is not None
                 ]
                 visit(loop.body, {before: value for before, _, value in fixed})
                 visit(loop.condition, {})
                 known.update((after, value) for _, after, value in fixed)
-            elif row in inside:
-                visit(inside[row], {})
+            elif index in inside:
+                visit(inside[index], {})
             else:
-                learn(program, (row,), known)
+                learn(program, (index,), known)
 
     visit(inside.get(-1, []), {})
     return counts
 
 
-def inside_costs(
-    program: Program, costs: Sequence[Sequence[float]]
-) -> Iterator[tuple[int, int | None, np.ndarray]]:
-    """Yield each loop and branch, its trip count, and the (kinds,) float64 costs inside it.
+def inside_costs(program: Program) -> Iterator[tuple[int, int | None, float, float]]:
+    """Yield each loop and branch, its trip count, and the FLOPs and bytes inside it.
 
     Of a branch's computations the dearest counts. A loop of unknown length counts as one trip; its
-    trip count, and a branch's, is None. ``costs`` is (I, kinds).
+    trip count, and a branch's, is None.
     """
-    nested = [row for row, opcode in enumerate(program.opcodes) if opcode in NESTED]
+    nested = [k for k, row in enumerate(program.rows) if row.opcode in NESTED]
     if not nested:
         return
     trips, inside = trip_counts(program), program.inside()
-    total = np.array(costs, dtype=np.float64)
-    for row in reversed(nested):  # what is inside has higher numbers
-        rows = inside.get(row, [])
-        ends = [k for k, inner in enumerate(rows, 1) if program.opcodes[inner] == "return"]
-        parts = [total[part].sum(axis=0) for part in np.split(rows, ends) if len(part)]
-        if program.opcodes[row] == "while":
-            count = trips[row]
-            total[row] = np.sum(parts, axis=0) * (1 if count is None else count)
+    total = np.array([(row.flops, row.bytes_accessed) for row in program.rows])
+    for index in reversed(nested):  # what is inside has higher numbers
+        inner = inside.get(index, [])
+        ends = [k for k, x in enumerate(inner, 1) if program.rows[x].opcode == "return"]
+        parts = [total[part].sum(axis=0) for part in np.split(inner, ends) if len(part)]
+        count = trips.get(index)
+        if index in trips:
+            total[index] = np.sum(parts, axis=0) * (1 if count is None else count)
         else:
-            count = None
-            total[row] = np.max(parts, axis=0)
-        yield row, count, total[row]
+            total[index] = np.max(parts, axis=0)
+        yield index, count, *total[index].tolist()
