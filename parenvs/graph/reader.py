@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from importlib import import_module
@@ -100,14 +100,14 @@ def by_id(computation: Any) -> list[Any]:
     if _is_topological(nodes):
         return nodes
     nodes = list(computation.instructions)
-    if not _is_topological(nodes):
-        from parenvs.graph.text import in_order  # it loads scipy
+    if _is_topological(nodes):
+        return nodes
+    from parenvs.graph.text import in_order  # it loads scipy
 
-        place = {node.id: position for position, node in enumerate(nodes)}
-        before = [[place[i] for i in set(x.operand_ids) if i in place] for x in nodes]
-        order = in_order(before, list(range(len(nodes))))
-        nodes = [nodes[i] for i in order] if len(order) == len(nodes) else nodes
-    return nodes
+    place = {node.id: position for position, node in enumerate(nodes)}
+    before = [[place[i] for i in set(x.operand_ids) if i in place] for x in nodes]
+    order = list(in_order(before, lambda position: position))
+    return [nodes[i] for i in order] if len(order) == len(nodes) else nodes
 
 
 def _is_topological(nodes: Sequence[Any]) -> bool:
@@ -123,8 +123,8 @@ _BYTECODE = b"ML\xefR"
 """The first bytes of MLIR bytecode."""
 _TEXT = re.compile(rb"^[ \t]*(\"?builtin\.)?module\b.*\{|\bfunc\.func\b|\bstablehlo\.", re.M)
 """What MLIR text has and HLO text has not."""
-_CONVERTERS = ("jaxlib._jax", "jaxlib.xla_extension")
-"""Modules in which versions of jaxlib keep their converter."""
+_CONVERTER = "jaxlib._jax"
+"""Module of jaxlib that converts StableHLO to HLO."""
 _REMEDY = (
     "pip install 'parenvs[jax]', or write lowered.as_text('hlo', debug_info=True) or "
     "lowered.compiler_ir('hlo').as_serialized_hlo_module_proto()"
@@ -133,9 +133,7 @@ _REMEDY = (
 
 def is_stablehlo(data: bytes) -> bool:
     """Return whether a file's content is StableHLO, as text or as bytecode."""
-    if data.startswith(_BYTECODE):
-        return True
-    return _TEXT.search(data) is not None
+    return data.startswith(_BYTECODE) or _TEXT.search(data) is not None
 
 
 def hlo_of(data: bytes, where: str) -> bytes:
@@ -146,18 +144,19 @@ def hlo_of(data: bytes, where: str) -> bytes:
     """
     source: bytes | str = data
     if not data.startswith(_BYTECODE):
-        source = _text_of(data, where)
+        source = _decoded(data, "MLIR text", where)
         if "loc(" not in source:
             warnings.warn(
                 f"{where}: this StableHLO has no names of arguments and no scopes, so parameters "
                 "are called Arg_0, Arg_1, ...; lowered.as_text(debug_info=True) keeps them",
                 stacklevel=2,
             )
-    convert = _converter()
-    if convert is None:
+    try:
+        convert = import_module(_CONVERTER).mlir.mlir_module_to_xla_computation
+    except (ImportError, AttributeError):
         raise HloError(
             f"{where}: this is StableHLO, and JAX, which converts it, is not here: {_REMEDY}"
-        )
+        ) from None
     try:
         computation = convert(source, use_tuple_args=False, return_tuple=False)
         return computation.as_serialized_hlo_module_proto()
@@ -167,21 +166,11 @@ def hlo_of(data: bytes, where: str) -> bytes:
         ) from None
 
 
-def _text_of(data: bytes, where: str) -> str:
+def _decoded(data: bytes, what: str, where: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise HloError(f"{where}: not MLIR text (not UTF-8)") from None
-
-
-def _converter() -> Callable[..., Any] | None:
-    """Return jaxlib's function from MLIR to an XlaComputation, None if there is none."""
-    for name in _CONVERTERS:
-        try:
-            return import_module(name).mlir.mlir_module_to_xla_computation
-        except (ImportError, AttributeError):
-            continue
-    return None
+        raise HloError(f"{where}: not {what} (not UTF-8)") from None
 
 
 _INLINED = ("call", "fusion", "async-start")
@@ -201,37 +190,6 @@ FREE_COPIES = 100_000
 """So many instructions are never too much, whatever the size of the file."""
 MOST_CALLS = 100
 """Limit of the depth of calls, loops and branches."""
-
-
-class Budget:
-    """Counts the instructions that a reader reads, and stops it at a limit."""
-
-    def __init__(self, instructions: int) -> None:
-        self.left = self.most = min(MOST_INSTRUCTIONS, FREE_COPIES + MOST_COPIES * instructions)
-        self.depth = 0
-
-    def enter(self, computation: Any) -> None:
-        """Count a computation whose instructions are read in place of a call.
-
-        Raises:
-            HloError: the module is too large or too deep.
-        """
-        self.left -= len(computation.instructions)
-        self.depth += 1
-        if self.left < 0:
-            raise HloError(
-                f"its calls would become more than {self.most:,} instructions; give a module that "
-                "calls its computations less often"
-            )
-        if self.depth > MOST_CALLS:
-            raise HloError(
-                f"its calls, loops and branches are nested more than {MOST_CALLS} deep in "
-                f"{computation.name!r}, or a computation calls itself"
-            )
-
-    def leave(self) -> None:
-        """Count the end of a computation."""
-        self.depth -= 1
 
 
 def check_size(dims: Sequence[int], size: int) -> None:
@@ -263,21 +221,6 @@ def check_computation(computation: Any) -> None:
             raise HloError(
                 f"computation {computation.name!r} has a parameter of number {number}; its "
                 f"{len(numbers)} are to be numbered from 0, each once"
-            )
-
-
-def check_value(name: str, shape: Any, found: Sequence[tuple[int, ...]]) -> None:
-    """Raise an ``HloError`` if an instruction's arrays differ from its declared shape."""
-    declared = leaves(shape)
-    if len(declared) != len(found):
-        raise HloError(
-            f"instruction {name!r} has {len(found)} arrays, and its shape declares {len(declared)}"
-        )
-    for leaf, dims in zip(declared, found, strict=True):
-        if tuple(leaf.dimensions) != dims:
-            raise HloError(
-                f"instruction {name!r} is declared with an array of shape "
-                f"{list(leaf.dimensions)}, and has {list(dims)}"
             )
 
 
@@ -332,10 +275,7 @@ def read_file(path: Path, **options: Any) -> Graph:
     elif path.suffix in (".txt", ".hlo"):
         from parenvs.graph.text import parse  # it loads scipy
 
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise HloError(f"{path}: not HLO text (not UTF-8)") from None
+        text = _decoded(data, "HLO text", str(path))
         return read_module(parse(text, str(path)), where=str(path), **options)
     return read_proto(data, where=str(path), **options)
 
@@ -418,7 +358,7 @@ class _Reader:
         program: the instructions so far; their phases are not known yet.
         sizes: bytes of each tensor so far.
         applied: computation id -> FLOPs of one run.
-        budget: what may still be read.
+        count, most: instructions that were read, and may be; ``depth`` counts open computations.
     """
 
     def __init__(self, module: Any, where: str) -> None:
@@ -429,7 +369,8 @@ class _Reader:
         if module.entry_computation_id not in self.computations:
             raise HloError("no entry computation; not an HLO module, or truncated")
         nodes = [node for c in module.computations for node in c.instructions]
-        self.budget = Budget(len(nodes))
+        self.most = min(MOST_INSTRUCTIONS, FREE_COPIES + MOST_COPIES * len(nodes))
+        self.count = self.depth = 0
         self.has_loops = any(node.opcode == "while" for node in nodes)
         self.program = Program()
         self.sizes: list[int] = []
@@ -479,7 +420,18 @@ class _Reader:
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
         root = computation.root_id
-        self.budget.enter(computation)
+        self.count += len(computation.instructions)
+        self.depth += 1
+        if self.count > self.most:
+            raise HloError(
+                f"its calls would become more than {self.most:,} instructions; give a module that "
+                "calls its computations less often"
+            )
+        if self.depth > MOST_CALLS:
+            raise HloError(
+                f"its calls, loops and branches are nested more than {MOST_CALLS} deep in "
+                f"{computation.name!r}, or a computation calls itself"
+            )
         taken = sum(node.opcode == "parameter" for node in computation.instructions)
         if given is not None and taken != len(given):
             raise HloError(f"{computation.name!r} takes {taken} operands, given {len(given)}")
@@ -517,17 +469,27 @@ class _Reader:
                 start = len(leaves(shapes[node.operand_ids[0]].tuple_shapes[0]))
                 values[node.id] = operands[0][start : start + len(leaves(node.shape))]
             else:
-                layout_only = node.opcode == "transpose" and is_relabelling(
-                    node, shapes[node.operand_ids[0]]
-                )
-                values[node.id] = self.instruction(node, operands, name, parent, layout_only)
-            self.check(node, values[node.id])
-        self.budget.leave()
+                given_shapes = [shapes[i] for i in node.operand_ids]
+                values[node.id] = self.instruction(node, operands, given_shapes, name, parent)
+            if node.opcode in _FORWARDED:
+                self.check_declared(node, values[node.id])
+        self.depth -= 1
         return values[root]
 
-    def check(self, node: Any, value: list[int]) -> None:
-        if node.opcode in _FORWARDED:
-            check_value(node.name, node.shape, [self.program.shapes[t] for t in value])
+    def check_declared(self, node: Any, value: list[int]) -> None:
+        """Raise an ``HloError`` if an instruction's arrays differ from its declared shape."""
+        declared = [tuple(leaf.dimensions) for leaf in leaves(node.shape)]
+        if len(declared) != len(value):
+            raise HloError(
+                f"instruction {node.name!r} has {len(value)} arrays, and its shape declares "
+                f"{len(declared)}"
+            )
+        for dims, tensor in zip(declared, value, strict=True):
+            if dims != self.program.shapes[tensor]:
+                raise HloError(
+                    f"instruction {node.name!r} is declared with an array of shape {list(dims)}, "
+                    f"and has {list(self.program.shapes[tensor])}"
+                )
 
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
         """Add a parameter of the entry, or of a computation inside a while or conditional."""
@@ -544,9 +506,9 @@ class _Reader:
         self,
         node: Any,
         operands: list[list[int]],
+        shapes: list[Any],
         name: str,
         parent: int,
-        layout_only: bool,
     ) -> list[int]:
         """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]
@@ -560,7 +522,8 @@ class _Reader:
         nested = node.opcode in NESTED
         applied = [] if nested else [self.flops_inside(i) for i in node.called_ids]
         flops, moved = flops_of(Call(node, inputs, outputs, applied)), 0.0
-        if not (nested or layout_only):
+        is_free = node.opcode == "transpose" and is_relabelling(node, shapes[0])
+        if not (nested or is_free):
             moved = bytes_of(
                 node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
             )
@@ -628,11 +591,8 @@ class _Reader:
                 out["value"] = number
             elif node.opcode == "compare":
                 out["direction"] = node.comparison_direction
-        if node.opcode not in ELEMENTWISE:
-            self.structure(node, out)
-        return out
-
-    def structure(self, node: Any, out: dict[str, Any]) -> None:
+        if node.opcode in ELEMENTWISE:
+            return out
         out.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
         for key in _STRUCTURE:
             if node.HasField(key):
@@ -649,6 +609,7 @@ class _Reader:
                 [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
                 for i in node.called_ids
             ]
+        return out
 
     def twins(self, results: Sequence[str]) -> tuple[tuple[int, int], ...]:
         if len(results) != len(self.outputs):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
     """
     # Counters that contradict the operands were given by a pass, not by the trace.
     before = _constraints(names, operands)
-    if len(in_order(before, list(range(len(names))))) < len(names):
+    if sum(1 for _ in in_order(before, lambda position: position)) < len(names):
         return list(range(len(names)))  # the counters are no trace order
     users = [0] * len(names)
     for row in operands:
@@ -64,23 +64,31 @@ def _constraints(names: Sequence[str], operands: Lists) -> Lists:
     return [sorted(set(row)) for row in before]
 
 
-def in_order(before: Lists, rank: list[int]) -> list[int]:
-    """Return a topological order, lowest rank first; it is too short if there is a cycle."""
+def in_order(before: Lists, key: Callable[[int], Any]) -> Iterator[int]:
+    """Yield a topological order, of what is ready the least ``key`` first; a cycle is left out.
+
+    A key is computed when its position is ready, so it may depend on what was yielded before.
+    """
     waiting = [len(row) for row in before]
-    after: Lists = [[] for _ in before]
-    for position, row in enumerate(before):
-        for earlier in row:
-            after[earlier].append(position)
-    ready = [(rank[i], i) for i, count in enumerate(waiting) if not count]
+    after = _reversed(before)
+    ready = [(key(position), position) for position, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
-    order = []
     while ready:
-        order.append(heapq.heappop(ready)[1])
-        for later in after[order[-1]]:
+        position = heapq.heappop(ready)[1]
+        yield position
+        for later in after[position]:
             waiting[later] -= 1
             if not waiting[later]:
-                heapq.heappush(ready, (rank[later], later))
-    return order
+                heapq.heappush(ready, (key(later), later))
+
+
+def _reversed(rows: Lists) -> Lists:
+    """Return the numbers of the rows that hold each number."""
+    result: Lists = [[] for _ in rows]
+    for number, row in enumerate(rows):
+        for other in row:
+            result[other].append(number)
+    return result
 
 
 def _runs(before: Lists, previous: list[int]) -> list[int]:
@@ -132,30 +140,17 @@ def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
     Of the runs that may come next, the one whose result was needed last is taken; the order of the
     text breaks ties.
     """
-    waiting = [0] * len(members)
-    users: Lists = [[] for _ in members]
-    for number, row in enumerate(before):
-        for earlier in row:
-            waiting[earlier] += 1
-        for operand in operands[number]:
-            users[operand].append(number)
+    users = _reversed(operands)
     place: dict[int, int] = {}
 
-    def key(number: int) -> tuple[int, int, int]:
+    def key(number: int) -> tuple[int, int]:
         # Places count from the end, so a large one is an early use.
         needed = max((place[user] for user in users[number]), default=-1)
-        return -needed, -max(members[number]), number
+        return -needed, -max(members[number])
 
-    ready = [key(number) for number, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
-    while ready:
-        number = heapq.heappop(ready)[2]
+    for number in in_order(_reversed(before), key):
         place[number] = len(place)
-        for earlier in before[number]:
-            waiting[earlier] -= 1
-            if not waiting[earlier]:
-                heapq.heappush(ready, key(earlier))
-    return [members[number] for number in reversed(list(place))]
+    return [members[number] for number in reversed(place)]
 
 
 _TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}

@@ -89,7 +89,7 @@ def test_stablehlo__bad(tmp_path, content, message):
 
 
 def test_stablehlo__without_jax_the_remedy_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "_CONVERTERS", ("no_such_module",))
+    monkeypatch.setattr(reader, "_CONVERTER", "no_such_module")
     path = tmp_path / "step.txt"
     path.write_text(TEXT.replace("tensor<4xf32>)", 'tensor<4xf32> loc("x"))'))
     with pytest.raises(
