@@ -141,26 +141,6 @@ def test_cluster__bad_object(change, message, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@each("content", [b"", b"{", b"[1, 2]", b"3", b'"C"', b"\xff\xfe", b"[" * 100_000, b"null"])
-def test_cluster__bad_file(content, tmp_path):
-    path = tmp_path / "my.json"
-    path.write_bytes(content)
-    with pytest.raises(ClusterError, match=r"my\.json: (not a JSON file|expected one JSON object)"):
-        Cluster.parse(str(path))
-
-
-def test_cluster__file(tmp_path):
-    path = tmp_path / "my.json"
-    path.write_text(json.dumps({**GOOD, "name": "mine"}))
-    cluster = Cluster.parse(str(path))
-    assert cluster.name == "mine"
-    assert (cluster.servers, cluster.devices_per_server) == (2, 4)
-    assert (cluster.intra_bw, cluster.inter_bw) == (1e11, 1e9)
-    assert cluster.device == Device("tpu", 1e14, 1e12, 16e9)
-    assert Cluster.parse(path) == cluster
-    assert Cluster.parse(cluster) is cluster
-
-
 positive = st.floats(1e-30, 1e30) | st.integers(1, 10**18)
 devices = st.sampled_from(list(DEVICES.values())) | st.builds(
     Device, st.text(max_size=8), positive, positive, positive
@@ -206,6 +186,8 @@ def test_cluster__parts():
     ("text", "words"),
     [
         ("[" * 100_000, "nested too deeply"),
+        ("{", "not a JSON file"),
+        ("[1, 2]", "expected one JSON object"),
         ('{"servers": 1, "servers": 2}', "field 'servers' stands twice"),
         (json.dumps(GOOD).replace('"servers": 2', '"servers": 1e999'), "servers must be"),
         (json.dumps(GOOD).replace('"servers": 2', f'"servers": {2**64}'), "servers must be"),

@@ -115,12 +115,6 @@ def test_files__everything_is_synced(tmp_path, monkeypatch):
     assert names == ["NEW", "NEW/deep/page", "NEW/deep", str(tmp_path)]
 
 
-def test_files__long_names(tmp_path):
-    path = tmp_path / ("ü" * 120 + ".json")
-    files.write_text(path, "x")
-    assert path.read_text() == "x"
-
-
 # What is no file.
 
 

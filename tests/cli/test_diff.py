@@ -64,15 +64,6 @@ def test_diff__illegal_plans_are_compared(run):
     assert json.loads(out)["cost"] is None
 
 
-def test_diff__on_another_instance(run, tmp_path):
-    (tmp_path / "copy.csv").write_bytes((tmp_path / "dense.csv").read_bytes())
-    change("b.json", instance="moved.csv")
-    refused(run("diff", "a.json", "c.json"), "moved.csv", "no such file")
-    status, out, _ = run("diff", "a.json", "c.json", "--instance", "copy.csv")
-    assert status == 0
-    assert "b costs 5 s less than a" in out
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

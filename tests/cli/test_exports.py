@@ -70,22 +70,6 @@ def shape(*sizes):
 def heads():
     return {"q": shape(16, 12, 3), "out": shape(12, 3, 16)}, shape(8, 4, 16)
 
-def branch(params, batch):
-    if (batch @ params).sum() > 0:
-        return (batch @ params).mean()
-    return -params.mean()
-
-def picked(params, batch):
-    return (batch @ params)[batch > 0].mean()
-
-def plain(params, batch):
-    return (batch @ params).mean()
-
-def arrays():
-    return jnp.zeros((16, 16)), jnp.zeros((8, 16))
-
-def any_batch():
-    return shape(16, 16), shape(*symbolic_shape("b, 16"))
 """
 EIGHT = ("--task", "partition", "--devices", "8", "--reward", "paper")
 
@@ -114,17 +98,3 @@ def test_export__twelve_heads_on_eight_devices(script):
     assert status == 0 and not err and any(specs["q"])
     for path, spec in specs.items():  # none of the twelve heads is split
         assert spec[{"q": 1, "out": 0}.get(path, 1)] is None
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "words"),
-    [
-        ("branch", "arrays", ("steps.py:", ": TracerBoolConversionError: ")),
-        ("picked", "arrays", ("steps.py:", ": NonConcreteBooleanIndexError: ")),
-        ("plain", "any_batch", ("dynamic dimensions", "; lower with fixed shapes")),
-    ],
-)
-def test_plan__refuses_what_does_not_trace_in_a_line(script, function, arguments, words):
-    status, out, err = script("plan", f"steps.py:{function}", "--args", arguments, *EIGHT)
-    (line,) = [x for x in err.splitlines() if x.startswith("parenvs: ")]
-    assert (status, out) == (2, "") and all(word in line for word in words)

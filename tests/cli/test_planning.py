@@ -14,9 +14,7 @@ from cases import slow
 from commands import good
 
 from parenvs import Graph, judge, load_graph, load_plan
-from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
-from parenvs.core.registry import problem
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -179,12 +177,6 @@ def test_planning__what_was_assumed_is_noted_once(run):
     assert status == 0 and "its phases follow from its data flow" in json.loads(out)["notes"][0]
 
 
-def test_planning__a_profile_has_no_parameters(run):
-    toys.dense().profile.to_csv("mine.csv")
-    status, _, err = run("plan", "mine.csv", "--frozen", "*")
-    assert status == 2 and "mine.csv: a profile is no graph; leave out 'frozen'" in err
-
-
 # Stages, devices and rewards that are not given.
 
 
@@ -220,20 +212,6 @@ def test_planning__removed_planners_name_their_successor(run):
     assert status == 2 and err.strip().endswith("planner 'exact-full' was removed; use exact")
 
 
-@pytest.mark.parametrize("scope", ["variables", "inputs"])
-def test_planning__partitions_are_for_the_step_time(run, scope):
-    task = ("vgg-19", "--task", "partition", "--scope", scope)
-    content = json.loads(good(run("plan", *task, "--json", "--out", "a.json")))
-    fast = problem("vgg-19", task="partition", scope=scope, reward="step_time")
-    assert content["plan"]["partition"] == dict(sorted(solve(fast).plan.partition.items()))
-    good(run("plan", *task, "--reward", "paper", "--out", "b.json"))
-    seconds = [judge(load_plan(f"{name}.json")).step_seconds for name in "ab"]
-    assert seconds[0] <= seconds[1]
-    assert "reward step_time" in good(
-        run("compare", *task, "--agent", "greedy", "--agent", "exact")
-    )
-
-
 # Notes.
 
 
@@ -254,17 +232,6 @@ def test_planning__warnings_are_notes(run, monkeypatch):
         "parenvs: note: another",
         "parenvs: note: argument 0 holds the variables",
     ]
-
-
-def test_planning__tied_weights_by_option(run):
-    """T5's table is read by both halves; the shipped instance counts it once unless told."""
-    plans = [
-        json.loads(good(run("plan", "t5-base", "--cluster", "A", "--stages", "2", *how, "--json")))
-        for how in ((), ("--tied", "held"))
-    ]
-    assert [plan["plan"].get("tied") for plan in plans] == [None, "held"]
-    once, held = (plan["report"]["length_seconds"] for plan in plans)
-    assert held > once
 
 
 @pytest.mark.thorough
@@ -301,8 +268,6 @@ def test_planning__partitions_within_memory(run):
     report = json.loads(out)
     assert status == 0 and report["legal"] and report["memory_limit_bytes"] == 3.2e9
     assert report["memory_bytes"]["peak"] <= 3.2e9
-    status, _, err = run("plan", *what, "--agent", "greedy")
-    assert status == 2 and "more than the 3,200,000,000 allowed" in err
     for wrong, words in (
         (("--memory-limit", "much"), "--memory-limit must be 'device' or a positive number"),
         (("--recompute", "half"), "recompute must be one of none, full, not 'half'"),

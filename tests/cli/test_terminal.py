@@ -1,7 +1,6 @@
 """Names of strangers' files and graphs reach the terminal as text, whatever is in them."""
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from cases import slow
 from commands import caller
 
 from parenvs.graph.graph import pack_texts
-from parenvs.view.words import paint, printable_text
 
 HOSTILE = "a\x1b[2J\x1b]0;x\x07\rb\u202ec[red]d[/red]:smile:"
 TELLS = ("\x1b", "\x07", "\r", "\u202e")
@@ -106,13 +104,6 @@ def test_terminal__errors(run, tmp_path, ending):
             assert out == "" and err.count("\n") == 1
         assert run("leaderboard", "check", path)[0] == 2
         path.write_text(f"{HOSTILE}\n")
-
-
-def test_terminal__only_colours_are_escapes():
-    painted = f"{paint('x', 3, colour=True)}\x1b[2J\nnext\x1b]0;"
-    assert re.findall("\x1b.", printable_text(painted, painted=True)) == ["\x1b["] * 2
-    assert printable_text(painted, painted=True).split("\n")[1] == "next?]0;"
-    assert "\x1b" not in printable_text(painted)
 
 
 def test_terminal__usage_errors(run):

@@ -282,48 +282,6 @@ def test_site__equal_entries_give_equal_files(files, known, entries):
     }
 
 
-@pytest.mark.slow
-def test_site__an_interruption_leaves_the_old_folder(todays, entries, tmp_path, monkeypatch):
-    folder = tmp_path / "site"
-    write_site(folder, entries[:1])
-
-    def content():
-        return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-    old = content()
-    for stop in range(1, 8):
-        with monkeypatch.context() as patch:
-            left = [stop]
-
-            def write(path, data, left=left, real=Path.write_bytes):
-                left[0] -= 1
-                if not left[0]:
-                    raise KeyboardInterrupt
-                return real(path, data)
-
-            patch.setattr(Path, "write_bytes", write)
-            with pytest.raises(KeyboardInterrupt):
-                write_site(folder, entries)
-        assert content() == old and list(tmp_path.iterdir()) == [folder]
-    for stop in (1, 2):  # before the old folder is moved away, and after
-        left = [stop]
-
-        def rename(path, target, left=left, real=Path.rename):
-            left[0] -= 1
-            if not left[0]:
-                raise OSError("no room")
-            return real(path, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr("parenvs.files._exchanged", lambda *_: False)
-            patch.setattr(Path, "rename", rename)
-            with pytest.raises(OSError, match="no room"):
-                write_site(folder, entries)
-        assert content() == old and list(tmp_path.iterdir()) == [folder]
-    write_site(folder, entries)
-    assert len(content()) > len(old) and list(tmp_path.iterdir()) == [folder]
-
-
 def test_site__only_a_site_is_replaced(tmp_path):
     files = {"index.html": f'<meta name="generator" content="{GENERATOR}">'}
     folder = tmp_path / "home"
