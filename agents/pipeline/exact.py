@@ -14,7 +14,7 @@ import numpy as np
 
 from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline.bounds import lower_bound
-from parenvs.agents.pipeline.heuristics import even_plan, few_points
+from parenvs.agents.pipeline.heuristics import answer_of, even_plan, few_points
 from parenvs.agents.pipeline.labels import LabelSearch, prepare
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
@@ -47,7 +47,7 @@ def exact_candidates(space: CutSpace) -> Answer:
         InfeasibleError: no plan of the space fits.
     """
     prepare()
-    begin, pipeline = time.perf_counter(), space.pipeline
+    pipeline = space.pipeline
     groups = {
         (k, int(e)): space.pivots[space.allowed[space.stages - 1 - k] & (space.devices == e)]
         for k in range(1, space.stages)
@@ -66,7 +66,7 @@ def exact_candidates(space: CutSpace) -> Answer:
             "of the candidates fits the memory by whole samples; give candidates='all', another "
             "agent or --fractions"
         )
-    answer = answer_of(pipeline, search.best, search.evaluations, begin)
+    answer = proven_answer(pipeline, search.best, search.evaluations)
     return replace(answer, among="pruned candidates")
 
 
@@ -84,8 +84,8 @@ def exact_points(
             ``bound``.
     """
     prepare()
-    begin, pipeline = time.perf_counter(), space.pipeline
-    deadline = np.inf if time_limit is None else begin + time_limit
+    pipeline = space.pipeline
+    deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
     best, evaluations = space.plan(*even_plan(space)), 0
     other = usable(pipeline, incumbent)
     places = space.pivots, space.devices
@@ -98,7 +98,7 @@ def exact_points(
         best = search.best if search.best is not None else best
         evaluations += search.evaluations
     bound = None if proven else max(pipeline.bubble_free, search.bound)
-    return replace(answer_of(pipeline, best, evaluations, begin, bound), among=AMONG)
+    return replace(proven_answer(pipeline, best, evaluations, bound), among=AMONG)
 
 
 def exact_full(
@@ -145,7 +145,7 @@ def exact_full(
     if search.bound < search.upper:
         end = np.inf if time_limit is None else begin + time_limit
         bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), end))
-    return answer_of(pipeline, best, evaluations, begin, bound)
+    return proven_answer(pipeline, best, evaluations, bound)
 
 
 def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
@@ -173,7 +173,7 @@ def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int =
     limit = np.inf if time_limit is None else time_limit
     best = near_best(pipeline, seed, begin + (1 - _BOUND) * limit, patience)
     bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
-    return answer_of(pipeline, best, 0, begin, bound)
+    return proven_answer(pipeline, best, 0, bound)
 
 
 def near_best(
@@ -213,38 +213,25 @@ def one_stage(pipeline: Pipeline) -> Answer:
     Raises:
         InfeasibleError: it does not fit the memory; says how many bytes it lacks.
     """
-    begin = time.perf_counter()
     check_split(pipeline)
     nothing = np.zeros(0, dtype=np.int64)
     excess = float(pipeline.excess_bytes(nothing, nothing))
     if excess > 0:
         raise infeasible(pipeline, excess)
-    return answer_of(pipeline, (nothing, nothing), 1, begin)
+    return proven_answer(pipeline, (nothing, nothing), 1)
 
 
 def _length(pipeline: Pipeline, plan: Cuts | None) -> float:
     return np.inf if plan is None else float(pipeline.length(*plan))
 
 
-def answer_of(
-    pipeline: Pipeline,
-    plan: Cuts,
-    evaluations: int,
-    begin: float,
-    bound: float | None = None,
+def proven_answer(
+    pipeline: Pipeline, plan: Cuts, evaluations: int, bound: float | None = None
 ) -> Answer:
-    """The plan as an answer; without ``bound`` the plan counts as proven."""
-    cuts, device_cuts = (np.asarray(positions, dtype=np.int64) for positions in plan)
-    length = float(pipeline.length(cuts, device_cuts))
-    return Answer(
-        problem=pipeline,
-        plan=pipeline.plan(cuts, device_cuts),
-        cost=length,
-        proven=bound is None,
-        bound=length if bound is None else min(bound, length),
-        evaluations=evaluations,
-        seconds=time.perf_counter() - begin,
-    )
+    """Return a plan as an answer; without ``bound`` the plan counts as proven."""
+    answer = answer_of(pipeline, plan, evaluations)
+    least = answer.cost if bound is None else min(bound, answer.cost)
+    return replace(answer, proven=bound is None, bound=least)
 
 
 def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from parenvs.cluster import group_bandwidth, same_server
@@ -16,6 +14,17 @@ _BATCH = 4096  # episodes drawn at once
 _CHEAP = 4  # ``few_points`` takes one point in ``_CHEAP`` where the fewest bytes cross
 
 
+def answer_of(pipeline: Pipeline, plan: Cuts, evaluations: int) -> Answer:
+    """Return a plan as an answer without proof."""
+    cuts, device_cuts = (np.asarray(positions, dtype=np.int64) for positions in plan)
+    return Answer(
+        problem=pipeline,
+        plan=pipeline.plan(cuts, device_cuts),
+        cost=float(pipeline.length(cuts, device_cuts)),
+        evaluations=evaluations,
+    )
+
+
 def even_cut(pipeline: Pipeline) -> Answer:
     """Equal shares of devices and of forward plus backward seconds, as GPipe (arXiv 1811.06965).
 
@@ -26,7 +35,6 @@ def even_cut(pipeline: Pipeline) -> Answer:
     Raises:
         InfeasibleError: more stages than variables or devices.
     """
-    begin = time.perf_counter()
     check_stages(pipeline)
     stages = pipeline.stages
     k = np.arange(1, stages)
@@ -39,7 +47,7 @@ def even_cut(pipeline: Pipeline) -> Answer:
         high = int(np.searchsorted(variables, variables[-1] - (stages - cut), side="right"))
         distance = np.abs(seconds[low:high] - cut * seconds[-1] / stages)
         cuts.append(low + int(distance.argmin()))
-    return _answer(pipeline, np.array(cuts, dtype=np.int64), device_cuts, "even", 1, begin)
+    return answer_of(pipeline, (np.array(cuts, dtype=np.int64), device_cuts), 1)
 
 
 def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> Answer:
@@ -47,19 +55,19 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
 
     If none fits, it is the plan that exceeds the memory least.
     """
-    begin = time.perf_counter()
     pipeline = space.pipeline
-    best: tuple[float, float, np.ndarray, np.ndarray] | None = None
-    for start in range(0, max(evaluations, 1), _BATCH):
-        size = min(_BATCH, max(evaluations, 1) - start)
+    evaluations = max(evaluations, 1)
+    best: tuple[float, float, Cuts] | None = None
+    for start in range(0, evaluations, _BATCH):
+        size = min(_BATCH, evaluations - start)
         cuts, device_cuts = space.plan(random_episodes(space, size, rng))
         excess = np.maximum(pipeline.excess_bytes(cuts, device_cuts), 0.0)
         length = pipeline.length(cuts, device_cuts)
         i = int(np.lexsort((length, excess))[0])
         if best is None or (excess[i], length[i]) < best[:2]:
-            best = float(excess[i]), float(length[i]), cuts[i], device_cuts[i]
+            best = float(excess[i]), float(length[i]), (cuts[i], device_cuts[i])
     assert best is not None
-    return _answer(pipeline, best[2], best[3], "random-search", max(evaluations, 1), begin)
+    return answer_of(pipeline, best[2], evaluations)
 
 
 def random_episodes(space: CutSpace, episodes: int, rng: np.random.Generator) -> np.ndarray:
@@ -102,7 +110,6 @@ def pipedream(pipeline: Pipeline) -> Answer:
     Raises:
         InfeasibleError: one stage, or more stages than variables or devices.
     """
-    begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
     stages = pipeline.stages
     cluster, devices = pipeline.cluster, pipeline.cluster.devices
@@ -156,7 +163,7 @@ def pipedream(pipeline: Pipeline) -> Answer:
         pivot, device, inside = (int(entry) for entry in step[device, inside, pivot])
         bounds.append((pivot, device))
     cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
-    return _answer(pipeline, cuts, device_cuts, "pipedream", evaluations, begin)
+    return answer_of(pipeline, (cuts, device_cuts), evaluations)
 
 
 def bottleneck_seconds(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> float:
@@ -273,21 +280,3 @@ def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:
             return cuts, np.array(bounds[:-1], dtype=np.int64)
     check_split(pipeline.with_stages(stages))
     raise AssertionError("unreachable")
-
-
-def _answer(
-    pipeline: Pipeline,
-    cuts: np.ndarray,
-    device_cuts: np.ndarray,
-    method: str,
-    evaluations: int,
-    begin: float,
-) -> Answer:
-    return Answer(
-        problem=pipeline,
-        plan=pipeline.plan(cuts, device_cuts),
-        cost=float(pipeline.length(cuts, device_cuts)),
-        method=method,
-        evaluations=evaluations,
-        seconds=time.perf_counter() - begin,
-    )

@@ -21,7 +21,7 @@ from parenvs.agents.pipeline.exact import (
     is_large,
     within_memory,
 )
-from parenvs.agents.pipeline.heuristics import even_cut, pipedream, random_search, whole
+from parenvs.agents.pipeline.heuristics import answer_of, even_cut, pipedream, random_search, whole
 from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
@@ -138,11 +138,10 @@ def _whole_answer(answer: Answer) -> Answer:
     moved = whole(problem, plan)
     if (moved[1] == plan[1]).all():
         return answer
-    length = float(problem.length(*moved))
     notes = (*answer.notes, "device cuts moved to whole samples for each device (--fractions)")
-    return replace(
-        answer, plan=problem.plan(*moved), cost=length, proven=False, bound=None, notes=notes
-    )
+    other = answer_of(problem, moved, answer.evaluations)
+    kept = {"method": answer.method, "seconds": answer.seconds, "among": answer.among}
+    return replace(other, notes=notes, **kept)
 
 
 def reference(space: CutSpace | PointSpace) -> Answer:
@@ -168,8 +167,7 @@ def _exact_pipeline(request: PipelineRequest) -> Answer:
             start = _whole_answer(exact_points(request.points, time_limit=_POINT_SHARE * limit))
     left = max(limit - (time.perf_counter() - begin), 0.0)
     answer = exact_full(problem, start, left)
-    evaluations = answer.evaluations + (start.evaluations if start else 0)
-    return replace(answer, evaluations=evaluations, seconds=time.perf_counter() - begin)
+    return replace(answer, evaluations=answer.evaluations + (start.evaluations if start else 0))
 
 
 def _random_pipeline(request: PipelineRequest) -> Answer:
@@ -184,15 +182,7 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
     if result.value < 0:
         within_memory(request.problem)  # raises if no plan fits, with the bytes that are missing
         raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")
-    cuts, device_cuts = request.space.plan(result.actions)
-    length = float(request.problem.length(cuts, device_cuts))
-    return Answer(
-        problem=request.problem,
-        plan=request.problem.plan(cuts, device_cuts),
-        cost=length,
-        method=agent,
-        evaluations=result.episodes,
-    )
+    return answer_of(request.problem, request.space.plan(result.actions), result.episodes)
 
 
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {

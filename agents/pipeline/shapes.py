@@ -26,12 +26,12 @@ import numpy as np
 from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline.bounds import SLACK, least_lengths
 from parenvs.agents.pipeline.exact import (
-    answer_of,
     infeasible,
     is_large,
     least_excess,
     one_stage,
     plan_within,
+    proven_answer,
 )
 from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.cluster import Cluster
@@ -298,7 +298,7 @@ class _Run:
         assert self.best is not None and self.best.plan is not None
         bounds = [trial.bound for trial in self.trials if not self._is_out(trial)]
         bound = min(bounds) if bounds else None
-        answer = answer_of(self.best.pipeline, self.best.plan, self.evaluations, self.begin, bound)
+        answer = proven_answer(self.best.pipeline, self.best.plan, self.evaluations, bound)
         tried = tuple(self._tried(x.devices) for x in self.clusters)
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
