@@ -286,9 +286,11 @@ def test_tied__tables_by_definition(seed):
             inside = [(r, [p for p in r.positions if first <= p < end]) for r in reads]
             again = [r for r, places in inside if places and r.positions[0] < first]
             shared = [r for r, p in inside if 0 < len(p) < len(r.positions) and r.trainable]
-            assert tied.again_bytes(first, end) == sum(r.size for r in again if r.trainable)
-            assert tied.frozen_bytes(first, end) == sum(r.size for r in again if not r.trainable)
-            assert tied.shared_bytes(first, end) == sum(r.size for r in shared)
+            assert tied.between(tied.again, first, end) == sum(r.size for r in again if r.trainable)
+            assert tied.between(tied.frozen, first, end) == sum(
+                r.size for r in again if not r.trainable
+            )
+            assert tied.between(tied.shared, first, end) == sum(r.size for r in shared)
 
 
 def embedding():

@@ -158,23 +158,19 @@ def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders
         counted: their bytes.
     """
     working = _on_data(graph, pivots)
-    parsed: dict[str, Path] = {}
-    paths: list[Path] = []
-    for name in graph.op_names(pivots).tolist():
-        if name not in parsed:
-            parsed[name] = scopes_of(name, True)[0]
-        paths.append(parsed[name])
+    names = graph.op_names(pivots).tolist()
+    parsed = {name: scopes_of(name, True)[0] for name in dict.fromkeys(names)}
     meeting = working & _reads_weights(graph, pivots)
     codes = [code for code, name in enumerate(graph.opcodes) if name in PRODUCTS]
     multiplies = np.isin(graph.opcode[pivots], codes)
     meets = Meets(np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies))
-    scoped = [path if works else () for path, works in zip(paths, working, strict=True)]
+    scoped = [parsed[name] if works else () for name, works in zip(names, working, strict=True)]
     read = [tuple(path.split("/")) if path else () for path in counted.reads.tolist()]
-    for told_by, named in (("scopes", scoped), ("variables", read)):
-        found = _numbered_borders(named, counted, meets, told_by)
-        if found is not None:
-            return found
-    return _flow_borders(graph, pivots, counted)
+    return (
+        _numbered_borders(scoped, counted, meets, "scopes")
+        or _numbered_borders(read, counted, meets, "variables")
+        or _flow_borders(graph, pivots, counted)
+    )
 
 
 def key_of(path: Path, level: int) -> Path | None:
@@ -222,17 +218,13 @@ def _level_borders(
         else:
             groups.append((first, last, [key]))
     merged: list[tuple[int, int, list[Path]]] = []
-    for number, (first, last, keys) in enumerate(groups):
-        following = groups[number + 1][0] if number + 1 < len(groups) else last + 1
-        weighs = bool(((meets.all >= first) & (meets.all < max(following, last + 1))).any())
-        if merged and not weighs:
-            start, _, before = merged.pop()
-            merged.append((start, last, before + keys))
-        else:
-            merged.append((first, last, keys))
-    while (
-        merged and not ((meets.products >= merged[0][0]) & (meets.products <= merged[0][1])).any()
-    ):
+    following = [first for first, *_ in groups[1:]] + [0]
+    for (first, last, keys), behind in zip(groups, following, strict=True):
+        if merged and not _any_within(meets.all, first, max(behind - 1, last)):
+            start, _, before = merged.pop()  # it has no weights: part of the layer in front
+            first, keys = start, before + keys
+        merged.append((first, last, keys))
+    while merged and not _any_within(meets.products, *merged[0][:2]):
         merged.pop(0)  # a table of words, in front of the first layer
     if len(merged) < 2:
         return None
@@ -240,6 +232,10 @@ def _level_borders(
     names = tuple("/".join(keys[0]) for _, _, keys in merged)
     layer_of = {key: layer for layer, (_, _, keys) in enumerate(merged) for key in keys}
     return Borders(bounds, names, layer_of, level, told_by)
+
+
+def _any_within(places: np.ndarray, first: int, last: int) -> bool:
+    return bool(((places >= first) & (places <= last)).any())
 
 
 def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) -> np.ndarray:
@@ -304,31 +300,33 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
 
 def _reads_weights(graph: Graph, pivots: np.ndarray) -> np.ndarray:
     """(N,) bool: pivots that read a weight, or what is made of weights alone."""
-    weights = set(graph.parameter_tensor[graph.weights].tolist())
-    data = _on_data(graph, pivots)
-    operands, results = graph.operands.tolist(), graph.results.tolist()
-    ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
-    found = []
-    for pivot, on_data in zip(pivots.tolist(), data.tolist(), strict=True):
-        reads = not weights.isdisjoint(operands[ins[pivot] : ins[pivot + 1]])
-        if reads and not on_data:
-            weights.update(results[outs[pivot] : outs[pivot + 1]])
-        found.append(reads)
-    return np.array(found, dtype=bool)
+    weights = graph.parameter_tensor[graph.weights]
+    return _readers(graph, pivots, weights, ~_on_data(graph, pivots))
 
 
-def _on_data(graph: Graph, pivots: Iterable[int]) -> np.ndarray:
+def _on_data(graph: Graph, pivots: np.ndarray) -> np.ndarray:
     """(N,) bool: pivots that depend on the batch, not on weights alone."""
-    data = set(graph.parameter_tensor[graph.parameter_role == Role.BATCH].tolist())
-    found = []
+    batch = graph.parameter_tensor[graph.parameter_role == Role.BATCH]
+    return _readers(graph, pivots, batch, np.ones(len(pivots), dtype=bool))
+
+
+def _readers(
+    graph: Graph, pivots: np.ndarray, tensors: np.ndarray, hand_on: np.ndarray
+) -> np.ndarray:
+    """Return which pivots read one of the tensors, (N,) bool.
+
+    Results of readers that ``hand_on``, (N,) bool, are among the tensors from there on.
+    """
+    known = set(tensors.tolist())
     operands, results = graph.operands.tolist(), graph.results.tolist()
     ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
-    for pivot in np.asarray(pivots).tolist():
-        depends = not data.isdisjoint(operands[ins[pivot] : ins[pivot + 1]])
-        if depends:
-            data.update(results[outs[pivot] : outs[pivot + 1]])
-        found.append(depends)
-    return np.array(found, dtype=bool)
+    reads = []
+    for pivot, hands_on in zip(pivots.tolist(), hand_on.tolist(), strict=True):
+        is_reader = not known.isdisjoint(operands[ins[pivot] : ins[pivot + 1]])
+        if is_reader and hands_on:
+            known.update(results[outs[pivot] : outs[pivot + 1]])
+        reads.append(is_reader)
+    return np.array(reads, dtype=bool)
 
 
 ADAM_COPIES = 4
@@ -363,16 +361,15 @@ def stages(
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
     make = _of_chain if isinstance(target, StageProfile) else _of_graph
     names, bounds, run, notes = make(plan, target)
+    if report.remarks:
+        raise InfeasibleError(f"micro_batch: {report.remarks[0]}; plan anew without --fractions")
     ends = [0, *(int(np.searchsorted(bounds, cut)) for cut in run.cuts), len(names)]
     devices = [0, *plan.device_cuts, plan.cluster.devices]
-    made = tuple(
-        Stage(((first, end),), last - device, modes=(plan.recompute,) * (end - first))
-        for (first, end), (device, last) in zip(
-            itertools.pairwise(ends), itertools.pairwise(devices), strict=True
-        )
+    layers, groups = itertools.pairwise(ends), np.diff(devices).tolist()
+    cut_stages = tuple(
+        Stage(((first, end),), group, modes=(plan.recompute,) * (end - first))
+        for (first, end), group in zip(layers, groups, strict=True)
     )
-    for remark in report.remarks[:1]:
-        raise InfeasibleError(f"micro_batch: {remark}; plan anew without --fractions")
 
     def replan(stages: Sequence[Stage]) -> PipelinePlan:
         cuts = tuple(bounds[stage.layers[0][0]] for stage in stages[1:])
@@ -383,9 +380,9 @@ def stages(
         run=run,
         replan=replan,
         names=names,
-        stages=made,
+        stages=cut_stages,
         batch=plan.micro_batch * plan.micro_batches,
-        micro_batch=plan.micro_batch // made[0].devices,
+        micro_batch=plan.micro_batch // groups[0],
         target=target,
         notes=tuple(notes),
     )
@@ -425,6 +422,7 @@ def strategy(report: Report) -> Strategy | Price:
         nothing = "the chain was measured or drawn, and says nothing of kernels"
         return Price(own=report.cost_words, notes=(nothing,))
     summed = SYNC_METHODS[0]
+    notes = (f"sync: gradients are summed by {summed}, not by {plan.sync}",)
     return Strategy(
         graph=profile.graph,
         cluster=report.pipeline.cluster,
@@ -433,9 +431,7 @@ def strategy(report: Report) -> Strategy | Price:
         micro_batches=plan.micro_batches,
         cuts=plan.cuts,
         recompute=plan.recompute != RECOMPUTE[-1],
-        notes=()
-        if plan.sync == summed
-        else (f"sync: gradients are summed by {summed}, not by {plan.sync}",),
+        notes=() if plan.sync == summed else notes,
     )
 
 

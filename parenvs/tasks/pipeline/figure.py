@@ -55,41 +55,32 @@ def draw_schedule(page: Page, top: float, height: float, report: Report) -> None
     scale, unit = time_unit(longest)
     width = WIDTH - LEFT - RIGHT - _LENGTHS
     axes = page.axes(LEFT, top, width, height)
-    rows = len(table.reduce_start)
     units = len(stages) + 0.42 * (len(stages) - 1)
     axes.set(xlim=(0, longest / scale), ylim=(units, 0), yticks=[])
     per_inch = height / units
-    limit = report.memory_limit_bytes
     y = 0.0
     shapes: list[np.ndarray] = []
     colours: list[Any] = []
-    for row in range(rows):
+    for row in range(len(table.reduce_start)):
         number, link = divmod(row, 2)
         tall = 0.42 if link else 1.0
         low, high = y + 0.07 * tall, y + 0.93 * tall
         y += tall
         base = LINK if link else stage_colour(number)
-        shades = (mix(base, "#FFFFFF", 0.55), base)
         axes.axhspan(low, high, color=TRACK, linewidth=0, zorder=0)
-        for kind, shade in enumerate(shades):
+        for kind, shade in enumerate((mix(base, "#FFFFFF", 0.55), base)):
             begin, end = table.start[row, kind] / scale, table.end[row, kind] / scale
             shapes.extend(_boxes(begin, end, low, high))
             colours += [shade] * len(begin)
             if not link:
-                _numbers(
-                    axes,
-                    begin,
-                    end,
-                    (low + high) / 2,
-                    width * scale / longest,
-                    per_inch * tall,
-                    ink_on(shade),
-                )
+                inches = float((end - begin).min()) * width * scale / longest
+                middle, ink = (low + high) / 2, ink_on(shade)
+                _numbers(axes, (begin + end) / 2, middle, inches, per_inch * tall, ink)
         if link:
             _label(axes, "link", (low + high) / 2, per_inch * tall, QUIET)
             continue
         stage = stages[number]
-        over = stage.memory_bytes > limit
+        over = stage.memory_bytes > report.memory_limit_bytes
         words = f"{number} · {device_words(stage)}\n{stage.efficiency:.1%} busy"
         if per_inch < 0.36:  # room for one line
             words = f"{number} · {device_words(stage)} · {stage.efficiency:.0%}"
@@ -110,21 +101,25 @@ def draw_schedule(page: Page, top: float, height: float, report: Report) -> None
     axes.add_collection(
         PolyCollection(list(corners), facecolors=colours, linewidths=0, gid="passes", zorder=1)
     )
-    axes.annotate(
-        "stage · devices · busy",
-        (0, 1),
-        (-8, 6),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        size=9,
-        color=QUIET,
-        ha="right",
-    )
+    _note(axes, "stage · devices · busy", (0, 1), (-8, 6), "axes fraction", color=QUIET, ha="right")
     _lengths(axes, report, scale)
     axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(f"time ({unit})", color=QUIET, size=9)
     _legend(axes)
+
+
+def _note(
+    axes: Axes,
+    words: str,
+    at: tuple[float, float],
+    shift: tuple[int, int],
+    coords: Any,
+    **style: Any,
+) -> None:
+    """Write words beside a point of the axes, ``shift`` points away, outside of them, too."""
+    style = {"size": 9, "annotation_clip": False, **style}
+    axes.annotate(words, at, shift, xycoords=coords, textcoords="offset points", **style)
 
 
 def _boxes(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -135,39 +130,21 @@ def _boxes(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.nd
 
 
 def _numbers(
-    axes: Axes,
-    begin: np.ndarray,
-    end: np.ndarray,
-    y: float,
-    inches: float,
-    tall: float,
-    colour: str,
+    axes: Axes, places: np.ndarray, y: float, inches: float, tall: float, colour: str
 ) -> None:
-    """Write the micro-batch numbers if the widest fits its box; ``inches`` per unit of time."""
-    room = float((end - begin).min()) * inches
+    """Write the micro-batch numbers if the widest fits a box of so many inches."""
     font = min(8.0, tall * 72 * 0.5)
-    if font < 5 or room < text_inches(f"{len(begin) - 1}", font) + 0.02:
+    if font < 5 or inches < text_inches(f"{len(places) - 1}", font) + 0.02:
         return
-    for number, x in enumerate((begin + end) / 2):
+    for number, x in enumerate(places):
         axes.text(float(x), y, f"{number}", size=font, color=colour, ha="center", va="center")
 
 
 def _label(axes: Axes, words: str, y: float, tall: float, colour: str) -> None:
     font = min(9.0, tall * 72 * 0.75)
     if font >= 4.5:
-        axes.annotate(
-            words,
-            (0, y),
-            (-8, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            size=font,
-            color=colour,
-            ha="right",
-            va="center",
-            linespacing=1.25,
-            annotation_clip=False,
-        )
+        style = {"size": font, "color": colour, "ha": "right", "va": "center", "linespacing": 1.25}
+        _note(axes, words, (0, y), (-8, 0), ("axes fraction", "data"), **style)
 
 
 def _lengths(axes: Axes, report: Report, scale: float) -> None:
@@ -178,20 +155,10 @@ def _lengths(axes: Axes, report: Report, scale: float) -> None:
     if report.simulated_seconds < 0.999 * report.length_seconds:
         both.reverse()
     for (name, seconds, dashes), side in zip(both, ("right", "left"), strict=True):
-        axes.axvline(
-            seconds / scale, color=INK, linewidth=1.3, linestyle=dashes, zorder=5, clip_on=False
-        )
-        axes.annotate(
-            f"{name} {duration(seconds)}",
-            (seconds / scale, 1),
-            (-3 if side == "right" else 3, 5),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            size=9,
-            color=INK,
-            ha=side,
-            annotation_clip=False,
-        )
+        x, shift = seconds / scale, (-3 if side == "right" else 3, 5)
+        axes.axvline(x, color=INK, linewidth=1.3, linestyle=dashes, zorder=5, clip_on=False)
+        words, coords = f"{name} {duration(seconds)}", ("data", "axes fraction")
+        _note(axes, words, (x, 1), shift, coords, color=INK, ha=side)
 
 
 def _legend(axes: Axes) -> None:
@@ -259,7 +226,7 @@ def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> No
     labels = cut_labels(pipeline.profile, cuts)
     marks = [(float(share[cut]), words) for cut, words in zip(cuts, labels, strict=True)]
     top = _draw_cut_labels(page, top, width, marks)
-    _draw_strip(page, top, width, share, stages, report.memory_limit_bytes)
+    _draw_strip(page, top, width, share, report)
     top += 0.42
     height = max(0.26 * (HEIGHT - top), 0.9)
     _draw_chain(page, top, width, height, pipeline, stages, [])
@@ -290,20 +257,19 @@ def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[flo
     return top + height
 
 
-def _draw_strip(
-    page: Page,
-    top: float,
-    width: float,
-    share: np.ndarray,
-    stages: tuple[Stage, ...],
-    limit: float,
-) -> None:
+def _fill(number: int, stage: Stage, limit: float) -> str:
+    """The color of a stage, red if it exceeds the memory."""
+    return RED if stage.memory_bytes > limit else stage_colour(number)
+
+
+def _draw_strip(page: Page, top: float, width: float, share: np.ndarray, report: Report) -> None:
+    stages = report.stages
     axes = page.axes(LEFT, top, width, 0.34)
     axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
+    style = {"size": 9, "weight": "bold", "ha": "center", "va": "center"}
     for number, stage in enumerate(stages):
         begin, end = share[stage.first], share[stage.end]
-        over = stage.memory_bytes > limit
-        fill = RED if over else stage_colour(number)
+        fill = _fill(number, stage, report.memory_limit_bytes)
         axes.axvspan(begin, end, color=fill, linewidth=0)
         names = (
             f"stage {number} · {device_words(stage)}",
@@ -311,21 +277,23 @@ def _draw_strip(
             f"{number}",
         )
         room = (end - begin) / 100 * width - 0.06
-        for words in names:
-            if text_inches(words, 9, bold=True) <= room:
-                axes.text(
-                    (begin + end) / 2,
-                    0.47,
-                    words,
-                    size=9,
-                    weight="bold",
-                    ha="center",
-                    va="center",
-                    color=ink_on(fill),
-                )
-                break
+        fitting = [words for words in names if text_inches(words, 9, bold=True) <= room]
+        for words in fitting[:1]:
+            axes.text((begin + end) / 2, 0.47, words, color=ink_on(fill), **style)
     for stage in stages[:-1]:
         axes.axvline(share[stage.end], color="white", linewidth=1.5)
+
+
+def _chain_axes(axes: Axes, width: float, words: str) -> None:
+    """Style axes over a chain, whose x is the share of compute seconds in %."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes.set_xlim(0, 100)
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel(words, color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
 
 
 def _draw_chain(
@@ -337,66 +305,41 @@ def _draw_chain(
     stages: tuple[Stage, ...],
     marks: list[float],
 ) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     axes = page.axes(LEFT, top, width, height)
     crossing = np.array(pipeline.cut_before[1:])
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
     largest = max(float(crossing.max()), 1.0)
     floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
     axes.set_yscale("log")
-    axes.set(xlim=(0, 100), ylim=(floor, largest * 2))
+    axes.set_ylim(floor, largest * 2)
     for number, stage in enumerate(stages):
-        axes.axvspan(
-            share[stage.first],
-            share[stage.end],
-            color=stage_colour(number),
-            alpha=0.13,
-            linewidth=0,
-        )
+        style: dict[str, Any] = {"color": stage_colour(number), "alpha": 0.13, "linewidth": 0}
+        axes.axvspan(share[stage.first], share[stage.end], **style)
     lowest, highest = _envelope(share[1:], crossing)
     x = np.linspace(0, 100, len(lowest) + 1)
-    axes.stairs(
-        np.maximum(highest, floor),
-        x,
-        baseline=floor,
-        fill=True,
-        color="#9AA5B1",
-        alpha=0.45,
-        linewidth=0,
-    )
+    style = {"baseline": floor, "fill": True, "color": "#9AA5B1", "alpha": 0.45, "linewidth": 0}
+    axes.stairs(np.maximum(highest, floor), x, **style)
     axes.stairs(np.maximum(lowest, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
     for mark in marks:
         axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)))
     for stage in stages[:-1]:
         sent = max(float(pipeline.cut_before[stage.end]), floor)
         axes.axvline(share[stage.end], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-        axes.plot(
-            [share[stage.end]],
-            [sent],
-            "o",
-            color=INK,
-            markersize=5,
-            zorder=4,
-            markeredgecolor="white",
-            clip_on=False,
-        )
+        style: dict[str, Any] = {
+            "color": INK,
+            "markersize": 5,
+            "markeredgecolor": "white",
+            "zorder": 4,
+        }
+        axes.plot([share[stage.end]], [sent], "o", clip_on=False, **style)
     ticks = _log_ticks(floor * (2 * largest / floor) ** 0.08, largest * 2)
     axes.set_yticks(ticks, [size(y, tick=True) for y in ticks])
     axes.set_yticks([], minor=True)
-    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    _chain_axes(axes, width, "bytes across a cut")
     axes.set_axisbelow(True)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
-    axes.set_ylabel("bytes across a cut", color=QUIET, size=9)
-    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
     if stages:
-        axes.set_xlabel(
-            "position in the chain, % of its compute seconds  ·  dots: what each cut "
-            "sends per micro-batch",
-            color=QUIET,
-            size=9,
-        )
+        words = "position in the chain, % of its compute seconds  ·  dots: what each cut "
+        axes.set_xlabel(f"{words}sends per micro-batch", color=QUIET, size=9)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -431,18 +374,12 @@ def _draw_parameters(
 
     axes = page.axes(LEFT, top, width, height)
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
-    total = max(float(pipeline.parameter_sum[-1]), 1.0)
-    axes.fill_between(
-        share, pipeline.parameter_sum, step="post", color=STAGE_COLOURS[0], alpha=0.25, linewidth=0
-    )
-    axes.step(share, pipeline.parameter_sum, where="post", color=STAGE_COLOURS[0], linewidth=1.4)
-    axes.set(xlim=(0, 100), ylim=(0, total * 1.08))
-    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    before, colour = pipeline.parameter_sum, STAGE_COLOURS[0]
+    axes.fill_between(share, before, step="post", color=colour, alpha=0.25, linewidth=0)
+    axes.step(share, before, where="post", color=colour, linewidth=1.4)
+    axes.set_ylim(0, max(float(before[-1]), 1.0) * 1.08)
+    _chain_axes(axes, width, "parameters before it")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: size(y, tick=True)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
-    axes.set_ylabel("parameters before it", color=QUIET, size=9)
-    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
     axes.set_xlabel("position in the chain, % of its compute seconds", color=QUIET, size=9)
 
 
@@ -456,37 +393,22 @@ def _draw_memory(page: Page, top: float, height: float, report: Report) -> None:
     axes.set(xlim=(0, longest), ylim=(len(stages) - 0.5, -0.5), yticks=[])
     axes.set_title("memory per device", size=9, color=QUIET, loc="left", pad=21)
     for number, stage in enumerate(stages):
-        used = stage.memory_bytes
-        over = used > limit
+        used, fill = stage.memory_bytes, _fill(number, stage, limit)
         axes.barh(number, longest, 0.72, color=TRACK)
-        axes.barh(number, used, 0.72, color=RED if over else stage_colour(number))
+        axes.barh(number, used, 0.72, color=fill)
         if row < 0.13:
             continue
-        font = min(8.5, row * 72 * 0.6)
-        axes.text(
-            -0.03 * longest, number, f"{number}", size=font, ha="right", va="center", color=QUIET
-        )
+        style: dict[str, Any] = {"size": min(8.5, row * 72 * 0.6), "va": "center"}
+        axes.text(-0.03 * longest, number, f"{number}", ha="right", color=QUIET, **style)
         words = size(used)
-        inside = used / longest * _MEMORY > text_inches(words, font) + 0.15
-        fill = RED if over else stage_colour(number)
-        axes.text(
-            used + (-0.02 if inside else 0.02) * longest,
-            number,
-            words,
-            size=font,
-            va="center",
-            ha="right" if inside else "left",
-            color=ink_on(fill) if inside else INK,
-        )
+        if used / longest * _MEMORY > text_inches(words, style["size"]) + 0.15:
+            end, style = used - 0.02 * longest, {**style, "ha": "right", "color": ink_on(fill)}
+        else:
+            end, style = used + 0.02 * longest, {**style, "ha": "left", "color": INK}
+        axes.text(end, number, words, **style)
     axes.axvline(limit, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
-    axes.text(
-        limit,
-        -0.5 - 0.06 / row,
-        f"limit {size(limit)}",
-        size=8.5,
-        color=INK,
-        va="bottom",
-        ha="right" if limit > longest / 2 else "left",
-    )
+    side = "right" if limit > longest / 2 else "left"
+    style = {"size": 8.5, "color": INK, "va": "bottom", "ha": side}
+    axes.text(limit, -0.5 - 0.06 / row, f"limit {size(limit)}", **style)
     axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size(x, tick=True)))

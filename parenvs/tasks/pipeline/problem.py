@@ -7,6 +7,7 @@ those of ``parenvs.tasks.pipeline.formulas``; this module looks up their argumen
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,9 +92,8 @@ class Pipeline(ChainSums):
         fill(self, "cluster", Cluster.parse(self.cluster))
         fill(self, "instance", self.instance or self.profile.name)
         timed, device = self.profile.device, self.cluster.device
-        if timed and replace(timed, name="", memory_bytes=0) != replace(
-            device, name="", memory_bytes=0
-        ):
+        alike = {"name": "", "memory_bytes": 0}  # what seconds do not depend on
+        if timed and replace(timed, **alike) != replace(device, **alike):
             raise ProfileError(
                 f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
                 f"{self.cluster} has {device.name} devices; make the chain anew with "
@@ -105,20 +105,14 @@ class Pipeline(ChainSums):
                 f"micro_batches must be from 1 to {MAX_MICRO_BATCHES}, not "
                 f"{shown(self.micro_batches)}"
             )
-        if self.recompute not in RECOMPUTE:
-            raise InfeasibleError(
-                f"recompute must be one of {', '.join(RECOMPUTE)}, not {self.recompute!r}"
-            )
+        choices = {"recompute": RECOMPUTE, "sync": SYNC_METHODS, "tied": TIED}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise InfeasibleError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         if self.recompute == "none" and self.profile.resident_bytes is None:
             raise InfeasibleError(
                 f"profile {self.profile.name} has no resident_bytes: recompute='none' needs them"
             )
-        if self.sync not in SYNC_METHODS:
-            raise InfeasibleError(
-                f"sync must be one of {', '.join(SYNC_METHODS)}, not {self.sync!r}"
-            )
-        if self.tied not in TIED:
-            raise InfeasibleError(f"tied must be one of {', '.join(TIED)}, not {self.tied!r}")
         number = isinstance(self.copies, (int, float, np.number))
         if not (number and 0 <= self.copies <= MOST_COPIES):
             raise InfeasibleError(
@@ -159,12 +153,11 @@ class Pipeline(ChainSums):
         sizes[0] = False
         return sizes
 
-    def can_split(self, stages: int, devices: int | None = None) -> bool:
-        """Return whether stages can share all devices, or ``devices`` of them, by ``is_group``."""
-        count = self.cluster.devices if devices is None else devices
+    def can_split(self, stages: int) -> bool:
+        """Return whether stages can share all devices by ``is_group``."""
         if self.fractions:
-            return 1 <= stages <= count
-        return can_split(count, stages, np.flatnonzero(self.is_group).tolist())
+            return 1 <= stages <= self.cluster.devices
+        return can_split(self.cluster.devices, stages, np.flatnonzero(self.is_group).tolist())
 
     def with_fractions(self) -> Pipeline:
         """Return the problem in which devices may share a sample, as environments play it."""
@@ -225,7 +218,7 @@ class Pipeline(ChainSums):
         """Return the seconds in which ``[first, end)`` sums tied gradients with other stages."""
         if self.tied_weights is None:
             return 0.0
-        shared_bytes = self.tied_weights.shared_bytes(first, end)
+        shared_bytes = self.tied_weights.between(self.tied_weights.shared, first, end)
         cluster = self.cluster
         bandwidth = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
         return formulas.exchange_seconds(shared_bytes, bandwidth)
@@ -307,16 +300,8 @@ class Pipeline(ChainSums):
                 reasons += of_fractions(groups, self.profile.micro_batch)
             reasons += without_variable(bounds, self.variable_sum[bounds].tolist())
             reasons += over_memory([s.memory_bytes for s in stages], self.memory_limit)
-        return Report(
-            plan=plan,
-            pipeline=self,
-            reasons=tuple(reasons),
-            length_seconds=length,
-            simulated_seconds=simulated,
-            bubble_free_seconds=self.bubble_free,
-            memory_limit_bytes=self.memory_limit,
-            stages=stages,
-        )
+        seconds = (length, simulated, self.bubble_free)
+        return Report(plan, self, tuple(reasons), *seconds, self.memory_limit, stages)
 
     def so_far(self, plan: PipelinePlan) -> Report | Pipeline:
         """Judge a plan that is being built; before the first cut, return the problem itself.
@@ -331,25 +316,22 @@ class Pipeline(ChainSums):
         bounds = [0, *plan.cuts, len(profile)]
         devices = [0, *plan.device_cuts, self.cluster.devices]
         parameters = self.variable_bytes(np.array(bounds[:-1]), np.array(bounds[1:]))
-        parameters = parameters + np.diff(self.frozen_sum[bounds])
-        transfer = np.append(times.forward[1::2], 0.0)
-        busy_seconds = self.micro_batches * (times.forward + times.backward)[::2]
+        figures = np.stack(
+            [
+                times.forward[::2],
+                times.backward[::2],
+                np.append(times.forward[1::2], 0.0),
+                times.all_reduce[::2],
+                memory,
+                parameters + np.diff(self.frozen_sum[bounds]),
+                self.micro_batches * (times.forward + times.backward)[::2] / simulated,
+            ],
+            axis=1,
+        )
+        spans = zip(*map(itertools.pairwise, (bounds, devices)), figures.tolist(), strict=True)
         return tuple(
-            Stage(
-                first=bounds[s],
-                end=bounds[s + 1],
-                last_name=str(profile.names[bounds[s + 1] - 1]),
-                device_first=devices[s],
-                device_end=devices[s + 1],
-                forward_seconds=float(times.forward[2 * s]),
-                backward_seconds=float(times.backward[2 * s]),
-                transfer_seconds=float(transfer[s]),
-                all_reduce_seconds=float(times.all_reduce[2 * s]),
-                memory_bytes=float(memory[s]),
-                parameter_bytes=float(parameters[s]),
-                efficiency=float(busy_seconds[s] / simulated),
-            )
-            for s in range(len(bounds) - 1)
+            Stage(*pivots, str(profile.names[pivots[1] - 1]), *group, *values)
+            for pivots, group, values in spans
         )
 
     def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
@@ -365,7 +347,7 @@ class Pipeline(ChainSums):
             group_bandwidth=self.cluster.bandwidth(first, end),
             link_bandwidth=self.cluster.bandwidth(d[:-2], d[2:]),
             sync=self.sync,
-            again=0.0 if tied is None else tied.again_bytes(p[:-1], p[1:]),
+            again=0.0 if tied is None else tied.between(tied.again, p[:-1], p[1:]),
             exchange=self.exchange_seconds(p[:-1], p[1:]),
         )
 

@@ -213,39 +213,30 @@ class StageProfile:
             raise ProfileError(f"{path}: cannot be read as text ({error})") from None
         records = _records(text, path)
         header = [x.strip() for x in next(records, (0, []))[1]]
-        missing = [x for x in ("name", *_COLUMNS) if x not in header]
-        if missing:
-            raise ProfileError(
-                f"{path}: missing column {missing[0]!r}; the header must hold "
-                f"name, {', '.join(_COLUMNS)}"
-            )
-        twice = [x for x in ("name", *_COLUMNS, _OPTIONAL) if header.count(x) > 1]
-        if twice:
-            raise ProfileError(f"{path}: the header holds column {twice[0]!r} twice")
-        columns = [*_COLUMNS, _OPTIONAL] if _OPTIONAL in header else list(_COLUMNS)
+        for column in ("name", *_COLUMNS):
+            if column not in header:
+                raise ProfileError(
+                    f"{path}: missing column {column!r}; the header must hold "
+                    f"name, {', '.join(_COLUMNS)}"
+                )
+        for column in ("name", *_COLUMNS, _OPTIONAL):
+            if header.count(column) > 1:
+                raise ProfileError(f"{path}: the header holds column {column!r} twice")
         names: list[str] = []
-        values: dict[str, list[float]] = {key: [] for key in columns}
+        values: dict[str, list[float]] = {x: [] for x in (*_COLUMNS, _OPTIONAL) if x in header}
         for line, row in records:
             if len(row) != len(header):
                 raise ProfileError(
                     f"{path}: line {line} has {len(row)} fields, the header {len(header)}"
                 )
             names.append(row[header.index("name")])
-            for key in columns:
+            for key in values:
                 values[key].append(_number(row[header.index(key)], f"{path}: line {line}", key))
         if not names:
             raise ProfileError(f"{path}: no rows below the header")
+        columns = (np.array(column) for column in values.values())
         try:
-            return cls(
-                name=path.stem,
-                names=np.array(names, dtype=object),
-                forward=np.array(values["forward_ms"]),
-                backward=np.array(values["backward_ms"]),
-                cut_bytes=np.array(values["cut_bytes"]),
-                parameter_bytes=np.array(values["parameter_bytes"]),
-                resident_bytes=np.array(values[_OPTIONAL]) if _OPTIONAL in values else None,
-                micro_batch=micro_batch,
-            )
+            return cls(path.stem, np.array(names, dtype=object), *columns, micro_batch=micro_batch)
         except ProfileError as error:
             raise ProfileError(f"{path}: {error}") from None
 
@@ -388,6 +379,12 @@ class TiedWeights:
     Args:
         reads: the weights.
         pivots: n.
+
+    Attributes:
+        rank: (n+1,) int64, pivots before each that read a tied weight.
+        again: bytes of the variables that a stage reads and an earlier pivot has read.
+        frozen: bytes of the frozen weights likewise.
+        shared: bytes of the variables that a stage reads and another pivot reads as well.
     """
 
     def __init__(self, reads: Sequence[Reads], pivots: int) -> None:
@@ -409,17 +406,10 @@ class TiedWeights:
             else:
                 self.frozen += again
 
-    def again_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Bytes of the variables that ``[first, end)`` reads and an earlier pivot has read."""
-        return self.again[self.rank[first], self.rank[end]]
-
-    def frozen_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Bytes of the frozen weights likewise."""
-        return self.frozen[self.rank[first], self.rank[end]]
-
-    def shared_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Bytes of the variables that ``[first, end)`` reads and another pivot reads as well."""
-        return self.shared[self.rank[first], self.rank[end]]
+    def between(self, table: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return the bytes that one of the tables has of stages ``[first, end)``, elementwise."""
+        bytes_: np.ndarray = table[self.rank[first], self.rank[end]]
+        return bytes_
 
 
 class RangeTable:
@@ -553,7 +543,9 @@ class ChainSums:
         """Return the bytes of all copies of the weights of stages ``[first, end)``, elementwise."""
         frozen_bytes = self.frozen_sum[end] - self.frozen_sum[first]
         if self.tied_weights is not None:
-            frozen_bytes = frozen_bytes + self.tied_weights.frozen_bytes(first, end)
+            frozen_bytes = frozen_bytes + self.tied_weights.between(
+                self.tied_weights.frozen, first, end
+            )
         held_bytes = self.variable_bytes(first, end)
         return formulas.weight_bytes(held_bytes, self.copies, frozen_bytes)
 
@@ -561,7 +553,7 @@ class ChainSums:
         """Return the bytes of the variables of the stages ``[first, end)``, elementwise."""
         held_bytes = self.parameter_sum[end] - self.parameter_sum[first]
         if self.tied_weights is not None:
-            held_bytes = held_bytes + self.tied_weights.again_bytes(first, end)
+            held_bytes = held_bytes + self.tied_weights.between(self.tied_weights.again, first, end)
         return held_bytes
 
 
