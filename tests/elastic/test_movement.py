@@ -17,6 +17,7 @@ from parenvs.tasks.elastic.movement import (
     atom_bytes,
     flows,
     least_placement,
+    minimal,
     move,
     overlap,
     sent,
@@ -60,7 +61,9 @@ def test_movement__published_change_of_bert_large():
     fetched = move(State.of(model), old, new, "tenplex", 4, 5)
     assert fetched.bytes == pytest.approx(10.25e9, abs=5e6)
     assert fetched.network_bytes == pytest.approx(5.11e9, abs=5e6)
-    sources = move(State.of(model), old, new, "minimal", 4, 5, fixed_hosts=True)
+    size = atom_bytes(State.of(model), 4)
+    before, after = (Layout.of(State.of(model), degrees, 4, 4) for degrees in (old, new))
+    sources = minimal(size, before.on(5), before, after, np.arange(after.hosts))
     assert sources.network_bytes == fetched.network_bytes
     assert sources.egress_bytes == pytest.approx(2.56e9, abs=5e6)
     free = move(State.of(model), old, new, "minimal", 4, 5)  # the second stage stays where it was
@@ -148,7 +151,7 @@ def test_flows__are_what_is_priced(exact):
 
 
 def test_movement__bad_input():
-    with pytest.raises(ParenvsError, match="way must be one of minimal, tenplex, central"):
+    with pytest.raises(ParenvsError, match="way must be one of minimal, tenplex"):
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 1, 2), "fast")
     with pytest.raises(ParenvsError, match="1 hosts of 4 devices are too few: 2"):
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 4, 2), hosts=1)

@@ -5,10 +5,9 @@ share a host. Shard t of T and shard t' of T' of n elements of b bytes have
 ``max(0, min((t+1)/T, (t'+1)/T') - max(t/T, t'/T')) n b`` bytes in common (``overlap``). Tensors
 that are not split count whole.
 
-Three ways: ``minimal``: what is on a device stays, and replicas to read from and hosts of the new
+Two ways: ``minimal``: what is on a device stays, and replicas to read from and hosts of the new
 ranks are chosen so that the host that sends most sends as little as possible. ``tenplex``: every
 rank of the new plan fetches its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
-``central``: the state goes to host 0 and from there to every rank.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def shards(tensor: int, grid: int) -> np.ndarray:
     return np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
 
 
-WAYS = ("minimal", "tenplex", "central")
+WAYS = ("minimal", "tenplex")
 """Ways to move the state."""
 FIXED_SECONDS, EGRESS_BYTES, SLICED_BYTES = 2.83, 4.70e9, 12.76e9
 """Seconds of a change, and bytes a second that a host sends and slices.
@@ -173,12 +172,11 @@ def slices(
         [[overlap(i, old.tensor, j, new.tensor) for j in range(new.tensor)]
          for i in range(old.tensor)]
     )  # fmt: skip
-    first = np.eye(old.tensor)[[(grid[:, j] > 0).argmax() for j in range(new.tensor)]].T
+    first = np.eye(old.tensor)[(grid > 0).argmax(axis=0)].T
     inside = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
     split = (inside[0] * state.split) @ inside[1].T
     whole = (inside[0] * state.whole) @ inside[1].T
-    both = split[:, None, :, None] * grid[None, :, None, :]
-    both = both + whole[:, None, :, None] * first[None, :, None, :]
+    both = split[:, None, :, None] * grid[:, None] + whole[:, None, :, None] * first[:, None]
     return both.reshape(old.pipeline * old.tensor, new.pipeline * new.tensor)
 
 
@@ -189,7 +187,6 @@ def move(
     way: str = "minimal",
     devices: int = 4,
     hosts: int | None = None,
-    fixed_hosts: bool = False,
     exact: bool = True,
 ) -> Movement:
     """Return what moves from one plan to another.
@@ -201,8 +198,6 @@ def move(
         way: one of ``WAYS``.
         devices: of a host.
         hosts: hosts that there are (default: as many as the larger plan takes).
-        fixed_hosts: of ``minimal``, whether new ranks are on the hosts from number 0 on, so that
-            only the replicas to read from are chosen.
         exact: of ``minimal``, whether the least egress is proven by a mixed-integer program, or
             hosts are those of the least bytes in all, and replicas share what is read.
 
@@ -215,13 +210,12 @@ def move(
         raise ParenvsError(f"way must be one of {', '.join(WAYS)}, not {shown(way)}")
     if hosts < needed:
         raise ParenvsError(f"{hosts} hosts of {devices} devices are too few: {needed} are needed")
-    if way != "minimal":
-        return _fetched(state, old, new, way, devices)
+    if way == "tenplex":
+        return _fetched(state, old, new, devices)
     grid = math.lcm(old.tensor, new.tensor)
     size = atom_bytes(state, grid)
     before, after = (Layout.of(state, degrees, grid, devices) for degrees in (old, new))
-    assignment = np.arange(after.hosts) if fixed_hosts else None
-    return minimal(size, before.on(hosts), before, after, assignment, exact)
+    return minimal(size, before.on(hosts), before, after, exact=exact)
 
 
 class Layout(NamedTuple):
@@ -282,17 +276,18 @@ def minimal(
             as it comes from a checkpoint.
         old: layout of the plan that it is laid out for.
         new: layout that is wanted.
-        assignment: hosts of the new ranks (default: chosen).
+        assignment: hosts of the new ranks, which share what is read (default: chosen).
         exact: see ``move``.
     """
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
-    if exact and assignment is None:
+    if exact:
         assignment, egress = least_placement(had, new.asked, size)
-    elif assignment is None:
-        assignment = fewest_bytes(had, new.asked, size)
-        egress = shared(had, new.asked, size, assignment)
     else:
-        egress = (least_egress if exact else shared)(had, new.asked, size, assignment)
+        if assignment is None:
+            assignment = fewest_bytes(had, new.asked, size)
+        # All hosts that hold an atom send equal parts of it.
+        demand = (new.asked * ~had[assignment]).sum(axis=0) * size
+        egress = float((had @ (demand / np.maximum(had.sum(axis=0), 1))).max())
     missing = new.asked * ~had[assignment]
     fresh = new.held & ~on[assignment].reshape(new.held.shape)
     counts = fresh.sum(axis=0)
@@ -355,22 +350,17 @@ def flows(
     assignment = fewest_bytes(had[:takers], asked, size)
     shares = had / np.maximum(had.sum(axis=0), 1)
     if exact and (asked * ~had[assignment]).any():
-        assignment, _, shares = _program(had, asked, size, None, takers)
+        assignment, _, shares = _program(had, asked, size, takers)
     place = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
     everywhere = on.reshape(hosts * devices, -1)
     rows: list[Flow] = []
     for rank, atom in np.argwhere(held & ~everywhere[place]).tolist():
         target = int(place[rank])
-        own = on[target // devices, :, atom]
-        parts = np.zeros((hosts, devices))
-        if own.any():
-            parts[target // devices] = own / own.sum()
-        else:
-            parts = (
-                shares[:, atom, None]
-                * on[:, :, atom]
-                / np.maximum(on[:, :, atom].sum(1), 1)[:, None]
-            )
+        mine, present = target // devices, on[:, :, atom]
+        weights = shares[:, atom]
+        if present[mine].any():
+            weights = np.arange(hosts) == mine
+        parts = weights[:, None] * present / np.maximum(present.sum(1), 1)[:, None]
         ends = parts.ravel().cumsum()
         if not ends[-1]:
             raise ParenvsError("a part of the state is nowhere; read it from a checkpoint")
@@ -390,32 +380,27 @@ def sent(size: np.ndarray, rows: Sequence[Flow], devices: int) -> np.ndarray:
     return result
 
 
-def _fetched(state: State, old: Degrees, new: Degrees, way: str, devices: int) -> Movement:
+def _fetched(state: State, old: Degrees, new: Degrees, devices: int) -> Movement:
     size = slices(state, old, new)
     unit, target = np.arange(len(size)), np.arange(new.ranks)
     t, p = unit % old.tensor, unit // old.tensor
     source = (t + old.tensor * old.data * p) // devices
     wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
     fetched = size[:, wanted]  # (units, ranks)
-    cut = np.zeros(0) if old.tensor == new.tensor else _split_bytes(state, new)[wanted]
-    host = target // devices
-    if way == "central":
-        gathered = size.sum(axis=1)[source != 0].sum()
-        out = fetched[:, host != 0].sum()
-        network, egress = gathered + out, out
-        total = size.sum() + fetched.sum()
-    else:
-        away = fetched * (source[:, None] != host)
-        network, total = away.sum(), fetched.sum()
-        egress = np.bincount(source, away.sum(axis=1)).max()
-    used = tuple(range(new.hosts(devices)))
-    return Movement(way, float(total), float(network), float(egress), float(cut.sum()), used)
-
-
-def _split_bytes(state: State, degrees: Degrees) -> np.ndarray:
-    """(P T,) bytes of each shard that tensor parallelism divides."""
-    by_stage = _within(state, degrees.pipeline) @ state.split / degrees.tensor
-    return np.repeat(by_stage, degrees.tensor)
+    away = fetched * (source[:, None] != target // devices)
+    sliced = 0.0
+    if old.tensor != new.tensor:
+        # What tensor parallelism divides in each stage, of each shard.
+        by_stage = _within(state, new.pipeline) @ state.split / new.tensor
+        sliced = float(np.repeat(by_stage, new.tensor)[wanted].sum())
+    return Movement(
+        "tenplex",
+        float(fetched.sum()),
+        float(away.sum()),
+        float(np.bincount(source, away.sum(axis=1)).max()),
+        sliced,
+        tuple(range(new.hosts(devices))),
+    )
 
 
 def _within(state: State, stages: int) -> np.ndarray:
@@ -459,19 +444,6 @@ def fewest_bytes(had: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.nd
     return np.asarray(host[np.argsort(full)])
 
 
-def shared(had: np.ndarray, needed: np.ndarray, size: np.ndarray, assignment: np.ndarray) -> float:
-    """Return the most that a host sends if all that hold an atom send equal parts of it."""
-    demand = (needed * ~had[assignment]).sum(axis=0) * size
-    return float((had @ (demand / np.maximum(had.sum(axis=0), 1))).max())
-
-
-def least_egress(
-    had: np.ndarray, needed: np.ndarray, size: np.ndarray, assignment: np.ndarray
-) -> float:
-    """Return the least that the host that sends most can send, for given hosts of the new ranks."""
-    return _program(had, needed, size, assignment)[1]
-
-
 def least_placement(
     had: np.ndarray, needed: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, float]:
@@ -479,15 +451,14 @@ def least_placement(
     assignment = fewest_bytes(had, needed, size)
     if not (needed * ~had[assignment]).any():
         return assignment, 0.0
-    return _program(had, needed, size, None)[:2]
+    return _program(had, needed, size, len(had))[:2]
 
 
 def _program(
     had: np.ndarray,
     needed: np.ndarray,
     size: np.ndarray,
-    assignment: np.ndarray | None,
-    takers: int | None = None,
+    takers: int,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Solve the assignment of hosts and sources as one mixed-integer program.
 
@@ -509,39 +480,29 @@ def _program(
     atoms, taken = len(amount), hosts * fulls
     sends = [(h, a) for a in range(atoms) for h in np.flatnonzero(holder[a]).tolist()]
     width = taken + len(sends) + 1
-    rows = np.zeros((fulls + hosts + atoms + hosts, width))
-    low, high = np.zeros(len(rows)), np.zeros(len(rows))
+    base = fulls + hosts
+    rows = np.zeros((base + atoms + hosts, width))
+    low, high = np.zeros(len(rows)), np.full(len(rows), np.inf)
+    low[:fulls], high[:base] = 1, 1
     for j in range(fulls):  # every host-full has one host
         rows[j, np.arange(hosts) * fulls + j] = 1
-    low[:fulls] = high[:fulls] = 1
     for h in range(hosts):  # every host takes one at most
         rows[fulls + h, h * fulls : (h + 1) * fulls] = 1
-    high[fulls : fulls + hosts] = 1
-    base = fulls + hosts
     for a in range(atoms):  # what is missing is sent
         for h in np.flatnonzero(~holder[a]).tolist():
             rows[base + a, h * fulls : (h + 1) * fulls] = -amount[a] * need[a]
-    high[base : base + atoms] = np.inf
     for column, (h, a) in enumerate(sends, taken):
         rows[base + a, column] = 1
         rows[base + atoms + h, column] = -1
     rows[base + atoms :, -1] = 1
-    high[base + atoms :] = np.inf
-    upper = np.full(width, np.inf)
+    upper, goal = np.full(width, np.inf), np.zeros(width)
     upper[:taken] = 1
     # Hosts from `takers` on may not run the new plan.
-    upper[(hosts if takers is None else takers) * fulls : taken] = 0
-    lower = np.zeros(width)
-    if assignment is not None:
-        # Given hosts are fixed; only what they send is left to choose.
-        lower[assignment * fulls + np.arange(fulls)] = 1
-    kind = np.zeros(width)
-    kind[:taken] = 1
-    goal = np.zeros(width)
+    upper[takers * fulls : taken] = 0
     # Minimize z, the bytes of the host that sends most.
     goal[-1] = 1
     answer = milp(
-        goal, integrality=kind, bounds=Bounds(lower, upper),
+        goal, integrality=np.arange(width) < taken, bounds=Bounds(0, upper),
         constraints=LinearConstraint(rows, low, high),
     )  # fmt: skip
     if answer.x is None:
@@ -715,9 +676,8 @@ class Shards:
             graph: that both plans are for.
             per_parameter: bytes of a parameter with the optimiser's state.
         """
-        model = HybridModel.of_graph(graph)
-        state, layers = State.of(model, per_parameter), len(model)
-        inside = (old.within(layers), self.within(layers))
+        state = State.of(HybridModel.of_graph(graph), per_parameter)
+        inside = (old.within(state.inner), self.within(state.inner))
         return slices(state, old.degrees, self.degrees, inside)
 
     def fetched_from(self, old: Shards, graph: Graph, per_parameter: float) -> float:
