@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import comb
 from typing import Any, NamedTuple
 
@@ -49,7 +50,8 @@ REDUNDANCY = 0.15
 
 It is a guess: Bamboo hides forward passes in bubbles, and what is left depends on the model.
 """
-_SHARES = {"micro_batch": (1, 2, 4, 8, 16), "recompute": ("none", "selective", "full")}
+# Micro-batches and modes of recomputation, of which each plan has the fastest.
+_MODES = (1, 2, 4, 8, 16), ("none", "selective", "full")
 
 
 class Candidate(NamedTuple):
@@ -152,11 +154,12 @@ class Library:
             replicas = replica_nodes(old.degrees, self.devices) or 1
             max_lost = min(LOST, old.hosts - old.hosts // replicas)
             for count in range(max_lost + 1):
-                lost = _lost_nodes(old.hosts, replicas, count)
+                # Of each group one after the other, but never its last node.
+                groups = old.hosts // replicas
+                lost = [(i % groups + 1) * replicas - 1 - i // groups for i in range(count)]
                 for new in layouts:
                     on = old.on(max(old.hosts, new.hosts), lost)
-                    moved = minimal(size, on, old, new)
-                    result[old.degrees, new.degrees, count] = moved
+                    result[old.degrees, new.degrees, count] = minimal(size, on, old, new)
         return result
 
     @cached_property
@@ -188,10 +191,11 @@ class Library:
                         continue
                     egress[event, k, j] = movement.egress_bytes
                     joins = bool(self.used[j] > self.used[k] - lost)
+                    planned = event == 0 or event > READY or self.recovery == "redundant"
                     if event == 0 and is_same:
                         more = new.spares > old.spares
                         seconds[0, k, j] = costs.planned(movement, new.degrees, True) * more
-                    elif event == 0 or event > READY or self.recovery == "redundant":
+                    elif planned:
                         seconds[event, k, j] = costs.planned(movement, new.degrees, joins)
                     else:
                         seconds[event, k, j] = costs.unplanned(movement, new.degrees, self.devices)
@@ -213,11 +217,9 @@ class Library:
         grid = math.lcm(old.tensor, new.tensor)
         size = atom_bytes(self.state, grid)
         before, after = (Layout.of(self.state, x, grid, self.devices) for x in (old, new))
-        whole = before.on(max(before.hosts, len(held)))
-        on = np.zeros((len(held), *whole.shape[1:]), dtype=bool)
-        for node, full in enumerate(held):
-            if full is not None:
-                on[node] = whole[full]
+        whole = before.on(before.hosts)
+        empty = np.zeros_like(whole[0])
+        on = np.stack([empty if full is None else whole[full] for full in held])
         had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
         place = fewest_bytes(had[:takers], after.asked, size)
         return minimal(size, on, before, after, place)
@@ -279,24 +281,21 @@ class Library:
             costs: of changes (default: ``Costs.of_state``).
         """
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
-        modelled: list[tuple[Degrees, float]] = []
-        options = list(degrees_of(problem))
-        for micro_batch in _SHARES["micro_batch"]:
-            for mode in _SHARES["recompute"]:
-                tp, pp, dp = np.array(options).T
-                steps = np.ceil(problem.batch / (dp * micro_batch))
-                plans = Uniform(
-                    tp, pp, dp, micro_batch, steps * dp * micro_batch, recompute=mode,
-                    sequence_parallel=tp > 1,
-                )  # fmt: skip
-                seconds, size = plans.judged(problem.model, cluster, problem.machine)
-                fits = size["total"] <= problem.memory_limit
-                rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
-                rate = rate / seconds["length"]
-                modelled += [(x, float(y)) for x, y in zip(options, rate, strict=True) if y > 0]
         best: dict[Degrees, float] = {}
-        for degrees, speed in modelled:
-            best[degrees] = max(best.get(degrees, 0.0), speed)
+        options = list(degrees_of(problem))
+        tp, pp, dp = np.array(options).T
+        for micro_batch, mode in product(*_MODES):
+            steps = np.ceil(problem.batch / (dp * micro_batch))
+            plans = Uniform(
+                tp, pp, dp, micro_batch, steps * dp * micro_batch, recompute=mode,
+                sequence_parallel=tp > 1,
+            )  # fmt: skip
+            seconds, size = plans.judged(problem.model, cluster, problem.machine)
+            fits = size["total"] <= problem.memory_limit
+            rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
+            for degrees, speed in zip(options, (rate / seconds["length"]).tolist(), strict=True):
+                if speed > 0:
+                    best[degrees] = max(best.get(degrees, 0.0), speed)
         state = State.of(problem.model)
         name = f"{problem.instance} on {cluster}"
         costs = costs or Costs.of_state(state.bytes)
@@ -353,20 +352,22 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
     Of the degrees, those that come closest to the fastest of at most as many nodes; and with one
     spare, then with two, those that no other of at most as many nodes is faster than.
     """
-    rows = sorted((d.hosts(devices), -rate, d) for d, rate in plans)
-    best, regret = 0.0, []
-    for nodes, minus, degrees in rows:
+    best, rows = 0.0, []
+    for nodes, minus, degrees in sorted((d.hosts(devices), -rate, d) for d, rate in plans):
         best = max(best, -minus)
-        regret.append((1 + minus / best, nodes, degrees, -minus))
-    kept = sorted(regret)[:MAX_DEGREES]
-    room = MAX_PLANS - 1 - len(kept)
-    fastest = [row for row in sorted(kept, key=lambda row: -row[1]) if row[0] == 0.0]
-    max_nodes = max(row[1] for row in kept)
-    more = [(row, spares) for spares in range(1, MAX_SPARES + 1) for row in fastest]
-    more = [(row, spares) for row, spares in more if row[1] + spares <= max_nodes][:room]
-    rows_of = [(row, 0) for row in kept] + more
-    rows_of.sort(key=lambda pair: (pair[0][1] + pair[1], pair[1], pair[0][2]))
-    return tuple(Candidate(row[2], spares, row[3]) for row, spares in rows_of)
+        rows.append((1 + minus / best, nodes, degrees, -minus))
+    rows = sorted(rows)[:MAX_DEGREES]
+    max_nodes = max(nodes for _, nodes, _, _ in rows)
+    fastest = [row for row in sorted(rows, key=lambda row: -row[1]) if row[0] == 0.0]
+    spared = [
+        (row, spares)
+        for spares in range(1, MAX_SPARES + 1)
+        for row in fastest
+        if row[1] + spares <= max_nodes
+    ]
+    pairs = [(row, 0) for row in rows] + spared[: MAX_PLANS - 1 - len(rows)]
+    pairs.sort(key=lambda pair: (pair[0][1] + pair[1], pair[1], pair[0][2]))
+    return tuple(Candidate(row[2], spares, row[3]) for row, spares in pairs)
 
 
 def degrees_of(problem: Hybrid) -> Iterable[Degrees]:
@@ -381,12 +382,6 @@ def degrees_of(problem: Hybrid) -> Iterable[Degrees]:
                 degrees = Degrees(tensor, pipeline, data)
                 if replica_nodes(degrees, devices) is not None:
                     yield degrees
-
-
-def _lost_nodes(nodes: int, replicas: int, count: int) -> list[int]:
-    """Return nodes of different groups, of each group one after the other, but never its last."""
-    groups = nodes // replicas
-    return [(i % groups) * replicas + replicas - 1 - i // groups for i in range(count)]
 
 
 PRIOR = (3.6, 1200.0)

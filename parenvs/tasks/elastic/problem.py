@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from parenvs.core.plan import Bounded, Plan, Price, Report
+from parenvs.core.plan import Bounded, Plan, Report
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, Text, words
@@ -92,10 +92,8 @@ class Course(NamedTuple):
         There are at most 64 nodes.
         """
         gone = np.diff(self.lost, axis=1).astype(np.uint64)
-        result: np.ndarray = (gone << np.arange(gone.shape[1], dtype=np.uint64)).sum(
-            axis=1, dtype=np.uint64
-        )
-        return result
+        places = np.arange(gone.shape[1], dtype=np.uint64)
+        return np.asarray((gone << places).sum(axis=1, dtype=np.uint64))
 
 
 class Source:
@@ -107,7 +105,7 @@ class Source:
 
     name: Any
     most: Any
-    is_named: Any
+    is_named: Any = True
     is_chain: ClassVar[bool] = False
 
     def intervals(self, seconds: float) -> int:
@@ -140,11 +138,6 @@ class Recorded(Source):
 
     name: str
     events: Course
-
-    @property
-    def is_named(self) -> bool:
-        """See ``Source``."""
-        return True
 
     @property
     def most(self) -> int:
@@ -194,10 +187,8 @@ class ElasticPlan(Plan):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
         chosen = [WAIT if plan is None else list(plan) for plan in self.chosen]
-        saved = {"saved": list(self.saved)} if self.saved else {}
-        return {
-            **self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen, **saved
-        }  # fmt: skip
+        content = {**self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen}
+        return {**content, "saved": list(self.saved)} if self.saved else content
 
 
 SECONDS = 60.0
@@ -267,6 +258,11 @@ class Elastic:
             )
 
     @property
+    def degrees(self) -> list[tuple[int, ...] | None]:
+        """Of each plan, tensor, pipeline and data degree and spares; ``WAIT`` for number 0."""
+        return [WAIT, *((*plan.degrees, plan.spares) for plan in self.library.candidates)]
+
+    @property
     def instance(self) -> str:
         """Name of the problem, as infos have it."""
         return self.name
@@ -317,10 +313,8 @@ class Elastic:
     def samples(self, moment: Moment, plan: int) -> float:
         """Return the samples of an interval for which a plan, or ``CHECKPOINT``, is chosen."""
         _, _, old, event, since = moment
-        if plan == CHECKPOINT:
-            return float(self.earned[0, old, old] - self.saved[old])
-        if plan == old and event == 0:
-            save = self.saves(since)
+        if plan == CHECKPOINT or (plan == old and event == 0):
+            save = plan == CHECKPOINT or self.saves(since)
             return float(self.earned[0, old, old] - save * self.saved[old])
         lost = since * self.lost_samples[old] if event == GONE else 0.0
         return float(self.earned[event, old, plan] - lost)
@@ -361,13 +355,12 @@ class Elastic:
             lost: (N+1,) of the course.
         """
         library = self.library
-        fits = np.flatnonzero(library.needed < len(lost))
         result = np.zeros(len(library), dtype=np.int64)
-        if not lost[-1]:
-            return result
-        columns = (library.used, library.needed, library.borders)
-        each = np.broadcast_to(lost, (len(fits), len(lost)))
-        result[fits] = happened(each, *(column[fits] for column in columns))
+        if lost[-1]:
+            fits = np.flatnonzero(library.needed < len(lost))
+            columns = (library.used, library.needed, library.borders)
+            rows = np.broadcast_to(lost, (len(fits), len(lost)))
+            result[fits] = happened(rows, *(column[fits] for column in columns))
         return result
 
     def after(self, moment: Moment, plan: int, course: Course) -> Moment:
@@ -398,14 +391,15 @@ class Elastic:
             seed: of the course.
             policy: who chose.
         """
-        degrees = [WAIT, *((*plan.degrees, plan.spares) for plan in self.library.candidates)]
-        kept: list[Any] = []
+        plans: list[Any] = []
         saved = []
         for interval, number in enumerate(np.asarray(chosen).tolist()):
             if number == CHECKPOINT:
                 saved.append(interval)
-            kept.append(kept[-1] if number == CHECKPOINT else degrees[number])
-        return ElasticPlan(self.instance, self.fingerprint, tuple(kept), seed, policy, tuple(saved))
+            plans.append(plans[-1] if number == CHECKPOINT else self.degrees[number])
+        return ElasticPlan(
+            self.instance, self.fingerprint, tuple(plans), seed, policy, tuple(saved)
+        )
 
     def report(self, plan: ElasticPlan) -> Any:
         """Judge a plan on the course of its seed, and return a ``Run``."""
@@ -438,12 +432,6 @@ class Policy(Protocol):
         ``joined`` and ``left`` count the nodes that came and left since the interval before.
         """
         ...
-
-
-def price(report: Run) -> Price:
-    """Return that a run of many plans has no price; a hook of the task."""
-    many = "a run is of many plans; a step of each takes what the hybrid model says"
-    return Price(notes=(many,))
 
 
 @dataclass(frozen=True)
@@ -589,11 +577,8 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
         )
     if len(plan.chosen) != problem.intervals:
         reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
-    candidates = enumerate(library.candidates, 1)
-    number: dict[Any, int] = {(*plan.degrees, plan.spares): k for k, plan in candidates}
-    number[WAIT] = 0
+    number = {degrees: k for k, degrees in enumerate(problem.degrees)}
     good: list[int] = []
-    saved = set(plan.saved)
     for t, choice in enumerate(plan.chosen[: problem.intervals]):
         words = f"chosen: interval {t}: {choice and list(choice)}"
         if choice not in number:
@@ -604,16 +589,17 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
             reasons.append(f"{words} takes {needed} nodes, there are {nodes}")
             break
         good.append(number[choice])
-    last = max(saved, default=-1)
+    last = max(plan.saved, default=-1)
     if last >= problem.intervals:
         reasons.append(f"saved: there is no interval {last}")
     events = replay(problem, course, good).events
-    for t in sorted(saved & set(range(len(good)))):
-        if t == 0 or not good[t] == good[t - 1] != 0 or events[t]:
+    for t in sorted({t for t in plan.saved if t < len(good)}):
+        # Nothing before t changes by writing checkpoints, so the events hold.
+        if t == 0 or not plan.chosen[t] == plan.chosen[t - 1] != WAIT or events[t]:
             reasons.append(f"saved: interval {t} keeps no plan, so it writes no checkpoint")
             good = good[:t]
             break
-    good = [CHECKPOINT if t in saved else plan for t, plan in enumerate(good)]
+        good[t] = CHECKPOINT
     run = replay(problem, course, good, plan.policy)
     return replace(run, plan=plan, reasons=tuple(reasons))
 
@@ -625,18 +611,18 @@ def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str
     saved = np.zeros(count, dtype=np.bool_)
     moment = Moment(0, int(course.nodes[0]))
     for t in range(count):
-        plan = int(choose(moment, int(course.joined[t]), int(course.left[t])))
-        refused = problem.refused(moment, plan)
+        choice = int(choose(moment, int(course.joined[t]), int(course.left[t])))
+        refused = problem.refused(moment, choice)
         if refused is not None:
             raise ValueError(f"interval {t}: {refused}")
-        samples[t] = problem.samples(moment, plan)
-        saved[t] = plan == CHECKPOINT
-        kept = moment.plan if saved[t] else plan
-        plans[t], events[t] = kept, moment.event
-        stays = kept == moment.plan and moment.event == 0
-        spent[t] = 0.0 if stays or kept == 0 else seconds[moment.event, moment.plan, kept]
+        samples[t] = problem.samples(moment, choice)
+        saved[t] = choice == CHECKPOINT
+        plan = moment.plan if saved[t] else choice
+        plans[t], events[t] = plan, moment.event
+        stays = plan == moment.plan and moment.event == 0
+        spent[t] = 0.0 if stays or plan == 0 else seconds[moment.event, moment.plan, plan]
         if t + 1 < problem.intervals:
-            moment = problem.after(moment, plan, course)
+            moment = problem.after(moment, choice, course)
     return Run(problem, course, plans, events, samples, spent, saved, name)
 
 
@@ -719,8 +705,7 @@ class Foresight:
             lost = np.where(event == GONE, problem.lost_samples, 0.0)
             moved = options.max(axis=1)[:, None] - lost[:, None] * since
             keep, _ = self.backup.kept(after)
-            keep[~fits | (event > 0)] = -np.inf
-            keep[0] = -np.inf
+            keep[~fits | (event > 0) | (rows == 0)] = -np.inf
             self.after[t] = np.maximum(keep, moved)
 
     def worth(self, moment: Moment) -> np.ndarray:
