@@ -109,7 +109,7 @@ def test_legal__knows_what_the_rules_forbid():
         {"expert": plans.expert * 2}, {"chunks": plans.chunks + 60}, {"ends": plans.ends - 1},
         {"devices": plans.devices * 2},
     ):  # fmt: skip
-        assert not legal(table, settled(table, plans)._replace(**change)).any(), change
+        assert not legal(table, settled(plans)._replace(**change)).any(), change
 
 
 @pytest.mark.thorough

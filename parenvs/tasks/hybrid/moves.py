@@ -484,7 +484,7 @@ def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> P
         which, stage, value, towards = (x[there] for x in (which, stage, value, towards))
         SINGLE[name](work, which, stage, value, towards)
         wide.count[absent] = 0
-    return settled(table, wide.trimmed())
+    return settled(wide.trimmed())
 
 
 _KIND_OF = np.array([KINDS.index(move.kind) for move in CATALOGUE])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -73,19 +73,19 @@ class Plans(NamedTuple):
         """Return plans that can be changed."""
         return Plans(*(values.copy() for values in self))
 
-    def padded(self, pieces: int, stages: int) -> Plans:
-        """Return the same plans with room for more pieces and stages, new arrays."""
+    def padded(self, pieces: int, stages: int, servers: int = 0) -> Plans:
+        """Return the same plans, new arrays, with room for more pieces, stages and servers."""
+        sizes = {"ends": pieces, "servers": servers, **dict.fromkeys(STAGES, stages)}
         fields = self._asdict()
         for name, values in fields.items():
-            size = len(values)
-            if name == "ends":
-                size = max(size, pieces)
-            elif name in STAGES:
-                size = max(size, stages)
-            fields[name] = wide = np.empty((size, *values.shape[1:]), dtype=values.dtype)
-            wide[: len(values)] = values
-            if size > len(values):
-                wide[len(values) :] = values[-1] if name == "ends" else STAGES[name]
+            have = len(values)
+            wide = np.empty((max(sizes.get(name, 0), have), *values.shape[1:]), values.dtype)
+            wide[:have] = values
+            if name == "servers":  # those that a cluster does not have stand in order
+                wide[have:] = np.arange(have, len(wide))[:, None]
+            elif len(wide) > have:
+                wide[have:] = values[-1] if name == "ends" else STAGES[name]
+            fields[name] = wide
         return Plans(**fields)
 
     def trimmed(self) -> Plans:
@@ -141,6 +141,8 @@ class Plans(NamedTuple):
 
 STAGES = {"devices": 0, "tp": 1, "zero": 0, "full": 0, "selective": 0}
 """Fields with a stage axis, and what they are behind the last stage."""
+SIZED = ("ends", "devices", "servers")
+"""Fields by which arrays of plans differ in size: pieces, stages, servers."""
 ORDERS = SCHEDULES[:2]
 """Schedules of plans as arrays: of one chunk a stage, and of several."""
 
@@ -152,47 +154,48 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
     matrices by tp, keep activations on the device, and recompute the first layers of a stage.
     """
     sends = software_of(problem).of_plan
-    stages = max(len(plan.stages) for plan in plans)
-    pieces = max(len(plan.stages) * plan.chunks for plan in plans)
+    if any(
+        plan.schedule != ORDERS[plan.chunks > 1]
+        or plan.expert_tp
+        or plan.offload
+        or any(getattr(plan, name) != value for name, value in sends.items())
+        or not all(isinstance(x.recompute, dict) or not x.recompute for x in plan.stages)
+        for plan in plans
+    ):
+        return None
     count, servers = len(plans), problem.cluster.servers
-    arrays = Plans(
-        rows=np.full(count, row),
-        **{
-            name: np.array([int(getattr(plan, key)) for plan in plans])
-            for name, key in (
-                ("chunks", "chunks"), ("shared", "sequence_parallel"), ("context", "context"),
-                ("expert", "expert"), ("shard", "shard"),
-            )
-        },
-        count=np.array([len(plan.stages) for plan in plans]),
-        samples=np.zeros(count, dtype=np.int64),
-        ends=np.full((pieces, count), len(problem.model)),
-        **{name: np.full((stages, count), empty) for name, empty in STAGES.items()},
-        servers=np.repeat(np.arange(servers)[:, None], count, axis=1),
-    )  # fmt: skip
+    size = max(len(plan.stages) for plan in plans)
+    pieces = max(len(plan.stages) * plan.chunks for plan in plans)
+    ends = np.full((pieces, count), len(problem.model))
+    order = np.repeat(np.arange(servers)[:, None], count, axis=1)
+    fields = {name: np.full((size, count), empty) for name, empty in STAGES.items()}
+    samples = []
     for k, plan in enumerate(plans):
-        if (
-            plan.schedule != ORDERS[plan.chunks > 1]
-            or plan.expert_tp
-            or plan.offload
-            or any(getattr(plan, name) != value for name, value in sends.items())
-            or not all(isinstance(x.recompute, dict) or not x.recompute for x in plan.stages)
-        ):
-            return None
-        of_chunk = [[pair[1] for pair in stage.layers] for stage in plan.stages]
-        ends = [end for chunk in zip(*of_chunk, strict=True) for end in chunk]
-        arrays.ends[: len(ends), k] = ends
         for s, stage in enumerate(plan.stages):
-            again = dict(stage.recompute) if stage.recompute else {}  # type: ignore[arg-type]
             for name in ("devices", "tp", "zero"):
-                getattr(arrays, name)[s, k] = getattr(stage, name)
-            for name in ("full", "selective"):
-                getattr(arrays, name)[s, k] = again.get(name, 0)
+                fields[name][s, k] = getattr(stage, name)
+            for mode, layers in dict(stage.recompute).items():  # type: ignore[arg-type]
+                fields[mode][s, k] = layers
+        bounds = np.array([stage.layers for stage in plan.stages])  # (S, v, 2)
+        ends[: len(plan.stages) * plan.chunks, k] = bounds[:, :, 1].T.ravel()
         first = plan.stages[0]
-        arrays.samples[k] = plan.micro_batch * (first.devices // (first.tp * plan.context))
+        samples.append(plan.micro_batch * (first.devices // (first.tp * plan.context)))
         if plan.servers:
-            arrays.servers[:, k] = plan.servers
-    return arrays
+            order[:, k] = plan.servers
+
+    def column(name: str) -> np.ndarray:
+        return np.array([int(getattr(plan, name)) for plan in plans])
+
+    return Plans(
+        rows=np.full(count, row),
+        count=np.array([len(plan.stages) for plan in plans]),
+        samples=np.array(samples, dtype=np.int64),
+        shared=column("sequence_parallel"),
+        **{name: column(name) for name in ("chunks", "context", "expert", "shard")},
+        ends=ends,
+        servers=order,
+        **fields,
+    )
 
 
 def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
@@ -227,18 +230,9 @@ def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
 
 def joined(parts: Sequence[Plans]) -> Plans:
     """Return several plans' arrays as one."""
-    stages = max(len(part.devices) for part in parts)
-    pieces = max(len(part.ends) for part in parts)
-    servers = max(len(part.servers) for part in parts)
-    wide = [_ordered(part.padded(pieces, stages), servers) for part in parts]
+    sizes = [max(len(getattr(part, name)) for part in parts) for name in SIZED]
+    wide = [part.padded(*sizes) for part in parts]
     return Plans(*(np.concatenate(values, axis=-1) for values in zip(*wide, strict=True)))
-
-
-def _ordered(plans: Plans, servers: int) -> Plans:
-    """Return plans with an order of so many servers, those beyond their own as they come."""
-    have = len(plans.servers)
-    rest = np.repeat(np.arange(have, servers)[:, None], len(plans.count), axis=1)
-    return plans._replace(servers=np.concatenate([plans.servers, rest]))
 
 
 def replaced(plans: Plans, which: np.ndarray, by: Plans) -> Plans:
@@ -246,17 +240,13 @@ def replaced(plans: Plans, which: np.ndarray, by: Plans) -> Plans:
 
     The arrays are written to, unless there is no room in them.
     """
-    pieces, stages = max(len(plans.ends), len(by.ends)), max(len(plans.devices), len(by.devices))
-    servers = max(len(plans.servers), len(by.servers))
-    size = pieces, stages, servers
+    sizes = [max(len(getattr(part, name)) for part in (plans, by)) for name in SIZED]
     plans, by = (
-        part
-        if (len(part.ends), len(part.devices), len(part.servers)) == size
-        else _ordered(part.padded(pieces, stages), servers)
+        part if [len(getattr(part, name)) for name in SIZED] == sizes else part.padded(*sizes)
         for part in (plans, by)
     )
-    for mine, its in zip(plans, by, strict=True):
-        mine[..., which] = its
+    for values, others in zip(plans, by, strict=True):
+        values[..., which] = others
     return plans
 
 
@@ -272,7 +262,6 @@ _FIGURES = _KEPT + 3  # working bytes, parameters of all replicas, of experts
 _RATES = ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
 _LINKS = ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
 _AXES = ("samples", "tp", "context", "expert")
-_OPEN = Constraints()
 
 
 class Prepared(NamedTuple):
@@ -280,7 +269,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         values: for each of samples, tp, context and expert those that plans can have, rising.
-        figures: (K + 2, 12, n) of K kinds of layers, embedding and head by split: the fields of
+        figures: (2 + K, 12, n) of embedding, head and K kinds of layers by split: the fields of
             ``LayerSeconds``, bytes kept by ``RECOMPUTE_MODES``, working bytes, parameters of all
             replicas and of experts. Splits are numbered samples first, sequence parallelism last.
     """
@@ -288,7 +277,6 @@ class Prepared(NamedTuple):
     problem: Hybrid
     values: tuple[tuple[int, ...], ...]
     figures: np.ndarray
-    limits: Constraints = _OPEN
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -298,7 +286,7 @@ class Prepared(NamedTuple):
         return problem.stack, problem.precision, inside, software_of(problem)
 
 
-def prepared(problem: Hybrid, limits: Constraints = _OPEN) -> Prepared:
+def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
     """Ask the layers of a problem for their figures.
 
     Raises:
@@ -306,39 +294,30 @@ def prepared(problem: Hybrid, limits: Constraints = _OPEN) -> Prepared:
     """
     if ORDERS[0] not in problem.stack.schedules:
         raise InfeasibleError(f"stack {problem.stack.label} has no schedule {ORDERS[0]}")
+    limits, model, machine = limits or Constraints(), problem.model, problem.machine
     values = (
-        tuple(x for x in divisors_up_to(problem.batch, SAMPLES)),
+        tuple(x for x in range(1, min(problem.batch, SAMPLES) + 1) if problem.batch % x == 0),
         tuple(limits.tensor_ranks(problem)),
         tuple(limits.contexts(problem)),
         tuple(limits.experts(problem)),
     )
-    model, machine = problem.model, problem.machine
-    axes = np.meshgrid(*(np.array(x, dtype=float) for x in values), [False, True], indexing="ij")
+    axes = np.meshgrid(*(np.array(x) for x in values), [False, True], indexing="ij")
     samples, tp, context, expert, shared = (axis.ravel() for axis in axes)
-    tp, context, expert = (x.astype(np.int64) for x in (tp, context, expert))
-    several = len(values[3]) > 1, len(values[2]) > 1
+    # One number for all splits saves layers arrays.
+    context = context if len(values[2]) > 1 else values[2][0]
     split = Split(
-        tp, samples, context if several[1] else values[2][0], shared.astype(bool),
-        expert if several[0] else values[3][0],
-    )  # fmt: skip
-    layers = (*model.kinds, model.embedding, model.head)
+        tp, samples * 1.0, context, shared, expert if len(values[3]) > 1 else values[3][0]
+    )
+    layers = (model.embedding, model.head, *model.kinds)
     figures = np.zeros((len(layers), _FIGURES, len(samples)))
-    for number, layer in enumerate(layers):
-        if layer is None:
-            continue
-        kept = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
-        parts = (
-            *layer.seconds(machine, split), *kept, layer.working_bytes(machine, split),
-            *layer.parameters(split),
-        )  # fmt: skip
-        for part, figure in enumerate(parts):
-            figures[number, part] = figure
-    return Prepared(problem, values, figures, limits)
-
-
-def divisors_up_to(number: int, most: int) -> list[int]:
-    """Return the whole numbers up to one that divide a number."""
-    return [x for x in range(1, min(number, most) + 1) if number % x == 0]
+    for layer, table in zip(layers, figures, strict=True):
+        if layer is not None:
+            kept = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
+            working, parameters = layer.working_bytes(machine, split), layer.parameters(split)
+            parts = (*layer.seconds(machine, split), *kept, working, *parameters)
+            for line, figure in zip(table, parts, strict=True):
+                line[:] = figure
+    return Prepared(problem, values, figures)
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,6 +367,7 @@ class Table:
         layers: (P,) n of each.
         batch: (P,) samples of a step.
         total: (P,) devices of the cluster.
+        sequence: (P,) tokens of a sample, 0 of a model without a shape.
         kinds_before: (P, n + 1, K) layers of each kind before each boundary.
         crossing: (P, n + 1) elements per sample that cross each boundary.
         speeds: (P, V) of servers, 1 beyond the cluster.
@@ -398,94 +378,58 @@ class Table:
         problem = first.problem
         self.kind, self.inside = first.kind, problem.cluster.devices_per_server
         self.cluster, self.software = problem.cluster, software_of(problem)
-        self.machine_of_all, self.precision = problem.machine, problem.precision
+        self.machine_of_all = problem.machine
         self.interleaves = ORDERS[1] in problem.stack.schedules
         self.problems: list[Prepared | None] = [None] * count
-        self.layers, self.batch, self.total = np.ones((3, count), dtype=np.int64)
-        self.sequence, self.experts = np.ones((2, count), dtype=np.int64)
-        self.has_front, self.has_back, self.has_shape = np.zeros((3, count), dtype=bool)
-        self.may_share, self.differs = np.zeros((2, count), dtype=bool)
+        self.layers, self.batch, self.total, self.experts, self.servers = np.ones(
+            (5, count), dtype=np.int64
+        )
+        self.sequence = np.zeros(count, dtype=np.int64)
+        self.has_front, self.has_back, self.may_share, self.differs = np.zeros(
+            (4, count), dtype=bool
+        )
         self.tied, self.limit = np.zeros((2, count))
         self.rates = np.zeros((len(_RATES) + len(_LINKS), count))
         self.kinds_before = np.zeros((count, 1, 1))
         self.crossing = np.zeros((count, 1))
         self.speeds = np.ones((count, 1))
-        self.servers = np.ones(count, dtype=np.int64)
         self.places = {name: np.full((count, 2), -1, dtype=np.int16) for name in _AXES}
         self.sizes = np.ones((len(_AXES), count), dtype=np.int64)
-        self._figures = np.zeros((3, _FIGURES, 0))
-        self._room = 0
+        self._figures = np.zeros((3, _FIGURES, count, 0))
 
     def put(self, row: int, prepared: Prepared) -> None:
         """Write a problem into a row, in place of the one that was there."""
         problem, model = prepared.problem, prepared.problem.model
-        n, servers = len(model), problem.cluster.servers
-        self._reserve(prepared, n, servers)
+        machine, shape, cluster = problem.machine, model.shape, problem.cluster
+        n, servers = len(model), cluster.servers
         self.problems[row] = prepared
         self.layers[row], self.batch[row] = n, problem.batch
-        self.total[row], self.servers[row] = problem.cluster.devices, servers
-        shape = model.shape
-        self.sequence[row] = 1 if shape is None else shape.sequence
-        self.has_shape[row] = shape is not None
+        self.total[row], self.servers[row] = cluster.devices, servers
+        self.sequence[row] = 0 if shape is None else shape.sequence
         self.experts[row] = 1 if shape is None else shape.experts
         self.has_front[row] = model.embedding is not None
         self.has_back[row] = model.head is not None
-        self.may_share[row] = model.reasons_against_sequence_parallel() is None
+        shares = shape is not None and model.reasons_against_sequence_parallel() is None
+        self.may_share[row], self.differs[row] = shares, bool(cluster.speeds)
         self.tied[row], self.limit[row] = model.tied_parameters, problem.memory_limit
-        machine = problem.machine
         rates = [getattr(machine, name) or 0.0 for name in _RATES]
         self.rates[:, row] = rates + [getattr(machine.links, name) for name in _LINKS]
         before = model.kinds_before
-        self.kinds_before[row] = 0.0
-        self.kinds_before[row, : n + 1, : before.shape[1]] = before
-        self.crossing[row] = 0.0
-        self.crossing[row, : n + 1] = model.crossing_after
-        self.speeds[row] = 1.0
-        self.speeds[row, :servers] = problem.cluster.speeds or 1.0
-        self.differs[row] = bool(problem.cluster.speeds)
+        self.kinds_before = _put(self.kinds_before, row, before)
+        self.crossing = _put(self.crossing, row, model.crossing_after)
+        self.speeds = _put(self.speeds, row, np.array(cluster.speeds or (1.0,) * servers), 1.0)
         for axis, (name, values) in enumerate(zip(_AXES, prepared.values, strict=True)):
-            self.places[name][row] = -1
-            self.places[name][row, list(values)] = np.arange(len(values))
+            places = np.full(max(values, default=0) + 1, -1)
+            places[list(values)] = np.arange(len(values))
+            self.places[name] = _put(self.places[name], row, places, -1)
             self.sizes[axis, row] = len(values)
-        kinds, size = len(model.kinds), prepared.figures.shape[-1]
-        begin = row * self._room
-        mine = self._figures[..., begin : begin + size]
-        mine[:] = 0.0
-        mine[:kinds], mine[-2:] = prepared.figures[:-2], prepared.figures[-2:]
-
-    def _reserve(self, prepared: Prepared, n: int, servers: int) -> None:
-        kinds = len(prepared.problem.model.kinds)
-        wide = self.kinds_before.shape
-        if n + 1 > wide[1] or kinds > wide[2]:
-            room = [(0, 0), (0, max(n + 1 - wide[1], 0)), (0, max(kinds - wide[2], 0))]
-            self.kinds_before = np.pad(self.kinds_before, room)
-            self.crossing = np.pad(self.crossing, room[:2])
-        if servers > self.speeds.shape[1]:
-            more = servers - self.speeds.shape[1]
-            self.speeds = np.pad(self.speeds, [(0, 0), (0, more)], constant_values=1.0)
-        for name, values in zip(_AXES, prepared.values, strict=True):
-            more = max(values, default=0) + 1 - self.places[name].shape[1]
-            if more > 0:
-                places = np.pad(self.places[name], [(0, 0), (0, more)], constant_values=-1)
-                self.places[name] = places
-        have, size = len(self._figures) - 2, prepared.figures.shape[-1]
-        if kinds > have or size > self._room:
-            old, wider = self._figures, max(size, self._room)
-            count = len(self.problems)
-            self._figures = np.zeros((max(kinds, have) + 2, _FIGURES, count * wider))
-            if self._room:
-                # The last two kinds are embedding and head: they stay last.
-                grown = self._figures.reshape(*self._figures.shape[:2], count, wider)
-                before = old.reshape(*old.shape[:2], count, self._room)
-                grown[:have, :, :, : self._room] = before[:-2]
-                grown[-2:, :, :, : self._room] = before[-2:]
-            self._room = wider
+        by_row = np.moveaxis(self._figures, 2, 0)
+        self._figures = np.ascontiguousarray(np.moveaxis(_put(by_row, row, prepared.figures), 0, 2))
 
     def place(self, name: str, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return the places of (..., N) values on an axis of the splits; -1: not on it."""
         places = self.places[name]
-        most = places.shape[1] - 1
-        inside = np.minimum(np.maximum(values, 0), most)
+        inside = np.minimum(np.maximum(values, 0), places.shape[1] - 1)
         return np.where(inside == values, places[rows, inside], -1)
 
     def machine(self, rows: np.ndarray) -> Machine:
@@ -502,93 +446,73 @@ class Table:
 
         Without ``seconds`` only memory is computed, which is quicker.
         """
-        parts = list(self._parts(plans, seconds))
-        if len(parts) == 1:
-            return parts[0]
-        length, fullness = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        stages = len(plans.devices)
-        busy, held = np.zeros((2, stages, len(plans.count)))
-        begin = 0
-        for part in parts:
-            end = begin + len(part.length)
-            busy[: len(part.busy), begin:end] = part.busy
-            held[: len(part.held), begin:end] = part.held
-            begin = end
-        return Judged(length, fullness, busy, held)
-
-    def _parts(self, plans: Plans, seconds: bool) -> Iterator[Judged]:
-        for begin in range(0, max(len(plans.count), 1), JUDGED):
-            part = plans.take(np.arange(begin, min(begin + JUDGED, len(plans.count)))).trimmed()
-            stages = self.stages(part)
-            figures = self._look_up(part, stages)
-            machine = self.machine(part.rows)
-            model = Chain(
-                [_LookedUp(figure) for figure in figures[:-2]],
-                _LookedUp(figures[-2]),
-                _LookedUp(figures[-1]),
-                self.tied[part.rows],
-            )
+        count = len(plans.count)
+        length, fullness = np.full((2, count), np.nan)
+        busy, held = np.zeros((2, len(plans.devices), count))
+        busy[:] = 0.0 if seconds else np.nan
+        for begin in range(0, count, JUDGED):
+            which = slice(begin, min(begin + JUDGED, count))
+            part = plans.take(np.arange(begin, which.stop)).trimmed()
+            stages, machine, size = self.stages(part), self.machine(part.rows), len(part.devices)
+            front, back, *kinds = map(_LookedUp, self._look_up(part))
+            model = Chain(kinds, front, back, self.tied[part.rows])
             parameters = formulas.parameters(model, stages)
-            memory: Memory = formulas.memory(model, machine, stages, held=parameters)
-            held = np.where(part.used, memory.total, 0.0) / self.limit[part.rows]
+            memory: Memory = formulas.memory(model, machine, stages, parameters)
+            shares = np.where(part.used, memory.total, 0.0) / self.limit[part.rows]
+            held[:size, which], fullness[which] = shares, shares.max(axis=0)
             if seconds:
                 step: Step = formulas.step(model, self.cluster, machine, stages, parameters)
-                length, busy = step.length, np.where(part.used, step.busy, 0.0)
-            else:
-                length, busy = np.full(len(part.count), np.nan), np.full(held.shape, np.nan)
-            yield Judged(length, held.max(axis=0), busy, held)
+                length[which] = step.length
+                busy[:size, which] = np.where(part.used, step.busy, 0.0)
+        return Judged(length, fullness, busy, held)
 
-    def _look_up(self, plans: Plans, stages: Stages) -> np.ndarray:
-        """(K + 2, 12, S, N) figures of a layer of each kind as plans split it."""
+    def _look_up(self, plans: Plans) -> np.ndarray:
+        """(2 + K, 12, S, N) figures of embedding, head and a layer of each kind by split."""
         rows = plans.rows
         samples = np.where(plans.used, plans.samples // plans.dp, 1)
         at = self.place("samples", rows, samples).astype(np.int64)
-        for axis, (name, values) in enumerate(
-            (("tp", plans.tp), ("context", plans.context), ("expert", plans.expert)), start=1
-        ):
-            places = self.place(name, rows, values)
+        for axis, name in enumerate(_AXES[1:], start=1):
+            places = self.place(name, rows, getattr(plans, name))
             # Mixed radix: the split's number among all that the problem's plans can have.
             at = at * self.sizes[axis, rows] + np.maximum(places, 0)
         # Illegal splits have place -1: any row will do, as what they cost is never read.
-        at = (np.maximum(at, 0) * 2 + plans.shared) + rows * self._room
-        return self._figures.take(at, axis=2)
+        at = (np.maximum(at, 0) * 2 + plans.shared) + rows * self._figures.shape[3]
+        return self._figures.reshape(*self._figures.shape[:2], -1).take(at, axis=2)
 
     def stages(self, plans: Plans) -> Stages:
         """Return plans as the arrays of ``formulas``, (S, N) or (K, S, N) each."""
-        fields = self._layout(plans)
-        rows, used = plans.rows, plans.used
-        contexts = plans.context if (plans.context > 1).any() else 1
         return Stages(
-            **fields,
+            **self._layout(plans),
             tp=plans.tp,
             dp=plans.dp,
             zero=plans.zero,
             device=plans.first,
             speed=self.slowest(plans),
             samples=plans.samples,
-            micro_batches=self.batch[rows] / plans.samples,
+            micro_batches=self.batch[plans.rows] / plans.samples,
             chunks=plans.chunks,
-            context=contexts,
+            # A plain number says that no plan has any, which saves arrays.
+            context=plans.context if (plans.context > 1).any() else 1,
             sequence_parallel=plans.shared.astype(bool),
             expert=plans.expert,
             **self.software.of_arrays,
-            shard=np.where(used.any(axis=0), plans.shard, 0) if plans.shard.any() else 0,
+            shard=np.where(plans.count > 0, plans.shard, 0) if plans.shard.any() else 0,
             count=plans.count,
             schedule=ORDERS[0],
         )
 
     def slowest(self, plans: Plans) -> np.ndarray:
         """(S, N) speed of the slowest server of each stage; 1 behind the last stage."""
+        result = np.ones(plans.devices.shape)
         if not self.differs[plans.rows].any():
-            return np.ones(plans.devices.shape)
+            return result
         speeds = self.speeds[plans.rows, plans.servers]  # (V, N) in the plans' order
         begin = plans.first // self.inside
         # Rounded up: a stage may begin or end inside a server.
         end = -(-(plans.first + plans.devices) // self.inside)
-        result = np.ones(plans.devices.shape)
-        for server in range(len(speeds)):
-            mine = (begin <= server) & (server < end) & plans.used
-            result = np.where(mine, np.minimum(result, speeds[server]), result)
+        for server, speed in enumerate(speeds):
+            within = (begin <= server) & (server < end) & plans.used
+            result = np.where(within, np.minimum(result, speed), result)
         return result
 
     def _layout(self, plans: Plans) -> dict[str, Any]:
@@ -621,9 +545,9 @@ class Table:
 
         def again(until: np.ndarray) -> np.ndarray:
             until = until[stage, plan]
-            some = until.nonzero()[0]
-            layers = np.clip(until[some] - passed[some], 0, size[some])
-            return kinds(begin[some] + layers, some)
+            which = until.nonzero()[0]
+            layers = np.clip(until[which] - passed[which], 0, size[which])
+            return kinds(begin[which] + layers, which)
 
         layers, full = kinds(end), again(plans.full)
         selective = np.zeros_like(full)
@@ -634,16 +558,23 @@ class Table:
         # The chain's ends pass to one neighbor only, which counts twice (``Stages.back``).
         on[0] += ahead[behind_all - pieces]
         back[count - 1, np.arange(len(count))] += behind[behind_all - 1]
+        share = by_stage(size[is_first], is_first) / np.maximum(total, 1)
         return {
-            "layers": layers,
-            "first_chunk": kinds(end[is_first], is_first),
-            "full": full,
-            "selective": selective,
-            "on": on,
-            "back": back,
-            "first": by_stage(size[is_first], is_first) / np.maximum(total, 1),
-            "links": links,
-        }
+            "layers": layers, "first_chunk": kinds(end[is_first], is_first), "full": full,
+            "selective": selective, "on": on, "back": back, "first": share, "links": links,
+        }  # fmt: skip
+
+
+def _put(table: np.ndarray, row: int, values: np.ndarray, empty: float = 0.0) -> np.ndarray:
+    """Write values into a row of a table, which is made wider where they need it."""
+    more = [
+        (0, max(new - have, 0)) for have, new in zip(table.shape[1:], values.shape, strict=True)
+    ]
+    if any(added for _, added in more):
+        table = np.pad(table, [(0, 0), *more], constant_values=empty)
+    table[row] = empty
+    table[(row, *map(slice, values.shape))] = values
+    return table
 
 
 def table_of(problems: Sequence[Prepared]) -> Table:
@@ -654,7 +585,7 @@ def table_of(problems: Sequence[Prepared]) -> Table:
     return table
 
 
-def settled(table: Table, plans: Plans) -> Plans:
+def settled(plans: Plans) -> Plans:
     """Return plans in which what another choice rules out is given up.
 
     No more layers are recomputed than there are, ZeRO shares among several replicas, and gradients
@@ -663,19 +594,21 @@ def settled(table: Table, plans: Plans) -> Plans:
     """
     size, used, replicas = plans.layers(), plans.used, plans.dp * plans.context
     full = np.clip(plans.full, 0, size)
-    selective = np.clip(plans.selective, 0, size - full)
     levels = np.where(plans.count > 1, 1, 3)
     zero = np.where(used & (replicas > 1), np.minimum(plans.zero, levels), 0)
-    shared = plans.shared * (plans.tp.max(axis=0) > 1)
-    expert = plans.expert
+    expert, shard = plans.expert, plans.shard
     if (expert > 1).any():
         expert = np.gcd(expert, np.gcd.reduce(np.where(used, plans.dp, 0), axis=0))
-    shard = plans.shard
     if shard.any():
         divides = (np.where(used, replicas % np.maximum(shard, 1), 0) == 0).all(axis=0)
         shard = np.where(divides & zero.any(axis=0), shard, 0)
     return plans._replace(
-        full=full, selective=selective, zero=zero, shared=shared, expert=expert, shard=shard
+        full=full,
+        selective=np.clip(plans.selective, 0, size - full),
+        zero=zero,
+        shared=plans.shared * (plans.tp.max(axis=0) > 1),
+        expert=expert,
+        shard=shard,
     )
 
 
@@ -684,80 +617,68 @@ def legal(table: Table, plans: Plans, limits: Constraints | None = None) -> np.n
 
     ``devices`` and ``pinned`` layers of the limits are not asked.
     """
-    rows, used, count = plans.rows, plans.used, plans.count
+    rows, count, widest = plans.rows, plans.count, plans.tp.max(axis=0)
     ranks = plans.tp * plans.context
     replicas = np.maximum(plans.devices // np.maximum(ranks, 1), 1)
-    good = (count >= 1) & (count <= MAX_STAGES) & (plans.chunks >= 1) & (plans.samples >= 1)
+    batch, samples = table.batch[rows], np.maximum(plans.samples, 1)
+    # What each stage must have; what stands behind the last one is not asked.
+    whole = (plans.devices > 0) & (plans.devices % ranks == 0)
+    whole &= table.place("tp", rows, plans.tp) >= 0
+    whole &= (plans.first % plans.tp == 0) | (plans.tp == 1)
+    whole &= plans.samples % replicas == 0
+    whole &= table.place("samples", rows, plans.samples // replicas) >= 0
+    whole &= replicas % np.maximum(plans.expert, 1) == 0
+    good = (whole | ~plans.used).all(axis=0)
+    good &= (count >= 1) & (count <= MAX_STAGES) & (plans.chunks >= 1) & (plans.samples >= 1)
     good &= plans.devices.sum(axis=0) <= table.total[rows]
-    good &= _all(used, (plans.devices > 0) & (plans.devices % ranks == 0))
-    good &= _all(used, table.place("tp", rows, plans.tp) >= 0)
-    good &= _all(used, (plans.first % plans.tp == 0) | (plans.tp == 1))
-    good &= table.inside % plans.tp.max(axis=0) == 0
-    good &= _all(used, plans.samples % replicas == 0)
-    good &= _all(used, table.place("samples", rows, plans.samples // replicas) >= 0)
+    good &= table.inside % widest == 0
     good &= table.place("context", rows, plans.context) >= 0
     good &= table.place("expert", rows, plans.expert) >= 0
-    good &= _all(used, replicas % np.maximum(plans.expert, 1) == 0)
-    batch, samples = table.batch[rows], np.maximum(plans.samples, 1)
     good &= batch % samples == 0
-    several = plans.chunks > 1
+    # Interleaving takes micro-batches in multiples of the stages.
     fits = (batch // samples) % np.maximum(count, 1) == 0
-    good &= ~several | (table.interleaves & (count > 1) & fits)
-    good &= _pieces(table, plans)
-    shared = plans.shared.astype(bool)
-    good &= ~shared | (table.may_share[rows] & table.has_shape[rows])
-    widest = np.where(shared, plans.tp.max(axis=0), 1)
-    twice = np.where(plans.context > 1, 2 * plans.context, 1)
-    good &= (table.sequence[rows] % (widest * twice) == 0) | ~table.has_shape[rows]
-    return good if limits is None else good & _keeps(limits, plans)
-
-
-def _all(used: np.ndarray, holds: np.ndarray) -> np.ndarray:
-    """(N,) whether something holds of all stages."""
-    return np.asarray((holds | ~used).all(axis=0))
-
-
-def _pieces(table: Table, plans: Plans) -> np.ndarray:
-    """(N,) whether every piece has a layer, but for those that hold embedding or head."""
-    sizes, pieces = plans.sizes(), plans.count * plans.chunks
+    good &= (plans.chunks == 1) | (table.interleaves & (count > 1) & fits)
+    # Every piece has a layer, but for those that hold embedding or head.
+    sizes, pieces = plans.sizes(), count * plans.chunks
     number = np.arange(len(sizes))[:, None]
-    empty = (number == 0) & table.has_front[plans.rows]
-    empty |= (number == pieces - 1) & table.has_back[plans.rows]
-    fine = (sizes > 0) | ((sizes == 0) & empty) | (number >= pieces)
-    last = plans.ends[np.clip(pieces - 1, 0, len(sizes) - 1), np.arange(len(pieces))]
-    return np.asarray(fine.all(axis=0) & (last == table.layers[plans.rows]))
+    ends = (number == 0) & table.has_front[rows] | (number == pieces - 1) & table.has_back[rows]
+    good &= ((sizes > 0) | ((sizes == 0) & ends) | (number >= pieces)).all(axis=0)
+    last = np.clip(pieces - 1, 0, len(sizes) - 1)
+    good &= plans.ends[last, np.arange(len(pieces))] == table.layers[rows]
+    shared = plans.shared.astype(bool)
+    good &= ~shared | table.may_share[rows]
+    parts = np.where(shared, widest, 1) * np.where(plans.context > 1, 2 * plans.context, 1)
+    good &= table.sequence[rows] % parts == 0
+    return good if limits is None else good & _keeps(limits, plans)
 
 
 def _keeps(limits: Constraints, plans: Plans) -> np.ndarray:
     """(N,) whether plans keep to constraints; what stages choose, every stage keeps to."""
-    used, dp = plans.used, plans.dp
-    good = np.ones(len(plans.count), dtype=bool)
-    for asked, values in ((limits.tp, plans.tp), (limits.dp, dp)):
-        if asked is not None:
-            good &= _all(used, values == asked)
-    if limits.stage_devices is not None:
-        good &= _all(used, plans.devices == limits.stage_devices)
+    dp, full, selective = plans.dp, plans.full, plans.selective
     micro_batch = plans.samples // dp[0]
-    for wanted, figures in (
+    # Of the whole plan, and of every stage: a choice that is pinned, and what plans have.
+    of_plan = (
         (limits.pp, plans.count), (limits.chunks, plans.chunks), (limits.context, plans.context),
         (limits.expert, plans.expert), (limits.shard, plans.shard),
         (limits.micro_batch, micro_batch), (limits.sequence_parallel, plans.shared),
-    ):  # fmt: skip
-        if wanted is not None:
-            good &= figures == int(wanted)
-    good &= micro_batch <= limits.most_micro_batch
+    )  # fmt: skip
+    of_stage = ((limits.tp, plans.tp), (limits.dp, dp), (limits.stage_devices, plans.devices))
+    good = micro_batch <= limits.most_micro_batch
+    for pinned, values in of_plan:
+        if pinned is not None:
+            good &= values == int(pinned)
     if limits.schedule is not None:
-        good &= (plans.chunks > 1) == (limits.schedule == "interleaved")
-        good &= limits.schedule in ("1f1b", "interleaved")
-    replicas = dp * plans.context
-    allowed = np.isin(plans.zero, limits.zero) | (replicas == 1)
-    good &= _all(used, allowed)
-    none, selective, full = (mode in limits.recompute for mode in RECOMPUTE_MODES)
-    plain = plans.layers() - plans.full - plans.selective
-    for mode, values in ((none, plain), (selective, plans.selective), (full, plans.full)):
-        if not mode:
-            good &= (np.where(used, values, 0) == 0).all(axis=0)
-    return good
+        good &= (plans.chunks > 1) == (limits.schedule == ORDERS[1])
+        good &= limits.schedule in ORDERS
+    each = np.isin(plans.zero, limits.zero) | (dp * plans.context == 1)
+    for pinned, values in of_stage:
+        if pinned is not None:
+            each &= values == pinned
+    by_mode = (plans.layers() - full - selective, selective, full)
+    for mode, layers in zip(RECOMPUTE_MODES, by_mode, strict=True):
+        if mode not in limits.recompute:
+            each &= layers == 0
+    return np.asarray(good & (each | ~plans.used).all(axis=0))
 
 
 AXES = (
@@ -791,20 +712,18 @@ class Uniforms:
 
     def __init__(self, problem: Hybrid) -> None:
         self._space, good = space_of(problem)
-        numbers = np.flatnonzero(good)
         # One fixed order: the first completions of a choice are a fair sample on every machine.
-        numbers = np.random.default_rng(0).permutation(numbers)
-        chosen, codes = choices_of(self._space.plans, numbers), []
-        self.shown: list[np.ndarray] = []
-        for column, axis in enumerate(AXES):
-            if axis != "dp":
-                values, code = np.unique(chosen[:, column], return_inverse=True)
-                codes.append(code)
-                is_mode = axis == "recompute"
-                self.shown.append(values / 2 if is_mode else np.log2(1 + values) / 8)
-        every = np.stack(codes, axis=1)
-        few = (every < VALUES).all(axis=1)
-        self.codes, self._numbers = every[few].astype(np.uint8), numbers[few]
+        numbers = np.random.default_rng(0).permutation(np.flatnonzero(good))
+        columns = dict(zip(AXES, choices_of(self._space.plans, numbers).T, strict=True))
+        del columns["dp"]
+        found = [np.unique(column, return_inverse=True) for column in columns.values()]
+        self.shown = [
+            values / 2 if axis == "recompute" else np.log2(1 + values) / 8
+            for axis, (values, _) in zip(columns, found, strict=True)
+        ]
+        codes = np.stack([code for _, code in found], axis=1)
+        few = (codes < VALUES).all(axis=1)
+        self.codes, self._numbers = codes[few].astype(np.uint8), numbers[few]
         self.length = self._space.length[self._numbers]
 
     def plan(self, k: int) -> HybridPlan:
@@ -836,13 +755,13 @@ class Start:
         known: BestValue | None = None,
     ) -> None:
         self.problem = problem
-        self._fastest: np.ndarray | None = None
-        if choices is None:
-            self._fastest = fastest(problem)
-            choices = self._fastest[0]
-        self.choices = choices
+        self.choices = self._fastest[0] if choices is None else choices
         self.best = np.nan if known is None or known.kind == BOUND else known.value
         self.optimum = self.best if known is not None and known.kind == OPTIMUM else np.nan
+
+    @cached_property
+    def _fastest(self) -> np.ndarray:
+        return fastest(self.problem)
 
     @property
     def instance(self) -> str:
@@ -866,8 +785,6 @@ class Start:
         """
         starts = [self]
         if count > 1:
-            if self._fastest is None:
-                self._fastest = fastest(self.problem)
             _ = self.prepared  # looked up once for all
             for choices in self._fastest[1:count]:
                 other = copy(self)
@@ -886,11 +803,8 @@ class Start:
         """The plan, as arrays of one."""
         columns: dict[str, Any] = dict(zip(AXES, self.choices.tolist(), strict=True))
         columns["recompute"] = RECOMPUTE_MODES[columns["recompute"]]
-        plan = Uniform(
-            batch=self.problem.batch,
-            **software_of(self.problem).of_arrays,
-            **columns,
-        )
+        software = software_of(self.problem).of_arrays
+        plan = Uniform(batch=self.problem.batch, **software, **columns)
         plans = plans_of(self.problem, [self.problem.uniform_plan(plan, 0)])
         assert plans is not None
         return plans
@@ -926,12 +840,9 @@ def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
     return np.asarray(order[np.sort(first)[:count]])
 
 
-def choices_of(plans: Uniform, which: Any = slice(None)) -> np.ndarray:
+def choices_of(plans: Uniform, which: np.ndarray) -> np.ndarray:
     """Return uniform plans as whole numbers, (..., 11) by ``AXES``."""
-    columns = [
-        sum(k * (plans.recompute == mode) for k, mode in enumerate(RECOMPUTE_MODES))
-        if name == "recompute"
-        else np.asarray(getattr(plans, name), dtype=np.int64)
-        for name in AXES
-    ]
-    return np.stack([column[which] for column in columns], axis=-1)
+    columns = {name: getattr(plans, name)[which] for name in AXES}
+    modes = columns["recompute"]
+    columns["recompute"] = sum(k * (modes == mode) for k, mode in enumerate(RECOMPUTE_MODES))
+    return np.stack([column.astype(np.int64) for column in columns.values()], axis=-1)
