@@ -32,6 +32,7 @@ from parenvs.tasks.hybrid.moves import (
     CATALOGUE,
     KEPT,
     KINDS,
+    RANK,
     SLOTS,
     Neighbours,
     busiest_first,
@@ -194,8 +195,6 @@ def _columns_of_moves() -> np.ndarray:
 
 
 MOVES = _columns_of_moves()
-RANK = np.array([move.rank for move in CATALOGUE])
-"""Of each move, the rank of its stage by how busy it is; -1: it is of the whole plan."""
 
 
 class Shelf:

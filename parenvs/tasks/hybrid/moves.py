@@ -6,14 +6,14 @@ first, so that what does not find room is about stages that decide little.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.tasks.hybrid.plan_arrays import Plans, Table, joined, legal, settled
+from parenvs.tasks.hybrid.plan_arrays import STAGES, Plans, Table, joined, legal, settled
 from parenvs.tasks.hybrid.space import Constraints
 
 SLOTS = {"data": 32, "pipeline": 48, "operator": 16}
@@ -45,12 +45,33 @@ class Move(NamedTuple):
 
 
 @dataclass
-class _Work:
-    """Plans that moves change, each by one; ``order`` is (S, N) stages, the busiest first."""
+class _Change:
+    """Plans of which some are changed, in place; a plan that cannot be gets no stages.
+
+    Attributes:
+        which: (k,) numbers of the plans that are changed.
+        order: (S, N) stages of all plans, the busiest first.
+        stage: (k,) the stage that is changed; empty for moves of the whole plan.
+        value: (k,) how much, see ``Move``.
+        towards: (k,)
+    """
 
     table: Table
     plans: Plans
     order: np.ndarray
+    which: np.ndarray
+    stage: np.ndarray
+    value: np.ndarray
+    towards: np.ndarray
+
+    @property
+    def used(self) -> np.ndarray:
+        """(S, k) whether a plan has a stage."""
+        return np.asarray(self.plans.stage < self.plans.count[self.which])
+
+    def reject(self, bad: np.ndarray) -> None:
+        """Leave those of the plans, (k,) bool, without stages."""
+        self.plans.count[self.which[bad]] = 0
 
 
 def room_of(number: np.ndarray | int) -> np.ndarray:
@@ -58,326 +79,279 @@ def room_of(number: np.ndarray | int) -> np.ndarray:
     return np.maximum(2 * np.asarray(number), FEW)
 
 
-def _at(work: _Work, which: np.ndarray, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the stage of each rank, and whether there is one."""
-    inside = np.minimum(rank, len(work.order) - 1)
-    return work.order[inside, which], rank < work.plans.count[which]
+def _scale(values: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the whole numbers ``factor`` times as large, else 1, and whether there are any."""
+    scaled = values * factor
+    whole = np.rint(scaled).astype(np.int64)
+    good = (np.abs(scaled - whole) < 1e-9) & (whole >= 1)
+    return np.where(good, whole, 1), good
 
 
-def _even(work: _Work, which: np.ndarray) -> None:
+def _deal_evenly(x: _Change) -> None:
     """Deal layers out evenly over the pieces, embedding and head as a layer each."""
-    plans, n = work.plans, work.table.layers[work.plans.rows[which]]
-    pieces = np.maximum(plans.count[which] * plans.chunks[which], 1)
+    plans, n = x.plans, x.table.layers[x.plans.rows[x.which]]
+    pieces = np.maximum(plans.count[x.which] * plans.chunks[x.which], 1)
     number = np.arange(1, len(plans.ends) + 1)[:, None]
     # n + 2 units with embedding and head; the first unit is the embedding, hence - 1.
     whole = np.round(number * (n + 2) / pieces).astype(np.int64) - 1
     ends = np.where(n % pieces == 0, number * (n // pieces), whole)
-    plans.ends[:, which] = np.where(number >= pieces, n, np.clip(ends, 0, n))
+    plans.ends[:, x.which] = np.where(number >= pieces, n, np.clip(ends, 0, n))
 
 
-def _share_recomputed(plans: Plans, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+_MODES = ("full", "selective")
+
+
+def _recomputed_shares(x: _Change) -> list[np.ndarray]:
     """Shares of the layers that plans recompute in full and selectively."""
-    total = np.maximum(plans.ends[-1, which], 1)
-    return tuple(
-        getattr(plans, name)[:, which].sum(axis=0) / total for name in ("full", "selective")
-    )
+    total = np.maximum(x.plans.ends[-1, x.which], 1)
+    return [getattr(x.plans, mode)[:, x.which].sum(axis=0) / total for mode in _MODES]
 
 
-def _recompute_again(plans: Plans, which: np.ndarray, shares: tuple[np.ndarray, ...]) -> None:
+def _recompute_shares(x: _Change, shares: Sequence[np.ndarray]) -> None:
     """Recompute such shares of the layers of every stage, rounded up."""
-    size = plans.take(which).layers()
-    for name, share in zip(("full", "selective"), shares, strict=True):
+    size = x.plans.take(x.which).layers()
+    for mode, share in zip(_MODES, shares, strict=True):
         # 1e-9: a share that came of whole layers must not round up by an error of floats.
-        getattr(plans, name)[:, which] = np.ceil(size * share - 1e-9).astype(np.int64)
+        getattr(x.plans, mode)[:, x.which] = np.ceil(size * share - 1e-9).astype(np.int64)
 
 
-def _stages(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _stages(x: _Change) -> None:
     """All stages anew: ``value`` times as many, each with as many devices; tp is the first's.
 
     With ``towards`` 1 the pieces of the chain stay about as many, else each stage has one.
     """
-    plans = work.plans
+    plans, which = x.plans, x.which
     before, tp = plans.count[which], plans.tp[0, which]
     ranks = tp * plans.context[which]
     total = plans.devices[:, which].sum(axis=0)
     # A replica keeps its micro-batch, so memory changes little.
     per_replica = plans.samples[which] // np.maximum(plans.devices[0, which] // ranks, 1)
-    count = np.rint(before * value).astype(np.int64)
-    possible = (np.abs(before * value - count) < 1e-6) & (count >= 1) & (count <= room_of(before))
+    count = np.rint(before * x.value).astype(np.int64)
+    # Thirds are floats.
+    good = (np.abs(before * x.value - count) < 1e-6) & (count >= 1) & (count <= room_of(before))
     # Devices must be dealt out evenly, in whole replicas.
-    possible &= total % (np.maximum(count, 1) * ranks) == 0
-    count = np.where(possible, count, 1)
+    good &= total % (np.maximum(count, 1) * ranks) == 0
+    # An impossible move is made with one stage first, so that arrays stay valid.
+    count = np.where(good, count, 1)
     pieces = before * plans.chunks[which]
-    plans.chunks[which] = np.where(towards == 1, np.maximum(pieces // count, 1), 1)
-    shares, zero = _share_recomputed(plans, which), plans.zero[:, which].max(axis=0)
-    used = plans.stage < count
-    devices = total // count
-    plans.count[which] = np.where(possible, count, 0)
+    plans.chunks[which] = np.where(x.towards == 1, np.maximum(pieces // count, 1), 1)
+    shares, zero = _recomputed_shares(x), plans.zero[:, which].max(axis=0)
+    plans.count[which] = count
+    used, devices = x.used, total // count
     plans.devices[:, which] = np.where(used, devices, 0)
     plans.tp[:, which] = np.where(used, tp, 1)
     plans.zero[:, which] = np.where(used, zero, 0)
     plans.samples[which] = per_replica * np.maximum(devices // ranks, 1)
-    # An impossible move is made with one stage first, so that arrays stay valid.
-    plans.count[which] = count
-    _even(work, which)
-    _recompute_again(plans, which, shares)
-    plans.count[which] = np.where(possible, count, 0)
+    _deal_evenly(x)
+    _recompute_shares(x, shares)
+    x.reject(~good)
 
 
-def _chunks(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _chunks(x: _Change) -> None:
     """Another number of chunks: more or less by ``towards``, or ``value`` times as many; 0: one."""
-    plans = work.plans
-    shares, before = _share_recomputed(plans, which), plans.chunks[which]
-    chunks = np.where(towards != 0, before + towards, np.rint(before * value).astype(np.int64))
-    chunks = np.where((value == 0) & (towards == 0), 1, np.maximum(chunks, 1))
-    count = plans.count[which]
-    possible = chunks * count <= room_of(before * count)
-    plans.chunks[which] = np.where(possible, chunks, 1)
-    _even(work, which)
-    _recompute_again(plans, which, shares)
+    plans, which = x.plans, x.which
+    shares, before, count = _recomputed_shares(x), plans.chunks[which], plans.count[which]
+    scaled = np.rint(before * x.value).astype(np.int64)
+    chunks = np.maximum(np.where(x.towards != 0, before + x.towards, scaled), 1)
+    plans.chunks[which] = np.where(chunks * count <= room_of(before * count), chunks, 1)
+    _deal_evenly(x)
+    _recompute_shares(x, shares)
 
 
-def _balance(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _balance(x: _Change) -> None:
     """Deal layers out by the devices and speeds of the stages."""
-    plans = work.plans
-    mine = plans.take(which)
-    shares = _share_recomputed(plans, which)
-    weight = running_sums(mine.devices * work.table.slowest(mine))
-    n = work.table.layers[mine.rows]
+    plans, changed, shares = x.plans, x.plans.take(x.which), _recomputed_shares(x)
+    weight = running_sums(changed.devices * x.table.slowest(changed))
+    n = x.table.layers[changed.rows]
     ends = np.rint(weight / np.maximum(weight[-1], 1) * (n + 2)).astype(np.int64) - 1
-    last = mine.stage >= mine.count - 1
     # The last stage ends where the chain does, whatever was rounded.
-    dealt = np.where(last, n, np.clip(ends, 0, n))
-    size = min(len(dealt), len(plans.ends))
-    ends_of = plans.ends[:, which]
-    ends_of[:size] = np.where(mine.chunks == 1, dealt[:size], ends_of[:size])
-    plans.ends[:, which] = ends_of
-    _recompute_again(plans, which, shares)
+    ends = np.where(changed.stage >= changed.count - 1, n, np.clip(ends, 0, n))
+    size = min(len(ends), len(plans.ends))
+    # Several chunks stay as they are.
+    kept = plans.ends[:size, x.which]
+    plans.ends[:size, x.which] = np.where(changed.chunks == 1, ends[:size], kept)
+    _recompute_shares(x, shares)
 
 
-def _sorted(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _sorted(x: _Change) -> None:
     """Servers by their speed, the fastest first (``towards`` 1) or last."""
-    plans = work.plans
-    rows, count = plans.rows[which], work.table.servers[plans.rows[which]]
-    number = np.arange(len(plans.servers))[:, None]
-    speeds = work.table.speeds[rows, number]
+    rows = x.plans.rows[x.which]
+    number = np.arange(len(x.plans.servers))[:, None]
     # Places behind the cluster's servers sort last.
-    key = np.where(number < count, -towards * speeds, np.inf)
-    plans.servers[:, which] = np.argsort(key, axis=0, kind="stable")
+    inside = number < x.table.servers[rows]
+    key = np.where(inside, -x.towards * x.table.speeds[rows, number], np.inf)
+    x.plans.servers[:, x.which] = np.argsort(key, axis=0, kind="stable")
 
 
-def _slowest_of(work: _Work, which: np.ndarray, stage: np.ndarray, sign: int) -> np.ndarray:
+def _slowest_of(x: _Change, stage: np.ndarray, sign: int) -> np.ndarray:
     """Return the place of a stage's slowest (1) or fastest (-1) server in the order."""
-    plans, inside = work.plans, work.table.inside
-    begin = plans.first[stage, which] // inside
-    end = -(-(plans.first[stage, which] + plans.devices[stage, which]) // inside)
+    plans, which, inside = x.plans, x.which, x.table.inside
+    first = plans.first[stage, which]
+    end = -(-(first + plans.devices[stage, which]) // inside)
     number = np.arange(len(plans.servers))[:, None]
-    speeds = work.table.speeds[plans.rows[which], plans.servers[:, which]]
-    key = np.where((begin <= number) & (number < end), sign * speeds, np.inf)
+    speeds = x.table.speeds[plans.rows[which], plans.servers[:, which]]
+    key = np.where((first // inside <= number) & (number < end), sign * speeds, np.inf)
     return np.asarray(key.argmin(axis=0))
 
 
-def _swap(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _swap(x: _Change) -> None:
     """The busiest stage's slowest server for the fastest one of a stage that is little busy.
 
     With ``towards`` 0 they change places, else the first one moves to the other's place.
     """
-    plans = work.plans
-    count = plans.count[which]
-    other = work.order[np.maximum(count - 1 - value.astype(np.int64), 0), which]
-    one = _slowest_of(work, which, work.order[0, which], 1)
-    two = _slowest_of(work, which, other, -1)
-    number = np.arange(len(plans.servers))[:, None]
-    source = np.where(number == one, two, np.where(number == two, one, number))
-    shifted = np.where(
-        one < two,
-        np.where((one <= number) & (number < two), number + 1, number),
-        np.where((two < number) & (number <= one), number - 1, number),
-    )
-    shifted = np.where(number == two, one, shifted)
-    source = np.where(towards == 0, source, shifted)
-    plans.servers[:, which] = np.take_along_axis(plans.servers[:, which], source, axis=0)
+    rank = np.maximum(x.plans.count[x.which] - 1 - x.value.astype(np.int64), 0)
+    slow = _slowest_of(x, x.order[0, x.which], 1)
+    fast = _slowest_of(x, x.order[rank, x.which], -1)
+    number = np.arange(len(x.plans.servers))[:, None]
+    swapped = np.where(number == slow, fast, np.where(number == fast, slow, number))
+    # Servers between the two places move up by one.
+    step = np.sign(fast - slow)
+    between = (np.minimum(slow, fast) <= number) & (number <= np.maximum(slow, fast))
+    shifted = np.where(number == fast, slow, np.where(between, number + step, number))
+    _rearrange(x, ("servers",), np.where(x.towards == 0, swapped, shifted))
 
 
-def _cut(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
+def _cut(x: _Change) -> None:
     """A stage gives ``value`` layers away: from its last piece, or in front from its first."""
-    plans = work.plans
-    count = plans.count[which]
-    last = (plans.chunks[which] - 1) * count + stage
-    border = np.where(towards > 0, last, stage - 1)
+    plans, which, forward = x.plans, x.which, x.towards > 0
+    count, chunks = plans.count[which], plans.chunks[which]
+    border = np.where(forward, (chunks - 1) * count + x.stage, x.stage - 1)
     # Both ends of the chain are fixed; only borders between pieces move.
-    bounded = (border >= 0) & (border < count * plans.chunks[which] - 1)
+    bounded = (border >= 0) & (border < count * chunks - 1)
     at = np.clip(border, 0, len(plans.ends) - 1)
-    change = np.where(bounded, -towards * value.astype(np.int64), 0)
-    sizes = plans.sizes()
-    giving = np.where(towards > 0, at, np.minimum(at + 1, len(sizes) - 1))
-    change = np.where(sizes[giving, which] >= np.abs(change), change, 0)
-    plans.ends[at, which] += change
+    change = np.where(bounded, -x.towards * x.value.astype(np.int64), 0)
+    giving = np.where(forward, at, np.minimum(at + 1, len(plans.ends) - 1))
+    plans.ends[at, which] += np.where(plans.sizes()[giving, which] >= np.abs(change), change, 0)
 
 
-def _merge(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
+def _rearrange(x: _Change, names: Iterable[str], source: np.ndarray) -> None:
+    """Move columns along the first axis: place s gets what is at ``source``, (S, k)."""
+    for name in names:
+        values = getattr(x.plans, name)
+        values[:, x.which] = np.take_along_axis(values[:, x.which], source, axis=0)
+
+
+def _merge(x: _Change) -> None:
     """A stage and the next become one, with the devices of both."""
-    plans = work.plans
+    plans, which, stage = x.plans, x.which, x.stage
     bad = (stage >= plans.count[which] - 1) | (plans.chunks[which] > 1)
     behind = np.minimum(stage + 1, len(plans.devices) - 1)
     for values in (plans.devices, plans.full, plans.selective):
         values[stage, which] += values[behind, which]
     plans.zero[stage, which] = np.maximum(plans.zero[stage, which], plans.zero[behind, which])
     plans.ends[stage, which] = plans.ends[np.minimum(stage + 1, len(plans.ends) - 1), which]
-    number = np.arange(len(plans.devices))[:, None]
-    source = np.minimum(np.where(number > stage, number + 1, number), len(plans.devices) - 1)
-    _rearranged(plans, which, source)
-    number = np.arange(len(plans.ends))[:, None]
-    source = np.minimum(np.where(number > stage, number + 1, number), len(plans.ends) - 1)
-    plans.ends[:, which] = np.take_along_axis(plans.ends[:, which], source, axis=0)
-    plans.count[which] = np.where(bad, 0, plans.count[which] - 1)
+    for names in (STAGES, ("ends",)):
+        number = np.arange(len(getattr(plans, next(iter(names)))))[:, None]
+        source = np.where(number > stage, np.minimum(number + 1, len(number) - 1), number)
+        _rearrange(x, names, source)
+    plans.count[which] -= 1
+    x.reject(bad)
 
 
-def _split(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
+def _split(x: _Change) -> None:
     """A stage becomes ``value`` stages, each with as many of its devices."""
-    plans, parts = work.plans, value.astype(np.int64)
-    count = plans.count[which]
+    plans, which, stage, parts = x.plans, x.which, x.stage, x.value.astype(np.int64)
     bad = (plans.chunks[which] > 1) | (plans.devices[stage, which] % parts != 0)
     end = plans.ends[np.minimum(stage, len(plans.ends) - 1), which]
     begin = np.where(stage > 0, plans.ends[np.clip(stage - 1, 0, len(plans.ends) - 1), which], 0)
-    size = end - begin
-    again = [-(-getattr(plans, name)[stage, which] // parts) for name in ("full", "selective")]
-    devices = plans.devices[stage, which] // parts
-    number = np.arange(len(plans.devices))[:, None]
-    source = np.where(number > stage, np.maximum(number - parts + 1, stage), number)
-    _rearranged(plans, which, source)
-    inside = (number >= stage) & (number < stage + parts)
-    for values, new in (
-        (plans.devices, devices),
-        (plans.full, again[0]),
-        (plans.selective, again[1]),
-    ):
-        values[:, which] = np.where(inside, new, values[:, which])
-    number = np.arange(len(plans.ends))[:, None]
-    source = np.where(number > stage, np.maximum(number - parts + 1, stage), number)
-    ends = np.take_along_axis(plans.ends[:, which], source, axis=0)
-    inside = (number >= stage) & (number < stage + parts)
-    dealt = begin + np.rint(size * (number - stage + 1) / parts).astype(np.int64)
-    plans.ends[:, which] = np.where(inside, dealt, ends)
-    plans.count[which] = np.where(bad, 0, count + parts - 1)
+    # Devices divide; layers that are recomputed are rounded up.
+    shares = {name: -(-getattr(plans, name)[stage, which] // parts) for name in _SHARED}
+    for names in (STAGES, ("ends",)):
+        number = np.arange(len(getattr(plans, next(iter(names)))))[:, None]
+        source = np.where(number > stage, np.maximum(number - parts + 1, stage), number)
+        _rearrange(x, names, source)
+        inside = (number >= stage) & (number < stage + parts)
+        dealt = begin + np.rint((end - begin) * (number - stage + 1) / parts).astype(np.int64)
+        for name, new in ({"ends": dealt} if "ends" in names else shares).items():
+            values = getattr(plans, name)
+            values[:, which] = np.where(inside, new, values[:, which])
+    plans.count[which] += parts - 1
+    x.reject(bad)
 
 
-def _rearranged(plans: Plans, which: np.ndarray, source: np.ndarray) -> None:
-    """Move what stages have: stage s gets what ``source`` (S, k) says."""
-    for values in (plans.devices, plans.tp, plans.zero, plans.full, plans.selective):
-        values[:, which] = np.take_along_axis(values[:, which], source, axis=0)
+_SHARED = ("devices", *_MODES)
 
 
-def _devices(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
+def _devices(x: _Change) -> None:
     """A stage gives a share of its devices to a neighbour; ``value`` 0: those of one server."""
-    plans = work.plans
-    other = stage + towards
+    plans, which, other = x.plans, x.which, x.stage + x.towards
     bad = (other < 0) | (other >= plans.count[which])
-    other = np.clip(other, 0, len(plans.devices) - 1)
-    given = (plans.devices[stage, which] * value).astype(np.int64)
-    given = np.where(value == 0, work.table.inside, given)
-    plans.devices[stage, which] -= given
-    plans.devices[other, which] += given
-    plans.count[which] = np.where(bad, 0, plans.count[which])
+    given = (plans.devices[x.stage, which] * x.value).astype(np.int64)
+    given = np.where(x.value == 0, x.table.inside, given)
+    plans.devices[x.stage, which] -= given
+    plans.devices[np.clip(other, 0, len(plans.devices) - 1), which] += given
+    x.reject(bad)
 
 
-def _tp(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _tp(x: _Change) -> None:
     """``value`` times the tp of every stage; with ``towards`` 1 a replica keeps its samples."""
-    plans = work.plans
-    tp = plans.tp[:, which] * value
-    whole = np.rint(tp).astype(np.int64)
-    used = plans.stage < plans.count[which]
-    bad = (used & ((whole != tp) | (whole < 1))).any(axis=0)
-    plans.tp[:, which] = np.where(used, np.maximum(whole, 1), 1)
+    plans, which, used = x.plans, x.which, x.used
+    tp, good = _scale(plans.tp[:, which], x.value)
+    plans.tp[:, which] = np.where(used, tp, 1)
     # ``samples`` is over all replicas, of which there are ``value`` times fewer.
-    samples = plans.samples[which] / np.where(towards == 1, value, 1.0)
-    fewer = np.floor(samples).astype(np.int64)
-    plans.samples[which] = np.maximum(fewer, 1)
-    plans.count[which] = np.where(bad | (samples != fewer), 0, plans.count[which])
+    factor = np.where(x.towards == 1, 1 / x.value, 1.0)
+    plans.samples[which], fits = _scale(plans.samples[which], factor)
+    x.reject(~((good | ~used).all(axis=0) & fits))
 
 
-def _scaled(name: str) -> Callable[..., None]:
+def _scaled(name: str) -> Callable[[_Change], None]:
     """Return the move that makes a field of the whole plan ``value`` times what it is."""
 
-    def move(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-        values = getattr(work.plans, name)
-        new = values[which] * value
-        whole = np.rint(new).astype(np.int64)
-        good = (np.abs(new - whole) < 1e-9) & (whole >= 1)
-        values[which] = np.where(good, whole, 1)
-        work.plans.count[which] = np.where(good, work.plans.count[which], 0)
+    def move(x: _Change) -> None:
+        values = getattr(x.plans, name)
+        values[x.which], good = _scale(values[x.which], x.value)
+        x.reject(~good)
 
     return move
 
 
-def _shared(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    work.plans.shared[which] = 1 - work.plans.shared[which]
+def _shared(x: _Change) -> None:
+    x.plans.shared[x.which] = 1 - x.plans.shared[x.which]
 
 
-def _expert(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    plans = work.plans
-    most = work.table.experts[plans.rows[which]]
-    plans.expert[which] = np.where(value == 0, 1, most)
+def _expert(x: _Change) -> None:
+    most = x.table.experts[x.plans.rows[x.which]]
+    x.plans.expert[x.which] = np.where(x.value == 0, 1, most)
 
 
-def _zero(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    used = work.plans.stage < work.plans.count[which]
-    work.plans.zero[:, which] = np.where(used, value.astype(np.int64), 0)
+def _zero(x: _Change) -> None:
+    x.plans.zero[:, x.which] = np.where(x.used, x.value.astype(np.int64), 0)
 
 
-def _recompute(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
+def _recompute(x: _Change) -> None:
     """Recompute a share of the layers of every stage in full; -1: the attention of all."""
-    none = np.zeros_like(value)
-    shares = np.where(value < 0, none, value), np.where(value < 0, 1.0, none)
-    _recompute_again(work.plans, which, shares)
+    _recompute_shares(x, (np.maximum(x.value, 0.0), np.where(x.value < 0, 1.0, 0.0)))
 
 
-def _shard(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndarray) -> None:
-    plans = work.plans
+def _shard(x: _Change) -> None:
+    plans, which = x.plans, x.which
     # The replicas of a stage that are in one server.
-    near = work.table.inside // plans.tp[:, which].max(axis=0)
-    plans.shard[which] = np.where(plans.shard[which] > 0, 0, np.where(near > 1, near, 0))
+    near = x.table.inside // plans.tp[:, which].max(axis=0)
+    plans.shard[which] = np.where((plans.shard[which] > 0) | (near <= 1), 0, near)
 
 
-def _stage_tp(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
+def _stage_tp(x: _Change) -> None:
     """``value`` times the tp of a stage."""
-    plans = work.plans
-    tp = plans.tp[stage, which] * value
-    whole = np.rint(tp).astype(np.int64)
-    bad = (whole != tp) | (whole < 1)
-    plans.tp[stage, which] = np.maximum(whole, 1)
-    plans.count[which] = np.where(bad, 0, plans.count[which])
+    tp = x.plans.tp
+    tp[x.stage, x.which], good = _scale(tp[x.stage, x.which], x.value)
+    x.reject(~good)
 
 
-def _stage_zero(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
-    plans = work.plans
-    plans.zero[stage, which] = (plans.zero[stage, which] == 0).astype(np.int64)
+def _stage_zero(x: _Change) -> None:
+    zero = x.plans.zero
+    zero[x.stage, x.which] = (zero[x.stage, x.which] == 0).astype(np.int64)
 
 
-def _stage_recompute(
-    work: _Work, which: np.ndarray, stage: np.ndarray, value: np.ndarray, towards: np.ndarray
-) -> None:
+def _stage_recompute(x: _Change) -> None:
     """``value`` more layers of a stage in full; with ``towards`` 1 the attention of all others."""
-    plans = work.plans
-    size = plans.take(which).layers()[stage, np.arange(len(which))]
-    full = np.clip(plans.full[stage, which] + np.clip(value, -1024, 1024), 0, size)
-    plans.full[stage, which] = np.where(towards == 1, 0, full.astype(np.int64))
-    plans.selective[stage, which] = np.where(towards == 1, size, 0)
+    plans, which = x.plans, x.which
+    size = plans.take(which).layers()[x.stage, np.arange(len(which))]
+    full = np.clip(plans.full[x.stage, which] + np.clip(x.value, -_MANY, _MANY), 0, size)
+    plans.full[x.stage, which] = np.where(x.towards == 1, 0, full.astype(np.int64))
+    plans.selective[x.stage, which] = np.where(x.towards == 1, size, 0)
 
 
-WHOLE: dict[str, Callable[..., None]] = {
+WHOLE: dict[str, Callable[[_Change], None]] = {
     "stages": _stages,
     "chunks": _chunks,
     "balance": _balance,
@@ -394,7 +368,7 @@ WHOLE: dict[str, Callable[..., None]] = {
     "shard": _shard,
 }
 """Moves of a whole plan."""
-SINGLE: dict[str, Callable[..., None]] = {
+SINGLE: dict[str, Callable[[_Change], None]] = {
     "cut": _cut,
     "merge": _merge,
     "split": _split,
@@ -449,13 +423,10 @@ CATALOGUE: tuple[Move, ...] = (
     ),
 )  # fmt: skip
 """All moves; of each axis those of the whole plan first."""
-_OF_AXIS = {
-    axis: np.array([i for i, move in enumerate(CATALOGUE) if move.axis == axis]) for axis in AXES
-}
-_OF_KIND = {
-    kind: np.array([i for i, move in enumerate(CATALOGUE) if move.kind == kind]) for kind in KINDS
-}
-_RANK = np.array([move.rank for move in CATALOGUE])
+_AXIS = np.array([move.axis for move in CATALOGUE])
+_KIND = np.array([KINDS.index(move.kind) for move in CATALOGUE])
+RANK = np.array([move.rank for move in CATALOGUE])
+"""Of each move, the rank of its stage by how busy it is; -1: it is of the whole plan."""
 _VALUE = np.array([move.value for move in CATALOGUE])
 _TOWARDS = np.array([move.towards for move in CATALOGUE])
 
@@ -467,27 +438,23 @@ def busiest_first(plans: Plans, busy: np.ndarray) -> np.ndarray:
 
 def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> Plans:
     """Return N plans after a move of ``CATALOGUE`` each; without stages where it is impossible."""
-    stages, pieces = len(plans.devices), len(plans.ends)
+    sizes = len(plans.ends), len(plans.devices)
     # Most moves need one more stage or piece at most; room for twice as many is slow to fill.
     grow = _GROWS[moves].any()
-    wide = plans.padded(*(int(room_of(x)) if grow else x + 1 for x in (pieces, stages)))
-    work = _Work(table, wide, order)
-    for kind in np.unique(_KIND_OF[moves]).tolist():
-        name = KINDS[kind]
-        which = np.flatnonzero(_KIND_OF[moves] == kind)
-        value, towards = _VALUE[moves[which]], _TOWARDS[moves[which]]
-        if name in WHOLE:
-            WHOLE[name](work, which, value, towards)
-            continue
-        stage, there = _at(work, which, _RANK[moves[which]])
-        absent = which[~there]
-        which, stage, value, towards = (x[there] for x in (which, stage, value, towards))
-        SINGLE[name](work, which, stage, value, towards)
-        wide.count[absent] = 0
+    wide = plans.padded(*(int(room_of(size)) if grow else size + 1 for size in sizes))
+    for kind in np.unique(_KIND[moves]).tolist():
+        which = np.flatnonzero(_KIND[moves] == kind)
+        rank = RANK[moves[which]]
+        if KINDS[kind] in SINGLE:
+            absent = rank >= wide.count[which]
+            wide.count[which[absent]] = 0
+            which, rank = which[~absent], rank[~absent]
+        stage, move = order[rank, which], moves[which]
+        change = _Change(table, wide, order, which, stage, _VALUE[move], _TOWARDS[move])
+        (WHOLE | SINGLE)[KINDS[kind]](change)
     return settled(wide.trimmed())
 
 
-_KIND_OF = np.array([KINDS.index(move.kind) for move in CATALOGUE])
 _GROWS = np.array([move.kind in ("stages", "chunks", "split") for move in CATALOGUE])
 """Whether a move may make more stages, or pieces of the chain."""
 
@@ -519,51 +486,51 @@ def neighbours(
     order = busiest_first(plans, busy)
     tried, parts = _possible(table, plans), []
     apart = (tried & ~_GROWS, tried & _GROWS)  # the arrays of the first are narrow
-    for some in apart if count >= APART else (tried,):
-        plan, move = np.nonzero(some)
+    for several in apart if count >= APART else (tried,):
+        plan, move = np.nonzero(several)
         other = moved(table, plans.take(plan), order[:, plan], move)
         good = np.flatnonzero(legal(table, other, limits) & _differ(plans, plan, other))
         parts.append((plan[good], move[good], other.take(good)))
     plan, move = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     chosen = np.zeros((count, size), dtype=bool)
     chosen[plan, move] = True
-    moves, begin = np.full((count, KEPT), -1), 0
-    at = np.full((count, size), -1)
-    for axis, slots in SLOTS.items():
-        mine = _OF_AXIS[axis]
-        number = chosen[:, mine].cumsum(axis=1) - 1
-        fits = chosen[:, mine] & (number < slots)
-        row, column = np.nonzero(fits)
-        moves[row, begin + number[row, column]] = mine[column]
-        at[row, mine[column]] = begin + number[row, column]
-        begin += slots
-    slot = at[plan, move]
+    moves, slots = np.full((count, KEPT), -1), np.full((count, size), -1)
+    begin = 0
+    for axis, most in SLOTS.items():
+        number = (chosen & (_AXIS == axis)).cumsum(axis=1) - 1
+        # The first of each axis get a slot.
+        row, column = np.nonzero(chosen & (_AXIS == axis) & (number < most))
+        slots[row, column] = begin + number[row, column]
+        moves[row, slots[row, column]] = column
+        begin += most
+    slot = slots[plan, move]
     kept = np.lexsort((move, plan))
     kept = kept[slot[kept] >= 0]
     others = joined([part[2] for part in parts]) if len(parts) > 1 else parts[0][2]
-    others = others.take(kept).trimmed()
-    return Neighbours(moves, plan[kept], slot[kept], others)
+    return Neighbours(moves, plan[kept], slot[kept], others.take(kept).trimmed())
+
+
+_OF_SERVERS, _OF_EXPERTS = (
+    np.isin([move.kind for move in CATALOGUE], kinds)
+    for kinds in (("sort servers", "swap servers"), ("experts", "scaled experts"))
+)
 
 
 def _possible(table: Table, plans: Plans) -> np.ndarray:
     """(n, moves) whether it is worth a try: there are such stages, servers, experts."""
-    ranked = _RANK[None] < plans.count[:, None]
     unequal = table.differs[plans.rows][:, None]
     mixture = table.experts[plans.rows][:, None] > 1
-    for kind in ("sort servers", "swap servers"):
-        ranked[:, _OF_KIND[kind]] &= unequal
-    for kind in ("experts", "scaled experts"):
-        ranked[:, _OF_KIND[kind]] &= mixture
-    return np.asarray(ranked)
+    ranked = plans.count[:, None] > RANK
+    return np.asarray(ranked & (unequal | ~_OF_SERVERS) & (mixture | ~_OF_EXPERTS))
 
 
 def _differ(plans: Plans, plan: np.ndarray, other: Plans) -> np.ndarray:
     """(M,) whether plans are others than those they were made of."""
     differ = np.zeros(len(plan), dtype=bool)
-    for name in ("count", "samples", "chunks", "shared", "context", "expert", "shard"):
-        differ |= getattr(plans, name)[plan] != getattr(other, name)
-    for name in ("ends", "devices", "tp", "zero", "full", "selective", "servers"):
-        before, after = getattr(plans, name), getattr(other, name)
-        size = min(len(before), len(after))
-        differ |= (before[:size, plan] != after[:size]).any(axis=0)
+    for before, after in zip(plans, other, strict=True):
+        if before.ndim == 1:
+            differ |= before[plan] != after
+        else:
+            size = min(len(before), len(after))
+            differ |= (before[:size, plan] != after[:size]).any(axis=0)
     return differ
