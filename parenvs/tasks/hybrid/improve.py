@@ -65,17 +65,18 @@ def source_of(
     **settings: Any,
 ) -> Source:  # fmt: skip
     """Return the source of problems that the arguments of ``HybridImprovement`` name."""
+    pools = HybridTask.drawn
     if isinstance(instance, (list, tuple)) and problem is None:
-        unknown = [place for place in instance if place not in HybridTask.drawn]
+        unknown = [place for place in instance if place not in pools]
         if unknown or not instance:
             raise ParenvsError(
                 f"instance: of several banks there is no {shown(unknown[0] if unknown else None)}; "
-                f"known: {', '.join(HybridTask.drawn)}"
+                f"known: {', '.join(pools)}"
             )
         return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
-    instance = HybridTask.drawn[0] if instance is None else instance
-    is_set = problem is None and isinstance(instance, str) and instance in HybridTask.sets
-    is_bank = problem is None and isinstance(instance, str) and instance in HybridTask.drawn
+    instance = pools[0] if instance is None else instance
+    is_name = problem is None and isinstance(instance, str)
+    is_set, is_bank = (is_name and instance in names for names in (HybridTask.sets, pools))
     for name, is_given, words in (
         ("order", is_sequential(order) and not is_set, "of a set, like 'hybrid-test'"),
         ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),
@@ -83,12 +84,10 @@ def source_of(
     ):
         if is_given:
             raise ParenvsError(f"{name}: it is {words}; leave it out")
-    if isinstance(problem, Start):
-        return Fixed(problem)
     if problem is not None:
-        if not isinstance(problem, Hybrid):
+        if not isinstance(problem, (Hybrid, Start)):
             raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")
-        return Fixed(Start(problem))
+        return Fixed(problem if isinstance(problem, Start) else Start(problem))
     if not (is_set or is_bank):
         return Fixed(named(instance, **settings))
     if settings:
@@ -96,12 +95,10 @@ def source_of(
             f"{', '.join(settings)}: problems of {instance} have settings of their own; leave it "
             "out, or name one instance"
         )
-    if is_set:
-        return Members(_of_family(instance, family), _kept, order)
+    names = _of_family(instance, family)
     if fresh:
-        known_family(instance, family)
         return Drawn(partial(_fresh, instance, family))
-    return Members(_of_family(instance, family), _kept)
+    return Members(names, _kept, order) if is_set else Members(names, _kept)
 
 
 def named(instance: Any, **settings: Any) -> Start:
@@ -123,36 +120,28 @@ def _kept(name: str) -> Start:
     return start_of(name)
 
 
-def known_family(place: str, family: str | None) -> None:
-    """Raise an error if a generator or a set has no problem of a family.
-
-    Raises:
-        ParenvsError: it has none; the line names those that it has.
-    """
-    if family is not None:
-        known = sorted({family_of_name(name) for name in _names(place)})
-        if family not in known:
-            raise ParenvsError(
-                f"family: {place} has no {shown(family)}{did_you_mean(str(family), known)}; "
-                f"known: {', '.join(known)}"
-            )
-
-
 def family_of_name(name: str) -> str:
     """Return the family of a problem of a set or a bank."""
     place, _, number = name.partition("/")
     return family_of(place, int(number)) if place in BANKS else family_named(name)
 
 
-def _names(place: str) -> list[str]:
-    if place in BANKS:
-        return [f"{place}/{number}" for number in range(BANKS[place])]
-    return [problem.instance for problem in problem_sets()[place]]
-
-
 def _of_family(place: str, family: str | None) -> list[str]:
-    known_family(place, family)
-    return [name for name in _names(place) if family in (None, family_of_name(name))]
+    """Return the names of a bank's or a set's problems of a family, or of all."""
+    if place in BANKS:
+        names = [f"{place}/{number}" for number in range(BANKS[place])]
+    else:
+        names = [problem.instance for problem in problem_sets()[place]]
+    if family is None:
+        return names
+    families = {name: family_of_name(name) for name in names}
+    known = sorted(set(families.values()))
+    if family not in known:
+        raise ParenvsError(
+            f"family: {place} has no {shown(family)}{did_you_mean(str(family), known)}; "
+            f"known: {', '.join(known)}"
+        )
+    return [name for name in names if families[name] == family]
 
 
 def _fresh(place: str, family: str | None, stream: Stream) -> Start:
@@ -182,19 +171,13 @@ FIXED = 10
 """Features of the context that are of the problem alone."""
 
 
-def _columns_of_moves() -> np.ndarray:
-    """(moves, 3 + kinds) what rows say of a move whatever the plan: see ``HybridImprovement``."""
-    columns = np.zeros((len(CATALOGUE), 3 + len(KINDS)), dtype=np.float32)
-    for number, move in enumerate(CATALOGUE):
-        value = np.clip(move.value, -MAX_STAGES, MAX_STAGES)
-        columns[number, :3] = (
-            np.sign(value) * np.log2(1 + abs(value)) / 6, move.towards, (move.rank + 1) / 8
-        )  # fmt: skip
-        columns[number, 3 + KINDS.index(move.kind)] = 1.0
-    return columns
-
-
-MOVES = _columns_of_moves()
+MOVES = np.zeros((len(CATALOGUE), 3 + len(KINDS)), dtype=np.float32)
+"""(moves, 3 + kinds) features of a move whatever the plan: see ``HybridImprovement``."""
+for _number, _move in enumerate(CATALOGUE):
+    _value = np.clip(_move.value, -MAX_STAGES, MAX_STAGES)
+    _amount = np.sign(_value) * np.log2(1 + abs(_value)) / 6
+    MOVES[_number, :3] = _amount, _move.towards, (_move.rank + 1) / 8
+    MOVES[_number, 3 + KINDS.index(_move.kind)] = 1.0
 
 
 class Shelf:
@@ -398,8 +381,8 @@ class HybridImprovement(RowGame):
         problem: Hybrid | Start | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
-        if form not in FORMS or (self.agents and form != FORMS[0]):
-            known = FORMS[:1] if self.agents else FORMS
+        known = FORMS[:1] if self.agents else FORMS
+        if form not in known:
             raise ParenvsError(f"form must be {' or '.join(known)}, not {shown(form)}")
         settings = {"cluster": cluster, "batch": batch, "stack": stack, "precision": precision}
         self._settings = {key: value for key, value in settings.items() if value is not None}
@@ -418,10 +401,7 @@ class HybridImprovement(RowGame):
         self.at, self.turn, self.on, self.passes = np.zeros((4, count), dtype=np.int64)
         self.size = np.ones((3, count), dtype=np.int64)  # layers, samples of a step, devices
         wide = (*STAGES, "ends", "servers")
-        empty = {
-            name: np.zeros((1, count) if name in wide else count, dtype=np.int64)
-            for name in Plans._fields
-        }
+        empty = {name: np.zeros((1,) * (name in wide) + (count,), int) for name in Plans._fields}
         self.first = Plans(**empty)  # the start plans
         self.plans, self.best = self.first.copy(), self.first.copy()
         self.moves = np.full((count, KEPT), -1)
@@ -434,26 +414,25 @@ class HybridImprovement(RowGame):
         """See ``Game.put``."""
         numbers = self._rows[rows]
         for number, shelf in enumerate(self.shelves):
-            mine = numbers[self.shelf[numbers] == number]
+            leaving = numbers[self.shelf[numbers] == number]
             # Episodes leave the problems that they played; rows without users are free.
-            shelf.users -= np.bincount(self.at[mine], minlength=self.count)
-        kind = problem.prepared.kind
+            shelf.users -= np.bincount(self.at[leaving], minlength=self.count)
+        kind, hybrid = problem.prepared.kind, problem.problem
         number = next((k for k, x in enumerate(self.shelves) if x.table.kind == kind), -1)
         if number < 0:
             number = len(self.shelves)
             self.shelves.append(Shelf(problem, self.count))
-        shelf = self.shelves[number]
-        at = shelf.row_of(problem)
-        shelf.users[at] += len(numbers)
+        at = self.shelves[number].row_of(problem)
+        self.shelves[number].users[at] += len(numbers)
         self.shelf[rows], self.at[rows] = number, at
         for row in numbers.tolist():
             self.starts[row] = problem
-        hybrid, own = problem.problem, problem.plans
-        self.first = replaced(self.first, numbers, own.take(np.zeros(len(numbers), dtype=np.int64)))
+        start = problem.plans.take(np.zeros(len(numbers), dtype=np.int64))
+        self.first = replaced(self.first, numbers, start)
         sizes = len(hybrid.model), hybrid.batch, hybrid.cluster.devices
+        costs = problem.bound, problem.best, problem.optimum
         self.size[:, rows] = np.array(sizes)[:, None]
         self._fixed[:, rows] = fixed_contexts(hybrid)[:, None]
-        costs = problem.bound, problem.best, problem.optimum
         self._costs[:, rows] = np.array(costs)[:, None]
 
     def restarts(self, problem: Start, count: int) -> list[Start]:
@@ -475,17 +454,21 @@ class HybridImprovement(RowGame):
         for number in np.unique(self.shelf[rows]).tolist():
             yield self.shelves[number].table, np.flatnonzero(self.shelf[rows] == number)
 
-    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray]]:
-        """Yield some rows of like sizes at a time, so that neighbours stay in the cache."""
+    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray, Plans, Neighbours]]:
+        """Yield some rows of like sizes at a time, so that neighbours stay in the cache.
+
+        With each: its table, the rows, their plans, and the neighbours of these.
+        """
         pieces = np.maximum(self.plans.count * self.plans.chunks, LEAST)
         for table, which in self._grouped(rows):
             left = rows[which]
             left = left[pieces[left].argsort(kind="stable")]
             while left.size:
                 fits = np.arange(1, len(left) + 1) * pieces[left] <= BLOCK
-                several = max(np.count_nonzero(fits), 1)
-                yield table, left[:several]
-                left = left[several:]
+                part, left = np.split(left, [max(np.count_nonzero(fits), 1)])
+                plans = self._of(table, part, self.plans.take(part))
+                busy = self.busy[: len(plans.devices), part]
+                yield table, part, plans, neighbours(table, plans, busy)
 
     def _of(self, table: Table, rows: np.ndarray, plans: Plans) -> Plans:
         servers = plans.servers[: table.speeds.shape[1]]
@@ -495,24 +478,21 @@ class HybridImprovement(RowGame):
         """Make plans those that episodes have, and judge them."""
         self.busy[:, rows], self.held[:, rows] = 0.0, 0.0
         for table, which in self._grouped(rows):
-            mine = rows[which]
-            part = self._of(table, mine, plans.take(which))
-            judged = table.judge(part)
-            self.length[mine], self.fullness[mine] = judged.length, judged.fullness
+            part = rows[which]
+            judged = table.judge(self._of(table, part, plans.take(which)))
+            self.length[part], self.fullness[part] = judged.length, judged.fullness
             stages = len(judged.busy)
-            self.busy[:stages, mine], self.held[:stages, mine] = judged.busy, judged.held
+            self.busy[:stages, part], self.held[:stages, part] = judged.busy, judged.held
         self.plans = replaced(self.plans, rows, plans)
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``: judge the neighbours."""
         self.actions[part], self.mask[part] = 0.0, False
-        for table, mine in self._blocks(rows):
-            plans = self._of(table, mine, self.plans.take(mine))
-            near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
+        for table, block, plans, near in self._blocks(rows):
             judged = table.judge(near.plans, seconds=self.looks)
-            self.moves[mine] = near.moves
-            fits = (judged.fullness <= 1) & (self._owner[near.slot] == self.on[mine][near.plan])
-            self._write(mine, plans, near, judged, np.flatnonzero(fits))
+            self.moves[block] = near.moves
+            fits = (judged.fullness <= 1) & (self._owner[near.slot] == self.on[block][near.plan])
+            self._write(block, plans, near, judged, np.flatnonzero(fits))
         self.context[part] = self._contexts(rows).T
 
     def _write(
@@ -523,8 +503,9 @@ class HybridImprovement(RowGame):
         move, row = near.moves[plan, slot], rows[plan]
         features = np.zeros((len(kept), len(self.shown)), dtype=np.float32)
         stop = np.zeros((len(rows), len(self.shown)), dtype=np.float32)
-        offset = len(self.ahead) if self.looks else 0
+        offset = 0
         if self.looks:
+            offset = len(self.ahead)
             length, now = judged.length[kept], self.length[row]
             count = np.bincount(plan, minlength=len(rows))
             faster = np.bincount(plan, weights=length < now, minlength=len(rows))
@@ -532,7 +513,10 @@ class HybridImprovement(RowGame):
             features[:, 1] = np.log(self.cost[row] / length)
             features[:, 2] = judged.fullness[kept]
             features[:, 3] = uneven(judged.busy[:, kept], near.plans.count[kept])
-            features[:, 4] = places_among(plan, length, count) / count[plan]
+            # The place of each neighbor among those of its plan, 0 for the fastest.
+            order = np.lexsort((length, plan))
+            begins = count.cumsum() - count
+            features[order, 4] = (np.arange(len(plan)) - begins[plan[order]]) / count[plan[order]]
             stop[:, 4] = faster / np.maximum(count, 1)
         stop[:, offset] = 1.0
         features[:, offset + 1 : -6] = MOVES[move]
@@ -540,17 +524,15 @@ class HybridImprovement(RowGame):
         single = np.flatnonzero(RANK[move] >= 0)
         of, row = plan[single], row[single]
         stage = order[RANK[move[single]], of]
-        features[single, -6:] = np.stack(
-            (
-                stage / np.maximum(plans.count[of] - 1, 1),
-                plans.layers()[stage, of] / self.size[0, row],
-                plans.devices[stage, of] / self.size[2, row],
-                np.log2(plans.tp[stage, of]) / 3,
-                self.busy[stage, row] / self.busy[order[0, of], row],
-                self.held[stage, row],
-            ),
-            axis=1,
+        of_stage = (
+            stage / np.maximum(plans.count[of] - 1, 1),
+            plans.layers()[stage, of] / self.size[0, row],
+            plans.devices[stage, of] / self.size[2, row],
+            np.log2(plans.tp[stage, of]) / 3,
+            self.busy[stage, row] / self.busy[order[0, of], row],
+            self.held[stage, row],
         )
+        features[single, -6:] = np.stack(of_stage, axis=1)
         action = self._action_of[slot]
         self.actions[rows[plan], action], self.mask[rows[plan], action] = features, True
         action = self._first[self.on[rows]]
@@ -558,11 +540,7 @@ class HybridImprovement(RowGame):
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
         """See ``RowGame.judging``."""
-        pairs = []
-        for table, mine in self._blocks(rows):
-            plans = self._of(table, mine, self.plans.take(mine))
-            near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
-            pairs.append((table, near.plans))
+        pairs = [(table, near.plans) for table, _, _, near in self._blocks(rows)]
         count = sum(len(plans.count) for _, plans in pairs)
         looked = Timed(partial(self.look, rows, rows), count)
         return looked, Timed(lambda: [table.judge(plans) for table, plans in pairs], count)
@@ -610,20 +588,17 @@ class HybridImprovement(RowGame):
         self.on[part] = (self.on[part] + 1) % len(self._first)
         taken = rows[going]
         if taken.size:
-            moves = self.moves[taken, slot[going]]
-            plans = self.plans.take(taken)
+            moves, plans = self.moves[taken, slot[going]], self.plans.take(taken)
             for table, which in self._grouped(taken):
-                mine = taken[which]
-                old = self._of(table, mine, plans.take(which))
-                order = busiest_first(old, self.busy[: len(old.devices), mine])
-                other = moved(table, old, order, moves[which]).trimmed()
-                self._keep(mine, other)
+                block = taken[which]
+                old = self._of(table, block, plans.take(which))
+                order = busiest_first(old, self.busy[: len(old.devices), block])
+                self._keep(block, moved(table, old, order, moves[which]).trimmed())
             better = taken[self.length[taken] < self.cost[taken]]
             self.cost[better] = self.length[better]
             self.best = replaced(self.best, better, self.plans.take(better))
-        self.over[part] = (self.passes[part] == len(self._first)) | (
-            self.turn[part] == self.episode_steps
-        )
+        passed = self.passes[part] == len(self._first)
+        self.over[part] = passed | (self.turn[part] == self.episode_steps)
 
     def plan(self, row: int) -> HybridPlan:
         """Return the fastest plan passed."""
@@ -729,8 +704,8 @@ class HybridConstruction(HybridImprovement):
             self.actions[row, values, offset + 1 + turn] = 1.0
             if self.looks:
                 order = code.argsort(kind="stable")
-                first = count.cumsum() - count
-                within = np.arange(len(code)) - first[code[order]]
+                # The first few completions of each value.
+                within = np.arange(len(code)) - (count.cumsum() - count)[code[order]]
                 tried = order[within < TRIED]
                 best = np.full(len(count), np.inf)
                 np.minimum.at(best, code[tried], uniform.length[left[tried]])
@@ -768,45 +743,32 @@ class HybridImprovementVectorEnv(GameVectorEnv, single=HybridImprovementEnv):
 
 
 def fixed_contexts(problem: Hybrid) -> np.ndarray:
-    """Return what contexts say of a problem, the first ``FIXED`` of them."""
+    """Return the features of contexts that are of the problem alone."""
     cluster, shape = problem.cluster, problem.model.shape
-    parameters = 0.0 if shape is None else shape.parameters
+    sequence, experts, parameters = (
+        (1, 1, 0.0) if shape is None else (shape.sequence, shape.experts, shape.parameters)
+    )
     states = STATE_BYTES * parameters / (problem.memory_limit * cluster.devices)
     speeds = cluster.speeds or (1.0,)
     link, network = problem.machine.links.intra_bw / 300e9, cluster.device_nic_bw / 25e9
-    return np.array(
-        [
-            len(problem.model) / 128,
-            np.log2(cluster.devices) / 9,
-            np.log2(cluster.servers) / 6,
-            np.log2(problem.batch) / 13,
-            0.0 if shape is None else np.log2(shape.sequence) / 16,
-            states / (1 + states),
-            0.0 if shape is None else np.log2(shape.experts) / 6,
-            1.0 - min(speeds) / max(speeds),
-            link / (1 + link),
-            network / (1 + network),
-        ]
-    )
+    return np.array([
+        len(problem.model) / 128,
+        np.log2(cluster.devices) / 9,
+        np.log2(cluster.servers) / 6,
+        np.log2(problem.batch) / 13,
+        np.log2(sequence) / 16,
+        states / (1 + states),
+        np.log2(experts) / 6,
+        1.0 - min(speeds) / max(speeds),
+        link / (1 + link),
+        network / (1 + network),
+    ])  # fmt: skip
 
 
 def uneven(busy: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Return the (S, N) work of the busiest stage over the mean, less 1."""
     total = running_sums(busy)[-1]  # in the order of the stages, whatever zeros stand behind
-    result: np.ndarray = busy.max(axis=0) * count / total - 1.0
-    return result
-
-
-def places_among(group: np.ndarray, values: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the place of each value among those of its group, 0 for the least.
-
-    ``group`` and ``values`` are (N,), ``count`` is (G,) members of each group.
-    """
-    order = np.lexsort((values, group))
-    first = count.cumsum() - count
-    result = np.empty(len(group), dtype=np.int64)
-    result[order] = np.arange(len(group)) - first[group[order]]
-    return result
+    return np.asarray(busy.max(axis=0) * count / total - 1.0)
 
 
 class HybridTeam(HybridImprovement):

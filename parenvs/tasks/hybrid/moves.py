@@ -497,9 +497,9 @@ def neighbours(
     moves, slots = np.full((count, KEPT), -1), np.full((count, size), -1)
     begin = 0
     for axis, most in SLOTS.items():
-        number = (chosen & (_AXIS == axis)).cumsum(axis=1) - 1
+        number = (chosen & (axis == _AXIS)).cumsum(axis=1) - 1
         # The first of each axis get a slot.
-        row, column = np.nonzero(chosen & (_AXIS == axis) & (number < most))
+        row, column = np.nonzero(chosen & (axis == _AXIS) & (number < most))
         slots[row, column] = begin + number[row, column]
         moves[row, slots[row, column]] = column
         begin += most
