@@ -33,6 +33,7 @@ from parenvs.datasets.banks import Bank
 from parenvs.datasets.partition import problems as partition_sets
 from parenvs.datasets.pipeline import problems as pipeline_sets
 from parenvs.exports.checkpoint import INDEX, Checkpoint
+from parenvs.files import read_json
 from parenvs.graph.text import parse
 from parenvs.instances import load_graph
 from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
@@ -43,7 +44,7 @@ from parenvs.tasks.elastic.problems import MEASURED, Trace, bank, load_library, 
 from parenvs.tasks.hybrid.model import HybridModel, load_model, load_shape, shapes
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.rows import read_json, read_rows, shipped
+from parenvs.tasks.hybrid.rows import read_rows, shipped
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.pipeline.profile import load_profile
@@ -609,7 +610,7 @@ READERS: dict[str, Reader] = {
     "hybrid": Reader(".json", 6, hybrid_plans, load_plan, check_hybrid_plan),
     "shape": Reader(".json", 4, shape_files, load_shape, check_shape),
     "stack": Reader(
-        ".json", 4, stacks, lambda path: Stack.parse(read_json(path, str(path))), check_stack
+        ".json", 4, stacks, lambda path: Stack.parse(read_json(path)), check_stack
     ),
     "rows": Reader(
         ".json", 3, rows, lambda path: predictions(read_rows(path)), check_predictions

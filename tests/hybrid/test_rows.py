@@ -88,7 +88,7 @@ def test_rows__bad_files(tmp_path, content, words):
 
 
 def test_rows__no_file_and_no_json(tmp_path):
-    with pytest.raises(ParenvsError, match="no file"):
+    with pytest.raises(ParenvsError, match="No such file"):
         read_rows(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("{", encoding="utf-8")
     with pytest.raises(ParenvsError, match="not a JSON file"):

@@ -8,10 +8,9 @@ trained where and what was measured: ``TEXTS``, ``COUNTS``, ``NUMBERS``, ``FLAGS
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from parenvs.cluster import PRECISIONS
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.files import read_json
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.stack import Stack
 
@@ -157,14 +156,9 @@ class Row:
 
     @property
     def table(self) -> str:
-        """The table or figure that it is from; of a row without one, the first word of its name.
-
-        Only figures are named so.
-        """
-        if self.get("table"):
-            return str(self.get("table"))
+        """The table or figure that it is from; without one, the figure that begins its name."""
         word = self.name.split(" ")[0]
-        return word if word.startswith("fig") else ""
+        return str(self.get("table") or (word if word.startswith("fig") else ""))
 
     @property
     def name(self) -> str:
@@ -220,7 +214,7 @@ def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
         return Published(" and ".join(SHIPPED), joined, every, parts[0].references)
     where = os.fspath(path)
     place = shipped(where) if where in SHIPPED and not Path(where).exists() else Path(path)
-    content = read_json(place, where)
+    content = read_json(place)
     if isinstance(content, list):
         content = {"rows": content}
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
@@ -229,35 +223,17 @@ def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
         raise ParenvsError(f"{where}: schema {shown(content['schema'])} is not known; known: 1")
     if not content["rows"]:
         raise ParenvsError(f"{where}: 'rows' is empty; give at least one row")
-    rows = []
-    for number, row in enumerate(content["rows"]):
-        try:
-            rows.append(checked(row, number))
-        except ParenvsError as error:
-            raise ParenvsError(f"{where}: {error}") from None
-    outputs = content.get("reference_outputs", {})
-    tools = outputs if isinstance(outputs, dict) else {}
+    try:
+        rows = tuple(checked(row, number) for number, row in enumerate(content["rows"]))
+    except ParenvsError as error:
+        raise ParenvsError(f"{where}: {error}") from None
+    sources, outputs = content.get("sources"), content.get("reference_outputs")
     references = {
         tool: {name: float(x) for name, x in figures.items() if is_number(x)}
-        for tool, figures in tools.items()
+        for tool, figures in (outputs.items() if isinstance(outputs, dict) else ())
         if isinstance(figures, dict)
     }
-    sources = content.get("sources", {})
-    return Published(where, tuple(rows), sources if isinstance(sources, dict) else {}, references)
-
-
-def read_json(path: Path, where: str) -> Any:
-    """Read a JSON file (``ParenvsError``: there is none, or it is no JSON)."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_duplicates)
-    except FileNotFoundError:
-        raise ParenvsError(f"no file {shown(where)}") from None
-    except DuplicateFieldError as error:
-        raise ParenvsError(f"{where}: {error}") from None
-    except RecursionError:
-        raise ParenvsError(f"{where}: not a JSON file (nested too deeply)") from None
-    except (ValueError, OSError) as error:
-        raise ParenvsError(f"{where}: not a JSON file ({error})") from None
+    return Published(where, rows, sources if isinstance(sources, dict) else {}, references)
 
 
 def checked(content: Any, number: int) -> Row:
@@ -270,30 +246,18 @@ def checked(content: Any, number: int) -> Row:
         raise ParenvsError(f"row {number}: expected an object, not {shown(content)}")
     fields = {key: value for key, value in content.items() if value is not None}
     row = Row(number, fields)
-    for key in TEXTS:
-        if key in fields and (not isinstance(fields[key], str) or not fields[key].strip()):
-            raise row.error(f"{key} must be a text, not {shown(fields[key])}")
+    for names, is_possible, words in _RULES:
+        for key in names:
+            if key in fields and not is_possible(fields[key]):
+                what, _, why = words.partition(";")
+                reason = f"{key} {what}, not {shown(fields[key])}"
+                raise row.error(f"{reason};{why}" if why else reason)
     for key in COUNTS:
         if key in fields:
-            fields[key] = _count(row, key)
-    for key in NUMBERS:
-        if key in fields and not (is_number(fields[key]) and LEAST <= fields[key] <= MOST):
-            raise row.error(f"{key} must be a positive number, not {shown(fields[key])}")
-    for key in FLAGS:
-        if key in fields and not isinstance(fields[key], bool):
-            raise row.error(f"{key} must be true or false, not {shown(fields[key])}")
-    for key in MEASURED:
-        if key in fields and not (is_number(fields[key]) and LEAST <= fields[key] <= MOST):
-            raise row.error(
-                f"{key} must be a positive number, not {shown(fields[key])}; {LEAST:g} to {MOST:g} "
-                "can be counted with"
-            )
-        if key in fields and key in SHARES and fields[key] > 1:
-            raise row.error(f"{key} is a share of the peak, at most 1, not {shown(fields[key])}")
-    if PERCENT in fields:
-        _check_percent(row)
-    if "zero" in fields and not (type(fields["zero"]) is int and 0 <= fields["zero"] <= 3):
-        raise row.error(f"zero must be 0, 1, 2 or 3, not {shown(fields['zero'])}")
+            fields[key] = int(fields[key])
+    for key, value in fields.get(PERCENT, {}).items():
+        if not (is_number(value) and LEAST <= value <= 100):
+            raise row.error(f"{PERCENT}.{key} must be over 0 and at most 100, not {shown(value)}")
     for key, known in (("recompute", RECOMPUTE_MODES), ("precision", PRECISIONS)):
         if key in fields and fields[key] not in known:
             hint = did_you_mean(fields[key], known)
@@ -309,23 +273,32 @@ def checked(content: Any, number: int) -> Row:
     return row
 
 
-def _count(row: Row, key: str) -> int:
-    value = row.fields[key]
-    if not is_number(value) or value != int(value) or not 1 <= value <= MOST:
-        raise row.error(f"{key} must be a whole number from 1, not {shown(value)}")
-    return int(value)
-
-
-def _check_percent(row: Row) -> None:
-    shares = row.fields[PERCENT]
-    if not isinstance(shares, dict) or not set(shares) <= set(SAVINGS):
-        raise row.error(f"{PERCENT} must be an object of numbers by {', '.join(SAVINGS)}")
-    for key, value in shares.items():
-        if not (is_number(value) and LEAST <= value <= 100):
-            raise row.error(f"{PERCENT}.{key} must be over 0 and at most 100, not {shown(value)}")
-
-
 def is_number(value: Any) -> bool:
     """Return whether a value of a JSON file is a finite number."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
+
+
+def _is_figure(value: Any) -> bool:
+    return is_number(value) and LEAST <= value <= MOST
+
+
+_RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
+    (TEXTS, lambda x: isinstance(x, str) and bool(x.strip()), "must be a text"),
+    (COUNTS, lambda x: _is_figure(x) and x == int(x), "must be a whole number from 1"),
+    (NUMBERS, _is_figure, "must be a positive number"),
+    (FLAGS, lambda x: isinstance(x, bool), "must be true or false"),
+    (
+        MEASURED,
+        _is_figure,
+        f"must be a positive number; {LEAST:g} to {MOST:g} can be counted with",
+    ),
+    (SHARES, lambda x: x <= 1, "is a share of the peak, at most 1"),
+    (
+        (PERCENT,),
+        lambda x: isinstance(x, dict) and set(x) <= set(SAVINGS),
+        f"must be an object of numbers by {', '.join(SAVINGS)}",
+    ),
+    (("zero",), lambda x: type(x) is int and 0 <= x <= 3, "must be 0, 1, 2 or 3"),
+)
+"""Fields, the values that they can have, and what these are."""
