@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import add, or_
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
-import parenvs.tasks.partition.formulas as formulas
 from parenvs.arrays import running_sums
 from parenvs.core.game import EVERY, Fixed, Groups, Rows, Source
 from parenvs.core.plan import ILLEGAL
@@ -102,87 +101,84 @@ class PartitionSpace:
         chosen[..., self.classes] = split
         return chosen
 
-    @staticmethod
+    @classmethod
     @lru_cache(maxsize=32)
-    def of(problem: Partitioning, linkage: bool = True) -> PartitionSpace:
+    def of(cls, problem: Partitioning, linkage: bool = True) -> PartitionSpace:
         """The space of a problem, cached by object.
 
         Raises:
             InfeasibleError: no dimension can be partitioned.
         """
-        return _build(problem, linkage)
-
-
-def _build(problem: Partitioning, linkage: bool) -> PartitionSpace:
-    graph, paper = problem.graph, problem.reward == "paper"
-    weights = problem.returns.weights
-    parameters = problem.parameters()
-    parameters = parameters[np.argsort([graph.paths[i] for i in parameters], kind="stable")]
-    dims = problem.classes.dimensions_of(parameters)
-    label = problem.classes.label[dims]
-    splittable = graph.dims[dims] > 1
-    fixed = ~splittable | problem.classes.blocked[label]
-    if fixed.all():
-        what = {"inputs": "batch input"}.get(problem.scope, "variable")
-        why = ""
-        if problem.rules == "automap":
-            why = (
-                ": automap forbids to partition a dimension that an instruction reduces, as the "
-                "loss and the gradients reduce that of the batch; rules='shardy' allows it"
-            )
-        raise InfeasibleError(
-            f"{graph.name}: no dimension of any {what} can be partitioned (rules="
-            f"{problem.rules}, uneven={problem.uneven}){why}; parenvs explain tells more"
-        )
-    order = np.argsort(-np.where(splittable, weights[label], -np.inf), kind="stable")
-    # Stable: dimensions of one class, and classes of one worth, stay in the order of their paths.
-    first: dict[int, int] = {}  # class of the graph -> the dimension that is asked for first
-    for index in order[~fixed[order]].tolist():
-        first.setdefault(int(label[index]), index)
-    classes = np.array(list(first), dtype=np.int64)
-    place = {c: k for k, c in enumerate(first)}
-    own = np.array([-1 if f else place[int(c)] for c, f in zip(label, fixed, strict=True)])
-    members = [np.flatnonzero(own == k) for k in range(len(classes))]
-    rivals = [
-        [place[c] for c in problem.classes.rivals(label).tolist() if c in place] for label in first
-    ]
-    questions = np.array(list(first.values())) if linkage else order
-    question_class = own[questions].tolist()
-    if paper:
-        paid = [
-            (formulas.paper_reward(0, len(held)), formulas.paper_reward(1, len(held)))
-            for held in members
+        graph, paper = problem.graph, problem.reward == "paper"
+        weights = problem.returns.weights
+        parameters = problem.parameters()
+        parameters = parameters[np.argsort([graph.paths[i] for i in parameters], kind="stable")]
+        dims = problem.classes.dimensions_of(parameters)
+        label = problem.classes.label[dims]
+        splittable = graph.dims[dims] > 1
+        fixed = ~splittable | problem.classes.blocked[label]
+        if fixed.all():
+            raise _nothing_to_decide(problem)
+        # Stable: dimensions of one class, and classes of one weight, stay in path order.
+        order = np.argsort(-np.where(splittable, weights[label], -np.inf), kind="stable")
+        first: dict[int, int] = {}  # class of the graph -> the dimension that is asked for first
+        for index in order[~fixed[order]].tolist():
+            first.setdefault(int(label[index]), index)
+        classes = np.array(list(first), dtype=np.int64)
+        position = np.full(len(problem.classes), -1)
+        position[classes] = np.arange(len(classes))
+        class_of = np.where(fixed, -1, position[label])
+        members = [np.flatnonzero(class_of == k) for k in range(len(classes))]
+        rivals = [
+            [k for k in position[problem.classes.rivals(c)].tolist() if k >= 0] for c in first
         ]
-        initial = formulas.paper_reward(0, int(fixed.sum()))
-    else:
+        questions = np.array(list(first.values())) if linkage else order
+        question_class = class_of[questions].tolist()
         paid, initial = [(0.0, float(weights[c])) for c in first], 0.0
-    if linkage:
-        question_paid = [paid[k] for k in question_class]
-        replicated, partitioned = question_paid[0]
-        question_paid[0] = (replicated + initial, partitioned + initial)
-    elif paper:
-        single = (formulas.paper_reward(0), formulas.paper_reward(1))
-        question_paid = [single] * len(questions)
-    else:
-        question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
-    nobody = np.zeros(0, dtype=np.int64)
-    stakes = np.concatenate([_stakes(problem, classes, rivals), np.zeros((1, STAKES), np.float32)])
-    return PartitionSpace(
-        problem=problem,
-        linkage=linkage,
-        dimensions=dims,
-        classes=classes,
-        fixed=fixed,
-        questions=questions,
-        question_class=question_class,
-        question_paid=question_paid,
-        members=members,
-        rivals=rivals,
-        rival_members=[np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals],
-        paid=paid,
-        initial=initial,
-        pays_once=not linkage and not paper,
-        stakes=stakes[[*question_class, -1]],
+        if paper:
+            paid = [(paper_reward(0, len(held)), paper_reward(1, len(held))) for held in members]
+            initial = paper_reward(0, int(fixed.sum()))
+        if linkage:
+            question_paid = [paid[k] for k in question_class]
+            replicated, partitioned = question_paid[0]
+            question_paid[0] = (replicated + initial, partitioned + initial)
+        elif paper:
+            question_paid = [(paper_reward(0), paper_reward(1))] * len(questions)
+        else:
+            question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
+        nobody = np.zeros(0, dtype=np.int64)
+        end = np.zeros((1, STAKES), np.float32)
+        stakes = np.concatenate([_stakes(problem, classes, rivals), end])
+        return cls(
+            problem=problem,
+            linkage=linkage,
+            dimensions=dims,
+            classes=classes,
+            fixed=fixed,
+            questions=questions,
+            question_class=question_class,
+            question_paid=question_paid,
+            members=members,
+            rivals=rivals,
+            rival_members=[np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals],
+            paid=paid,
+            initial=initial,
+            pays_once=not linkage and not paper,
+            stakes=stakes[[*question_class, -1]],
+        )
+
+
+def _nothing_to_decide(problem: Partitioning) -> InfeasibleError:
+    what = {"inputs": "batch input"}.get(problem.scope, "variable")
+    why = ""
+    if problem.rules == "automap":
+        why = (
+            ": automap forbids to partition a dimension that an instruction reduces, as the "
+            "loss and the gradients reduce that of the batch; rules='shardy' allows it"
+        )
+    return InfeasibleError(
+        f"{problem.graph.name}: no dimension of any {what} can be partitioned (rules="
+        f"{problem.rules}, uneven={problem.uneven}){why}; parenvs explain tells more"
     )
 
 
@@ -200,14 +196,8 @@ def _stakes(
     gains = np.clip(problem.gain_seconds[classes] / problem.replicate_seconds, -1.0, 1.0)
     excluded = [counts[row].sum() for row in rivals]
     lost = [min(np.maximum(gains[row], 0.0).sum(), 1.0) for row in rivals]
-    columns = [
-        counts,
-        np.minimum(parameter_bytes[classes] / size.sum(), 1.0),
-        gains,
-        excluded,
-        lost,
-    ]
-    return np.stack(columns, axis=1).astype(np.float32)
+    share = np.minimum(parameter_bytes[classes] / size.sum(), 1.0)
+    return np.stack([counts, share, gains, excluded, lost], axis=1).astype(np.float32)
 
 
 TABLE_BYTES = 2**25
@@ -216,14 +206,8 @@ BLOCK_BYTES = 2**19
 """Bytes of the rows that are changed at a time, so that they stay in the processor's cache."""
 
 
-class Written(NamedTuple):
-    """What one code writes into a row of decisions."""
-
-    columns: Sequence[int] | np.ndarray
-    values: Sequence[int]  # of each column
-
-
-NOTHING = Written((), ())
+Written = tuple[Sequence[int] | np.ndarray, Sequence[int]]
+"""What one code writes into a row of decisions: columns, and the value of each."""
 
 
 class Changes:
@@ -269,13 +253,10 @@ class Changes:
             owner, entry = self.entries(codes)
             rows.reshape(-1)[owner * self.width + self.column[entry]] = self.value[entry]
             return
-        step = self.step
-        if len(rows) <= step:
-            np.bitwise_and(rows, self.table.take(codes, axis=0), out=rows)
-            return
-        for begin in range(0, len(rows), step):
-            part = rows[begin : begin + step]
-            np.bitwise_and(part, self.table.take(codes[begin : begin + step], axis=0), out=part)
+        for begin in range(0, len(rows), self.step):
+            part = rows[begin : begin + self.step]
+            changes = self.table.take(codes[begin : begin + self.step], axis=0)
+            np.bitwise_and(part, changes, out=part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +273,6 @@ class Transitions:
         first_decisions: (V,) int8, the decisions at the start.
         first_known: (K+2,) int8, what is known at the start.
         column: (n+1,) int64, column of what is known of the class at stake.
-        last: (n+1,) bool, whether a position is the end.
         paid: (2n+1,) float64, reward of a code.
         varies: (2n+1,) bool, codes whose reward depends on which rivals are still open, or None.
         shares: per entry of ``known``, what it adds to such a reward if its class is open.
@@ -304,7 +284,6 @@ class Transitions:
     first_decisions: np.ndarray
     first_known: np.ndarray
     column: np.ndarray
-    last: np.ndarray
     paid: np.ndarray
     varies: np.ndarray | None
     shares: np.ndarray
@@ -330,6 +309,7 @@ def transitions_of(space: PartitionSpace) -> Transitions:
     """The tables of a space; the same space gives the same object."""
     count, question_class = len(space.classes), np.array(space.question_class, dtype=np.int64)
     codes = [(question, choice) for question in range(len(question_class)) for choice in (0, 1)]
+    nothing: Written = ((), ())
     decisions: list[Written] = []
     known: list[Written] = []
     shares: list[float] = []
@@ -339,15 +319,16 @@ def transitions_of(space: PartitionSpace) -> Transitions:
     for code, (question, choice) in enumerate(codes):
         label = int(question_class[question])
         rivals = space.rivals[label] if choice and label >= 0 else ()
-        changed = Written((label, *rivals), (choice, *[REPLICATE] * len(rivals)))
-        known.append(changed if label >= 0 else NOTHING)
+        changed = (label, *rivals), (choice, *[REPLICATE] * len(rivals))
+        known.append(changed if label >= 0 else nothing)
         paid[code] = first = space.question_paid[question][choice]
         if not space.linkage:
-            decisions.append(Written([int(space.questions[question])], [choice]))
+            decisions.append(([int(space.questions[question])], [choice]))
             continue
-        own, other = space.members[label], space.rival_members[label][: None if choice else 0]
-        values = [choice] * len(own) + [REPLICATE] * len(other)
-        decisions.append(Written(np.concatenate([own, other]), values))
+        decided, excluded = space.members[label], space.rival_members[label]
+        excluded = excluded[: None if choice else 0]
+        values = [choice] * len(decided) + [REPLICATE] * len(excluded)
+        decisions.append((np.concatenate([decided, excluded]), values))
         shares += [first, *(space.paid[rival][REPLICATE] for rival in rivals)]
         # Earlier rivals are known; later ones are open unless an earlier class excluded them.
         later = [rival for rival in rivals if rival > label]
@@ -362,12 +343,11 @@ def transitions_of(space: PartitionSpace) -> Transitions:
     first_known[count + 1] = REPLICATE
     return Transitions(
         space=space,
-        decisions=Changes([*decisions, NOTHING], len(space.dimensions)),
-        known=Changes([*known, NOTHING], count + 2),
+        decisions=Changes([*decisions, nothing], len(space.dimensions)),
+        known=Changes([*known, nothing], count + 2),
         first_decisions=first_decisions,
         first_known=first_known,
         column=np.append(np.where(question_class < 0, count + 1, question_class), count),
-        last=np.arange(len(question_class) + 1) == len(question_class),
         paid=paid,
         varies=varies if varies.any() else None,
         shares=np.array(shares),
@@ -458,7 +438,7 @@ class Turns:
         transitions.decisions.write(self.decisions, codes)
         transitions.known.write(self.known, codes)
         self._look()
-        over = transitions.last.take(position)
+        over = self.is_complete()
         if wrong.size:
             rewards[wrong], over[wrong] = ILLEGAL, True
         if self.limited:
@@ -544,6 +524,7 @@ class PartitionGame(Rowed):
             they always do.
     """
 
+    scope: ClassVar[str]
     rule = "to partition what is paid more than if replicated; what is paid most is asked first"
     columns: ClassVar[Mapping[str, str]] = {
         "rule": "of the choice that partitions, 10 times the class's share of the dimensions, or "
@@ -569,14 +550,41 @@ class PartitionGame(Rowed):
 
     def __init__(
         self,
-        count: int,
-        space: PartitionSpace,
-        masked: bool,
-        memory: bool,
-        rows: str | None,
+        count: int = 1,
+        *,
+        instance: str | Graph = "t5-base",
+        devices: int | None = None,
+        cluster: str | dict[str, Any] | None = None,
+        rules: str = "shardy",
+        uneven: str = "pad",
+        reward: str = "paper",
+        linkage: bool | None = None,
+        masked: bool | None = None,
+        memory: bool = False,
+        memory_limit: float | str | bool | None = None,
+        micro_batch: int | None = None,
+        micro_batches: int = 1,
+        recompute: str = REMADE[0],
+        rows: str | None = None,
+        problem: Partitioning | None = None,
     ) -> None:
+        given = locals()
         super().__init__(count)
-        self.space, self.masked, self.memory = space, masked, memory
+        inputs = self.scope == "inputs"
+        if inputs and linkage:
+            raise ParenvsError(
+                "linkage: DataParallel-v0 decides dimension by dimension; leave it out"
+            )
+        if problem is None:
+            settings = {name: given[name] for name in SETTINGS}
+            problem = load_problem(
+                instance, cluster, PartitionPlan.task, scope=self.scope, **settings
+            )
+        elif problem.scope != self.scope:
+            raise ParenvsError(f"problem: is of scope {problem.scope}, not of {self.scope}")
+        space = PartitionSpace.of(problem, not inputs and linkage is not False)
+        self.masked, self.memory = inputs if masked is None else masked, memory
+        self.space = space
         self.source: Source = Fixed(space)
         self.groups = Groups(count, Turns(count, space, memory))
         self.action_space = spaces.Discrete(2)
@@ -594,10 +602,8 @@ class PartitionGame(Rowed):
     @property
     def legal(self) -> np.ndarray:
         """See ``Game.legal``."""
-        if self.groups.only:
-            return self.groups.home.legal(self.masked)
         legal = np.empty((self.count, 2), dtype=np.bool_)
-        for turns, rows, _ in self.groups.of(self._rows):
+        for turns, rows, _ in self.groups.of(EVERY):
             legal[rows] = turns.legal(self.masked)[rows]
         return legal
 
@@ -617,9 +623,6 @@ class PartitionGame(Rowed):
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: partition (1) or replicate (0) what is at stake."""
-        if self.groups.only:
-            rewards, self.over[rows] = self.groups.home.play(rows, actions)
-            return rewards
         rewards = np.empty(len(actions))
         for turns, group, positions in self.groups.of(rows):
             rewards[positions], self.over[group] = turns.play(group, actions[positions])
@@ -630,21 +633,16 @@ class PartitionGame(Rowed):
         if self.shown:
             return self._rowed(rows)
         groups = self.groups.of(rows)
-        seen = [
-            (
-                turns.decisions[group],
-                turns.position[group],
-                turns.space.stakes.take(turns.position[group], axis=0),
-            )
-            for turns, group, _ in groups
-        ]
-        if len(seen) == 1:
-            return dict(zip(("decisions", "position", "stake"), seen[0], strict=True))
+        parts: dict[str, list[np.ndarray]] = {"decisions": [], "position": [], "stake": []}
+        for turns, group, _ in groups:
+            position = turns.position[group]
+            parts["decisions"].append(turns.decisions[group])
+            parts["position"].append(position)
+            parts["stake"].append(turns.space.stakes.take(position, axis=0))
+        if len(groups) == 1:
+            return {name: values[0] for name, values in parts.items()}
         order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
-        return {
-            name: np.concatenate([parts[i] for parts in seen])[order]
-            for i, name in enumerate(("decisions", "position", "stake"))
-        }
+        return {name: np.concatenate(values)[order] for name, values in parts.items()}
 
     def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:
         indices = self._rows[rows]
@@ -797,7 +795,8 @@ class OperatorPartition(PartitionGame):
     * ``reward``: ``"paper"`` or ``"step_time"``.
     * ``linkage``: False is the ablation: each step decides one dimension, nothing is inferred, and
       a decision that contradicts an earlier one is a conflict.
-    * ``masked``: whether the mask forbids contradictions; it matters only without linkage.
+    * ``masked``: whether the mask forbids contradictions (default: no); it matters only without
+      linkage.
     * ``memory``: whether infos have ``excess_bytes``, which takes milliseconds an episode.
     * ``memory_limit``: bytes on a device that plans must keep to; ``True`` or ``"device"`` for 0.9
       of the device's memory; None: memory decides nothing.
@@ -821,29 +820,7 @@ class OperatorPartition(PartitionGame):
     * v0: first version.
     """
 
-    def __init__(
-        self,
-        count: int = 1,
-        *,
-        instance: str | Graph = "t5-base",
-        devices: int | None = None,
-        cluster: str | dict[str, Any] | None = None,
-        rules: str = "shardy",
-        uneven: str = "pad",
-        reward: str = "paper",
-        linkage: bool = True,
-        masked: bool = False,
-        memory: bool = False,
-        memory_limit: float | str | bool | None = None,
-        micro_batch: int | None = None,
-        micro_batches: int = 1,
-        recompute: str = REMADE[0],
-        rows: str | None = None,
-        problem: Partitioning | None = None,
-    ) -> None:
-        given = dict(locals())
-        space = PartitionSpace.of(_problem("variables", given), linkage)
-        super().__init__(count, space, masked, memory, rows)
+    scope = "variables"
 
 
 class OperatorPartitionEnv(GameEnv, game=OperatorPartition):
@@ -889,7 +866,7 @@ class DataParallel(PartitionGame):
     ## Arguments
     * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``, ``memory_limit``,
       ``micro_batch``, ``micro_batches``, ``recompute``: as in ``OperatorPartition-v0``.
-    * ``masked``: whether the mask forbids conflicts; if False, it forbids nothing.
+    * ``masked``: whether the mask forbids conflicts (default: yes); if False, it forbids nothing.
     * ``memory``, ``rows``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
     * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
       ``masked``, ``memory`` and ``rows``.
@@ -898,28 +875,7 @@ class DataParallel(PartitionGame):
     * v0: first version.
     """
 
-    def __init__(
-        self,
-        count: int = 1,
-        *,
-        instance: str | Graph = "t5-base",
-        devices: int | None = None,
-        cluster: str | dict[str, Any] | None = None,
-        rules: str = "shardy",
-        uneven: str = "pad",
-        reward: str = "paper",
-        masked: bool = True,
-        memory: bool = False,
-        memory_limit: float | str | bool | None = None,
-        micro_batch: int | None = None,
-        micro_batches: int = 1,
-        recompute: str = REMADE[0],
-        rows: str | None = None,
-        problem: Partitioning | None = None,
-    ) -> None:
-        given = dict(locals())
-        space = PartitionSpace.of(_problem("inputs", given), linkage=False)
-        super().__init__(count, space, masked, memory, rows)
+    scope = "inputs"
 
 
 class DataParallelEnv(GameEnv, game=DataParallel):
@@ -928,15 +884,3 @@ class DataParallelEnv(GameEnv, game=DataParallel):
 
 class DataParallelVectorEnv(GameVectorEnv, single=DataParallelEnv):
     """A native batch of ``DataParallel``."""
-
-
-def _problem(scope: str, given: dict[str, Any]) -> Partitioning:
-    problem: Partitioning | None = given["problem"]
-    if problem is None:
-        settings = {name: given[name] for name in SETTINGS}
-        return load_problem(
-            given["instance"], given["cluster"], PartitionPlan.task, scope=scope, **settings
-        )
-    if problem.scope != scope:
-        raise ParenvsError(f"problem: is of scope {problem.scope}, not of {scope}")
-    return problem

@@ -250,9 +250,10 @@ class PartitionTask(Task):
         return draw(viewable, undecided)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
-        from parenvs.tasks.partition.view import of_instance
+        from parenvs.core.registry import problem
+        from parenvs.tasks.partition.view import classes
 
-        return of_instance(instance, cluster, options)
+        return [classes(problem(instance, cluster, self.name, **options))]
 
     def comparison(self, answers: Sequence[Answer]) -> Table:
         from parenvs.tasks.partition.view import comparison

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from parenvs.core.plan import ROUNDING
-from parenvs.core.registry import problem
 from parenvs.diff import Part, require_equal
 from parenvs.errors import printable
 from parenvs.tasks.partition.classes import RULE_SETS, SETTINGS
@@ -127,10 +126,8 @@ def cells(
     paths that an episode has not yet settled.
     """
     graph, classes = problem.graph, problem.classes
-    no_class = np.zeros(len(classes), dtype=bool)
-    chosen = no_class if report is None else report.chosen
-    wrong = no_class if report is None or report.legal else _wrong(problem, chosen)
-    faulty = _faulty_paths(report)
+    chosen = np.zeros(len(classes), dtype=bool) if report is None else report.chosen
+    wrong, wrong_paths = _wrong(report, chosen)
     open_ = set(graph.paths) if report is None and undecided is None else set(undecided or ())
     scale = problem.footprint.scale(chosen)
 
@@ -148,7 +145,7 @@ def cells(
         elif path in open_:
             state = UNDECIDED
         size = float(graph.tensor_bytes[tensor])
-        fault = bool(wrong[label].any()) or path in faulty
+        fault = bool(wrong[label].any()) or path in wrong_paths
         return Cell(path, graph.shape(tensor), state, fault, size, size * float(scale[tensor]))
 
     reader = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.operand_offset))
@@ -162,27 +159,26 @@ def cells(
     return ordered(graph.weights), ordered(problem.inputs)
 
 
-def _wrong(problem: Partitioning, chosen: np.ndarray) -> np.ndarray:
-    """(C,) bool, the chosen classes that are blocked or exclude one another."""
-    wrong = chosen & problem.classes.blocked
-    pairs = problem.classes.conflicts
-    wrong[pairs[chosen[pairs].all(axis=1)]] = True
-    return wrong
+def _wrong(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndarray, set[str]]:
+    """What an illegal plan breaks rules with.
 
-
-def _faulty_paths(report: PartitionReport | None) -> set[str]:
-    """Paths of which an illegal plan names no dimension or a wrong one."""
+    Returns:
+        (C,) bool, the chosen classes that are blocked or exclude one another; and the paths of
+        which the plan names no dimension or a wrong one.
+    """
     if report is None or report.legal:
-        return set()
+        return np.zeros(len(chosen), dtype=bool), set()
     problem, named = report.problem, report.plan.partition
-    tied = problem.partition(report.chosen, report.plan.scope)
-    garbled = {
-        path
-        for path, d in named.items()
-        if path in problem.tensor
-        and (d >= len(shape := problem.graph.shape(problem.tensor[path])) or d < 0 or shape[d] == 1)
-    }
-    return (set(tied) - set(named)) | garbled
+    classes, pairs = problem.classes, problem.classes.conflicts
+    wrong = chosen & classes.blocked
+    wrong[pairs[chosen[pairs].all(axis=1)]] = True
+    paths = set(problem.partition(chosen, report.plan.scope)) - set(named)
+    for path, dimension in named.items():
+        if path in problem.tensor:
+            shape = problem.graph.shape(problem.tensor[path])
+            if not 0 <= dimension < len(shape) or shape[dimension] == 1:
+                paths.add(path)
+    return wrong, paths
 
 
 Block = dict[str, dict[str, Cell]]
@@ -196,7 +192,9 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
     """
     by_layer: Block = {}
     loose: dict[str, list[NamedCell]] = {}
-    paths = _without_root([cell.path for cell in variables])
+    parts = [cell.path.split("/") for cell in variables]
+    root = _shared(parts, numbers=False) if parts else 0
+    paths = ["/".join(x[root:]) for x in parts]
     for cell, path, (layer, name) in zip(variables, paths, layers(paths), strict=True):
         if layer:
             by_layer.setdefault(layer, {})[name] = cell
@@ -228,18 +226,17 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
     return [_layer_table(block) for block in blocks], groups
 
 
-def _without_root(paths: Sequence[str]) -> list[str]:
-    """The paths without the parts that all of them begin with, ``params``."""
-    split = [path.split("/") for path in paths]
-    root = 0
-    while split and all(
-        len(parts) > root + 1
-        and parts[root] == split[0][root]
-        and not re.search(r"\d", parts[root] + parts[root + 1])
-        for parts in split
+def _shared(paths: Sequence[Sequence[str]], numbers: bool) -> int:
+    """Number of leading parts that all paths share and none ends with.
+
+    With ``numbers`` parts count that hold one, or stand before one, which they may name.
+    """
+    first, count = paths[0], 0
+    while all(len(parts) > count + 1 and parts[count] == first[count] for parts in paths) and (
+        numbers or not any(re.search(r"\d", "".join(x[count : count + 2])) for x in paths)
     ):
-        root += 1
-    return ["/".join(parts[root:]) for parts in split]
+        count += 1
+    return count
 
 
 def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Block]:
@@ -282,9 +279,7 @@ def _title_and_labels(names: Sequence[str]) -> tuple[str, list[str]]:
     if not others and len(re.findall(r"(?<![^/])#(?![^/])", kind)) > 1:
         return kind, ["/".join(re.findall(r"\d+", name)) for name in names]
     parts = [name.split("/") for name in names]
-    shared = 0
-    while all(len(x) > shared + 1 and x[shared] == parts[0][shared] for x in parts):
-        shared += 1
+    shared = _shared(parts, numbers=True)
     return "/".join(parts[0][:shared]), ["/".join(x[shared:]) for x in parts]
 
 
@@ -402,14 +397,19 @@ def _quality(report: PartitionReport) -> str:
     return ", optimal" if gap < ROUNDING else f", at most {gap:.2%} below the best"
 
 
-def _counts(report: PartitionReport) -> str:
+def _things(report: PartitionReport) -> str:
+    """``3 variables and 1 batch input``."""
     things = [plural(report.variables, "variable")]
     inputs = len(report.problem.partition(report.chosen, "inputs"))
     if inputs:
         things.append(plural(inputs, "batch input"))
+    return " and ".join(things)
+
+
+def _counts(report: PartitionReport) -> str:
     kind = "input dimensions" if report.plan.scope == "inputs" else "variable dimensions"
     return (
-        f"{' and '.join(things)}, {report.partitioned_dimensions:,} of {report.dimensions:,} "
+        f"{_things(report)}, {report.partitioned_dimensions:,} of {report.dimensions:,} "
         f"{kind} partitioned"
     )
 
@@ -421,33 +421,23 @@ def _figures(report: PartitionReport) -> list[str]:
     returns = SEPARATOR.join(f"{report.value_of(x):,.6g} ({x})" for x in rewards)
     if report.bound is not None:
         returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_quality(report)}"
-    limit = size(report.problem.memory_limit)
-    memory_parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
+    limit = (
+        f"{'within' if report.fits else 'over'} the limit of {size(report.problem.memory_limit)}"
+    )
+    parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
+    faster = f"{speedup:.2f} x as fast as replicated, {duration(report.replicate_seconds)}"
+    reduced = plural(report.all_reduces, "all-reduce")
+    # The first word of the counts, the number of variables, has a column of its own.
+    count, _, counts = _counts(report).removesuffix(" partitioned").partition(" ")
     rows = [
-        (
-            "step time",
-            duration(report.step_seconds),
-            f"{speedup:.2f} x as fast as replicated, {duration(report.replicate_seconds)}",
-        ),
+        ("step time", duration(report.step_seconds), faster),
         ("  compute", duration(report.compute_seconds), ""),
-        (
-            "  communication",
-            duration(report.communication_seconds),
-            plural(report.all_reduces, "all-reduce"),
-        ),
+        ("  communication", duration(report.communication_seconds), reduced),
         ("utilisation", f"{report.utilisation * 100:.1f} %", ""),
-        (
-            "memory per device",
-            size(memory.peak),
-            f"{'within' if report.fits else 'over'} the limit of {limit}",
-        ),
-        ("", "", ", ".join(memory_parts[:3])),
-        ("", "", ", ".join(memory_parts[3:])),
-        (
-            "partitioned",
-            f"{report.variables:,}",
-            _counts(report).partition(" ")[2].removesuffix(" partitioned"),
-        ),
+        ("memory per device", size(memory.peak), limit),
+        ("", "", ", ".join(parts[:3])),
+        ("", "", ", ".join(parts[3:])),
+        ("partitioned", count, counts),
         ("return", "", returns),
     ]
     return [f"{name:<20}{value:>10}   {remark}".rstrip() for name, value, remark in rows]
@@ -468,12 +458,11 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
     if len(lines) > _MAX_LINES + 1:
         lines[_MAX_LINES:] = [f"and {len(lines) - _MAX_LINES:,} lines more"]
     for state, name in STATE_NAMES.items():
-        whole_variables = [cell for cell in variables if cell.state == state]
-        whole_inputs = [cell for cell in inputs if cell.state == state]
-        if whole_variables or whole_inputs:
-            counts = [plural(len(whole_variables), "variable")] if whole_variables else []
-            counts += [plural(len(whole_inputs), "batch input")] if whole_inputs else []
-            total = size(_bytes([*whole_variables, *whole_inputs]))
+        roles = {"variable": variables, "batch input": inputs}
+        whole = {role: [c for c in roles[role] if c.state == state] for role in roles}
+        counts = [plural(len(same), role) for role, same in whole.items() if same]
+        if counts:
+            total = size(_bytes(chain(*whole.values())))
             lines.append(f"{name}: {' and '.join(counts)}, {total}")
     return lines
 
@@ -493,11 +482,6 @@ def _row(name: str, equal: list[Cell], colour: bool) -> str:
 
 def _bytes(several: Iterable[Cell]) -> float:
     return sum(cell.bytes for cell in several)
-
-
-def of_instance(instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
-    """The dimension classes of an instance."""
-    return [classes(problem(instance, cluster, "partition", **options))]
 
 
 def classes(problem: Partitioning) -> Table:
@@ -632,18 +616,16 @@ def difference(a: PartitionReport, b: PartitionReport) -> PartitionDiff:
     problem = a.problem
     changes = []
     for label in np.flatnonzero(a.chosen != b.chosen).tolist():
-        alone = np.zeros(len(problem.classes), dtype=bool)
-        alone[label] = True
+        alone = np.arange(len(problem.classes)) == label
         sign = 1 if b.chosen[label] else -1
-        changes.append(
-            ClassChange(
-                label=label,
-                only="b" if b.chosen[label] else "a",
-                partition=problem.partition(alone, "all"),
-                compute_seconds=-sign * float(problem.saved_seconds[label]),
-                communication_seconds=sign * float(problem.all_reduce_seconds[label]),
-            )
+        change = ClassChange(
+            label=label,
+            only="b" if b.chosen[label] else "a",
+            partition=problem.partition(alone, "all"),
+            compute_seconds=-sign * float(problem.saved_seconds[label]),
+            communication_seconds=sign * float(problem.all_reduce_seconds[label]),
         )
+        changes.append(change)
     return PartitionDiff(
         a=a,
         b=b,
@@ -670,19 +652,16 @@ def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
     """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
     a, b = diff.a, diff.b
     lines = [clip(title(a.problem), WIDTH)]
-    lines += plans_lines(names, (a, b), [_diff_figures(report) for report in (a, b)])
+    figures = [
+        [f"step {duration(report.step_seconds)}", f"{_things(report)} partitioned"]
+        for report in (a, b)
+    ]
+    lines += plans_lines(names, (a, b), figures)
     lines += [verdict_line(diff.seconds, a.step_seconds), ""]
     lines += parts_lines("where the seconds are", diff.parts, "step")
     memory = f"memory per device, of {size(a.problem.memory_limit)}"
     lines += ["", *parts_lines(memory, diff.memory, "in all", size)]
     return [*lines, "", *_classes(diff)]
-
-
-def _diff_figures(report: PartitionReport) -> list[str]:
-    inputs = len(report.problem.partition(report.chosen, "inputs"))
-    things = [plural(report.variables, "variable")]
-    things += [plural(inputs, "batch input")] if inputs else []
-    return [f"step {duration(report.step_seconds)}", f"{' and '.join(things)} partitioned"]
 
 
 def _classes(diff: PartitionDiff) -> list[str]:
