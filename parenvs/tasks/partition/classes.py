@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -71,16 +71,17 @@ class Factors:
             HloError: an opcode without a rule; names the instruction.
         """
         reader = _Reader(graph, rules)
-        reader.read()
+        links = np.array(reader.links, dtype=np.int64).reshape(-1, 3)
+        factors = np.array(reader.factors, dtype=np.int64).reshape(-1, 3)
         return cls(
             graph,
             rules,
-            np.array([pair for pair, _ in reader.links], dtype=np.int64).reshape(-1, 2),
-            np.array([index for _, index in reader.links], dtype=np.int32),
-            np.array([index for index, _, _ in reader.factors], dtype=np.int32),
-            np.array([member for _, member, _ in reader.factors], dtype=np.int64),
-            np.array([kind for _, _, kind in reader.factors], dtype=np.uint8),
-            np.array(reader.untouchable, dtype=np.int64).reshape(-1, 2),
+            links=links[:, :2],
+            link_at=links[:, 2].astype(np.int32),
+            instruction=factors[:, 0].astype(np.int32),
+            member=factors[:, 1].copy(),
+            kind=factors[:, 2].astype(np.uint8),
+            untouchable=np.array(reader.untouchable, dtype=np.int64).reshape(-1, 2),
         )
 
     @cached_property
@@ -89,12 +90,29 @@ class Factors:
         return self.kind != Kind.KEPT
 
 
+def nested(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
+    """The rows of a ragged array as lists, such as the operands of each instruction."""
+    values = flat.tolist()
+    return [values[start:end] for start, end in itertools.pairwise(offset.tolist())]
+
+
+def owner_of(graph: Graph) -> np.ndarray:
+    """(N,) the tensor of each of ``graph.dims``."""
+    return np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
+
+
 class _Reader:
-    """Goes over the instructions once and collects the links and factors of each."""
+    """Goes over the instructions once and collects the links and factors of each.
+
+    Attributes:
+        links: two dimensions, and the instruction that links them.
+        factors: instruction, a dimension and the kind of each factor.
+        untouchable: an instruction and a dimension that it cannot split.
+    """
 
     def __init__(self, graph: Graph, rules: str) -> None:
         self.graph, self.rules = graph, rules
-        self.links: list[tuple[tuple[int, int], int]] = []
+        self.links: list[tuple[int, int, int]] = []
         self.factors: list[tuple[int, int, int]] = []
         self.untouchable: list[tuple[int, int]] = []
         self.shapes = [graph.shape(t) for t in range(len(graph.element_type))]
@@ -102,24 +120,24 @@ class _Reader:
         self.known: dict[tuple[object, ...], tuple[Factor, ...]] = {}
         self.free = free_tensors(graph).tolist()
         self.warned: set[str] = set()
-
-    def read(self) -> None:
-        """All instructions, in order."""
-        graph = self.graph
-        operands, results = graph.operands.tolist(), graph.results.tolist()
-        ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
+        self.operands = nested(graph.operands, graph.operand_offset)
+        self.results = nested(graph.results, graph.result_offset)
         free = graph.free.tolist()
         for index, code in enumerate(graph.opcode.tolist()):
             opcode = graph.opcodes[code]
-            read = operands[ins[index] : ins[index + 1]]
-            written = results[outs[index] : outs[index + 1]]
             if opcode in LINKED:
-                self.pass_through(index, opcode, read, written)
+                self.pass_through(index, opcode)
             elif opcode not in _SOURCES and opcode != "return" and not free[index]:
-                self.instruction(index, opcode, read, written)
+                self.instruction(index, opcode)
         self.entry_parameters()
 
-    def instruction(self, index: int, opcode: str, read: list[int], written: list[int]) -> None:
+    def splittable(self, tensor: int) -> list[int]:
+        """Positions of a tensor's dimensions that are not of size 1."""
+        first = self.offset[tensor]
+        return [first + d for d, size in enumerate(self.shapes[tensor]) if size != 1]
+
+    def instruction(self, index: int, opcode: str) -> None:
+        read, written = self.operands[index], self.results[index]
         slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(written)}}
         linked: set[int] = set()
         for factor in self.factors_of(index, opcode, read, written):
@@ -131,14 +149,13 @@ class _Reader:
                 if not self.free[slots[slot]]
             ]
             if members:
-                self.links += [((members[0], other), index) for other in members[1:]]
+                self.links += [(members[0], other, index) for other in members[1:]]
                 linked.update(members)
                 self.factors.append((index, members[0], int(factor.kind)))
         for tensor in slots.values():
             if not self.free[tensor]:
-                for d, size in enumerate(self.shapes[tensor]):
-                    if size != 1 and self.offset[tensor] + d not in linked:
-                        self.untouchable.append((index, self.offset[tensor] + d))
+                missed = [p for p in self.splittable(tensor) if p not in linked]
+                self.untouchable += [(index, position) for position in missed]
 
     def whole(self, index: int, opcode: str, written: list[int]) -> bool:
         """Whether the rule set keeps the dimensions whole that an instruction reduces.
@@ -158,11 +175,9 @@ class _Reader:
         if "parameter" in graph.opcodes:
             code = graph.opcodes.index("parameter")
             for index in np.flatnonzero((graph.opcode == code) & (graph.parent < 0)).tolist():
-                first, end = graph.result_offset[index : index + 2]
-                for tensor in graph.results[first:end].tolist():
-                    for d, size in enumerate(self.shapes[tensor]):
-                        if size != 1:
-                            self.factors.append((index, self.offset[tensor] + d, int(Kind.KEPT)))
+                for tensor in self.results[index]:
+                    kept = int(Kind.KEPT)
+                    self.factors += [(index, p, kept) for p in self.splittable(tensor)]
 
     def factors_of(
         self, index: int, opcode: str, read: Sequence[int], written: Sequence[int]
@@ -175,8 +190,9 @@ class _Reader:
         if key not in self.known:
             text = self.graph.strings[attribute]
             instruction = Instruction(opcode, json.loads(text) if text else {}, operands, results)
-            if opcode == "custom-call":
-                self.warn(index, instruction.attribute.get("target", ""))
+            target = instruction.attribute.get("target", "")
+            if opcode == "custom-call" and target_rule(target) is None:
+                self.warn(index, target)
             try:
                 self.known[key] = factors_of(instruction)
             except HloError as error:
@@ -186,7 +202,7 @@ class _Reader:
 
     def warn(self, index: int, target: str) -> None:
         """Warn of each unknown custom-call target once."""
-        if target not in self.warned and target_rule(target) is None:
+        if target not in self.warned:
             self.warned.add(target)
             name = self.graph.op_names(np.array([index]))[0]
             warnings.warn(
@@ -195,41 +211,32 @@ class _Reader:
                 stacklevel=2,
             )
 
-    def pass_through(self, index: int, opcode: str, read: list[int], written: list[int]) -> None:
+    def pass_through(self, index: int, opcode: str) -> None:
+        """Tie what goes into a loop, branch or barrier with what is inside, and what comes out."""
         graph = self.graph
-        groups = [written]
-        if opcode != "conditional":
-            groups.append(read)
-        inside = np.flatnonzero(graph.parent == index).tolist() if opcode in LINKED[:2] else []
-        branches = 0
-        for inner in inside:
+        read, written = self.operands[index], self.results[index]
+        groups = [written] if opcode == "conditional" else [written, read]
+        branches = 0  # operands that the branches before have taken
+        for inner in np.flatnonzero(graph.parent == index).tolist():
             name = graph.opcodes[graph.opcode[inner]]
-            if name == "parameter":
-                values = graph.results[graph.result_offset[inner] : graph.result_offset[inner + 1]]
-                if opcode == "while":
-                    groups.append(values.tolist())
-                else:  # operand 0 chooses; each branch takes its share of the others
-                    share = read[1 + branches : 1 + branches + len(values)]
-                    self.tie(index, [share, values.tolist()])
-                    branches += len(values)
-            elif name == "return":
-                out = graph.operands[graph.operand_offset[inner] : graph.operand_offset[inner + 1]]
-                if len(out) == len(written):  # not the condition's
-                    groups.append(out.tolist())
+            values = self.results[inner]
+            if name == "parameter" and opcode == "while":
+                groups.append(values)
+            elif name == "parameter":  # operand 0 chooses; each branch takes its share of the rest
+                self.tie(index, [read[1 + branches :][: len(values)], values])
+                branches += len(values)
+            elif name == "return" and len(self.operands[inner]) == len(written):
+                groups.append(self.operands[inner])  # a loop's condition returns something else
         self.tie(index, groups)
 
     def tie(self, index: int, groups: Sequence[Sequence[int]]) -> None:
         """Link dimension d of the k-th tensor of every group."""
         for tensors in zip(*groups, strict=False):
-            first = next((t for t in tensors if not self.free[t]), None)
-            for other in self._others(tensors, first):
-                for d, size in enumerate(self.shapes[other]):
-                    if size != 1:
-                        pair = (self.offset[first] + d, self.offset[other] + d)
-                        self.links.append((pair, index))
-
-    def _others(self, tensors: Iterable[int], first: int | None) -> list[int]:
-        return [] if first is None else [t for t in tensors if t != first and not self.free[t]]
+            tied = [t for t in tensors if not self.free[t]]
+            for other in tied[1:]:
+                if other != tied[0]:
+                    shift = self.offset[tied[0]] - self.offset[other]
+                    self.links += [(p + shift, p, index) for p in self.splittable(other)]
 
 
 def free_tensors(graph: Graph) -> np.ndarray:
@@ -419,7 +426,11 @@ def _linked(same: _Same, rules: str) -> DimensionClasses:
     for instruction, dimension in factors.untouchable[::-1].tolist():
         blocked_by[label[dimension]] = instruction
     first_conflict: dict[tuple[int, int], int] = {}  # pair of classes -> instruction
-    for instruction, classes in _exclusive(factors, label):
+    # Factors of one instruction follow one another.
+    starts = [*np.flatnonzero(np.diff(factors.instruction, prepend=-1)), len(factors.instruction)]
+    of_factor = label[factors.member].tolist()
+    for start, end in itertools.pairwise(starts):
+        instruction, classes = int(factors.instruction[start]), sorted(of_factor[start:end])
         for i, lower in enumerate(classes):
             for upper in classes[i + 1 :]:
                 # Two factors of one instruction in one class would both be split: never legal.
@@ -438,16 +449,6 @@ def _linked(same: _Same, rules: str) -> DimensionClasses:
         conflicts=np.array(pairs, dtype=np.int32).reshape(-1, 2),
         conflict_at=np.array([first_conflict[pair] for pair in pairs], dtype=np.int32),
     )
-
-
-def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:
-    starts = [*np.flatnonzero(np.diff(factors.instruction, prepend=-1)), len(factors.instruction)]
-    classes = label[factors.member].tolist()
-    return [
-        (int(factors.instruction[start]), sorted(classes[start:end]))
-        for start, end in itertools.pairwise(starts)
-        if end - start > 1
-    ]
 
 
 REMADE = RECOMPUTE[::-1]
@@ -630,26 +631,24 @@ def _follow(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
 
     They are constants, in no class, but reading them takes as long as reading any other.
     """
-    free = free_tensors(graph)
-    owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
+    free, every = free_tensors(graph), np.arange(len(graph.opcode))
     touched = np.zeros(len(graph.element_type), dtype=bool)
-    touched[owner[follows]] = True
-    use, tensor = graph.uses(np.arange(len(graph.opcode)))
-    made_at, result = graph.makes(np.arange(len(graph.opcode)))
-    has_free = np.bincount(use[free[tensor]], minlength=len(graph.opcode)) > 0
-    partners: dict[int, list[int]] = {}
+    touched[owner_of(graph)[follows]] = True
+    use, tensor = graph.uses(every)
+    made_at, result = graph.makes(every)
+    has_free = np.bincount(use[free[tensor]], minlength=len(every)) > 0
+    partners: dict[int, list[int]] = {}  # instruction with a free operand -> tensors that follow
     for where, tensors in ((use, tensor), (made_at, result)):
         kept = has_free[where] & touched[tensors]
         for index, partner in zip(where[kept].tolist(), tensors[kept].tolist(), strict=True):
             partners.setdefault(index, []).append(partner)
     offset = graph.dim_offset.tolist()
-    for index, other in zip(use.tolist(), tensor.tolist(), strict=True):
-        if free[other]:
-            for partner in partners.get(index, ()):
-                if graph.shape(partner) == graph.shape(other):
-                    start, end = offset[partner : partner + 2]
-                    dims[offset[other] : offset[other + 1]] = dims[start:end]
-                    break
+    for index, other in zip(use[free[tensor]].tolist(), tensor[free[tensor]].tolist(), strict=True):
+        shape = graph.shape(other)
+        partner = next((t for t in partners.get(index, ()) if graph.shape(t) == shape), None)
+        if partner is not None:
+            start, end = offset[partner : partner + 2]
+            dims[offset[other] : offset[other + 1]] = dims[start:end]
 
 
 def _costs(
@@ -677,13 +676,8 @@ def _costs(
     np.divide(sums[1], sums[0], out=ratios, where=sums[0] > 0)
     parts = [code for code, name in enumerate(graph.opcodes) if name in PARTS_READ]
     for index in np.flatnonzero(np.isin(graph.opcode, parts) & (ratios != 1)).tolist():
-        read, written = (
-            flat[offset[index] : offset[index + 1]]
-            for flat, offset in (
-                (graph.operands, graph.operand_offset), (graph.results, graph.result_offset),
-            )
-        )  # fmt: skip
         opcode = graph.opcodes[graph.opcode[index]]
+        (_, read), (_, written) = graph.uses(np.array([index])), graph.makes(np.array([index]))
         before, after = (
             bytes_of(opcode, g.tensor_bytes[read].tolist(), g.tensor_bytes[written].tolist())
             for g in (graph, scaled)
@@ -699,19 +693,18 @@ def synchronised_once(classes: DimensionClasses) -> np.ndarray:
     the devices, unless something that has the batch in it reads them, or they are inside a loop.
     """
     graph = classes.graph
-    owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
     needed = np.zeros(len(graph.element_type), dtype=bool)  # by what has the batch in it
-    needed[owner[batch_classes(classes)[classes.label] & (graph.dims > 1)]] = True
-    operands, results = graph.operands.tolist(), graph.results.tolist()
-    ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
+    needed[owner_of(graph)[batch_classes(classes)[classes.label] & (graph.dims > 1)]] = True
+    operands = nested(graph.operands, graph.operand_offset)
+    results = nested(graph.results, graph.result_offset)
     wanted, waits = needed.tolist(), [False] * len(graph.opcode)
     backward = ((graph.phase == Phase.BACKWARD) & (graph.parent < 0)).tolist()
     updates = (graph.phase == Phase.UPDATE).tolist()
     # Backwards: whether a result can wait depends on all that read it, which come later.
     for index in range(len(waits) - 1, -1, -1):
-        used = any(wanted[tensor] for tensor in results[outs[index] : outs[index + 1]])
+        used = any(wanted[tensor] for tensor in results[index])
         waits[index] = backward[index] and not used
         if used and not updates[index]:
-            for tensor in operands[ins[index] : ins[index + 1]]:
+            for tensor in operands[index]:
                 wanted[tensor] = True
     return np.array(waits, dtype=bool)
