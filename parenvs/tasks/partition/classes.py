@@ -176,8 +176,7 @@ class _Reader:
             code = graph.opcodes.index("parameter")
             for index in np.flatnonzero((graph.opcode == code) & (graph.parent < 0)).tolist():
                 for tensor in self.results[index]:
-                    kept = int(Kind.KEPT)
-                    self.factors += [(index, p, kept) for p in self.splittable(tensor)]
+                    self.factors += [(index, p, int(Kind.KEPT)) for p in self.splittable(tensor)]
 
     def factors_of(
         self, index: int, opcode: str, read: Sequence[int], written: Sequence[int]

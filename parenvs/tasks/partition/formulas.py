@@ -19,7 +19,7 @@ import numpy as np
 from parenvs.cluster import EFFICIENCY, Cluster, Device
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.tasks.partition.classes import DimensionClasses, free_tensors
+from parenvs.tasks.partition.classes import DimensionClasses, free_tensors, nested, owner_of
 
 PARTITION_REWARD, REPLICATION_REWARD = 0.4, 0.1
 """What a dimension pays in the paper if it is partitioned, and if not (arXiv 2007.04069, 3.3)."""
@@ -127,33 +127,6 @@ def partial_instructions(classes: DimensionClasses, chosen: np.ndarray) -> np.nd
     return np.unique(classes.factors.instruction[partial])
 
 
-def step_seconds(
-    replicate_seconds: float, gain_seconds: np.ndarray, chosen: np.ndarray
-) -> np.ndarray:
-    """(...) seconds of the steps that partition ``chosen``, (..., C) bool.
-
-    ``gain_seconds`` (C,) is by how much each class shortens the replicated step: saved minus
-    all-reduce seconds.
-    """
-    return replicate_seconds - chosen @ gain_seconds
-
-
-def step_parts(
-    replicate_seconds: float, saved: np.ndarray, all_reduce: np.ndarray, chosen: np.ndarray
-) -> tuple[float, float]:
-    """Compute and communication seconds of one step; their sum is ``step_seconds`` up to rounding.
-
-    Args:
-        replicate_seconds: seconds of the step in which every device does everything.
-        saved: (C,) ``saved_seconds``.
-        all_reduce: (C,) ``all_reduce_seconds``.
-        chosen: (C,) bool, the partitioned classes.
-    """
-    # T = T_replicate - sum(saved) + sum(all-reduce), apart: reports show both parts.
-    compute = replicate_seconds - float(saved[chosen].sum())
-    return compute, float(all_reduce[chosen].sum())
-
-
 class LinearReturn(NamedTuple):
     """Return of complete episodes, linear in the classes that they partition."""
 
@@ -180,12 +153,6 @@ def paper_return(dimensions: int, counts: np.ndarray) -> LinearReturn:
     # A replicated dimension pays 0.1 already, so partitioning it adds 0.4 - 0.1.
     weights = (PARTITION_REWARD - REPLICATION_REWARD) * counts
     return LinearReturn(paper_reward(0, dimensions), weights)
-
-
-def step_time_return(replicate_seconds: float, gain_seconds: np.ndarray) -> LinearReturn:
-    """The share of the replicated step's seconds that is saved: 1 - T / T_replicate."""
-    # A step of no seconds, all computed from constants, has nothing to save.
-    return LinearReturn(0.0, gain_seconds / (replicate_seconds or 1.0))
 
 
 def _codes(graph: Graph, opcodes: tuple[str, ...]) -> list[int]:
@@ -272,6 +239,9 @@ class Footprint:
     ) -> None:
         self.graph, self.label, self.share = graph, label, share
         count, steps = len(graph.element_type), len(graph.opcode)
+        self._owner = owner_of(graph)
+        self._operands = nested(graph.operands, graph.operand_offset)
+        self._results = nested(graph.results, graph.result_offset)
         made_by = np.repeat(np.arange(steps), np.diff(graph.result_offset))
         self._read_by = np.repeat(np.arange(steps), np.diff(graph.operand_offset))
         self.first = np.full(count, -1)
@@ -314,10 +284,6 @@ class Footprint:
             whole[view] = whole[other]
         return whole
 
-    @cached_property
-    def _owner(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.bytes)), np.diff(self.graph.dim_offset))
-
     def scale(self, chosen: np.ndarray) -> np.ndarray:
         """(T,) share of each tensor on a device if the classes ``chosen``, (C,) bool, are split."""
         split = np.flatnonzero((chosen & (self.share < 1))[self.label])
@@ -327,26 +293,31 @@ class Footprint:
 
     def alive(self, chosen: np.ndarray) -> np.ndarray:
         """(m,) bytes of gradients and activations at each moment."""
-        size = (self.bytes * self.scale(chosen))[self.stays.tensor]
+        return self._alive(self.bytes * self.scale(chosen))
+
+    def _alive(self, size: np.ndarray) -> np.ndarray:
+        """(m,) bytes of the tensors that are no parameters; they have ``size`` (T,) bytes each."""
         # Sums of births and deaths: linear in the tensors, where moments times tensors were not.
+        tensor, first, last = self.stays
         step = np.zeros(len(self.order) + 1)
-        np.add.at(step, self.stays.first, size)
-        np.subtract.at(step, self.stays.last + 1, size)
+        np.add.at(step, first, size[tensor])
+        np.subtract.at(step, last + 1, size[tensor])
         return np.cumsum(step)[:-1]
 
     def memory(self, chosen: np.ndarray) -> Memory:
         """What a device holds when most is in use."""
-        at = int(self.alive(chosen).argmax())
         size = self.bytes * self.scale(chosen)
-        role = self.graph.parameter_role
-        parameter_bytes = size[self.parameters]
+        at = int(self._alive(size).argmax())
         now = size * self._copies_at(at)
+        held, role = size[self.parameters], self.graph.parameter_role
+
+        def of_roles(*roles: Role) -> float:
+            return float(held[np.isin(role, roles)].sum())
+
         return Memory(
-            parameters=float(parameter_bytes[np.isin(role, (Role.VARIABLE, Role.FROZEN))].sum()),
-            optimiser=float(
-                parameter_bytes[np.isin(role, (Role.OPTIMISER, Role.STATISTICS))].sum()
-            ),
-            inputs=float(parameter_bytes[np.isin(role, (Role.BATCH, Role.SCALAR))].sum()),
+            parameters=of_roles(Role.VARIABLE, Role.FROZEN),
+            optimiser=of_roles(Role.OPTIMISER, Role.STATISTICS),
+            inputs=of_roles(Role.BATCH, Role.SCALAR),
             gradients=float(now[self.gradient].sum()),
             activations=float(now[~self.gradient].sum()),
             at=at,
@@ -358,27 +329,20 @@ class Footprint:
         dims = np.flatnonzero(splits[self.label] & (self.graph.dims > 1))
         np.minimum.at(share, self._owner[dims], self.share[self.label[dims]])
         size = self.bytes * share
-        step = np.zeros(len(self.order) + 1)
-        np.add.at(step, self.stays.first, size[self.stays.tensor])
-        np.subtract.at(step, self.stays.last + 1, size[self.stays.tensor])
-        return float(size[self.parameters].sum() + np.cumsum(step)[:-1].max(initial=0.0))
+        return float(size[self.parameters].sum() + self._alive(size).max(initial=0.0))
 
     def saved_at(self, at: int) -> LinearBytes:
         """Bytes at the moment ``at``, as a linear function of the split classes.
 
         Legal plans split at most one dimension of a tensor, so the savings add up.
         """
-        held = self.bytes_at(at)
+        copies = self._copies_at(at)
+        copies[self.parameters] = 1
+        held = self.bytes * copies
         dims = np.flatnonzero((held > 0)[self._owner] & (self.graph.dims > 1))
         label = self.label[dims]
         saved = held[self._owner[dims]] * (1 - self.share[label])
         return LinearBytes(float(held.sum()), np.bincount(label, saved, len(self.share)))
-
-    def bytes_at(self, at: int) -> np.ndarray:
-        """(T,) bytes of each tensor that is in memory at the moment ``at``, if nothing is split."""
-        copies = self._copies_at(at)
-        copies[self.parameters] = 1
-        return self.bytes * copies
 
     def _carry(self) -> None:
         graph = self.graph
@@ -387,7 +351,7 @@ class Footprint:
             outer = graph.parent[index]
             end[outer] = max(end[outer], end[index])
         for outer in np.unique(graph.parent[graph.parent >= 0]).tolist():
-            read = graph.operands[graph.operand_offset[outer] : graph.operand_offset[outer + 1]]
+            read = self._operands[outer]
             self.last[read] = np.maximum(self.last[read], end[outer])
 
     def _copies_at(self, at: int) -> np.ndarray:
@@ -488,14 +452,12 @@ class Footprint:
         needed[graph.operands[self._read_by >= end]] = True
         needed &= remade[self._whole]
         at_hand = crosses[self._whole] | free_tensors(graph)
-        operands, results = graph.operands, graph.results
-        ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
         runs = np.zeros(len(graph.opcode), dtype=bool)
         # Backwards: all readers of a result are seen before its writer.
         for index in range(end - 1, -1, -1):
-            if needed[results[outs[index] : outs[index + 1]]].any():
+            if needed[self._results[index]].any():
                 runs[index] = True
-                read = operands[ins[index] : ins[index + 1]]
+                read = np.array(self._operands[index], dtype=np.int64)
                 needed[read[~at_hand[read]]] = True
         return runs & (graph.opcode != _code(graph, "parameter"))
 
@@ -533,9 +495,7 @@ class Footprint:
         views: dict[int, int] = {}
         codes = [_code(graph, name) for name in _VIEWS]
         for index in np.flatnonzero(np.isin(graph.opcode, codes) & ~graph.free).tolist():
-            results = graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]
-            read = graph.operands[graph.operand_offset[index] : graph.operand_offset[index + 1]]
-            views.update(zip(results.tolist(), read.tolist(), strict=False))
+            views.update(zip(self._results[index], self._operands[index], strict=False))
         return views
 
     def _written_in_place(self, views: dict[int, int]) -> list[int]:

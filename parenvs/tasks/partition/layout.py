@@ -24,7 +24,7 @@ from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.layout import DATA, MODEL, Layout, MeshAxis, Prediction
 from parenvs.instances import load_graph
 from parenvs.tasks.partition import formulas
-from parenvs.tasks.partition.classes import RULE_SETS, DimensionClasses
+from parenvs.tasks.partition.classes import RULE_SETS, DimensionClasses, nested
 from parenvs.tasks.partition.formulas import Footprint
 from parenvs.tasks.partition.problem import SCOPES, Partitioning, PartitionPlan, PartitionReport
 from parenvs.tasks.partition.words import Explainer
@@ -230,19 +230,17 @@ def summed_of(graph: Graph, partial: set[int]) -> set[int]:
     for tensor in graph.outputs.tolist():
         readers[tensor] += 1
     waiting: set[int] = set()
+    operands = nested(graph.operands, graph.operand_offset)
+    results = nested(graph.results, graph.result_offset)
     for number in range(len(graph.opcode)):
         name = _opcode(graph, number)
-        first, end = graph.operand_offset[number : number + 2].tolist()
-        operands = graph.operands[first:end].tolist()
-        made_first, made_end = graph.result_offset[number : number + 2].tolist()
-        made = graph.results[made_first:made_end].tolist()
         added = name == "add" and graph.phase[number] == Phase.BACKWARD
-        left = [x for x in operands if x in waiting]
+        left = {x for x in operands[number] if x in waiting}
         if number in partial:
-            waiting |= set(made)
+            waiting.update(results[number])
         elif (name in _VIEWS or added) and left and all(readers[x] == 1 for x in left):
-            waiting -= set(left)
-            waiting |= set(made)
+            waiting -= left
+            waiting.update(results[number])
     return waiting
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from parenvs.core.game import Rows
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.classes import batch_classes
+from parenvs.tasks.partition.classes import batch_classes, owner_of
 from parenvs.tasks.partition.game import OPEN, PARTITION, REPLICATE, PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
 
@@ -257,7 +257,7 @@ def _moments(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, 
     """
     footprint, graph = problem.footprint, problem.graph
     places = _places(problem, space)[problem.classes.label]
-    owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
+    owner = owner_of(graph)
     counts = (places >= 0) & (graph.dims > 1)
     group, members = _grouped(owner[counts], places[counts], len(graph.element_type))
     tensor, first, last = footprint.stays

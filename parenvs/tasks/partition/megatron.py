@@ -21,7 +21,6 @@ its outputs, the next along its inputs, and the last along its outputs if its tu
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ import numpy as np
 
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE, Kind
-from parenvs.tasks.partition.classes import LINKED, DimensionClasses
+from parenvs.tasks.partition.classes import LINKED, DimensionClasses, nested, owner_of
 
 ATTENTION, FEED_FORWARD, DENSE = "attention", "feed-forward", "dense"
 _NEUTRAL, _WEIGHT, _DATA = range(3)
@@ -109,8 +108,8 @@ class _Flow:
 
     def __init__(self, classes: DimensionClasses) -> None:
         self.classes, self.graph = classes, classes.graph
-        self.operands = _rows(self.graph.operands, self.graph.operand_offset)
-        self.results = _rows(self.graph.results, self.graph.result_offset)
+        self.operands = nested(self.graph.operands, self.graph.operand_offset)
+        self.results = nested(self.graph.results, self.graph.result_offset)
         self.opcodes = [self.graph.opcodes[code] for code in self.graph.opcode.tolist()]
         self.columns: dict[int, list[int]] = defaultdict(list)
         self.rows: dict[int, list[int]] = defaultdict(list)
@@ -166,13 +165,9 @@ class _Flow:
 
         A loop over micro-batches has forward and backward pass in one body.
         """
-        forward = (self.graph.phase == Phase.FORWARD).tolist()
-        if any(
-            is_forward and opcode == "dot"
-            for is_forward, opcode in zip(forward, self.opcodes, strict=True)
-        ):
-            return forward
-        return [True] * len(forward)
+        forward = self.graph.phase == Phase.FORWARD
+        has_dot = (forward & (np.array(self.opcodes) == "dot")).any()
+        return forward.tolist() if has_dot else [True] * len(forward)
 
     def attends(self, label: int) -> bool:
         """Whether a class is a heads dimension: kept by two consecutive dots of data."""
@@ -257,7 +252,7 @@ class _Flow:
             code for code, name in enumerate(self.graph.opcodes) if name in LINKED
         ])  # fmt: skip
         factors = self.classes.factors
-        owner = np.repeat(np.arange(len(self.graph.element_type)), np.diff(self.graph.dim_offset))
+        owner = owner_of(self.graph)
         pairs = np.unique(owner[factors.links[linked[factors.link_at]]], axis=0)
         ties: dict[int, set[int]] = defaultdict(set)
         for one, other in pairs.tolist():
@@ -326,8 +321,3 @@ class _Flow:
         start, end = self.graph.dim_offset[tensor : tensor + 2]
         splittable = self.graph.dims[start:end] > 1
         return self.classes.label[start:end][splittable].tolist()
-
-
-def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
-    values, ends = flat.tolist(), offset.tolist()
-    return [values[start:end] for start, end in itertools.pairwise(ends)]

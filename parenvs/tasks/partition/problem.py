@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -146,35 +146,13 @@ MAX_REASONS = 20
 """Reasons that are given in full."""
 
 
-class Verdict(NamedTuple):
-    """What the rules say of a plan."""
-
-    chosen: np.ndarray  # (C,) bool, the classes that it partitions
-    reasons: tuple[str, ...]  # every rule that it breaks; empty if it is legal
-
-
-def verdict(
-    plan: PartitionPlan, classes: DimensionClasses, fingerprint: str, settings: dict[str, Any]
-) -> Verdict:
-    """Check a plan against the classes of a graph and the settings of a problem.
-
-    What a plan may name, and what it must name in full, follows from the plan's own scope. The
-    ``fingerprint`` and ``settings`` (cluster, rules, ...) must be the plan's.
-    """
-    known, reasons = _known_entries(plan, classes)
-    reasons += _mismatches(plan, classes.graph.name, fingerprint, settings)
-    chosen = classes.chosen(known)
-    if not reasons:
-        reasons = _broken_rules(plan, classes, chosen)
-    more = len(reasons) - MAX_REASONS
-    if more > 0:
-        reasons[MAX_REASONS:] = [f"and {more} more"]
-    return Verdict(chosen, tuple(reasons))
-
-
 def _known_entries(
     plan: PartitionPlan, classes: DimensionClasses
 ) -> tuple[dict[str, int], list[str]]:
+    """The plan's entries that can be split, and the reasons against the others.
+
+    What a plan may name, and what it must name in full, follows from the plan's own scope.
+    """
     scope = full_scope(plan.scope, "step_time")
     graph = classes.graph
     paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}
@@ -195,46 +173,19 @@ def _known_entries(
     return known, reasons
 
 
-def over_memory(peak: float, limit: float) -> tuple[str, ...]:
-    """The reason for which a plan of ``peak`` bytes on each device is illegal, if it is one."""
-    if peak <= limit:
-        return ()
-    return (
-        f"memory: {peak:,.0f} bytes on each device, {peak - limit:,.0f} more than the {limit:,.0f} "
-        "allowed",
-    )
-
-
-def _mismatches(
-    plan: PartitionPlan, name: str, fingerprint: str, settings: dict[str, Any]
-) -> list[str]:
-    reasons = []
-    if plan.fingerprint != fingerprint:
-        reasons.append(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {name} is "
-            f"{fingerprint[:19]}...; make the plan anew"
-        )
-    for key, expected in settings.items():
-        planned = getattr(plan, key)
-        if planned != expected:
-            words = ["the graph's batch" if x is None else str(x) for x in (planned, expected)]
-            reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
-    return reasons
-
-
 def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.ndarray) -> list[str]:
     """Blocked classes, conflicts, and dimensions that would have to be partitioned as well."""
     graph, words = classes.graph, Explainer(classes)
+    start = {path: int(graph.dim_offset[tensor]) for path, tensor in classes.tensor.items()}
     named: dict[int, int] = {}  # class -> position of the first dimension that the plan names
     for path, dimension in plan.partition.items():
-        position = int(graph.dim_offset[classes.tensor[path]]) + dimension
+        position = start[path] + dimension
         named.setdefault(int(classes.label[position]), position)
-    reasons = []
-    for label, position in named.items():
-        if classes.blocked[label]:
-            reasons.append(
-                f"{words.dimension(position)} cannot be partitioned: {words.blocked(label)}"
-            )
+    reasons = [
+        f"{words.dimension(position)} cannot be partitioned: {words.blocked(label)}"
+        for label, position in named.items()
+        if classes.blocked[label]
+    ]
     both = chosen[classes.conflicts].all(axis=1)
     for lower, upper in classes.conflicts[both].tolist():
         reasons.append(
@@ -250,7 +201,7 @@ def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.nda
         if len(reasons) >= MAX_REASONS:  # a chain takes a search, and only these are shown
             reasons.append(path)
             continue
-        position = int(graph.dim_offset[classes.tensor[path]]) + dimension
+        position = start[path] + dimension
         origin = named[int(classes.label[position])]
         reasons.append(
             f"{words.dimension(position)} must be partitioned with {words.dimension(origin)}: "
@@ -443,7 +394,7 @@ class Partitioning:
 
     def step_seconds(self, chosen: np.ndarray) -> np.ndarray:
         """Seconds of a step, (...), if the classes ``chosen``, (..., C) bool, are partitioned."""
-        return formulas.step_seconds(self.replicate_seconds, self.gain_seconds, chosen)
+        return np.asarray(self.replicate_seconds - chosen @ self.gain_seconds)
 
     @cached_property
     def returns(self) -> LinearReturn:
@@ -464,7 +415,8 @@ class Partitioning:
         if reward == "paper":
             return formulas.paper_return(len(self.dimensions(scope)), self.counts(scope))
         if reward == "step_time":
-            return formulas.step_time_return(self.replicate_seconds, self.gain_seconds)
+            # 1 - T / T_replicate; a step of no seconds, all of constants, has nothing to save.
+            return LinearReturn(0.0, self.gain_seconds / (self.replicate_seconds or 1.0))
         raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(reward)}")
 
     def value(self, chosen: np.ndarray) -> np.ndarray:
@@ -480,9 +432,9 @@ class Partitioning:
 
     def _parts(self, chosen: np.ndarray) -> tuple[float, float]:
         """Seconds of computation and of communication of a step; ``chosen`` is (C,) bool."""
-        return formulas.step_parts(
-            self.replicate_seconds, self.saved_seconds, self.all_reduce_seconds, chosen
-        )
+        # T = T_replicate - sum(saved) + sum(all-reduce), apart: reports show both parts.
+        compute = self.replicate_seconds - float(self.saved_seconds[chosen].sum())
+        return compute, float(self.all_reduce_seconds[chosen].sum())
 
     def cost(self, chosen: np.ndarray) -> float:
         """The number to minimise if the classes ``chosen``, (C,) bool, are partitioned.
@@ -567,19 +519,28 @@ class Partitioning:
         memory is the problem's, whatever the plan was made for.
         """
         classes, dims = self.classes, self.graph.dims
-        expected = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
-        expected |= {name: getattr(self.step, name) for name in SETTINGS}
-        chosen, reasons = verdict(plan, classes, self.graph.fingerprint, expected)
+        known, reasons = _known_entries(plan, classes)
+        reasons += self._mismatches(plan)
+        chosen = classes.chosen(known)
+        if not reasons:
+            reasons = _broken_rules(plan, classes, chosen)
         memory = self.footprint.memory(chosen)
-        if self.step.limit is not None and not reasons:
-            reasons = over_memory(memory.peak, self.step.limit)
+        limit = self.step.limit
+        if limit is not None and not reasons and memory.peak > limit:
+            reasons = [
+                f"memory: {memory.peak:,.0f} bytes on each device, {memory.peak - limit:,.0f} more "
+                f"than the {limit:,.0f} allowed"
+            ]
+        more = len(reasons) - MAX_REASONS
+        if more > 0:
+            reasons[MAX_REASONS:] = [f"and {more} more"]
         dimensions = self.dimensions(plan.scope)
         split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
         compute, communication = self._parts(chosen)
         return PartitionReport(
             plan=plan,
             problem=self,
-            reasons=reasons,
+            reasons=tuple(reasons),
             chosen=chosen,
             variables=len(self.partition(chosen, "variables")),
             dimensions=len(dimensions),
@@ -590,6 +551,24 @@ class Partitioning:
             replicate_seconds=self.replicate_seconds,
             memory=memory,
         )
+
+    def _mismatches(self, plan: PartitionPlan) -> list[str]:
+        """What the plan was made for and this problem is not."""
+        reasons = []
+        if plan.fingerprint != self.graph.fingerprint:
+            theirs, ours = plan.fingerprint[:19], self.graph.fingerprint[:19]
+            reasons.append(
+                f"fingerprint: the plan is for {theirs}..., but {self.graph.name} is {ours}...; "
+                "make the plan anew"
+            )
+        settings = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
+        settings |= {name: getattr(self.step, name) for name in SETTINGS}
+        for key, expected in settings.items():
+            planned = getattr(plan, key)
+            if planned != expected:
+                words = ["the graph's batch" if x is None else str(x) for x in (planned, expected)]
+                reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
+        return reasons
 
 
 @dataclass(frozen=True)

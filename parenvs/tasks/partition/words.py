@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.graph.layout import shape_text
-from parenvs.tasks.partition.classes import DimensionClasses
+from parenvs.tasks.partition.classes import DimensionClasses, owner_of
 
 MAX_STEPS = 6
 """Most instructions of a chain of links that are named; the middle of a longer chain is not."""
@@ -19,9 +19,7 @@ class Explainer:
 
     def __init__(self, classes: DimensionClasses) -> None:
         self.classes, self.graph = classes, classes.graph
-        self._owner = np.repeat(
-            np.arange(len(self.graph.element_type)), np.diff(self.graph.dim_offset)
-        )
+        self._owner = owner_of(self.graph)
         paths = zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True)
         self._path = dict(paths)
         self._searched: dict[int, dict[int, int]] = {}
