@@ -411,7 +411,7 @@ def policies() -> list[bytes]:
     table = [[[0, 1], [1, 0]]] * 8
     both = (
         {"kind": "rule", "rule": "fastest"},
-        {"kind": "table", "tables": {load_library(MEASURED[0]).name: table}, "observation": 1},
+        {"kind": "table", "tables": {load_library(MEASURED[0]).name: table}},
     )
     entries = [Entry("elastic", "mine", ("Ada",), "By hand.", policy=policy) for policy in both]
     return [json.dumps(entry.to_json()).encode() for entry in entries]

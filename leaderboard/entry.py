@@ -5,7 +5,6 @@ Files come from strangers: size, depth and numbers are limited, and nothing in t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -20,7 +19,6 @@ from parenvs.core.leaderboard import PolicyError, TaskKind, kinds
 from parenvs.core.registry import removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates, write_text
-from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 from parenvs.machine import NOT_RECORDED
 
@@ -176,13 +174,7 @@ def load_entry(path: str | os.PathLike[str]) -> Entry:
     Raises:
         EntryError: the file cannot be read, or fields are not valid; the error has every reason.
     """
-    content, where = read_json(path), cleaned(os.fspath(path))
-    if isinstance(content, dict) and "policy" in content:
-        try:
-            content["policy"] = _with_arrays(content, Path(path).parent)
-        except PolicyError as error:
-            raise EntryError(where, [f"field 'policy': {error}"]) from None
-    return Entry.from_json(content, where)
+    return Entry.from_json(read_json(path), cleaned(os.fspath(path)))
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -264,39 +256,6 @@ def _parts(value: Any) -> Any:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
-
-
-def _with_arrays(content: dict[str, Any], folder: Path) -> Any:
-    """Return the policy of an entry, with the arrays of the ``.npz`` that it may name.
-
-    The file is beside the entry, and ``sha256`` says which it is. No array is unpickled, and
-    sizes are compared before anything is unpacked.
-
-    Raises:
-        PolicyError: the file or the fields are wrong.
-    """
-    policy, kind = content["policy"], _kind_of(content.get("task"))
-    if not isinstance(policy, dict) or "file" not in policy or kind is None or not kind.policies:
-        return policy
-    name, stated = policy["file"], policy.get("sha256")
-    is_name = isinstance(name, str) and name.endswith(".npz") and not entry_fault(name[:-4])
-    if not is_name:
-        raise PolicyError(f"field 'file' must be NAME.npz beside the entry, not {shown(name)}")
-    path = folder / name
-    if path.is_symlink() or not path.is_file():
-        raise PolicyError(f"field 'file': {name} is no file beside the entry")
-    if path.stat().st_size > MAX_BYTES:
-        raise PolicyError(f"field 'file': {name} has more than {MAX_BYTES:,} bytes")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if stated != digest:
-        raise PolicyError(f"field 'sha256' is {shown(stated)}; that of {name} is {digest}")
-    try:
-        with path.open("rb") as stream:
-            arrays = read_arrays(stream, MAX_BYTES)
-    except UNREADABLE as error:
-        raise PolicyError(f"field 'file': {name}: {cleaned(str(error), 200)}") from None
-    fields = {key: value for key, value in policy.items() if key not in ("file", "sha256")}
-    return kind.policies.with_arrays(fields, arrays)
 
 
 def _kind_of(task: Any) -> TaskKind | None:

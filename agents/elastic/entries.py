@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,16 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.elastic.formats import (
-    OBSERVATION,
-    OWN,
-    Recorded,
-    loaded,
-    read_policy,
-    with_arrays,
-)
-from parenvs.agents.elastic.play import Plans, load, play, seeds
+from parenvs.agents.elastic.formats import Plans, Recorded, play, read_policy, seeds
 from parenvs.agents.elastic.policies import AHEAD, RULES, LookAhead, optimal
+from parenvs.agents.learning.network import Network
 from parenvs.core.leaderboard import (
     ONE,
     OPTIMAL,
@@ -36,7 +29,14 @@ from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.library import EVENTS
 from parenvs.tasks.elastic.problem import Elastic, PolicyReport, Run, follow, hindsight, replay
-from parenvs.tasks.elastic.problems import ELASTIC_SETS, MEASURED, TRACES, Markov, elastic_rows
+from parenvs.tasks.elastic.problems import (
+    ELASTIC_SETS,
+    MEASURED,
+    TRACES,
+    Markov,
+    elastic_rows,
+    load_elastic,
+)
 
 KIND = "elastic"
 MEAN = "elastic-train"
@@ -54,7 +54,7 @@ class ElasticProblem(TaskProblem):
 
     def load(self) -> Elastic:
         """See ``TaskProblem.load``."""
-        return load(self.instance)
+        return load_elastic(self.instance)
 
     def fingerprint_of(self, target: Elastic) -> str:
         """See ``TaskProblem.fingerprint_of``: of the plans, and of what chance decides."""
@@ -184,7 +184,7 @@ def problems(instances: Instances = None) -> Iterator[ElasticProblem]:
     for name, tier, model in named:
         if instances is not None and name not in instances:
             continue
-        target = load(name)
+        target = load_elastic(name)
         courses = len(seeds(target, 0))
         settings = {"tier": tier, "model": model, "courses": courses, "seed": 0}
         bare = ElasticProblem(name, KIND, "", name, "", settings, UNKNOWN, 1.0)
@@ -197,13 +197,9 @@ AGENTS: dict[str, Description] = {
         "",
         ONE,
     ),
-    "fastest": Description(
-        "The fastest plan that fits, whatever the change costs; a network of one layer.", "", ONE
-    ),
+    "fastest": Description("The fastest plan that fits, whatever the change costs.", "", ONE),
     "myopic": Description("The plan that earns most in this interval, with its change.", "", ONE),
-    "hysteresis": Description(
-        "Changes if it must, or to a plan that is a tenth faster; a network of two layers.", "", ONE
-    ),
+    "hysteresis": Description("Changes if it must, or to a plan that is a tenth faster.", "", ONE),
     "look-ahead": Description(
         f"The most samples over {AHEAD} intervals, as Parcae looks ahead, with nodes as the last "
         "hour's trend predicts them and departures from a prior. Recorded runs of the rule.",
@@ -227,45 +223,7 @@ AGENTS: dict[str, Description] = {
         "dynamic programming on each course",
     ),
 }
-"""The project's policies: rules, networks, a table, and the two references."""
-
-
-def _weights(rows: Sequence[Mapping[int, float]], inputs: int) -> list[list[float]]:
-    """Return the weights of a layer, given for each output as input -> weight."""
-    return [[float(row.get(i, 0.0)) for row in rows] for i in range(inputs)]
-
-
-def _layer(
-    rows: Sequence[Mapping[int, float]], inputs: int, biases: Sequence[float], activation: str
-) -> dict[str, Any]:
-    weights = _weights(rows, inputs)
-    return {"weights": weights, "biases": list(biases), "activation": activation}
-
-
-# Columns of what a network sees of a candidate: spares, rate, and whether it is in force.
-_SPARES, _RATE, _CURRENT = 4, 5, 8
-# What spares, and being in force, weigh among plans that are equally fast.
-_LITTLE = 1e-6
-
-
-def _fastest() -> dict[str, Any]:
-    """Return the rule ``Fastest`` as a network: the score is the rate."""
-    row = {_RATE: 1.0, _SPARES: _LITTLE, _CURRENT: _LITTLE / 10}
-    return _network([_layer([row], OWN, [0.0], "none")])
-
-
-def _hysteresis() -> dict[str, Any]:
-    """Return the rule ``Hysteresis`` as a network: the plan in force counts a tenth more.
-
-    Its rate times 1 if it is in force is ``relu(rate + current - 1)``, as both are at most 1.
-    """
-    rows = [{_RATE: 1.0}, {_RATE: 1.0, _CURRENT: 1.0}, {_SPARES: 1.0}]
-    first = _layer(rows, OWN, [0.0, -1.0, 0.0], "relu")
-    return _network([first, _layer([{0: 1.0, 1: 0.1, 2: _LITTLE}], 3, [0.0], "none")])
-
-
-def _network(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"kind": "network", "observation": OBSERVATION, "layers": {"each": layers}}
+"""The project's policies: heuristics, a table, and two references."""
 
 
 def mean_chain() -> Markov:
@@ -282,7 +240,7 @@ def mean_chain() -> Markov:
 def _mean_chain() -> dict[str, Any]:
     tables = {}
     for model in MEASURED:
-        library = load(f"{next(iter(TRACES))}/{model}").library
+        library = load_elastic(f"{next(iter(TRACES))}/{model}").library
         best = optimal(Elastic(library, mean_chain(), name=f"mean/{model}"))
         half = best.problem.intervals // 2
         choice = best.change[half].astype(int)
@@ -290,7 +248,7 @@ def _mean_chain() -> dict[str, Any]:
         choice[0] = np.where(keeps, np.arange(len(library)), choice[0])
         assert choice.shape[0] == EVENTS
         tables[library.name] = choice.tolist()
-    return {"kind": "table", "observation": OBSERVATION, "tables": tables}
+    return {"kind": "table", "tables": tables}
 
 
 def _recorded(
@@ -317,8 +275,6 @@ def _looking_ahead(problem: ElasticProblem) -> list[Run]:
 def policy(agent: str) -> dict[str, Any]:
     """Return one of the project's policies as JSON types; see ``TaskKind.policy``."""
     makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "fastest": _fastest,
-        "hysteresis": _hysteresis,
         "mean-chain": _mean_chain,
         "look-ahead": lambda: _recorded(_looking_ahead, "look-ahead"),
         "optimal": lambda: _recorded(_best_policy),
@@ -337,14 +293,15 @@ def planner(agent: str, seed: int, steps: int) -> Any:
 
 
 def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Return the policy whose ratings' weights lie in a ``.npz`` file; see ``Policies``.
+    """Return the policy of a trained network, a ``.npz`` file; see ``Policies``.
 
     Raises:
         ParenvsError: the file cannot be read, or its weights are wrong.
     """
-    lists = {name: array.astype(float).round(7).tolist() for name, array in loaded(path).items()}
-    policy = {"kind": "ratings", "observation": OBSERVATION, "weights": lists}
-    return policy, "MaskablePPO that scores candidates one by one.", (f"other: {MEAN}",)
+    weights = Network.load(path).weights
+    lists = {name: array.astype(float).round(7).tolist() for name, array in weights.items()}
+    policy = {"kind": "network", "weights": lists}
+    return policy, "A trained network that rates the candidates.", (f"other: {MEAN}",)
 
 
 def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str:
@@ -373,7 +330,7 @@ TASKS = {
         figures=(OF_OPTIMAL,),
         docs="elastic",
         policy=policy,
-        policies=Policies(read_policy, with_arrays, chosen, trained),
+        policies=Policies(read_policy, chosen, trained),
         mean="arithmetic",
         scoring="The reference is the hindsight optimum of the same courses. Score of a problem: "
         "samples / those of the reference, 0 if that is less than nothing; of the task: the "

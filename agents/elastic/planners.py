@@ -18,6 +18,7 @@ from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic.game import ElasticChoice, Job
+from parenvs.tasks.elastic.library import CHECKPOINT
 from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, follow, hindsight
 
 ENV_ID = "ElasticPlan-v1"
@@ -26,7 +27,7 @@ Best = Callable[[Any, np.ndarray], int]
 
 
 class Trained:
-    """Chooses what an agent rates highest of what ``ElasticPlan-v1`` would show it."""
+    """Chooses the action that an agent rates highest on observations of ``ElasticPlan-v1``."""
 
     saves = True
     """Whether it may choose ``CHECKPOINT``."""
@@ -36,6 +37,7 @@ class Trained:
 
     def start(self, problem: Elastic) -> None:
         """See ``Policy``."""
+        self.may_save = problem.checkpoints  # in the environment it always may
         self.game = ElasticChoice(problem=replace(problem, checkpoints=True), **self.settings)
         stream = Stream()
         stream.reseed(0)
@@ -45,7 +47,9 @@ class Trained:
         """See ``Policy``."""
         self.game.meet(0, moment, joined, left)
         seen = {key: values[0] for key, values in self.game.observation(EVERY).items()}
-        return self.best(seen, self.game.legal[0])
+        legal = self.game.legal[0].copy()
+        legal[CHECKPOINT] &= self.may_save
+        return self.best(seen, legal)
 
 
 def of_network(network: Network, name: str = LEARNED) -> Trained:

@@ -312,8 +312,6 @@ class Policies(NamedTuple):
     Attributes:
         read: takes the unchecked field ``policy`` of an entry and the entry's name; returns a
             policy, or raises ``PolicyError``.
-        with_arrays: takes a policy in JSON types and the arrays of the file that it names; returns
-            it with the arrays as JSON types, or raises ``PolicyError``.
         choose: takes a policy, the problems and the checker's seed; returns the choices by problem
             name on the courses that the seed generates, or the reason why it cannot run.
         of_file: takes the path of a trained agent; returns its policy in JSON types, a sentence on
@@ -321,7 +319,6 @@ class Policies(NamedTuple):
     """
 
     read: Callable[[Any, object], Any]
-    with_arrays: Callable[[dict[str, Any], dict[str, np.ndarray]], dict[str, Any]]
     choose: Callable[[Any, list[Any], int], dict[str, Any] | str]
     of_file: Callable[[Path], tuple[dict[str, Any], str, tuple[str, ...]]]
 

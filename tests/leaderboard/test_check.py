@@ -29,7 +29,7 @@ def test_check__all_are_accepted(board):
 def test_check__ours_say_what_they_learned_from(board):
     for checked in board.values():
         entry = checked.entry
-        if (entry.policy or {}).get("kind") == "ratings":  # made of weights by a command
+        if (entry.policy or {}).get("kind") == "network":  # made of weights by a command
             assert entry.learned and entry.trained_on == (f"other: {ELASTIC_SETS[0]}",)
         elif entry.authors == ("parenvs",) and "made by an older version" not in entry.method:
             agents = kind_of(checked.task.name).agents

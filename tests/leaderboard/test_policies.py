@@ -1,7 +1,6 @@
-"""Policies as entries: every field mutated, networks equal to their rules, weights in files."""
+"""Policies as entries: every field mutated, networks and tables play as they should."""
 
 import copy
-import hashlib
 import json
 import re
 from dataclasses import replace
@@ -9,41 +8,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import each, slow
+from cases import each
 
 from parenvs.agents.elastic.entries import AGENTS, policy
-from parenvs.agents.elastic.formats import OWN, SHAPES, PolicyError, features, rate, read_policy
-from parenvs.agents.elastic.play import Observer, load, play, seeds
+from parenvs.agents.elastic.formats import PolicyError, play, read_policy
+from parenvs.agents.elastic.planners import ENV_ID
 from parenvs.agents.elastic.policies import RULES
+from parenvs.agents.learning.network import file_of, shipped
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.check import PlanState, check, mean_score
 from parenvs.leaderboard.entry import Entry, EntryError, load_entry
 from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import TaskList, tasks
-from parenvs.tasks.elastic.problem import Moment, follow
-
-
-def start(name, count):
-    """What policies see at the start of an episode, ``count`` times."""
-    problem = load(name)
-    nodes = int(problem.drawn(0).nodes[0])
-    seen = Observer(problem)(Moment(0, nodes), nodes, 0)
-    return {key: np.repeat(value, count, axis=0) for key, value in seen.items()}
-
+from parenvs.tasks.elastic.library import CHECKPOINT
+from parenvs.tasks.elastic.problem import follow
+from parenvs.tasks.elastic.problems import load_elastic as load
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions" / "elastic"
 CHAIN, OTHER = "elastic-test/bulk-gpt-1.5b-000", "elastic-test/growth-bert-large-001"
-SHARED = {"observation": 1}
-TINY = {"weights": [[0.0]] * OWN, "biases": [0.0], "activation": "none"}
-NETWORK = {"kind": "network", **SHARED, "layers": {"each": [TINY]}}
-RATINGS = {
-    "kind": "ratings",
-    **SHARED,
-    "weights": {name: np.zeros(shape).tolist() for name, shape in SHAPES.items()},
-}
+WEIGHTS = {k: v.astype(float).tolist() for k, v in shipped(ENV_ID).weights.items()}
+NETWORK = {"kind": "network", "weights": WEIGHTS}
 LIBRARY = "gpt-1.5b-measured"
-TABLE = {"kind": "table", **SHARED, "tables": {LIBRARY: [[[0, 0]]] * 8}}
+TABLE = {"kind": "table", "tables": {LIBRARY: [[[0, 0]]] * 8}}
 RULE = {"kind": "rule", "rule": "fastest"}
 
 
@@ -65,18 +52,30 @@ def entry_of(content, name="mine"):
     return Entry("elastic", name, ("Ada",), "By hand.", policy=content)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["hysteresis", *slow("fastest")])
-def test_play__networks_choose_as_the_rules_do(rule):
-    """All courses at once, by features, and one by one, by the rule itself."""
-    names = [CHAIN, OTHER, "p3/gpt-1.5b"]
-    found = play(read_policy(policy(rule)), {name: load(name) for name in names}, 3)
-    for name in names:
-        problem = load(name)
-        courses = [problem.drawn(number) for number in seeds(problem, 3)]
-        assert len(found[name]) == len(courses) == (1 if name.startswith("p3") else 2)
-        for chosen, course in zip(found[name], courses, strict=True):
-            assert chosen == follow(problem, course, RULES[rule]()).plans.tolist()
+@pytest.mark.thorough
+def test_play__a_network_chooses_by_its_ratings_without_checkpoints(tmp_path):
+    """On the environment's observations; checkpoints belong to other problems."""
+    path = str(file_of(ENV_ID))
+    agent_submission("elastic", path, entry="mine", seed=3).save(tmp_path / "mine.json")
+    entry = load_entry(tmp_path / "mine.json")
+    assert (entry.learned, entry.seeds) == (True, (3,))
+    (plans, other), seen = play(read_policy(entry.policy), {CHAIN: load(CHAIN)}, 0)[CHAIN], []
+    assert plans != other and CHECKPOINT not in plans + other
+    player = read_policy(entry.policy)
+    best = player.best
+
+    def noted(observation, legal):
+        seen.append((observation, legal))
+        return best(observation, legal)
+
+    player.best = noted
+    problem = load(CHAIN)
+    assert follow(problem, problem.drawn(0), player).plans.tolist() == plans
+    for (observation, legal), plan in zip(seen, plans, strict=True):
+        batch = {key: value[None] for key, value in observation.items()}
+        rated = shipped(ENV_ID).rate({**batch, "action_mask": legal[None]})[0]
+        assert not legal[CHECKPOINT]
+        assert rated[plan] == pytest.approx(rated[legal].max(), abs=1e-4)
 
 
 @pytest.mark.thorough
@@ -165,7 +164,6 @@ def mutated(content, *path, value=None, drop=False):
     return content
 
 
-LAYER = ("layers", "each", 0)
 WRONG = [
     (None, "must be an object"),
     ({"kind": "onnx"}, "field 'kind' is 'onnx'"),
@@ -173,28 +171,27 @@ WRONG = [
     (mutated(RULE, "rule", value=["fastest"]), "field 'rule' is"),
     (mutated(RULE, "ruel", value="x"), "unknown field 'ruel'"),
     (mutated(RULE, "rule", drop=True), "field 'rule' is missing"),
-    (mutated(NETWORK, "observation", value=2), "field 'observation' is 2"),
-    (mutated(NETWORK, "layers", value=[]), "field 'layers' must have 'each'"),
-    (mutated(NETWORK, "layers", "each", value=[]), "a list of 1 to 4 layers"),
-    (mutated(NETWORK, "layers", "each", value=[TINY] * 5), "a list of 1 to 4 layers"),
-    (mutated(NETWORK, "layers", "job", value=[TINY]), "16 inputs and 1 outputs"),
-    (mutated(NETWORK, *LAYER, "activation", value="relo"), "activation is 'relo'"),
-    (mutated(NETWORK, *LAYER, "biases", value=[0.0] * 257), "1 to 256 numbers"),
-    (mutated(NETWORK, *LAYER, "biases", value=["0"]), "must be lists of numbers"),
-    (mutated(NETWORK, *LAYER, "biases", value=[10**30]), "finite numbers"),
-    (mutated(NETWORK, *LAYER, "weights", value=[[0.0]]), f"{OWN} inputs and 1 outputs"),
-    (mutated(NETWORK, *LAYER, "weights", value=[[0.0], [0.0, 0.0]]), "lists of equal length"),
-    (mutated(NETWORK, *LAYER, "more", value=1), "must have exactly"),
-    (mutated(RATINGS, "weights", "more", value=[0.0]), "must have exactly state, first"),
-    (mutated(RATINGS, "weights", "score", value=[0.0]), "'weights.score' is 1 numbers, not 16"),
+    (mutated(NETWORK, "weights", value=[]), "must have exactly weight, context.weight"),
+    (mutated(NETWORK, "weights", "more", value=[0.0]), "must have exactly weight"),
+    (mutated(NETWORK, "weights", "last.bias", drop=True), "must have exactly weight"),
+    (mutated(NETWORK, "weights", "last.bias", value=["0"]), "lists of finite numbers"),
+    (mutated(NETWORK, "weights", "last.bias", value=[True]), "lists of finite numbers"),
+    (mutated(NETWORK, "weights", "last.bias", value=[10**30]), "lists of finite numbers"),
+    (mutated(NETWORK, "weights", "last.bias", value=[0.0, 0.0]), "of the shape (1,)"),
+    (mutated(NETWORK, "weights", "last.weight", value=[[0.0], [0.0, 0.0]]), "of equal length"),
+    (mutated(NETWORK, "weights", "last.weight", value=[]), "lists of equal length"),
+    (mutated(NETWORK, "weights", "last.bias", value=[0.0] * 1025), "wider than"),
+    (mutated(NETWORK, "weights", "context.weight", value=0.5), "field 'weights'"),
     (mutated(TABLE, "tables", value={}), "1 to 16 libraries"),
     (
         mutated(TABLE, "tables", LIBRARY, value=[[[0]]]),
-        "must be 8 x nodes x plans numbers, not 1 x",
+        "must have 8 x nodes x plans",
     ),
     (mutated(TABLE, "tables", LIBRARY, value=[[[0] * 65]] * 8), "at most 8 x 65 x 64"),
     (mutated(TABLE, "tables", LIBRARY, value=[[[1]]] * 8), "names plans out of 0 to 0"),
-    (mutated(TABLE, "tables", LIBRARY, value=[[[0.5]]] * 8), "must be lists of numbers"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[-1]]] * 8), "names plans out of 0 to 0"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[0.5]]] * 8), "lists of finite numbers"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[10**18]]] * 8), "lists of finite numbers"),
     (mutated(TABLE, "tables", "gpt-1.5b", value=[[[0]]] * 8), "mean 'gpt-1.5b-measured'?"),
     (mutated(TABLE, "tables", "x" * 999, value=[[[0]]] * 8), "of no library that is played"),
     ({"kind": "recorded", "seed": 0, "rule": None, "plans": {}}, "enter a table, a network"),
@@ -240,131 +237,12 @@ def test_entry__a_policy_goes_where_policies_are_taken(tmp_path):
         Entry.from_json({**content, "entry": "optimal", "policy": recorded})
 
 
-def weights_file(folder, **changes):
-    """Write a network's weights to a file, and return the policy that names it."""
-    arrays = {"each_0_weights": np.zeros((OWN, 1)), "each_0_biases": np.zeros(1), **changes}
-    np.savez_compressed(folder / "mine.npz", **{k: v for k, v in arrays.items() if v is not None})
-    digest = hashlib.sha256((folder / "mine.npz").read_bytes()).hexdigest()
-    rest = {"file": "mine.npz", "sha256": digest, "activations": {"each": ["none"]}}
-    return {"kind": "network", **SHARED, **rest}
-
-
-def with_weights(policy, folder):
-    """The policy of an entry in a folder, its weights read."""
-    content = {**entry_of(RULE).to_json(), "policy": policy}
-    (folder / "mine.json").write_text(json.dumps(content))
-    return load_entry(folder / "mine.json").policy
-
-
-def test_with_weights__a_file_of_arrays(tmp_path):
-    assert with_weights(weights_file(tmp_path), tmp_path) == NETWORK
-
-
-class Harm:
-    """What must never be unpickled."""
-
-    def __reduce__(self):
-        return (pytest.fail, ("it was unpickled",))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"each_0_biases": np.array([Harm()], dtype=object)}, "its header tells object"),
-        ({"each_0_biases": None}, "has no each_0_biases"),
-        ({"more": np.zeros(1)}, "has 'more', which is no layer"),
-        ({"each_0_biases": np.zeros(1, dtype=int)}, "must be small floats"),
-        ({"each_0_weights": np.zeros((1000, 1000))}, "unpacks to"),
-    ],
-)
-def test_with_weights__other_files_are_refused(tmp_path, changes, words):
-    with pytest.raises(EntryError, match=words):
-        with_weights(weights_file(tmp_path, **changes), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        (("file",), "../mine.npz", "must be NAME.npz"),
-        (("file",), "none.npz", "is no file"),
-        (("file",), 1, "must be NAME.npz"),
-        (("sha256",), "0", "field 'sha256'"),
-        (("activations",), [], "field 'activations'"),
-        (("activations",), {"every": []}, "field 'activations'"),
-        (("activations", "each"), ["none"] * 5, "must be a list of layers"),
-    ],
-)
-def test_with_weights__mutants_are_refused(tmp_path, path, value, words):
-    content = mutated(weights_file(tmp_path), *path, value=value)
-    with pytest.raises(EntryError, match=words):
-        with_weights(content, tmp_path)
-    (tmp_path / "mine.npz").write_bytes(b"PK" + b"x" * 2**22)
-    with pytest.raises(EntryError):
-        with_weights(content, tmp_path)
-
-
-def test_scores__of_a_network_by_hand():
-    """The layers in scalars: features, mean over what fits, numbers of the job."""
-    rng = np.random.default_rng(0)
-
-    def layer(inputs, outputs, activation):
-        weights, biases = rng.normal(size=(inputs, outputs)), rng.normal(size=outputs)
-        return {
-            "weights": weights.tolist(), "biases": biases.tolist(), "activation": activation
-        }  # fmt: skip
-
-    layers = {
-        "each": [layer(OWN, 3, "relu"), layer(3, 2, "tanh")],
-        "job": [layer(16, 4, "tanh")],
-        "score": [layer(8, 1, "none")],
-    }
-    network = read_policy({"kind": "network", **SHARED, "layers": layers})
-    seen = {
-        key: rng.random(shape, dtype=np.float32)
-        for key, shape in (("plans", (2, 64, 6)), ("change", (2, 64, 3)), ("numbers", (2, 16)))
-    }
-    found = network.scores(seen)
-
-    def through(part, x):
-        for row in layers[part]:
-            x = x @ np.array(row["weights"]) + row["biases"]
-            x = {"relu": np.maximum(x, 0), "tanh": np.tanh(x), "none": x}[row["activation"]]
-        return x
-
-    for b in range(2):
-        plans, numbers = seen["plans"][b], seen["numbers"][b]
-        fits = [p[3] + p[4] / 32 <= numbers[0] + 1e-6 for p in plans]
-        most = max(p[5] for p, fit in zip(plans, fits, strict=True) if fit)
-        each = [
-            through("each", np.array([*p, *c, 10 * (p[5] / most - 0.9), *numbers]))
-            for p, c in zip(plans, seen["change"][b], strict=True)
-        ]
-        mean = np.mean([e for e, fit in zip(each, fits, strict=True) if fit], axis=0)
-        job = through("job", numbers)
-        wanted = [through("score", np.concatenate([e, mean, job]))[0] for e in each]
-        assert found[b] == pytest.approx(wanted, rel=1e-3, abs=1e-3)
-
-
-def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path):
-    rng = np.random.default_rng(3)
-    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
-    np.savez(tmp_path / "agent.npz", **weights)
-    path = str(tmp_path / "agent.npz")
-    agent_submission("elastic", path, entry="mine", seed=3).save(tmp_path / "mine.json")
-    entry = load_entry(tmp_path / "mine.json")
-    assert (entry.learned, entry.seeds) == (True, (3,))
-    policy = read_policy(entry.policy)
-    seen = start(CHAIN, 2)
-    seen["numbers"] = seen["numbers"] + np.random.default_rng(1).random((2, 16)) * 0.1
-    fits = np.zeros((2, 64), dtype=bool)
-    fits[:, :5] = True
-    chosen = np.where(fits, policy.scores(seen), -np.inf).argmax(axis=1)
-    rated = rate(weights, features(seen["plans"], seen["change"], seen["numbers"]))
-    assert chosen.tolist() == np.where(fits, rated, -np.inf).argmax(axis=1).tolist()
-    del weights["prior"]
+def test_submit__other_weights_are_refused(tmp_path):
+    weights = dict(shipped(ENV_ID).weights)
+    del weights["last.bias"]
     np.savez(tmp_path / "agent.npz", **weights)
     with pytest.raises(ParenvsError, match="weights must be named"):
-        agent_submission("elastic", path)
+        agent_submission("elastic", str(tmp_path / "agent.npz"))
 
 
 def test_elastic__every_agent_is_a_policy_and_is_entered():
@@ -372,8 +250,7 @@ def test_elastic__every_agent_is_a_policy_and_is_entered():
     assert entries >= set(AGENTS)
     assert all(load_entry(FOLDER / f"{name}.json").learned for name in entries - set(AGENTS))
     assert kind_of("elastic").policy is not None
-    for name in ("fastest", "hysteresis"):
-        assert load_entry(FOLDER / f"{name}.json").policy == policy(name)
+    assert load_entry(FOLDER / "mean-chain.json").policy == policy("mean-chain")
 
 
 @pytest.mark.thorough
