@@ -13,7 +13,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -28,6 +28,7 @@ from parenvs.fields import Count, Index, Text, one_of, read, whole, words
 from parenvs.files import locked, read_object, replacing_folder, write_text
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
+from parenvs.view.words import plural
 
 Box = tuple[tuple[int, int], ...]
 """First place and one past the last, of each dimension of a tensor."""
@@ -73,10 +74,14 @@ class Files:
         """Return the number of files."""
         return self.degrees.tensor * self.degrees.pipeline * self.writing
 
+    def number(self, place: Place) -> int:
+        """Return the number of the file that holds what a rank holds."""
+        replica = place.data % self.writing + self.writing * place.pipe
+        return int(place.model + self.degrees.tensor * replica)
+
     def name(self, place: Place) -> str:
-        """Return the name of the file that holds what a rank holds."""
-        replica = place.data % self.writing
-        return file_name(place.model + self.degrees.tensor * (replica + self.writing * place.pipe))
+        """Return the name of that file."""
+        return file_name(self.number(place))
 
     def place(self, rank: int) -> Place:
         """Return where a rank of the plan is in the mesh."""
@@ -84,11 +89,10 @@ class Files:
         return Place(rank // (tensor * data), rank // tensor % data, rank % tensor)
 
     def places(self) -> Iterator[Place]:
-        """Yield the rank that writes each file."""
-        for pipe in range(self.degrees.pipeline):
-            for data in range(self.writing):
-                for model in range(self.degrees.tensor):
-                    yield Place(pipe, data, model)
+        """Return the places of the ranks that write a file, in the order of the files."""
+        every = map(self.place, range(self.degrees.ranks))
+        # Of replicas that hold the same, the first writes.
+        return (place for place in every if place.data < self.writing)
 
 
 def file_name(number: int) -> str:
@@ -125,11 +129,16 @@ def elements(box: Box) -> int:
     return math.prod(sizes(box))
 
 
-def common(one: Box, other: Box) -> Box:
-    """Return what two boxes have in common; it may be empty."""
+def common(box: Box, other: Box) -> Box:
+    """Return the intersection of two boxes; it may be empty."""
     return tuple(
-        (max(a, c), max(min(b, d), max(a, c))) for (a, b), (c, d) in zip(one, other, strict=True)
+        (max(a, c), max(min(b, d), max(a, c))) for (a, b), (c, d) in zip(box, other, strict=True)
     )
+
+
+def inside(box: Box, whole: Box) -> tuple[slice, ...]:
+    """Return the slices of an array, the box ``whole``, that are another box in it."""
+    return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, whole, strict=True))
 
 
 def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) -> np.ndarray:
@@ -188,21 +197,16 @@ class Tensor:
         return sum(ITEM[kind] for kind in self.kinds.values())
 
 
-class Slice(NamedTuple):
-    """A box of a tensor of one kind, and where it begins in its file."""
-
-    name: str
-    kind: str
-    box: Box
-    at: int
+Slice = tuple[str, str, tuple[Index, ...], tuple[Count, ...], int]
+"""Name and kind of a tensor, first element and size of a box of it, and its first byte."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What the index says of a file."""
+    """What the index says of a file; each slice begins where the one before it ends."""
 
-    bytes: int
-    sha256: str
+    bytes: Annotated[int, whole(0, _LARGEST)]
+    sha256: Text
     slices: tuple[Slice, ...]
 
 
@@ -238,7 +242,8 @@ def write_part(
         tensors: all tensors.
         give: the numbers.
     """
-    digest, at, entries = hashlib.sha256(), 0, []
+    digest, at = hashlib.sha256(), 0
+    slices: list[Slice] = []
     with (folder / file_name(number)).open("wb") as stream:
         for name, box in boxes.items():
             for kind in tensors[name].kinds if elements(box) else ():
@@ -246,35 +251,19 @@ def write_part(
                 data = numbers.view(np.uint8).data
                 stream.write(data)
                 digest.update(data)
-                entries.append(Slice(name, kind, box, at))
+                slices.append((name, kind, tuple(a for a, _ in box), sizes(box), at))
                 at += len(data)
-    return Part(at, digest.hexdigest(), tuple(entries))
+    return Part(at, digest.hexdigest(), tuple(slices))
 
 
 def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> None:
     """Write plan and index of a checkpoint whose files are there."""
     plan.save(folder / PLAN)
-    tensors = {
-        name: {"shape": list(x.shape), "kinds": x.kinds, "scalars": x.scalars}
-        for name, x in head.tensors.items()
-    }
-    files = [
-        {
-            "bytes": part.bytes,
-            "sha256": part.sha256,
-            "slices": [
-                [x.name, x.kind, [a for a, _ in x.box], list(sizes(x.box)), x.at]
-                for x in part.slices
-            ],
-        }
-        for part in parts
-    ]
-    content = {
-        "schema": SCHEMA, "fingerprint": plan.fingerprint, "steps": head.steps,
-        "optimiser": head.optimiser, "groups": head.groups, "tensors": tensors, "files": files,
-    }  # fmt: skip
-    if head.stream is not None:
-        content["stream"] = head.stream
+    content = {"schema": SCHEMA, "fingerprint": plan.fingerprint, **asdict(head)}
+    stream = content.pop("stream")
+    content["files"] = [asdict(part) for part in parts]
+    if stream is not None:
+        content["stream"] = stream
     write_text(folder / INDEX, json.dumps(content, allow_nan=False) + "\n")
 
 
@@ -303,7 +292,8 @@ class Checkpoint:
         if index.fingerprint != plan.fingerprint:
             raise ParenvsError(f"{where}: field 'fingerprint': of another model than {PLAN}")
         self.head = Head(*(getattr(index, field.name) for field in fields(Head)))
-        self.parts = _parts(index.files, index.tensors, where)
+        self.parts = index.files
+        _check_slices(self.parts, index.tensors, where)
         if len(self.parts) != len(self.files):
             raise ParenvsError(
                 f"{where}: field 'files': {len(self.parts)} files, and {PLAN} ({self.files.degrees}"
@@ -320,14 +310,15 @@ class Checkpoint:
                 )
         self._places: dict[tuple[str, str], dict[Box, list[tuple[int, int]]]] = defaultdict(dict)
         for number, part in enumerate(self.parts):
-            for x in part.slices:
-                self._places[x.name, x.kind].setdefault(x.box, []).append((number, x.at))
+            for name, kind, start, size, at in part.slices:
+                box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
+                self._places[name, kind].setdefault(box, []).append((number, at))
         for name, tensor in self.head.tensors.items():
             for kind in tensor.kinds:
-                elements_held = sum(map(elements, self._places[name, kind]))
-                if elements_held != math.prod(tensor.shape):
+                stored = sum(map(elements, self._places[name, kind]))
+                if stored != math.prod(tensor.shape):
                     raise ParenvsError(
-                        f"{where}: {shown(name)} ({kind}): slices of {elements_held:,} elements, "
+                        f"{where}: {shown(name)} ({kind}): slices of {stored:,} elements, "
                         f"and it has {math.prod(tensor.shape):,}"
                     )
         self.read: Counter[int] = Counter()
@@ -370,15 +361,17 @@ class Checkpoint:
         item = ITEM[self.head.tensors[name].kinds[kind]]
         result = np.zeros(sizes(box), dtype=f"i{item}")
         filled = 0
-        for own, copies in self._places[name, kind].items():
-            both = common(own, box)
+        for stored, copies in self._places[name, kind].items():
+            both = common(stored, box)
             if elements(both):
                 number, at = copies[place.model * len(copies) // ranks]
-                inner: list[Any] = [
-                    slice(a - start, b - start)
-                    for (a, b), (start, _) in zip(both, box, strict=True)
-                ]
-                self._fill(result[(*inner, ...)], number, at, own, both)  # a view, also of one
+                path = self.folder / file_name(number)
+                try:
+                    file = np.memmap(path, result.dtype, "r", at, sizes(stored))
+                except ValueError:
+                    raise ParenvsError(f"{path}: ends too early") from None
+                result[inside(both, box)] = file[inside(both, stored)]
+                self.read[number] += item * elements(both)
                 filled += elements(both)
         if filled != elements(box):
             raise ParenvsError(
@@ -386,81 +379,37 @@ class Checkpoint:
             )
         return result
 
-    def _fill(self, out: np.ndarray, number: int, at: int, own: Box, wanted: Box) -> None:
-        shape, item = sizes(own), out.dtype.itemsize
-        first = tuple(a - start for (a, _), (start, _) in zip(wanted, own, strict=True))
-        whole = len(shape)  # dimensions from here on are whole
-        while whole and out.shape[whole - 1] == shape[whole - 1]:
-            whole -= 1
-        rows = max(whole - 1, 0)
-        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-        run = np.empty(out.shape[rows:], dtype=out.dtype)
-        start = sum(a * b for a, b in zip(first, strides, strict=True))
-        with (self.folder / file_name(number)).open("rb", buffering=0) as stream:
-            for row in np.ndindex(out.shape[:rows]):
-                begin = start + sum(a * b for a, b in zip(row, strides, strict=False))
-                stream.seek(at + begin * item)
-                view = run.reshape(-1).view(np.uint8).data
-                while view:
-                    got = stream.readinto(view)
-                    if not got:
-                        raise ParenvsError(f"{stream.name}: ends too early")
-                    self.read[number] += got
-                    view = view[got:]
-                out[row] = run
-
-
-@dataclass(frozen=True)
-class _File:
-    bytes: Annotated[int, whole(0, _LARGEST)]
-    sha256: Text
-    slices: tuple[tuple[str, str, tuple[Index, ...], tuple[Count, ...], int], ...]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Index(Head):
     fingerprint: str
-    files: tuple[_File, ...]
+    files: tuple[Part, ...]
 
 
-def _parts(files: Iterable[_File], tensors: dict[str, Tensor], where: str) -> list[Part]:
-    """What the index says of the files: each slice is one of a tensor, behind the one before."""
-    parts = []
+def _check_slices(files: Iterable[Part], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse slices that are not of a tensor, or not each behind the one before it."""
     for number, file in enumerate(files):
-        own, end, entries = f"{where}: files[{number}]", 0, []
+        end = 0
         for entry in file.slices:
-            entry_slice = _slice(*entry, tensors)
-            if entry_slice is None or entry_slice.at != end:
+            name, kind, start, size, at = entry
+            tensor = tensors.get(name)
+            if (
+                tensor is None
+                or kind not in tensor.kinds
+                or at != end
+                or not len(start) == len(size) == len(tensor.shape)
+                or any(a + n > whole for a, n, whole in zip(start, size, tensor.shape, strict=True))
+            ):
                 raise ParenvsError(
-                    f"{own}: {shown(entry)} is no slice [name, kind, start, size, at] of a tensor "
-                    "behind the one before it"
+                    f"{where}: files[{number}]: {shown(entry)} is no slice [name, kind, start, "
+                    "size, at] of a tensor behind the one before it"
                 )
-            end += (
-                elements(entry_slice.box) * ITEM[tensors[entry_slice.name].kinds[entry_slice.kind]]
-            )
-            entries.append(entry_slice)
+            end += math.prod(size) * ITEM[tensor.kinds[kind]]
         if end != file.bytes:
-            raise ParenvsError(f"{own}: field 'bytes' is {file.bytes}, and its slices have {end}")
-        parts.append(Part(file.bytes, file.sha256, tuple(entries)))
-    return parts
-
-
-def _slice(
-    name: str,
-    kind: str,
-    start: tuple[int, ...],
-    size: tuple[int, ...],
-    at: int,
-    tensors: dict[str, Tensor],
-) -> Slice | None:
-    if name not in tensors or kind not in tensors[name].kinds:
-        return None
-    shape = tensors[name].shape
-    if not len(start) == len(size) == len(shape):
-        return None
-    box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
-    fits = all(b <= n for (_, b), n in zip(box, shape, strict=True))
-    return Slice(name, kind, box, at) if fits else None
+            raise ParenvsError(
+                f"{where}: files[{number}]: field 'bytes' is {file.bytes}, and its slices have "
+                f"{end}"
+            )
 
 
 @dataclass(frozen=True)
@@ -488,15 +437,8 @@ class Resharding:
     @property
     def by_rank(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes that each rank of the new plan has to read, (ranks,), counted and predicted."""
-        files, degrees = Files.of(self.new), Files.of(self.new).degrees
-        numbers = [
-            position.model
-            + degrees.tensor * (position.data % files.writing + files.writing * position.pipe)
-            for pipe in range(degrees.pipeline)
-            for data in range(degrees.data)
-            for model in range(degrees.tensor)
-            for position in (Place(pipe, data, model),)
-        ]
+        files = Files.of(self.new)
+        numbers = [files.number(files.place(rank)) for rank in range(files.degrees.ranks)]
         return self.read.sum(axis=0)[numbers], self.predicted.sum(axis=0)[numbers]
 
     def to_json(self) -> dict[str, Any]:
@@ -517,15 +459,13 @@ class Resharding:
         """Return the counts as lines of text."""
         old, new = Files.of(self.old), Files.of(self.new)
         read, predicted = self.by_rank
-        lines = [
-            f"{old.degrees} in {_counted(len(old))} -> {new.degrees} in {_counted(len(new))}",
-            *(
-                f"rank {rank}: {int(a):,} bytes read, {round(b):,} predicted"
-                for rank, (a, b) in enumerate(zip(read, predicted, strict=True))
-            ),
-            f"in all {int(read.sum()):,}, {round(predicted.sum()):,} predicted",
+        files = [f"{x.degrees} in {plural(len(x), 'file')}" for x in (old, new)]
+        ranks = [
+            f"rank {rank}: {int(a):,} bytes read, {round(b):,} predicted"
+            for rank, (a, b) in enumerate(zip(read, predicted, strict=True))
         ]
-        return "\n".join(lines)
+        total = f"in all {int(read.sum()):,}, {round(predicted.sum()):,} predicted"
+        return "\n".join([" -> ".join(files), *ranks, total])
 
 
 def reshard(
@@ -566,9 +506,9 @@ def reshard(
         written, tensors = torch_plan(new, graph), source.head.tensors
         for name, shape in written.shapes.items():
             if name not in tensors or tensors[name].shape != shape:
-                result = tensors[name].shape if name in tensors else "not there"
+                stored = tensors[name].shape if name in tensors else "not there"
                 raise ParenvsError(
-                    f"{source.folder}: {shown(name)} is {result}, and the plan has {shape}; "
+                    f"{source.folder}: {shown(name)} is {stored}, and the plan has {shape}; "
                     "plan the model that was trained"
                 )
         stages: dict[str, int] = files.shards.stages(graph)
@@ -607,14 +547,10 @@ def require_same_plan(checkpoint: Checkpoint, plan: Plan) -> None:
     Raises:
         ParenvsError: it was; the line names the first field that differs.
     """
-    own, given = checkpoint.plan.to_json(), plan.to_json()
-    for field in dict.fromkeys((*own, *given)):
-        if own.get(field) != given.get(field):
+    stored, given = checkpoint.plan.to_json(), plan.to_json()
+    for field in dict.fromkeys((*stored, *given)):
+        if stored.get(field) != given.get(field):
             raise ParenvsError(
                 f"{checkpoint.folder}: not of the plan given, as field {field!r} differs; its plan "
                 f"is {checkpoint.folder / PLAN}"
             )
-
-
-def _counted(files: int) -> str:
-    return f"{files} file{'s' if files > 1 else ''}"

@@ -35,7 +35,7 @@ from torch.futures import Future
 
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.state import parameters_of, together
+from parenvs.exports.state import jointly, parameters_of
 from parenvs.exports.stream import Stream
 from parenvs.tensors import Inert, Thing, read_tensors
 
@@ -93,8 +93,8 @@ def _fault(path: Path, words: str) -> ParenvsError:
 
 
 def _state(thing: Any, name: str) -> dict[str, Any]:
-    is_one = isinstance(thing, Thing) and thing.name == name
-    return thing.state if is_one and isinstance(thing.state, dict) else {}
+    is_named = isinstance(thing, Thing) and thing.name == name
+    return thing.state if is_named and isinstance(thing.state, dict) else {}
 
 
 def _shape(thing: Any) -> torch.Size | None:
@@ -139,17 +139,16 @@ def _entry(
     fields = _state(entry, "TensorStorageMetadata")
     if not fields:
         return BytesStorageMetadata()
-    result = fields.get("properties")
-    dtype = (
-        result.state[0] if isinstance(result, Thing) and isinstance(result.state, tuple) else None
-    )
+    properties = fields.get("properties")
+    stored = properties.state if isinstance(properties, Thing) else None
+    dtype = stored[0] if isinstance(stored, tuple) else None
     shape, listed = _shape(fields.get("size")), fields.get("chunks")
     if not isinstance(dtype, torch.dtype) or shape is None or not isinstance(listed, list):
         raise _fault(path, f"{shown(name)} is no tensor")
     chunks = []
     for item in listed:
-        own = _state(item, "ChunkStorageMetadata")
-        corner, extent = _shape(own.get("offsets")), _shape(own.get("sizes"))
+        chunk = _state(item, "ChunkStorageMetadata")
+        corner, extent = _shape(chunk.get("offsets")), _shape(chunk.get("sizes"))
         if corner is None or extent is None or not len(corner) == len(extent) == len(shape):
             raise _fault(path, f"{shown(name)}: a piece is none")
         place = places.get(MetadataIndex(name, corner))
@@ -181,8 +180,8 @@ def export(
     """
     state = _named(parallel, optimiser)
     position = stream.state_dict() if stream else {}
-    own = {"steps": steps, **{f"stream.{key}": value for key, value in position.items()}}
-    state |= {f"{OWN}.{key}": torch.tensor(int(value)) for key, value in own.items()}
+    state[f"{OWN}.steps"] = torch.tensor(steps)
+    state |= {f"{OWN}.stream.{key}": torch.tensor(int(x)) for key, x in position.items()}
     dcp.save(state, checkpoint_id=folder)
 
 
@@ -222,16 +221,16 @@ def load(
             over.set_result(None)
             return over
 
-    def wanted(metadata: Metadata) -> tuple[Metadata, dict[str, Any], dict[str, torch.Tensor]]:
+    def wanted() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         known = metadata.state_dict_metadata
         state: dict[str, torch.Tensor] = {}
         for name, parameter in parameters_of(parallel):
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
             entry = known.get(key)
             if not isinstance(entry, TensorStorageMetadata) or entry.size != parameter.shape:
-                result = entry.size if isinstance(entry, TensorStorageMetadata) else "not there"
+                stored = entry.size if isinstance(entry, TensorStorageMetadata) else "not there"
                 raise ParenvsError(
-                    f"{folder}: {shown(name)} is {result}, and the module has "
+                    f"{folder}: {shown(name)} is {stored}, and the module has "
                     f"{tuple(parameter.shape)}"
                 )
             state[key] = parameter.detach()
@@ -248,19 +247,18 @@ def load(
                         else torch.zeros_like(parameter.detach(), dtype=like)
                     )
             if kinds:
-                kept[parameter] = kinds
+                kinds_of[parameter] = kinds
         numbers = {key: torch.tensor(0) for key in known if key.startswith(f"{OWN}.")}
         for key in numbers:
             if not isinstance(x := known[key], TensorStorageMetadata) or x.size != ():
                 raise ParenvsError(f"{folder}: {shown(key)} is no number")
         if stream is not None and not any(x.startswith(f"{OWN}.stream.") for x in numbers):
             raise ParenvsError(f"{folder}: has no position in a stream of samples")
-        return metadata, state, numbers
+        return state, numbers
 
-    kept: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-    mine: list[tuple[Metadata, dict[str, Any], dict[str, torch.Tensor]]] = []
-    together(lambda: mine.append(wanted(metadata_of(folder))))
-    metadata, state, numbers = mine[0]
+    kinds_of: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+    metadata: Metadata = jointly(lambda: metadata_of(folder))
+    state, numbers = jointly(wanted)
     try:
         with torch.no_grad():
             load_state({**state, **numbers}, storage_reader=Reader(folder))
@@ -270,14 +268,14 @@ def load(
             f"{folder}: damaged (process {rank}: {one_line(Exception(cause))})"
         ) from None
     if stream is not None:
+        begin = f"{OWN}.stream."
         position: dict[str, Any] = {
-            key.removeprefix(f"{OWN}.stream."): int(value)
-            for key, value in numbers.items() if key.startswith(f"{OWN}.stream.")
-        }  # fmt: skip
+            key.removeprefix(begin): int(x) for key, x in numbers.items() if key.startswith(begin)
+        }
         if "shuffle" in position:
             position["shuffle"] = bool(position["shuffle"])
         stream.load_state_dict(position)
-    optimiser.state.update(kept)
+    optimiser.state.update(kinds_of)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
 
 

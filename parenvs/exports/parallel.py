@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import operator
 import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -155,10 +156,7 @@ def inlined(traced: fx.GraphModule) -> fx.GraphModule:
 
 
 def _at(module: nn.Module, path: str) -> Any:
-    result: Any = module
-    for name in path.split("."):
-        result = getattr(result, name)
-    return result
+    return operator.attrgetter(path)(module)
 
 
 def _owner(node: fx.Node) -> str:
@@ -308,12 +306,12 @@ def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:
     Raises:
         ParenvsError: there are some; the line names the first.
     """
-    names: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
+        names[id(parameter)].append(name)
     names_of = [{name for name, _ in stage.named_parameters()} for stage in stages]
     for tied in names.values():
-        if sum(bool(own & set(tied)) for own in names_of) > 1:
+        if sum(not known.isdisjoint(tied) for known in names_of) > 1:
             raise ParenvsError(
                 f"cuts: {' and '.join(tied)} are one weight on several stages, whose gradients "
                 "PyTorch does not sum; untie them, or plan one stage"
@@ -373,7 +371,7 @@ class Parallel:
         self.plan, self.loss = plan, loss
         self.device = torch.device(device)
         sizes = (plan.pipe, plan.data, plan.model)
-        devices = plan.pipe * plan.data * plan.model
+        devices = math.prod(sizes)
         if not dist.is_initialized() or dist.get_world_size() != devices:
             world = dist.get_world_size() if dist.is_initialized() else 0
             raise ParenvsError(
@@ -389,8 +387,8 @@ class Parallel:
         _clear_sharding_prop_cache()
         self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
         # fully_shard serves the data's axis itself; axes of one device are none.
-        own = {DATA: 1 if plan.zero or plan.apart else plan.data, MODEL: plan.model}
-        self._axes = tuple(name for name, size in own.items() if size > 1)
+        axes = {DATA: 1 if plan.zero or plan.apart else plan.data, MODEL: plan.model}
+        self._axes = tuple(name for name, size in axes.items() if size > 1)
         self.own_samples = plan.data > 1 and DATA not in self._axes
         self._grid = self.mesh[self._axes] if self._axes else None
         self._inputs = len(inputs)
@@ -406,9 +404,9 @@ class Parallel:
             rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
             micro = [self._every(x)[:rows].to(self.device) for x in inputs]
             stages = cut(module, plan.cuts, micro)
-            rank = self.mesh[PIPE].get_local_rank()
-            own_stages = [stages[rank + k * plan.pipe] for k in range(plan.chunks)]
-            self.parts = [_Part(stage.module, self, stage) for stage in own_stages]
+            # Chunk c of rank r is stage r + c S.
+            local = stages[self.mesh[PIPE].get_local_rank() :: plan.pipe]
+            self.parts = [_Part(stage.module, self, stage) for stage in local]
         for part in self.parts:
             self._place(part)
         self._schedule = self._scheduled() if plan.pipe > 1 else None
@@ -508,12 +506,12 @@ class Parallel:
     def _piped(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         plan = self.plan
         assert self._schedule is not None
-        inputs = [self._own(x) for x in batch[: self._inputs]]
         if len(batch) != self._inputs + 1:
             raise ParenvsError("targets: PyTorch's pipelines pass a single one to the loss")
-        target = self._own(batch[-1])
+        *inputs, target = map(self._own, batch)
         losses: list[torch.Tensor] = []
-        first, last = self.mesh[PIPE].get_local_rank() == 0, self._is_last
+        rank = self.mesh[PIPE].get_local_rank()
+        first, last = rank == 0, rank == plan.pipe - 1
         self._schedule.step(
             *(inputs if first else ()),
             **self._no_outputs,
@@ -526,10 +524,6 @@ class Parallel:
         # The schedule divides the loss by the replicas, whose DTensors sum gradients; undo it here.
         scale = plan.data if DATA in self._axes else 1
         return self._mean(total * scale / plan.micro_batches)
-
-    @property
-    def _is_last(self) -> bool:
-        return self.mesh[PIPE].get_local_rank() == self.plan.pipe - 1
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
         if self.plan.data == 1 or (DATA in self._axes and self._schedule is None):
@@ -597,14 +591,12 @@ class Parallel:
 
     def _placements(self, split: Split, parts: int = 1) -> list[Placement]:
         """The placements of dimensions on the axes that DTensors have."""
-
-        def placed(dim: int | None) -> Placement:
-            if dim is None:
-                return Replicate()
-            return Shard(dim) if parts == 1 else _StridedShard(dim, split_factor=parts)
-
-        by_axis = dict(zip((DATA, MODEL), split, strict=True))
-        return [placed(by_axis[name]) for name in self._axes]
+        dims = [dim for name, dim in zip((DATA, MODEL), split, strict=True) if name in self._axes]
+        if parts == 1:
+            return [Replicate() if dim is None else Shard(dim) for dim in dims]
+        return [
+            Replicate() if dim is None else _StridedShard(dim, split_factor=parts) for dim in dims
+        ]
 
     def _rows(self, shape: Sequence[int]) -> list[Placement]:
         whole = not shape or shape[0] % self.plan.data
@@ -622,7 +614,7 @@ class Parallel:
         if self._grid is not None:
             distributed: dict[int, tuple[nn.Parameter, int]] = {}  # tied ones stay tied
             for name, parameter in list(part.named_parameters(remove_duplicate=False)):
-                owner, _, own_name = name.rpartition(".")
+                owner, _, attribute = name.rpartition(".")
                 if id(parameter) not in distributed:
                     split, parts = self._split(part.name_of(name), parameter)
                     if parts > 1 and self.plan.zero:
@@ -635,18 +627,16 @@ class Parallel:
                         parameter.detach(), self._grid, self._placements(split, parts),
                         src_data_rank=None,
                     )  # fmt: skip
-                    distributed[id(parameter)] = (
-                        nn.Parameter(placed, parameter.requires_grad),
-                        parts,
-                    )
-                own, parts = distributed[id(parameter)]
+                    shard = nn.Parameter(placed, parameter.requires_grad)
+                    distributed[id(parameter)] = shard, parts
+                shard, parts = distributed[id(parameter)]
                 module = part.get_submodule(owner)
-                module.register_parameter(own_name, own)
+                module.register_parameter(attribute, shard)
                 if parts > 1:
                     part.fused = True
                     shares = Shares(parts)
-                    parametrize.register_parametrization(module, own_name, shares, unsafe=True)
-                if not all(x.is_replicate() for x in own.placements):  # type: ignore[attr-defined]
+                    parametrize.register_parametrization(module, attribute, shares, unsafe=True)
+                if not all(x.is_replicate() for x in shard.placements):  # type: ignore[attr-defined]
                     module.register_forward_pre_hook(summed_back)
                     module.register_forward_hook(summed)
         if self.plan.zero and self.plan.data > 1:
@@ -725,8 +715,8 @@ class _Part(nn.Module):
         self._parallel, self._stage = [parallel], [stage]  # in lists, as they are no submodules
 
     def name_of(self, name: str) -> str:
-        own = name.removeprefix("module_of.")
-        return re.sub(r"\bparametrizations\.(.+)\.original$", r"\1", own)
+        name = name.removeprefix("module_of.")
+        return re.sub(r"\bparametrizations\.(.+)\.original$", r"\1", name)
 
     def forward(self, *given: torch.Tensor) -> Any:
         (parallel,), (stage,) = self._parallel, self._stage
@@ -794,7 +784,11 @@ def summed_back(module: nn.Module, given: Sequence[Any]) -> None:
     """
     for x in given:
         if isinstance(x, DTensor) and x.requires_grad and not x.is_leaf:
-            x.register_hook(lambda x: x.redistribute(placements=without_partial(x.placements)))
+            x.register_hook(_without_partial)
+
+
+def _without_partial(x: DTensor) -> DTensor:
+    return x.redistribute(placements=without_partial(x.placements))
 
 
 def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
@@ -806,11 +800,11 @@ def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
     """
     if not isinstance(outputs, DTensor) or not any(x.is_partial() for x in outputs.placements):
         return outputs
-    whole = outputs.redistribute(placements=without_partial(outputs.placements))
+    whole = _without_partial(outputs)
     if whole.requires_grad and any(
         x.is_partial() and type(x) is not Partial for x in outputs.placements
     ):
-        whole.register_hook(lambda x: x.redistribute(placements=without_partial(x.placements)))
+        whole.register_hook(_without_partial)
     return whole
 
 

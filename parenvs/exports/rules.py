@@ -8,6 +8,7 @@ each rank do all of an operation that DTensors have no rule for.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import re
@@ -37,11 +38,11 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(
 _SAME = {"contiguous", "to", "_to_copy", "type", "float", "bfloat16", "half", "clone"}
 
 
-def regrouped(own: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int, int]:
+def regrouped(shape: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int, int]:
     """Return where a split of a weight in its planned shape is in its own.
 
     Args:
-        own: its shape.
+        shape: its own shape.
         planned: the same, with dimensions written as several.
         dim: of the planned shape, which is split.
 
@@ -55,18 +56,19 @@ def regrouped(own: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int
     ((0, 3), (0, 1))
     """
     result, index = (-1, 1), 0
-    for number, size in enumerate(own):
-        first, product = index, 1
-        while index < len(planned) and (product < size or index == first):
-            product *= planned[index]
+    for number, size in enumerate(shape):
+        first = index
+        # Each dimension is the product of the next planned ones.
+        while index < len(planned) and (math.prod(planned[first:index]) < size or index == first):
             index += 1
-        if product != size:
-            raise ValueError(f"{tuple(planned)} is no grouping of {tuple(own)}")
+        if math.prod(planned[first:index]) != size:
+            break
         if first <= dim < index:
             result = (number, math.prod(planned[first:dim]))
-    if index < len(planned):
-        raise ValueError(f"{tuple(planned)} is no grouping of {tuple(own)}")
-    return result
+    else:
+        if index == len(planned):
+            return result
+    raise ValueError(f"{tuple(planned)} is no grouping of {tuple(shape)}")
 
 
 def without_partial(placements: Sequence[Placement]) -> list[Placement]:
@@ -105,10 +107,9 @@ class Whole(TorchFunctionMode):
             return func(*args, **kwargs)
         except RuntimeError as error:
             given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, DTensor)]
-            changed = (
-                given and _changes(func) and not all(p.is_replicate() for p in given[0].placements)
-            )
-            if not given or changed or not _NO_RULE.search(str(error)):
+            if not given or not _NO_RULE.search(str(error)):
+                raise
+            if _changes(func) and not all(p.is_replicate() for p in given[0].placements):
                 raise
         mesh = given[0].device_mesh
         same = [Replicate()] * mesh.ndim
@@ -377,44 +378,19 @@ class Synchronized(TorchFunctionMode):
     ) -> Any:
         """Run a function; batch normalization in training with the statistics of all."""
         kwargs = kwargs or {}
-        if func is torch.nn.functional.batch_norm:
-            return self._functional(*args, **kwargs)
+        if func is functional.batch_norm:
+            call = inspect.signature(func).bind(*args, **kwargs)
+            call.apply_defaults()
+            x, mean, variance, weight, bias, *rest = call.args
+            return self._normalized(torch.batch_norm, x, weight, bias, mean, variance, *rest, False)
         if func in (torch.batch_norm, torch.ops.aten.batch_norm.default):
-            return self._normalized(func, *args, **kwargs)
+            return self._normalized(func, *args)
         return func(*args, **kwargs)
 
-    def _functional(
-        self,
-        x: torch.Tensor,
-        mean: torch.Tensor | None,
-        variance: torch.Tensor | None,
-        weight: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> torch.Tensor:
-        return self._normalized(
-            torch.batch_norm, x, weight, bias, mean, variance, training, momentum, eps, False
-        )
-
-    def _normalized(
-        self,
-        func: Callable[..., torch.Tensor],
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        running_mean: torch.Tensor | None,
-        running_variance: torch.Tensor | None,
-        training: bool,
-        momentum: float,
-        eps: float,
-        cudnn: bool,
-    ) -> torch.Tensor:
+    def _normalized(self, func: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+        x, weight, bias, running_mean, running_variance, training, momentum, eps, _ = args
         if not training:
-            return func(
-                x, weight, bias, running_mean, running_variance, training, momentum, eps, cudnn
-            )
+            return func(*args)
         over = [k for k in range(x.ndim) if k != 1]
         shape = [-1 if k == 1 else 1 for k in range(x.ndim)]
         count = x.numel() // x.shape[1] * self.group.size()

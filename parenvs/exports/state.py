@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from parenvs.exports.checkpoint import (
     box_of,
     common,
     elements,
+    inside,
     sizes,
     write_index,
     write_part,
@@ -52,47 +53,24 @@ _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a process tells the others of the state that it holds.
+class Holding:
+    """The part of a state that a process holds.
 
     Attributes:
+        rank: of the process in the plan.
         plan: that the state is laid out for.
+        exported: the same in PyTorch's words.
         head: of the state, with the tensors that this process has a part of.
+        boxes: name of a tensor -> the part of it.
+        tensors: name and kind -> that part, not copied.
     """
 
     rank: int
     plan: Plan
     exported: TorchPlan
     head: Head
-
-
-@dataclass(frozen=True)
-class Holding:
-    """The part of a state that a process holds.
-
-    Attributes:
-        boxes: name of a tensor -> the part of it.
-        tensors: name and kind -> that part, not copied.
-    """
-
-    told: Told
     boxes: dict[str, Box]
     tensors: dict[tuple[str, str], torch.Tensor]
-
-
-class Source(Protocol):
-    """What a state is installed from: a checkpoint, or one that moved."""
-
-    @property
-    def head(self) -> Head:
-        """What is known of the whole."""
-
-    @property
-    def where(self) -> str:
-        """Where it is, for errors."""
-
-    def box(self, name: str, kind: str, box: Box, place: Place, ranks: int) -> Any:
-        """Return a box of a tensor, as numbers of its width or as a tensor."""
 
 
 def held(
@@ -128,7 +106,7 @@ def held(
     head = Head(steps, type(optimiser).__name__, _groups(optimiser), described, position)
     # Ranks count tp first, then replicas, then stages, as the mesh does.
     rank = place.model + degrees.tensor * (place.data + degrees.data * place.pipe)
-    return Holding(Told(rank, plan, parallel.plan, head), boxes, tensors)
+    return Holding(rank, plan, parallel.plan, head, boxes, tensors)
 
 
 def save(
@@ -155,16 +133,17 @@ def save(
         ParenvsError: streams of processes that differ, a state that is neither a number nor of its
             parameter's shape, a plan of other degrees, or another process failed; all raise.
     """
-    mine: list[Holding] = []
-
-    def position() -> dict[str, Any] | None:
-        mine.append(held(parallel, optimiser, plan, steps, stream))
-        return mine[0].told.head.stream
-
-    positions = together(position)
+    holding = jointly(lambda: held(parallel, optimiser, plan, steps, stream))
+    head: Head = holding.head
+    positions = together(lambda: head.stream)
     if any(x != positions[0] for x in positions):
         raise ParenvsError("stream: processes are at different samples; advance it in all of them")
-    (holding,), own = mine, mine[0].told.head
+    files, place = Files.of(plan), _place(parallel)
+
+    def give(name: str, kind: str, box: Box) -> np.ndarray:
+        flat = holding.tensors[name, kind].cpu().contiguous().flatten()
+        return flat.view(_NUMBERS[flat.element_size()]).numpy()
+
     with ExitStack() as stack:
 
         def opened() -> Path | None:
@@ -176,25 +155,18 @@ def save(
         path = together(opened)[0]
 
         def written() -> tuple[int, dict[str, Tensor], Part] | None:
-            places, place = Files.of(plan).places(), _place(parallel)
-            number = next((n for n, x in enumerate(places) if x == place), None)
-            if number is None:
+            if place.data >= files.writing:  # another replica writes the same
                 return None
+            number = files.number(place)
+            return number, head.tensors, write_part(path, number, holding.boxes, head.tensors, give)
 
-            def give(name: str, kind: str, box: Box) -> np.ndarray:
-                flat = holding.tensors[name, kind].cpu().contiguous().flatten()
-                return flat.view(_NUMBERS[flat.element_size()]).numpy()
-
-            part = write_part(path, number, holding.boxes, own.tensors, give)
-            return number, own.tensors, part
-
-        rows = sorted((row for row in together(written) if row), key=lambda row: row[0])
+        rows = sorted(filter(None, together(written)), key=lambda row: row[0])
 
         def finished() -> None:
             if dist.get_rank() == 0:
                 tensors = {name: x for _, states, _ in rows for name, x in states.items()}
-                head = replace(own, tensors=tensors)
-                write_index(path, plan, head, [part for _, _, part in rows])
+                whole = replace(head, tensors=tensors)
+                write_index(path, plan, whole, [part for _, _, part in rows])
                 stack.close()
 
         together(finished)
@@ -233,11 +205,12 @@ def load(
         _install(source, parallel, optimiser, stream)
         return source.head.steps, dict(source.read)
 
-    return together(read)[dist.get_rank()]
+    steps, read_bytes = jointly(read)
+    return steps, read_bytes
 
 
 def install(
-    source: Source,
+    source: Checkpoint | Moved,
     parallel: Parallel,
     optimiser: torch.optim.Optimizer,
     stream: Stream | None = None,
@@ -254,7 +227,10 @@ def install(
 
 
 def _install(
-    source: Source, parallel: Parallel, optimiser: torch.optim.Optimizer, stream: Stream | None
+    source: Checkpoint | Moved,
+    parallel: Parallel,
+    optimiser: torch.optim.Optimizer,
+    stream: Stream | None,
 ) -> None:
     head, where, place = source.head, source.where, _place(parallel)
     if head.optimiser != type(optimiser).__name__:
@@ -286,7 +262,7 @@ def _install(
 
 
 def _restore(
-    source: Source,
+    source: Checkpoint | Moved,
     name: str,
     parameter: nn.Parameter,
     parallel: Parallel,
@@ -294,21 +270,23 @@ def _restore(
     place: Place,
 ) -> None:
     shape = tuple(parameter.shape)
-    tensor = source.head.tensors.get(name)
+    tensor, words = source.head.tensors.get(name), f"{source.where}: {shown(name)} is"
     if tensor is None or tensor.shape != shape:
-        raise ParenvsError(
-            f"{source.where}: {shown(name)} is {tensor.shape if tensor else 'not there'}, and the "
-            f"module has {shape}"
-        )
+        stored = tensor.shape if tensor else "not there"
+        raise ParenvsError(f"{words} {stored}, and the module has {shape}")
+    numbers = tensor.kinds[PARAMETER]
+    if numbers != _TYPES.get(parameter.dtype):
+        raise ParenvsError(f"{words} of {numbers}, and the module's of {parameter.dtype}")
     box = box_of(parallel.plan, name, shape, place)
-    if tensor.kinds[PARAMETER] != _TYPES.get(parameter.dtype):
-        raise ParenvsError(
-            f"{source.where}: {shown(name)} is of {tensor.kinds[PARAMETER]}, and the module's of "
-            f"{parameter.dtype}"
-        )
-    counted = _counts_on(optimiser, parameter)
+    # One kernel for all parameters reads the counts of steps beside them, others on the host.
+    beside = any(
+        group.get("fused") or group.get("capturable")
+        for group in optimiser.param_groups
+        if any(x is parameter for x in group["params"])
+    )
+    device = parameter.device if beside else torch.device("cpu")
     state: dict[str, Any] = {
-        key: torch.tensor(x, device=counted) for key, x in tensor.scalars.items()
+        key: torch.tensor(x, device=device) for key, x in tensor.scalars.items()
     }
     for kind, numbers in tensor.kinds.items():
         data = torch.as_tensor(source.box(name, kind, box, place, parallel.plan.model))
@@ -321,15 +299,6 @@ def _restore(
                 _local(state[kind]).copy_(local)
     if state:
         optimiser.state[parameter] = state
-
-
-def _counts_on(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.device:
-    """Where an optimiser counts the steps of a parameter: beside it if one kernel does all."""
-    for group in optimiser.param_groups:
-        if any(x is parameter for x in group["params"]):
-            beside = group.get("fused") or group.get("capturable")
-            return parameter.device if beside else torch.device("cpu")
-    return torch.device("cpu")
 
 
 def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
@@ -373,6 +342,13 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 def _place(parallel: Parallel) -> Place:
     return Place(*(parallel.mesh[name].get_local_rank() for name in (PIPE, DATA, MODEL)))
+
+
+def jointly(work: Callable[[], Any]) -> Any:
+    """Run something in every process and return its result here; if one fails, all raise."""
+    results: list[Any] = []
+    together(lambda: results.append(work()))
+    return results[0]
 
 
 def together(work: Callable[[], Any]) -> list[Any]:
@@ -454,59 +430,52 @@ def move(
         ParenvsError: no process has a part of the state, processes hold different plans or steps,
             or there are too few of them; all processes raise.
     """
-    every: list[Any] = together(lambda: None if holding is None else holding.told)
-    own = [x for x in every if x is not None]
-    if not own:
+    every: list[Holding | None] = together(
+        lambda: None if holding is None else replace(holding, boxes={}, tensors={})
+    )
+    holdings = [x for x in every if x is not None]
+    if not holdings:
         raise ParenvsError("no process holds a part of the state; read a checkpoint")
-    if any((x.plan, x.head.steps, x.head.stream) != (own[0].plan, own[0].head.steps,
-                                                     own[0].head.stream) for x in own):  # fmt: skip
+    old, head = holdings[0], holdings[0].head
+    if any(
+        (x.plan, x.head.steps, x.head.stream) != (old.plan, head.steps, head.stream)
+        for x in holdings
+    ):
         raise ParenvsError("processes hold the states of different plans or steps")
-    tensors = {name: tensor for x in own for name, tensor in x.head.tensors.items()}
-    plans = own[0].exported, exported or torch_plan(new, graph)
-    files = Files.of(own[0].plan), Files.of(new)
+    tensors = {name: tensor for x in holdings for name, tensor in x.head.tensors.items()}
+    plans = old.exported, exported or torch_plan(new, graph)
+    files = Files.of(old.plan), Files.of(new)
 
     def scheduled() -> tuple[list[Cell], np.ndarray, list[Flow]] | None:
         if dist.get_rank():
             return None
-        cells, held = cells_of(plans, files, tensors, graph)
+        cells, (before, after) = cells_of(plans, files, tensors, graph)
         on = np.zeros((len(every), len(cells)), dtype=bool)
         for process, x in enumerate(every):
             if x is not None:
-                on[process] = held[0][x.rank]
+                on[process] = before[x.rank]
         size = np.array([elements(x.box) * tensors[x.name].bytes for x in cells], dtype=float)
         if len(every) % devices:
             raise ParenvsError(f"{len(every)} processes are no whole hosts of {devices}")
         try:
             place, rows = files[1].shards.flows(
-                size, on.reshape(-1, devices, len(cells)), held[1], exact, takers
+                size, on.reshape(-1, devices, len(cells)), after, exact, takers
             )
         except ParenvsError as error:
             gone = sorted({x.name for x, there in zip(cells, on.T, strict=True) if not there.any()})
             raise ParenvsError(f"{error}{f' ({gone[0]})' if gone else ''}") from None
         return cells, place, rows
 
-    result: Any = together(scheduled)[0]
-    cells, place, rows = result
-    me = dist.get_rank()
-    ranks = np.flatnonzero(place == me).tolist()
-    rank = ranks[0] if ranks else None
+    cells, place, rows = together(scheduled)[0]
+    rank = next(iter(np.flatnonzero(place == dist.get_rank()).tolist()), None)
     traffic = np.zeros((len(every), len(every)))
     for row in rows:
         n = elements(cells[row.atom].box)
         count = round(row.end * n) - round(row.begin * n)
         traffic[row.source, row.target] += count * tensors[cells[row.atom].name].bytes
-    got, sent = _exchanged(
-        holding, cells, rows, tensors,
-        {} if rank is None else _boxes(plans[1], files[1], tensors, graph)[rank],
-    )  # fmt: skip
-    head = own[0].head
-    return Moved(
-        rank,
-        Head(head.steps, head.optimiser, head.groups, tensors, head.stream),
-        got,
-        traffic,
-        sent,
-    )
+    wanted = {} if rank is None else _boxes(plans[1], files[1], tensors, graph)[rank]
+    received, sent = _exchanged(holding, cells, rows, tensors, wanted)
+    return Moved(rank, replace(head, tensors=tensors), received, traffic, sent)
 
 
 def cells_of(
@@ -574,15 +543,15 @@ def _exchanged(
             if name in holding.boxes:
                 both = common(box, holding.boxes[name])
                 for kind in tensors[name].kinds if elements(both) else ():
-                    own = holding.tensors[name, kind][_inside(both, holding.boxes[name])]
-                    result[name, kind][_inside(both, box)] = own
+                    local = holding.tensors[name, kind][inside(both, holding.boxes[name])]
+                    result[name, kind][inside(both, box)] = local
     for group in _rounds(cells, rows, tensors):
         out: dict[int, list[torch.Tensor]] = defaultdict(list)
         into: dict[int, int] = defaultdict(int)
         for row, name, kind, box, a, b in group:
             if row.source == me:
                 assert holding is not None
-                part = holding.tensors[name, kind][_inside(box, holding.boxes[name])]
+                part = holding.tensors[name, kind][inside(box, holding.boxes[name])]
                 out[row.target].append(part.reshape(-1)[a:b].contiguous().view(torch.uint8))
             elif row.target == me:
                 into[row.source] += (b - a) * result[name, kind].element_size()
@@ -596,19 +565,17 @@ def _exchanged(
             work.wait()
         for peer, x in packed.items():
             sent[peer] += x.numel()
-        at: dict[int, int] = defaultdict(int)
         flat: dict[tuple[str, str, Box], torch.Tensor] = {}
         for row, name, kind, box, a, b in group:
             if row.target == me:
                 tensor = result[name, kind]
-                start, size = at[row.source], (b - a) * tensor.element_size()
-                at[row.source] += size
+                item = tensor.element_size()
+                # Parts arrive from each process in the order of the round.
+                part, buffers[row.source] = buffers[row.source].tensor_split([(b - a) * item])
                 whole = flat.setdefault((name, kind, box), tensor.new_empty(elements(box)))
-                whole.view(torch.uint8)[a * tensor.element_size() : b * tensor.element_size()] = (
-                    buffers[row.source][start : start + size]
-                )
+                whole.view(torch.uint8)[a * item : b * item] = part
         for (name, kind, box), whole in flat.items():
-            result[name, kind][_inside(box, wanted[name])] = whole.view(sizes(box))
+            result[name, kind][inside(box, wanted[name])] = whole.view(sizes(box))
     return result, sent
 
 
@@ -631,7 +598,3 @@ def _rounds(
         last, held = row.atom, held + (b - a) * tensors[name].bytes
         group += [(row, name, kind, box, a, b) for kind in tensors[name].kinds if b > a]
     yield group
-
-
-def _inside(box: Box, of: Box) -> tuple[slice, ...]:
-    return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, of, strict=True))
