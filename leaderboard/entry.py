@@ -300,20 +300,12 @@ def _is_text(value: Any, max_length: int) -> bool:
     )
 
 
-def _is_texts(value: Any, max_count: int, max_length: int) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= max_count
-        and all(_is_text(text, max_length) for text in value)
-    )
+def _is_list(value: Any, max_count: int, is_valid: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and len(value) <= max_count and all(map(is_valid, value))
 
 
-def _is_seeds(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= 1000
-        and all(type(seed) is int and 0 <= seed < 2**63 for seed in value)
-    )
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _is_settings(value: Any) -> bool:
@@ -335,7 +327,7 @@ def _words(max_length: int) -> tuple[Callable[[Any], bool], str, Any]:
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str, Any]] = {
     "authors": (
-        lambda value: _is_texts(value, 20, 100) and bool(value),
+        lambda value: bool(value) and _is_list(value, 20, lambda name: _is_text(name, 100)),
         "a list of 1 to 20 names of at most 100 printable characters",
         [],
     ),
@@ -347,11 +339,15 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str, Any]] = {
     "method": _words(1000),
     "learned": (lambda value: isinstance(value, bool), "true or false", False),
     "trained_on": (
-        lambda value: _is_texts(value, 10, 200),
+        lambda value: _is_list(value, 10, lambda text: _is_text(text, 200)),
         "a list of at most 10 texts of 1 to 200 printable characters",
         [],
     ),
-    "seeds": (_is_seeds, "a list of at most 1,000 whole numbers from 0", []),
+    "seeds": (
+        lambda value: _is_list(value, 1000, _is_seed),
+        "a list of at most 1,000 whole numbers from 0",
+        [],
+    ),
     "search_budget": _words(300),
     "hardware": _words(200),
     "commit": _words(80),

@@ -62,27 +62,6 @@ def running_sums(values: Array) -> Array:
     return sums
 
 
-def counting(values: Array, count: int) -> Array:
-    """Return 0, 1, ..., ``count - 1``, (count,) int64, on the device of ``values``."""
-    if isinstance(values, np.ndarray):
-        return np.arange(count)
-    return namespace(values).arange(count, device=values.device)
-
-
-def entries(values: Array, rows: Array, columns: Array) -> Array:
-    """Return ``values[rows[i], columns[i, j]]`` of a contiguous matrix, (k, j)."""
-    if isinstance(values, np.ndarray):
-        return values.take(columns + (rows * values.shape[1])[:, None])
-    return values[rows].gather(1, columns)
-
-
-def masked(mask: Array, values: Array) -> Array:
-    """Return ``values`` where ``mask`` is true, else 0; the values must be finite."""
-    if isinstance(values, np.ndarray):
-        return values * mask  # faster than np.where
-    return values.where(mask, 0.0)
-
-
 def at_least(values: Array, minimum: float) -> Array:
     """Return the larger of each value and ``minimum``."""
     if isinstance(values, (np.ndarray, np.generic)):

@@ -145,7 +145,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "verify": ("parenvs verify split.json --compile",),
     "export": ("parenvs export plan.json --to torchtitan --out plan.toml",),
-    "doctor": ("parenvs doctor", "parenvs doctor --all"),
+    "doctor": ("parenvs doctor",),
     "plan": (
         "parenvs plan t5-3b --cluster C --stages 4 --out plan.json --plot plan.png",
         "parenvs plan llama3-70b --task hybrid --cluster 16x8:h100 --batch 1024",

@@ -17,9 +17,7 @@ from parenvs.view.terminal import (
     Step,
     check_range,
     note,
-    say_json,
     say_tables,
-    say_text,
     written,
 )
 
@@ -28,11 +26,6 @@ _Kind = Annotated[
     typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=options.devices),
 ]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
-_Meet = Annotated[
-    str, typer.Option(help="HOST:PORT of this machine where processes meet; 0: a free port.")
-]
-_Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
-_HERE = "127.0.0.1:0"
 
 
 def add_clock(app: typer.Typer) -> None:
@@ -63,8 +56,6 @@ def calibrate(
     largest: Annotated[
         float, typer.Option(help="Largest array of collectives in MB, from 0.004.")
     ] = 67.2,
-    meet: _Meet = _HERE,
-    timeout: _Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
     """Measure this machine with PyTorch or JAX: products, memory, collectives; write a cluster.
@@ -81,11 +72,8 @@ def calibrate(
         raise ParenvsError(
             f"--largest must be at least 0.0041 MB, not {largest:g}; two sizes are needed"
         )
-    _check_timeout(timeout)
     with Step(f"measuring {processes} x {device}"):
-        calibration = calibrated(
-            device, processes, repeats, sizes, meet=meet, seconds=timeout, framework=framework
-        )
+        calibration = calibrated(device, processes, repeats, sizes, framework=framework)
     words = f"written to {path}; give it as --cluster {path}"
     with written(lambda: calibration.save(path), words, quiet=as_json):
         say_tables(tables.calibration(calibration.rows), as_json=as_json)
@@ -164,8 +152,6 @@ def run(
         str | None,
         typer.Option(help="Output of a JAX step that is the loss, where several may be: 1/loss."),
     ] = None,
-    meet: _Meet = _HERE,
-    timeout: _Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
     """Run a plan here, in local processes of PyTorch or on virtual devices of JAX, and compare.
@@ -179,17 +165,11 @@ def run(
     check_range("--repeats", repeats, 1)
     if processes is not None:
         check_range("--processes", processes, 1)
-    _check_timeout(timeout)
     if not is_function(model):
         raise ParenvsError(f"run takes a model FILE.py:NAME, not {shown(model)}")
     with Step(f"running {file}"):
-        outcome = running(
-            file, model, arguments, repeats, processes, calibration, device, meet, timeout, loss
-        )
-    if as_json:
-        say_json(outcome.to_json())
-    else:
-        say_text(outcome.text())
+        outcome = running(file, model, arguments, repeats, processes, calibration, device, loss)
+    options.print_result(outcome, as_json)
     if not outcome.agrees:
         raise ParenvsError(f"{file}: {'; '.join(outcome.faults)}")
 
@@ -201,11 +181,6 @@ def _check_framework(name: str) -> None:
             f"--framework {shown(name)} is unknown{did_you_mean(name, known)}; known: "
             f"{', '.join(known)}"
         )
-
-
-def _check_timeout(seconds: float) -> None:
-    if not 0 < seconds <= 3600:
-        raise ParenvsError(f"--timeout must be more than 0 and at most 3600, not {seconds:g}")
 
 
 def _check_ending(path: Path, ending: str) -> None:

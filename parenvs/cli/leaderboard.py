@@ -186,19 +186,15 @@ def table(
     path: Annotated[
         Path | None, typer.Option("--out", help="Write the table to this .md file.")
     ] = None,
-    short: Annotated[bool, typer.Option("--summary", help="A line for each task.")] = False,
     as_json: Json = False,
 ) -> None:
     """Rank a folder's entries, all judged anew, as Markdown. Status 2 if one is refused."""
     from parenvs.files import write_text
-    from parenvs.leaderboard.ranking import page, standings_json, summary
+    from parenvs.leaderboard.ranking import page, standings_json
 
     files = _of_folder(folder)
     entries, refused = accepted(files, folder)
-    if as_json:
-        text = json.dumps(standings_json(entries)) + "\n"
-    else:
-        text = (summary if short else page)(entries)
+    text = json.dumps(standings_json(entries)) + "\n" if as_json else page(entries)
     if path is None:
         sys.stdout.write(text)
     else:

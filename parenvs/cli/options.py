@@ -21,7 +21,7 @@ from parenvs.errors import ParenvsError
 from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
 from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
-from parenvs.view.terminal import Step, check_range, note
+from parenvs.view.terminal import Step, check_range, note, say_json, say_text
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
@@ -135,8 +135,8 @@ class Flag:
     name: str
     words: str
     kind: type
-    read: Callable[[Any], Any] | None
     place: tuple[str, ...]
+    read: Callable[[Any], Any] | None = None
     implies: bool = False
     values: tuple[str, ...] = ()
     main: bool = False
@@ -184,19 +184,17 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
         elif about:
             types, bounds = _types(hints[each.name])
             known = next((x for x in types if x in (int, float, str, bool)), str)
+            given = ("read", "implies", "values", "main", "complete")
+            least = next((int(x.ge) for x in bounds if known is int and x.ge is not None), None)
             flags.append(
                 Flag(
                     about["flag"] or each.name.replace("_", "-"),
                     about["help"],
                     about["kind"] or known,
-                    about["read"],
-                    inner,
-                    about["implies"],
-                    about["values"],
-                    about["main"],
-                    about["complete"],
-                    each.default,
-                    next((int(x.ge) for x in bounds if known is int and x.ge is not None), None),
+                    place=inner,
+                    default=each.default,
+                    least=least,
+                    **{key: about[key] for key in given},
                 )
             )
     return tuple(flags)
@@ -266,6 +264,14 @@ def not_for_task(command: str, task: Task, method: Callable[..., Any]) -> Parenv
     return ParenvsError(f"{command} is not for task {task.name}, but for {others}")
 
 
+def print_result(result: Any, as_json: bool) -> None:
+    """Print what has ``text()`` and ``to_json()``."""
+    if as_json:
+        say_json(result.to_json())
+    else:
+        say_text(result.text())
+
+
 class TaskCommand:
     """A command that takes the options of all tasks behind its own.
 
@@ -326,25 +332,18 @@ def with_flags(
     return lambda function: TaskCommand(function, sources, plans)
 
 
-_HELP_ALL = inspect.Parameter(
-    "help_all",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=HelpAll,
-)
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
+_HELP_ALL = _keyword("help_all", HelpAll, False)
 _NO_CACHE = "no_cache"
 
 
 def _no_cache(panel: str | None) -> inspect.Parameter:
     words = "Lower a model anew, and do not keep it."
-    return inspect.Parameter(
-        _NO_CACHE,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=typer.Option(False, "--no-cache", help=words, rich_help_panel=panel),
-        annotation=bool,
-    )
+    default = typer.Option(False, "--no-cache", help=words, rich_help_panel=panel)
+    return _keyword(_NO_CACHE, bool, default)
 
 
 def _identifier(name: str) -> str:
@@ -373,22 +372,20 @@ def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parame
     is_main = owner == "" or ((plans or is_shared) and any(flag.main for flag in of.values()))
     if is_shared and first.default not in (None, 0):
         lines.append(f"(default: {first.default})")
+    metavar = _metavar(known)
+    if known and not metavar:
+        lines.append(f"{', '.join(known)}.")
     kinds = {flag.kind for flag in of.values()}
     kind: Any = kinds.pop() if len(kinds) == 1 else list
-    return inspect.Parameter(
-        _identifier(name),
-        inspect.Parameter.KEYWORD_ONLY,
-        default=typer.Option(
-            None,
-            f"--{name}",
-            help=" ".join(lines)
-            + (f" {', '.join(known)}." if known and not _metavar(known) else ""),
-            metavar=_metavar(known),
-            autocompletion=words_of(*completions) if completions else None,
-            rich_help_panel=None if is_main else panel,
-        ),
-        annotation=(list[str] if kind is list else kind) | None,
+    default = typer.Option(
+        None,
+        f"--{name}",
+        help=" ".join(lines),
+        metavar=metavar,
+        autocompletion=words_of(*completions) if completions else None,
+        rich_help_panel=None if is_main else panel,
     )
+    return _keyword(_identifier(name), (list[str] if kind is list else kind) | None, default)
 
 
 _SLOW = 2.0  # seconds from which reading a file is told

@@ -20,6 +20,7 @@ from parenvs.cli.options import (
     TaskName,
     flags_in,
     not_for_task,
+    print_result,
     tasks_with,
     values_in,
     with_flags,
@@ -47,7 +48,7 @@ from parenvs.view.terminal import (
 )
 
 if TYPE_CHECKING:
-    from parenvs.core.plan import Plan
+    pass
 
 
 def add_plans(app: typer.Typer) -> None:
@@ -178,7 +179,13 @@ def verify(
 
     plan = load_plan(file)
     if compiled:
-        _verify_compiled(plan, file, module, as_json)
+        from parenvs.exports.compilation import compile_plan
+
+        compilation = compile_plan(plan, module)
+        print_result(compilation, as_json)
+        if not compilation.agrees:
+            words = "XLA shards it otherwise, or communicates other than predicted"
+            raise ParenvsError(f"{file}: {words}")
         return
     from parenvs.shardy.verify import verify_plan
 
@@ -186,31 +193,11 @@ def verify(
     if not task.supports(Task.decisions):
         raise not_for_task(f"{file}: verify", task, Task.decisions)
     verification = verify_plan(plan, module)
-    if as_json:
-        say_json(verification.to_json())
-    else:
-        say(verification.text())
+    print_result(verification, as_json)
     if not verification.agrees:
         raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
     if not verification.legal:
         raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
-
-
-def _verify_compiled(plan: Plan, file: Path, module: str | None, as_json: bool) -> None:
-    """Compile a plan's step on virtual devices, and print what XLA makes of it.
-
-    Raises:
-        ParenvsError: XLA shards it otherwise, or communicates more than the judge predicts.
-    """
-    from parenvs.exports.compilation import compile_plan
-
-    compilation = compile_plan(plan, module)
-    if as_json:
-        say_json(compilation.to_json())
-    else:
-        say(compilation.text())
-    if not compilation.agrees:
-        raise ParenvsError(f"{file}: XLA shards it otherwise, or communicates other than predicted")
 
 
 LOSS = 0.01
@@ -285,15 +272,12 @@ def reshard(
     from parenvs.exports import checkpoint as resharding
     from parenvs.instances import load_graph
 
-    plans = [None if file is None else load_plan(file) for file in (old, new)]
-    assert plans[1] is not None
+    before = None if old is None else load_plan(old)
     graph = None if instance is None else load_graph(instance)
     with Step(f"writing {path or checkpoint} for {new}", 1.0):
-        resharded = resharding.reshard(checkpoint, plans[1], plans[0], path, graph)
-    if as_json:
-        say_json(resharded.to_json())
-    else:
-        say_text(resharded.text())
+        resharded = resharding.reshard(checkpoint, load_plan(new), before, path, graph)
+    print_result(resharded, as_json)
+    if not as_json:
         say(f"written to {path or checkpoint}")
     if not resharded.agrees:
         note(

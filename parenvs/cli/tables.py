@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,36 +41,38 @@ _MAX_ROWS = 8
 """Rows for the entry parameters of one argument that are taken for the same, or for devices."""
 
 
+def _filled(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = empty(title, *columns)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def instances() -> Table:
     """The shipped instances."""
-    table = empty(
-        "instances", "name", "variables", "parameters", "FLOPs a step", "pivots", "description"
-    )
+    rows = []
     for name, entry in manifest()["instances"].items():
-        train, forward = entry["graphs"]["train"], entry["graphs"]["forward"]
-        table.add_row(
-            name,
-            str(train["variables"]),
-            f"{train['parameters']:,}",
-            f"{train['flops']:.3e}",
-            str(forward["pivots"]),
-            entry["description"],
-        )
-    return table
+        train, pivots = entry["graphs"]["train"], entry["graphs"]["forward"]["pivots"]
+        figures = (f"{train['parameters']:,}", f"{train['flops']:.3e}", str(pivots))
+        rows.append((name, str(train["variables"]), *figures, entry["description"]))
+    columns = ("name", "variables", "parameters", "FLOPs a step", "pivots", "description")
+    return _filled("instances", columns, rows)
 
 
 def clusters() -> Table:
     """The preset clusters."""
-    table = empty("clusters", "name", "shape", "inside a server", "between servers", "memory")
-    for name, cluster in PRESETS.items():
-        table.add_row(
+    rows = [
+        (
             name,
             f"{cluster.servers} x {cluster.devices_per_server} {cluster.device.name}",
             f"{cluster.intra_bw / 1e9:g} GB/s",
             f"{cluster.inter_bw / 1e9:g} GB/s",
             f"{cluster.device.memory_bytes / 1e9:g} GB",
         )
-    return table
+        for name, cluster in PRESETS.items()
+    ]
+    columns = ("name", "shape", "inside a server", "between servers", "memory")
+    return _filled("clusters", columns, rows)
 
 
 def graph(graph: Graph) -> Table:
@@ -132,20 +134,18 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 def comparison(answers: Sequence[Answer]) -> Table:
     """Several plans of one problem of any task side by side."""
-    report = answers[0].report
-    cost = f"cost{report.bound_words[1] and f' ({report.bound_words[1].strip()})'}"
-    table = empty(report.plan.instance, "agent", cost, "over best", "proof", "found (s)")
-    costs = [answer.report.cost for answer in answers if answer.report.legal]
-    best = min(costs, default=0)
+    first = answers[0].report
+    unit = first.bound_words[1].strip()
+    best = min((x.report.cost for x in answers if x.report.legal), default=0)
+    rows = []
     for answer in answers:
-        report = answer.report
-        over = "illegal"
-        if report.legal:
-            over = f"{report.cost / best - 1:.2%}" if best > 0 else ""
-        table.add_row(
-            answer.method, _cost(report.cost), over, answer.claim, f"{answer.seconds:.2f}"
-        )
-    return table
+        cost, over = answer.report.cost, "illegal"
+        if answer.report.legal:
+            over = f"{cost / best - 1:.2%}" if best > 0 else ""
+        rows.append((answer.method, _cost(cost), over, answer.claim, f"{answer.seconds:.2f}"))
+    cost_title = f"cost ({unit})" if unit else "cost"
+    columns = ("agent", cost_title, "over best", "proof", "found (s)")
+    return _filled(first.plan.instance, columns, rows)
 
 
 def _cost(cost: float | None) -> str:
@@ -156,7 +156,6 @@ def _cost(cost: float | None) -> str:
 
 def training(result: TrainResult, best: float | None, folder: Path) -> Table:
     """The outcome of a training run; ``best`` is the optimum, None if it is not known."""
-    table = empty(f"run {folder}", "what", "value")
     if result.interval is not None:
         low, high = result.interval
         rows = [
@@ -180,9 +179,7 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
     if result.target_steps is not None:
         rows.append(("steps to the optimum", f"{result.target_steps:,}"))
         rows.append(("seconds to the optimum", f"{result.target_seconds:.1f}"))
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return _filled(f"run {folder}", ("what", "value"), rows)
 
 
 def evaluation(result: Evaluation) -> Table:
@@ -192,22 +189,22 @@ def evaluation(result: Evaluation) -> Table:
     if not math.isclose(result.value, result.report.value, rel_tol=1e-4):  # another unit
         best = answer.problem.report(result.best_plan)
         plans = (("greedy policy", result.report), ("best sample", best))
-        table = empty("evaluation", "plan of", "cost", f"over the {best_known}")
-        for name, report in (*plans, (best_known, answer.report)):
-            over = f"{report.cost / answer.cost - 1:.2%}" if report.legal else "illegal"
-            table.add_row(name, _cost(report.cost), over)
-        return table
-    best = answer.value
-    table = empty("evaluation", "what", "return", "share of the optimum")
-    for name, value in (
+        rows = [
+            (name, _cost(report.cost), f"{report.cost / answer.cost - 1:.2%}")
+            if report.legal
+            else (name, _cost(report.cost), "illegal")
+            for name, report in (*plans, (best_known, answer.report))
+        ]
+        return _filled("evaluation", ("plan of", "cost", f"over the {best_known}"), rows)
+    values = (
         ("greedy policy", result.value),
         (f"mean of {len(result.returns)} samples", result.returns.mean()),
         ("best sample", result.best_value),
-        (best_known, best),
-    ):
-        table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
-    table.add_row("spread of samples", f"{result.returns.std():.6f}", "")
-    return table
+        (best_known, answer.value),
+    )
+    rows = [(name, f"{x:.6f}", f"{100 * x / answer.value:.2f} %") for name, x in values]
+    rows.append(("spread of samples", f"{result.returns.std():.6f}", ""))
+    return _filled("evaluation", ("what", "return", "share of the optimum"), rows)
 
 
 def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) -> Table:
@@ -271,14 +268,15 @@ def standings(entries: Sequence[CheckedEntry]) -> Table:
 
 def verdicts(entry: CheckedEntry) -> Table:
     """The verdicts on one entry of the leaderboard, a row for each problem."""
-    table = empty("", "problem", "cost", "reference", "proof", "score", "verdict")
-    for index in (3, 5):
-        table.columns[index].justify = "left"
+    rows = []
     for verdict in entry.verdicts:
         reference = verdict.problem.reference
         figures = (_cost(verdict.cost), _cost(reference.cost), reference.status)
-        row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
-        table.add_row(*row)
+        rows.append((verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state))
+    columns = ("problem", "cost", "reference", "proof", "score", "verdict")
+    table = _filled("", columns, rows)
+    for index in (3, 5):
+        table.columns[index].justify = "left"
     return table
 
 
@@ -286,16 +284,18 @@ def calibration(rows: Sequence[Measurement]) -> Table:
     """What was measured on a machine, with rates: of products FLOP/s, else bytes/s."""
     table = empty("", "what", "size", "processes", "median", "quartiles", "rate", names=2)
     for row in rows:
-        m, k, n = row.shape or (0, 0, 0)
-        rate = (2.0 * m * k * n if row.shape else row.bytes) / row.seconds
-        what = f"{row.kind} {row.precision}".strip()
+        amount, measured, share = float(row.bytes), size(row.bytes), ""
+        if row.shape:
+            m, k, n = row.shape
+            amount, measured, share = 2.0 * m * k * n, f"{m} x {k} x {n}", f", {row.share:.0%}"
+        unit = "GFLOP/s" if row.shape else "GB/s"
         table.add_row(
-            what,
-            f"{m} x {k} x {n}" if row.shape else size(row.bytes),
+            f"{row.kind} {row.precision}".strip(),
+            measured,
             str(row.group),
             duration(row.seconds),
             f"{duration(row.low)} to {duration(row.high)}",
-            f"{rate / 1e9:.3g} GFLOP/s, {row.share:.0%}" if row.shape else f"{rate / 1e9:.3g} GB/s",
+            f"{amount / row.seconds / 1e9:.3g} {unit}{share}",
         )
     return table
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from parenvs.cluster import (
     load_measured,
     sync_bytes,
 )
-from parenvs.errors import ClusterError, ParenvsError, need_extra, one_line, shown
+from parenvs.errors import ClusterError, ParenvsError, need_extra, one_line
 from parenvs.files import write_text
 from parenvs.machine import cores, host
 
@@ -137,24 +137,15 @@ class Calibration:
         return list(self.provenance.get("missing", []))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str = "") -> Calibration:
+    def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """Read a file of ``parenvs calibrate``.
 
-        Args:
-            path: the file.
-            device: the device's name that it has to be of; any, if empty.
-
         Raises:
-            ClusterError: it is no such file, or of other devices.
+            ClusterError: it is no such file.
         """
         cluster, rows, provenance = load_measured(path)
         if not isinstance(provenance.get("missing", []), list):
             raise ClusterError(f"{os.fspath(path)}: field 'provenance.missing' must be a list")
-        if device and cluster.device.name != device:
-            raise ClusterError(
-                f"{os.fspath(path)}: a calibration of {shown(cluster.device.name)}, not of "
-                f"{device}; run parenvs calibrate here"
-            )
         return cls(cluster, rows, provenance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -297,8 +288,6 @@ def calibrated(
     repeats: int = 20,
     sizes: Sequence[int] = SIZES,
     shapes: Sequence[Shape] = (),
-    meet: str = "127.0.0.1:0",
-    seconds: float = 60.0,
     framework: str = "torch",
 ) -> Calibration:
     """Measure this machine with PyTorch, in local processes, or with JAX, on devices of one.
@@ -310,12 +299,10 @@ def calibrated(
         repeats: runs of everything that count.
         sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
         shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
-        meet: see ``parenvs.clock.kernels.together``.
-        seconds: in which processes have to meet.
         framework: ``"torch"`` or ``"jax"``.
 
     Raises:
-        ParenvsError: the framework is missing, there are no such devices, or processes cannot meet.
+        ParenvsError: the framework is missing, there are no such devices, or a process failed.
     """
     for name, value, maximum in (
         ("processes", processes, MOST_PROCESSES),
@@ -327,7 +314,7 @@ def calibrated(
     copied = [max(sizes), 4 * max(sizes)]
     given = (wanted, copied, list(sizes), groups_of(processes), repeats)
     load = system_load()
-    measured = _by_jax if framework == "jax" else partial(_by_torch, meet=meet, seconds=seconds)
+    measured = _by_jax if framework == "jax" else _by_torch
     answers, memory, facts = measured(kind, processes, given)
     provenance = {
         "by": f"parenvs calibrate{' --framework jax' if framework == 'jax' else ''}",
@@ -341,7 +328,7 @@ def calibrated(
 
 
 def _by_torch(
-    kind: str, processes: int, given: tuple[Any, ...], meet: str, seconds: float
+    kind: str, processes: int, given: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
     """Return what each process measured, the memory of a device, and facts of the measurement."""
     with need_extra("torch", "calibrating"):
@@ -350,9 +337,7 @@ def _by_torch(
         from parenvs.clock.kernels import BACKENDS, check_device, measure, memory_bytes, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
-    answers = together(
-        measure, processes, (kind, *given), kind, meet, threads, seconds, LIMIT_SECONDS
-    )
+    answers = together(measure, processes, (kind, *given), kind, threads, LIMIT_SECONDS)
     model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
     facts = {"device": model, "backend": BACKENDS[kind], "threads": threads}
     return answers, memory_bytes(kind, processes), facts

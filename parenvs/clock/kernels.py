@@ -31,7 +31,7 @@ from parenvs.clock.members import (
     timed_products,
 )
 from parenvs.cluster import COLLECTIVES
-from parenvs.errors import ParenvsError, ProfileError, one_line, shown
+from parenvs.errors import ParenvsError, ProfileError, one_line
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import awake_cores, hold_cores
@@ -181,6 +181,7 @@ def _idle() -> None:
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """Kind of device -> what sends between processes."""
+_HOST = "127.0.0.1"
 MEET_SECONDS = 60.0
 """Seconds in which processes have to meet."""
 _PRELOAD = ("torch.distributed", "gymnasium", "scipy.optimize")
@@ -191,10 +192,8 @@ def together(
     processes: int,
     given: Sequence[Any] = (),
     kind: str = "cpu",
-    meet: str = "127.0.0.1:0",
     threads: int = 1,
-    seconds: float = MEET_SECONDS,
-    limit: float | None = None,
+    limit: float = MEET_SECONDS,
     preload: Sequence[str] = (),
 ) -> list[Any]:
     """Run ``work(rank, *given)`` in each of ``processes`` local processes of one group.
@@ -206,57 +205,35 @@ def together(
         processes: how many.
         given: what else it takes.
         kind: ``"cpu"``: they meet by gloo; ``"cuda"``: by NCCL, each with a GPU of its own.
-        meet: HOST:PORT of this machine where they meet; port 0 is any free one.
         threads: threads of each process.
-        seconds: in which they have to meet.
-        limit: seconds in which a collective has to end (default: ``seconds``).
+        limit: seconds in which a collective has to end.
         preload: further modules that are imported once for all processes.
 
     Returns:
         What the work returned, by rank.
 
     Raises:
-        ParenvsError: they cannot meet, or one of them failed; the line says which.
+        ParenvsError: one of them failed; the line says which.
     """
-    host, port = address(meet)
-    try:
-        store = dist.TCPStore(
-            host, port, None, True, timedelta(seconds=seconds), wait_for_workers=False
-        )
-    except (RuntimeError, OSError, ValueError) as error:
-        raise ParenvsError(
-            f"--meet {meet}: processes cannot meet there ({first_line(error)})"
-        ) from None
-    limits = (seconds, seconds if limit is None else limit)
+    meeting = timedelta(seconds=MEET_SECONDS)
+    store = dist.TCPStore(_HOST, 0, None, True, meeting, wait_for_workers=False)
     groups = [
-        (work, (rank, processes, kind, host, store.port, threads, *limits), given)
+        (work, (rank, processes, kind, store.port, threads, limit), given)
         for rank in range(processes)
     ]
     with awake_cores() if kind == "cpu" else nullcontext():
         return run_members(_grouped, groups, (*_PRELOAD, *preload))
 
 
-def address(meet: str) -> tuple[str, int]:
-    """Return the host and the port of ``HOST:PORT``.
-
-    Raises:
-        ParenvsError: it is no such text.
-    """
-    host, _, port = meet.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ParenvsError(f"--meet must be HOST:PORT, like 127.0.0.1:29500, not {shown(meet)}")
-    return host, int(port)
-
-
 def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
-    rank, processes, kind, host, port, threads, seconds, limit = group
+    rank, processes, kind, port, threads, limit = group
     torch.set_num_threads(threads)
     if kind == "cuda":
         torch.cuda.set_device(rank)
     else:
         hold_cores(rank, processes)
     try:
-        store = dist.TCPStore(host, port, None, False, timedelta(seconds=seconds))
+        store = dist.TCPStore(_HOST, port, None, False, timedelta(seconds=MEET_SECONDS))
         dist.init_process_group(
             BACKENDS[kind],
             store=store,

@@ -8,9 +8,11 @@ update is made of what it takes the place of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
@@ -113,17 +115,17 @@ class Pairing:
                 )
             return found[asked]
         likely = [name for name in found if name.split("/")[-1].lower() == _LOSS]
-        if len(found) == 1 or len(likely) == 1:
-            return found[likely[0]] if len(likely) == 1 else next(iter(found.values()))
+        for names in (likely, [*found]):
+            if len(names) == 1:
+                return found[names[0]]
         if not found:
             raise ParenvsError(
                 f"{shown(graph.name)}: the step returns no loss (a single floating number that is "
                 "no new state); return it, and plan anew"
             )
-        names = ", ".join(found)
         raise ParenvsError(
-            f"{shown(graph.name)}: {len(found)} outputs may be the loss: {names}; name it: --loss "
-            f"{next(iter(found))}"
+            f"{shown(graph.name)}: {len(found)} outputs may be the loss: {', '.join(found)}; name "
+            f"it: --loss {next(iter(found))}"
         )
 
     def words(self, output: int) -> str:
@@ -228,22 +230,11 @@ def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dic
 
 def _add_singles(graph: Graph, feeds: dict[int, int]) -> None:
     """Pair counters and random keys: whole numbers made of the only input of their type."""
-    inputs, outputs = graph.parameter_tensor.tolist(), graph.outputs.tolist()
-    for output, tensor in enumerate(outputs):
-        if output in feeds or int(graph.element_type[tensor]) in FLOATING:
-            continue
-        if ELEMENT_TYPES[int(graph.element_type[tensor])][0] == "pred":
-            continue
-        same = [
-            number
-            for number, other in enumerate(inputs)
-            if number not in feeds.values()
-            and _type(graph, other) == _type(graph, tensor)
-            and graph.parameter_role[number] != Role.BATCH
-        ]
-        same = [number for number in same if _made_of(graph, tensor, inputs[number])]
-        if len(same) == 1:
-            feeds[output] = same[0]
+    for output, tensor in enumerate(graph.outputs.tolist()):
+        element = int(graph.element_type[tensor])
+        is_whole = element not in FLOATING and ELEMENT_TYPES[element][0] != "pred"
+        if output not in feeds and is_whole:
+            _add_single(graph, feeds, output)
 
 
 def _add_scalars(
@@ -260,28 +251,34 @@ def _add_scalars(
         names: (O,) paths of the outputs.
         places: paths of the inputs, by number.
     """
-    inputs, outputs = graph.parameter_tensor.tolist(), graph.outputs.tolist()
-    free = [
-        number
-        for number, tensor in enumerate(inputs)
-        if number not in feeds.values() and graph.parameter_role[number] != Role.BATCH
-    ]
     for output in _losses(graph, feeds):
-        if len(_losses(graph, feeds)) < 2 or names[output].split("/")[-1].lower() == _LOSS:
+        last = names[output].split("/")[-1]
+        if len(_losses(graph, feeds)) < 2 or last.lower() == _LOSS:
             continue
-        same = [
+        same_name = {
             number
-            for number in free
-            if _type(graph, inputs[number]) == _type(graph, outputs[output])
-            and (
-                "/".join(places.get(number, ())) == names[output]
-                or graph.paths[number].split("/")[-1] == names[output].split("/")[-1]
-            )
-            and _made_of(graph, outputs[output], inputs[number])
-        ]
-        if len(same) == 1:
-            feeds[output] = same[0]
-            free.remove(same[0])
+            for number, path in enumerate(graph.paths)
+            if "/".join(places.get(number, ())) == names[output] or path.split("/")[-1] == last
+        }
+        _add_single(graph, feeds, output, same_name)
+
+
+def _add_single(
+    graph: Graph, feeds: dict[int, int], output: int, among: Container[int] | None = None
+) -> None:
+    """Pair an output with the free input of its type that it is made of, if there is only one."""
+    tensor = int(graph.outputs[output])
+    same = [
+        number
+        for number, other in enumerate(graph.parameter_tensor.tolist())
+        if number not in feeds.values()
+        and graph.parameter_role[number] != Role.BATCH
+        and (among is None or number in among)
+        and _type(graph, other) == _type(graph, tensor)
+        and _made_of(graph, tensor, other)
+    ]
+    if len(same) == 1:
+        feeds[output] = same[0]
 
 
 def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
@@ -289,19 +286,17 @@ def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
 
 
 def _made_of(graph: Graph, tensor: int, source: int) -> bool:
-    maker = {
-        int(result): number
-        for number in range(len(graph.opcode))
-        for result in graph.results[graph.result_offset[number] : graph.result_offset[number + 1]]
-    }
+    """Return whether a tensor depends on another one."""
+    # Results and operands stand in two flat arrays, with offsets by instruction.
+    makers = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.result_offset))
+    maker = dict(zip(graph.results.tolist(), makers.tolist(), strict=True))
     seen, waiting = {tensor}, [tensor]
     while waiting:
-        one = waiting.pop()
-        if one == source:
+        current = waiting.pop()
+        if current == source:
             return True
-        if one in maker:
-            number = maker[one]
-            first, end = graph.operand_offset[number : number + 2].tolist()
+        if current in maker:
+            first, end = graph.operand_offset[maker[current] : maker[current] + 2].tolist()
             fresh = set(graph.operands[first:end].tolist()) - seen
             seen |= fresh
             waiting += fresh

@@ -26,8 +26,6 @@ def run(
     processes: int | None = None,
     calibration: str | os.PathLike[str] | None = None,
     kind: str = "cpu",
-    meet: str = "127.0.0.1:0",
-    seconds: float = 60.0,
     loss: str | None = None,
 ) -> Run:
     """Run a plan in local processes of PyTorch, or on virtual devices of JAX, and compare.
@@ -41,13 +39,11 @@ def run(
         processes: how many devices there should be; None for those of the plan.
         calibration: file of a calibration of this machine; without one no seconds are predicted.
         kind: ``"cpu"`` or ``"cuda"``.
-        meet: where processes meet, see ``parenvs.clock.kernels.together``.
-        seconds: in which they have to meet.
         loss: which output of a JAX step the loss is, where several may be.
 
     Raises:
         ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
-            the calibration of other devices; processes cannot meet, or one failed.
+            the calibration of other devices; or a process failed.
     """
     plan: Any = load_plan(file)
     task_with(plan, Task.layout, Task.stages, where=os.fspath(file))
@@ -69,7 +65,7 @@ def run(
     if expected.measured:
         torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
     load = system_load()
-    answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
+    answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind)
     whole = [
         np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
     ]

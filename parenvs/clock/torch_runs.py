@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parenvs.clock.comparison import States, Traced, moved_apart, nudged
-from parenvs.clock.kernels import MEET_SECONDS, check_device, layer_modules, together, watch_of
+from parenvs.clock.kernels import check_device, layer_modules, together, watch_of
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.parallel import Parallel, by_position, check_names, cut
 from parenvs.exports.torch import TorchPlan
@@ -126,8 +126,6 @@ def start(
     steps: int,
     adam: bool = False,
     kind: str = "cpu",
-    meet: str = "127.0.0.1:0",
-    seconds: float = MEET_SECONDS,
 ) -> list[dict[str, Any]]:
     """Train a module as a plan says, and on one device beside.
 
@@ -138,8 +136,6 @@ def start(
         steps: that are timed, behind one that is not.
         adam: whether to update by Adam, else by plain gradient descent.
         kind: ``"cpu"``: gloo; ``"cuda"``: NCCL, a GPU for each process.
-        meet: see ``parenvs.clock.kernels.together``.
-        seconds: in which processes have to meet.
 
     Returns:
         By rank: ``losses``, ``single`` (losses on one device, of the first process), seconds of
@@ -150,12 +146,12 @@ def start(
         ``peak_bytes`` of one more step.
 
     Raises:
-        ParenvsError: there are no such devices, processes cannot meet, or one failed.
+        ParenvsError: there are no such devices, or a process failed.
     """
     processes = plan.pipe * plan.data * plan.model
     check_device(kind, processes)
     given = (source, arguments, plan, steps, adam, kind)
-    return together(train, processes, given, kind, meet, 1, seconds, LIMIT_SECONDS, _PRELOAD)
+    return together(train, processes, given, kind, 1, LIMIT_SECONDS, _PRELOAD)
 
 
 def train(

@@ -186,7 +186,7 @@ class Member:
     def form(self, name: str, rank: int, size: int) -> None:
         """Become one of a group of processes."""
         self._leave()
-        self.others = connections()
+        self.others = {target for _, target in _sockets()}
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(name, self.store),
@@ -277,15 +277,17 @@ class Member:
         gc.collect()  # modules and meshes of the old plan hold groups
 
 
-def connections() -> set[str]:
-    """Return what this process has open that is a connection; nothing where systems do not say."""
-    found = set()
+def _sockets() -> Iterator[tuple[int, str]]:
+    """Yield number and name of what this process has open that is a connection, where it is told.
+
+    ``/dev/fd`` names files by what they are on Linux and macOS.
+    """
     with suppress(OSError):
         for name in Path("/dev/fd").iterdir():
             with suppress(OSError):
                 target = str(name.readlink())
-                found |= {target} if target.startswith("socket:") else set()
-    return found
+                if target.startswith("socket:"):
+                    yield int(name.name), target
 
 
 def hang_up(port: int, spared: Container[str]) -> None:
@@ -297,18 +299,15 @@ def hang_up(port: int, spared: Container[str]) -> None:
 
     Args:
         port: where processes meet.
-        spared: see ``connections``.
+        spared: names of connections.
     """
-    with suppress(OSError):
-        for name in Path("/dev/fd").iterdir():
-            with suppress(OSError):
-                if str(name.readlink()) in spared:
-                    continue
-                with socket.socket(fileno=os.dup(int(name.name))) as one:
-                    if one.family not in (socket.AF_INET, socket.AF_INET6):
-                        continue
-                    if port not in (one.getsockname()[1], one.getpeername()[1]):
-                        one.shutdown(socket.SHUT_RDWR)
+    for number, target in _sockets():
+        if target in spared:
+            continue
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
+            is_network = link.family in (socket.AF_INET, socket.AF_INET6)
+            if is_network and port not in (link.getsockname()[1], link.getpeername()[1]):
+                link.shutdown(socket.SHUT_RDWR)
 
 
 class Server:
@@ -440,36 +439,32 @@ class Fleet:
     ) -> None:
         """Give an order, see ``ask``; ``heard`` has the replies."""
         self.heard(nodes)
-        for number, x in enumerate(self._of(nodes)):
+        for number, (_, x) in enumerate(self._of(nodes)):
             if isinstance(given, Mapping) and number not in given:
                 continue
             own = given[number] if isinstance(given, Mapping) else given
-            try:
+            x.waits = True
+            with suppress(OSError):  # it has ended, which the reply says
                 x.pipe.send((order, tuple(own)))
-                x.waits = True
-            except OSError:
-                x.waits = True  # it has ended, which the reply says
 
     def heard(self, nodes: Sequence[int]) -> list[Any]:
         """Wait for the replies of nodes to their last order, see ``ask``."""
-        every = [x for node in nodes for x in self.processes.get(node, ())]
+        every = self._of(nodes)
         replies: dict[int, Any] = {}
         deadline = time.monotonic() + _HANGS
-        while waiting := {x.pipe: k for k, x in enumerate(every) if x.waits}:
+        while waiting := {x.pipe: k for k, (_, x) in enumerate(every) if x.waits}:
             ready = self._ready(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
                 for k in waiting.values():
-                    every[k].process.kill()
+                    every[k][1].process.kill()
             for pipe in ready:
                 k = waiting[pipe]
-                try:
+                replies[k] = None
+                with suppress(EOFError, OSError):
                     replies[k] = pipe.recv()
-                except (EOFError, OSError):
-                    replies[k] = None
-                every[k].waits = False
-        lost = [node for node in nodes if node not in self.processes]
-        dead = {id(every[k]) for k, reply in replies.items() if reply is None}
-        lost += [node for node in nodes if any(id(x) in dead for x in self.processes.get(node, ()))]
+                every[k][1].waits = False
+        dead = {every[k][0] for k, reply in replies.items() if reply is None}
+        lost = [node for node in nodes if node in dead or node not in self.processes]
         if lost:
             for node in lost:
                 self.kill(node)
@@ -482,8 +477,8 @@ class Fleet:
     def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
         return connection.wait(pipes, seconds)
 
-    def _of(self, nodes: Sequence[int]) -> list[Process]:
-        return [x for node in nodes for x in self.processes.get(node, ())]
+    def _of(self, nodes: Sequence[int]) -> list[tuple[int, Process]]:
+        return [(node, x) for node in nodes for x in self.processes.get(node, ())]
 
 
 def meeting(host: str) -> Any:

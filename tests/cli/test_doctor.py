@@ -32,7 +32,7 @@ def data(tmp_path, monkeypatch):
 
 
 def test_doctor__data_that_is_missing_changed_or_damaged(data):
-    sound = doctor.diagnosis(everything=True).faults
+    sound = doctor.diagnosis().faults
     graph, problems = data / "vgg-19.npz", data / "plan-validation.npz"
     whole = graph.read_bytes()
     graph.unlink()
@@ -40,14 +40,14 @@ def test_doctor__data_that_is_missing_changed_or_damaged(data):
     weights.unlink()
     problems.write_bytes(problems.read_bytes()[:1000])
     (data / "more.json").write_text("{")
-    faults = [x for x in doctor.diagnosis(everything=True).faults if x not in sound]
+    faults = [x for x in doctor.diagnosis().faults if x not in sound]
     assert len(faults) == 4
     (missing,) = [words for words in faults if "vgg-19.npz is missing" in words]
     assert "git checkout" in missing or "install the package anew" in missing
     for words in ("no networks", "plan-validation.npz", "more.json"):
         assert any(words in fault for fault in faults)
     graph.write_bytes(whole[:-1] + b"x")
-    faults = doctor.diagnosis(everything=True).faults
+    faults = doctor.diagnosis().faults
     assert any("not the file that was published" in words for words in faults)
 
 

@@ -2,9 +2,7 @@
 
 import multiprocessing
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +16,7 @@ pytest.importorskip("torch")
 
 import clock_work
 
-from parenvs.clock.kernels import address, together
+from parenvs.clock.kernels import together
 
 
 @pytest.mark.thorough
@@ -34,23 +32,6 @@ def test_together__a_failure_is_one_line_and_ends_all():
         together(clock_work.failing, 2)
     assert time.perf_counter() - begin < 30  # nobody waits for the limit of a barrier
     assert multiprocessing.active_children() == []
-
-
-def test_together__a_port_in_use():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        place = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ParenvsError, match=f"--meet {place}: processes cannot meet there"):
-            together(clock_work.summed, 2, (5,), meet=place)
-
-
-@pytest.mark.parametrize("text", ["here", ":1", "127.0.0.1:", "127.0.0.1:70000", "a:-1", "a:b"])
-def test_address__refuses(text):
-    with pytest.raises(
-        ParenvsError, match=re.escape(f"HOST:PORT, like 127.0.0.1:29500, not '{text}'")
-    ):
-        address(text)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Plans that run: what is predicted by hand and counted, refusals, kills."""
 
 import json
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -320,28 +319,23 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
     small = replace(calibration, cluster=replace(calibration.cluster, devices_per_server=1))
     small.save(folder / "small.json")
     (folder / "bare.json").write_text(json.dumps(calibration.cluster.to_json()))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        place = f"127.0.0.1:{taken.getsockname()[1]}"
-        for model, options, words in (
-            ("vgg-19", (), "run takes a model FILE.py:NAME, not 'vgg-19'"),
-            ("own_net.py:other", (), "net.csv: a profile of another model: 0 has 168 bytes of we"),
-            ("own_net.py:short", (), "net.csv: a profile of another model: own_net.py:short has n"),
-            ("own_net.py:make", ("--processes", 3), "--processes 3: the plan is for 2; give that"),
-            ("own_net.py:make", ("--device", "tpu"), "--device 'tpu' is unknown; known: cpu, cuda"),
-            ("own_net.py:make", ("--device", "cuda"), "--device cuda: 2 asked for, and PyTorch"),
-            ("own_net.py:make", ("--meet", place), f"--meet {place}: processes cannot meet there"),
-            ("own_net.py:make", ("--meet", "here"), "--meet must be HOST:PORT"),
-            (
-                "own_net.py:make",
-                ("--calibration", "small.json"),
-                "of 1 devices, and the plan has 2",
-            ),
-            ("own_net.py:make", ("--calibration", "bare.json"), "nothing was measured on it"),
-            ("own_net.py:make", ("--calibration", "none.json"), "no file 'none.json'"),
-            ("own_net.py:make", ("--repeats", 0), "--repeats must be from 1"),
-        ):
-            status, out, err = run("p.json", model, "--args", "batch", *options)
-            assert (status, out) == (2, ""), (model, options)
-            assert words in err and len(err.splitlines()) == 1, err
+
+    for model, options, words in (
+        ("vgg-19", (), "run takes a model FILE.py:NAME, not 'vgg-19'"),
+        ("own_net.py:other", (), "net.csv: a profile of another model: 0 has 168 bytes of we"),
+        ("own_net.py:short", (), "net.csv: a profile of another model: own_net.py:short has n"),
+        ("own_net.py:make", ("--processes", 3), "--processes 3: the plan is for 2; give that"),
+        ("own_net.py:make", ("--device", "tpu"), "--device 'tpu' is unknown; known: cpu, cuda"),
+        ("own_net.py:make", ("--device", "cuda"), "--device cuda: 2 asked for, and PyTorch"),
+        (
+            "own_net.py:make",
+            ("--calibration", "small.json"),
+            "of 1 devices, and the plan has 2",
+        ),
+        ("own_net.py:make", ("--calibration", "bare.json"), "nothing was measured on it"),
+        ("own_net.py:make", ("--calibration", "none.json"), "no file 'none.json'"),
+        ("own_net.py:make", ("--repeats", 0), "--repeats must be from 1"),
+    ):
+        status, out, err = run("p.json", model, "--args", "batch", *options)
+        assert (status, out) == (2, ""), (model, options)
+        assert words in err and len(err.splitlines()) == 1, err

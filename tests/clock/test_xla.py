@@ -124,7 +124,7 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
 def test_calibrated__virtual_devices_at_the_smallest_size(tmp_path):
     made = calibrated("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)], framework="jax")
     made.save(tmp_path / "m.json")
-    assert Calibration.load(tmp_path / "m.json", "cpu") == made
+    assert Calibration.load(tmp_path / "m.json") == made
     assert made.cluster.devices == 2 and made.cluster.intra_bw > 0
     for kind in COLLECTIVES:
         assert [x.bytes for x in made.rows if x.kind == kind] == [4096, 2**22]
