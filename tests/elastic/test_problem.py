@@ -1,6 +1,6 @@
 """The decision process: what happens to plans, what choices earn, candidates and their costs."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 
 import elastic_toys as toys
@@ -9,10 +9,11 @@ import pytest
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.fields import write_rows
 from parenvs.tasks.elastic.library import GONE, LOST, READY, Library
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Elastic, Moment
-from parenvs.tasks.elastic.problems import elastic_rows, load_elastic, read_set, save_set
+from parenvs.tasks.elastic.problems import elastic_rows, load_elastic, read_set
 from parenvs.tasks.hybrid.model import HybridModel, shapes
 from parenvs.tasks.hybrid.problem import Hybrid
 
@@ -104,7 +105,7 @@ def test_problem__bad_input(tmp_path):
         elastic_rows("elastic-tes")
     path = tmp_path / "set.json"
     rows = dict(list(elastic_rows("elastic-test").items())[:2])
-    save_set(path, rows)
+    write_rows(path, {name: asdict(row) for name, row in rows.items()})
     assert read_set(path, ["gpt-1.5b"]) == rows
     text = path.read_text()
     for old, new, words in (

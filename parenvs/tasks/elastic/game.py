@@ -68,20 +68,6 @@ RATES = np.geomspace(1e-4, 0.5, 96)
 _CUTS = np.sqrt(RATES[1:] * RATES[:-1])
 
 
-class Chances(NamedTuple):
-    """What may happen to plans in an interval, (len(RATES), 64) float32 each.
-
-    Attributes:
-        hit: a node in use leaves.
-        stop: one does, and no spare is ready or a part of the state is lost.
-        lost: a part of the state is lost.
-    """
-
-    hit: np.ndarray
-    stop: np.ndarray
-    lost: np.ndarray
-
-
 class Outlook:
     """The tables of one library at one length of intervals.
 
@@ -142,20 +128,21 @@ class Outlook:
         return np.asarray(rate / rate.max())
 
     @cached_property
-    def chances(self) -> Chances:
-        """What may happen to each plan, by the rate of departures."""
-        result = np.zeros((3, len(RATES), MAX_PLANS), dtype=np.float32)
+    def chances(self) -> np.ndarray:
+        """(len(RATES), 64, 3) float32, probabilities in an interval by the rate of departures.
+
+        That a node in use leaves; that one does, and no spare is ready or a part of the state is
+        lost; that a part of the state is lost.
+        """
+        result = np.zeros((len(RATES), MAX_PLANS, 3), dtype=np.float32)
         sizes = self.library.sizes
-        column = [sizes.index(size) for size in sizes]  # equal sizes have equal chances
-        for row, leave in enumerate(RATES.tolist()):
-            for k, size in enumerate(sizes):
-                if column[k] < k:
-                    result[:, row, k] = result[:, row, column[k]]
-                    continue
+        for size in set(sizes):
+            plans = [k for k, other in enumerate(sizes) if other == size]
+            for row, leave in enumerate(RATES.tolist()):
                 likely = plan_chances(*size, leave).sum(axis=1)
-                ready = likely[READY + 1 : GONE].sum()
-                result[:, row, k] = likely[1:].sum(), likely[1:].sum() - ready, likely[GONE]
-        return Chances(*result)
+                hit, ready = likely[1:].sum(), likely[READY + 1 : GONE].sum()
+                result[row, plans] = hit, hit - ready, likely[GONE]
+        return result
 
     @cached_property
     def after(self) -> np.ndarray:
@@ -182,11 +169,6 @@ class Outlook:
             later = np.clip(now + shift, 0, MAX_NODES)[:, None]
             result[:, :count, column] = best[event, plans, later] * (now + shift >= 0)[:, None]
         return result
-
-
-def level(leave: np.ndarray) -> np.ndarray:
-    """Return the number of the one of ``RATES`` that is nearest to probabilities, elementwise."""
-    return np.searchsorted(_CUTS, leave)
 
 
 _KEPT: dict[tuple[int, float], Outlook] = {}
@@ -369,12 +351,7 @@ class ElasticChoice(RowGame):
         "current": "1 for the plan in force, and for its checkpoint",
         "checkpoint": "1 for the checkpoint",
     }
-    ahead = frozenset(
-        (
-            *("rule", "seconds", "bytes", "hit", "stop", "lost", "lose_1", "lose_2", "lose_4"),
-            *("join_1", "join_2", "join_4"),
-        )
-    )
+    ahead = frozenset(list(columns)[:12])  # from "rule" to "join_4"
     contexts: ClassVar[Mapping[str, str]] = {
         "there": "nodes that are there, over 64",
         "joined": "nodes that came, over 64",
@@ -424,23 +401,21 @@ class ElasticChoice(RowGame):
         self._now = whole[8:]  # nodes that left, that joined, that are there
         self.total = np.zeros(count)
         self._seen = np.zeros((len(MEMORIES), 3, count))  # departures, joins, nodes by intervals
+        self._lost = np.zeros((count, 0, 1), dtype=np.int8)
+        self._counts = np.zeros((3, count, 0), dtype=np.int16)  # nodes that left, joined, are there
+        self._rest = np.zeros((count, 0))
+        self.chosen = np.zeros((count, 0), dtype=np.int8)
         self._size(INTERVALS, 1)
 
     def _size(self, intervals: int, nodes: int) -> None:
         """Make room for courses of so many intervals and nodes; what there is stays."""
-        old = getattr(self, "_lost", np.zeros((self.count, 0, 1), dtype=np.int8))
-        intervals, nodes = max(intervals, old.shape[1]), max(nodes, old.shape[2] - 1)
-        if old.shape == (self.count, intervals, nodes + 1):
-            return
-        former = {name: getattr(self, name, None) for name in ("_lost", "_counts", "_rest")}
-        former["chosen"] = getattr(self, "chosen", None)
-        self._lost = np.zeros((self.count, intervals, nodes + 1), dtype=np.int8)
-        self._counts = np.zeros((3, self.count, intervals), dtype=np.int16)  # left, joined, there
-        self._rest = np.zeros((self.count, intervals + 1))
-        self.chosen = np.zeros((self.count, intervals), dtype=np.int8)
-        for name, array in former.items():
-            if array is not None:
-                getattr(self, name)[tuple(slice(length) for length in array.shape)] = array
+        count, *sizes = self._lost.shape
+        intervals, width = max(intervals, sizes[0]), max(nodes + 1, sizes[1])
+        if sizes != [intervals, width]:
+            self._lost = _padded(self._lost, count, intervals, width)
+            self._counts = _padded(self._counts, 3, count, intervals)
+            self._rest = _padded(self._rest, count, intervals + 1)
+            self.chosen = _padded(self.chosen, count, intervals)
 
     def put(self, rows: Rows, problem: Job) -> None:
         """See ``Game.put``."""
@@ -494,9 +469,7 @@ class ElasticChoice(RowGame):
         if self.looks:
             base[:, :, :MAX_PLANS, 6:12] = stacked(each, "after")
             self._change = stacked(each, "change").reshape(-1, MAX_PLANS, 2)
-            self._chances = np.stack([np.stack(x.chances, axis=-1) for x in each]).reshape(
-                -1, MAX_PLANS, 3
-            )
+            self._chances = stacked(each, "chances").reshape(-1, MAX_PLANS, 3)
         base[:, :, :MAX_PLANS] *= stacked(each, "fits")[..., None]
         self._base = base.reshape(-1, ACTIONS, width)
 
@@ -528,7 +501,8 @@ class ElasticChoice(RowGame):
         if self.looks:
             fits = self.mask[rows, :MAX_PLANS, None]
             state = (kit * EVENTS + self.event[rows]) * MAX_PLANS + plan
-            likely = self._chances[kit * len(RATES) + level(self._believed(rows))]
+            nearest = np.searchsorted(_CUTS, self._believed(rows))
+            likely = self._chances[kit * len(RATES) + nearest]
             actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits
             actions[:, :MAX_PLANS, 3:6] = likely * fits
         kept = self.mask[rows, CHECKPOINT].nonzero()[0]
@@ -759,17 +733,12 @@ def source_of(
             return Members(names, _window, order)
         return Drawn(partial(_on_chain, names, is_sequential(order)))
     if problem is None:
-        problem = _named(instance, model, settings)
+        if not isinstance(instance, str):
+            raise ParenvsError(f"'instance' must be the name of a problem, not {shown(instance)}")
+        problem = load_elastic(instance, model, **settings)
     if problem.is_random:
-        return Drawn(partial(_drawn, replace(problem, checkpoints=True)))
+        return Drawn(partial(_on_course, replace(problem, checkpoints=True)))
     return Fixed(Job.of(problem))
-
-
-def _named(name: Any, model: str | None, settings: Mapping[str, Any]) -> Elastic:
-    """Return the problem of a name, which is that of a problem or of a trace."""
-    if not isinstance(name, str):
-        raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
-    return load_elastic(name, model, **settings)
 
 
 def _members(name: str, family: str | None, model: str | None) -> list[str]:
@@ -825,5 +794,5 @@ def _on_chain(names: Sequence[str], sequential: bool, stream: Stream) -> Job:
     return Job.of(load_elastic(name), stream.rng)
 
 
-def _drawn(problem: Elastic, stream: Stream) -> Job:
+def _on_course(problem: Elastic, stream: Stream) -> Job:
     return Job.of(problem, stream.rng)

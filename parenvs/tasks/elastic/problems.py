@@ -20,12 +20,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -166,54 +166,47 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
             f"{where}: the first line must be {','.join(EVENT_HEAD)!r} or "
             f"{','.join(COUNT_HEAD)!r}, not {shown(','.join(head))}"
         )
-    reader = _named if head == EVENT_HEAD else _counted
-    events, max_nodes = reader(
-        where, [(i, row) for i, row in enumerate(rows[1:], 2) if row], len(head)
-    )
-    if not events or not max_nodes:
+    events: list[tuple[float, Any, Any]] = []
+    present, count, max_nodes, before = set[str](), 0, 0, 0.0
+    for line, row in enumerate(rows[1:], 2):
+        if not row:
+            continue
+        place = f"{where}: line {line}"
+        before = seconds = _seconds(place, row, len(head), before)
+        if head == EVENT_HEAD:
+            leaves, node = _event(place, row, present)
+            # A departure after a join of the same second is an event of its own.
+            if not events or events[-1][0] != seconds or (leaves and events[-1][2]):
+                events.append((seconds, (), ()))
+            _, out, come = events[-1]
+            events[-1] = (seconds, (*out, node), come) if leaves else (seconds, out, (*come, node))
+            present ^= {node}
+            count = len(present)
+        else:
+            text, last = row[1].strip(), count
+            if not (text.isascii() and text.isdigit() and len(text) < 10):
+                raise ParenvsError(f"{place}: 'nodes' must be a whole number, not {shown(text)}")
+            count = int(text)
+            events.append((seconds, max(last - count, 0), max(count - last, 0)))
+        if count > MAX_NODES:
+            raise ParenvsError(f"{place}: {count:,} nodes at a time, more than {MAX_NODES}")
+        max_nodes = max(max_nodes, count)
+    if not max_nodes:
         raise ParenvsError(f"{where}: no node ever joins; a trace needs one")
     return Trace(name or where, tuple(events), max_nodes)
 
 
-def _named(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[list, int]:
-    """Return the events of the first form, those of the same second together, and most nodes."""
-    present: set[str] = set()
-    events: list[tuple[float, list[str], list[str]]] = []
-    max_nodes = 0
-    for line, row in rows:
-        where_line = f"{where}: line {line}"
-        seconds = _seconds(where_line, row, width, events[-1][0] if events else 0.0)
-        kind, node = row[1].strip(), row[2].strip()
-        if kind not in ("add", "remove"):
-            raise ParenvsError(f"{where_line}: 'event' must be add or remove, not {shown(kind)}")
-        if not node or len(node) > 200:
-            raise ParenvsError(f"{where_line}: 'node' must be a name, not {shown(node)}")
-        if (kind == "add") == (node in present):
-            state = "is there already" if kind == "add" else "is not there"
-            raise ParenvsError(f"{where_line}: 'node' {shown(node)} {state}; remove the line")
-        # A departure after a join of the same second is an event of its own.
-        if not events or events[-1][0] != seconds or (kind == "remove" and events[-1][2]):
-            events.append((seconds, [], []))
-        (events[-1][2] if kind == "add" else events[-1][1]).append(node)
-        (present.add if kind == "add" else present.remove)(node)
-        max_nodes = max(max_nodes, _bounded(where_line, len(present)))
-    return [(second, tuple(out), tuple(come)) for second, out, come in events], max_nodes
-
-
-def _counted(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[list, int]:
-    """Return the events of the second form, and most nodes; the last row stays the end."""
-    events: list[tuple[float, int, int]] = []
-    now = max_nodes = 0
-    for line, row in rows:
-        where_line = f"{where}: line {line}"
-        seconds = _seconds(where_line, row, width, events[-1][0] if events else 0.0)
-        text = row[1].strip()
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise ParenvsError(f"{where_line}: 'nodes' must be a whole number, not {shown(text)}")
-        count = _bounded(where_line, int(text))
-        events.append((seconds, max(now - count, 0), max(count - now, 0)))
-        now, max_nodes = count, max(max_nodes, count)
-    return events, max_nodes
+def _event(place: str, row: list[str], present: set[str]) -> tuple[bool, str]:
+    """Return whether a node leaves, else it comes, and its name."""
+    kind, node = row[1].strip(), row[2].strip()
+    if kind not in ("add", "remove"):
+        raise ParenvsError(f"{place}: 'event' must be add or remove, not {shown(kind)}")
+    if not node or len(node) > 200:
+        raise ParenvsError(f"{place}: 'node' must be a name, not {shown(node)}")
+    if (kind == "add") == (node in present):
+        state = "is there already" if kind == "add" else "is not there"
+        raise ParenvsError(f"{place}: 'node' {shown(node)} {state}; remove the line")
+    return kind == "remove", node
 
 
 def _seconds(where: str, row: list[str], width: int, before: float) -> float:
@@ -229,12 +222,6 @@ def _seconds(where: str, row: list[str], width: int, before: float) -> float:
             "the rows by time"
         )
     return seconds
-
-
-def _bounded(where: str, count: int) -> int:
-    if count > MAX_NODES:
-        raise ParenvsError(f"{where}: {count:,} nodes at a time, more than {MAX_NODES}")
-    return count
 
 
 CHAINS = ("independent", "bulk", "daynight", "growth")
@@ -264,6 +251,8 @@ class Markov(Source):
     severity: _Probability = 0.0
     phase: Annotated[int, whole(1, MAX_INTERVALS)] = 1
 
+    name: ClassVar[str] = "markov"
+    is_named: ClassVar[bool] = False
     is_chain: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -283,22 +272,6 @@ class Markov(Source):
         calm = (1.0 - self.bulk, self.leave[phase])
         return (calm,) if self.bulk == 0.0 else (calm, (self.bulk, self.severity))
 
-    def rates(self, intervals: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the probabilities before each interval, (S,) float32: leave, join, severity."""
-        phase = (np.arange(intervals) // self.phase) % len(self.leave)
-        leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
-        return leave, join, np.full(intervals, self.severity, dtype=np.float32)
-
-    @property
-    def name(self) -> str:
-        """See ``Source``."""
-        return "markov"
-
-    @property
-    def is_named(self) -> bool:
-        """See ``Source``."""
-        return False
-
     @property
     def most(self) -> int:
         """N, nodes at most."""
@@ -309,21 +282,33 @@ class Markov(Source):
         return INTERVALS
 
     def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray:
-        """See ``Source.draw``."""
-        return self.uniform(rng, intervals)
+        """Draw what decides a course, (S, 1+N) float32: of bulk preemptions, and of each node."""
+        return rng.random((intervals, self.nodes + 1), dtype=np.float32)
 
     def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
         """See ``Source.course``."""
         assert uniform is not None
-        return courses([self], uniform[None]).of(0)
+        count = len(uniform)
+        nodes, joined, left = np.zeros((3, count), dtype=np.int16)
+        lost = np.zeros((count, self.nodes + 1), dtype=np.int8)
+        nodes[0] = joined[0] = self.start
+        phase = (np.arange(count) // self.phase) % len(self.leave)
+        # In single precision, as the drawn numbers are: what they decide is the same everywhere.
+        leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
+        bulk = uniform[:, 0] < np.float32(self.bulk)
+        leave = np.where(bulk, np.float32(self.severity), leave)
+        for t in range(1, count):
+            present = np.arange(self.nodes) < nodes[t - 1]
+            happens = uniform[t, 1:] < np.where(present, leave[t], join[t])
+            lost[t, 1:] = (happens & present).cumsum(dtype=np.int8)
+            left[t] = lost[t, -1]
+            joined[t] = np.count_nonzero(happens) - left[t]
+            nodes[t] = nodes[t - 1] - left[t] + joined[t]
+        return Course(nodes, joined, left, lost)
 
     def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
         """See ``Source.expected``."""
         return float((self.distribution(intervals) @ best).sum())
-
-    def uniform(self, rng: np.random.Generator, intervals: int) -> np.ndarray:
-        """Draw what decides one course, (S, 1+N) float32: of bulk preemptions, and of each node."""
-        return rng.random((intervals, self.nodes + 1), dtype=np.float32)
 
     def distribution(self, intervals: int) -> np.ndarray:
         """Return the probability of each number of nodes in each interval, (S, N+1)."""
@@ -343,15 +328,7 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     ``bulk``: nodes stay longer, but every half an hour to 3 hours a fifth to two thirds of them
     leave together. ``daynight``: two phases, in one of which nodes leave 3 to 10 times as often.
     ``growth``: an eighth to a quarter of the nodes at first, which rarely leave, more to come.
-
-    Raises:
-        ParenvsError: there is no such family.
     """
-    if family not in CHAINS:
-        raise ParenvsError(
-            f"unknown family {shown(family)}{did_you_mean(str(family), CHAINS)}; known: "
-            f"{', '.join(CHAINS)}"
-        )
 
     def rate(low: float, high: float) -> float:
         return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 6)
@@ -373,39 +350,6 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     return Markov(nodes, few, (rate(1 / 1500, 1 / 300),), (rate(1 / 240, 1 / 60),))
 
 
-def courses(chains: Sequence[Markov], uniform: np.ndarray) -> Course:
-    """Return the courses that drawn numbers decide.
-
-    Args:
-        chains: (B,) the chain of each course.
-        uniform: (B, S, 1+N) float32, of ``Markov.uniform``; 1 for nodes that a chain does not have.
-
-    Returns:
-        A course whose arrays have an axis B in front.
-    """
-    count, intervals, width = uniform.shape
-    nodes, joined, left = np.empty((3, count, intervals), dtype=np.int16)
-    lost = np.zeros((count, intervals, width), dtype=np.int8)
-    nodes[:, 0] = joined[:, 0] = [chain.start for chain in chains]
-    left[:, 0] = 0
-    rates = {chain: chain.rates(intervals) for chain in set(chains)}
-    columns = zip(*(rates[chain] for chain in chains), strict=True)
-    leave, join, severity = (np.stack(column) for column in columns)
-    bulk = np.array([chain.bulk for chain in chains], dtype=np.float32)
-    leave = np.where(uniform[:, :, 0] < bulk[:, None], severity, leave)
-    ranks, now = np.arange(width - 1), nodes[:, 0]
-    for t in range(1, intervals):
-        present = ranks < now[:, None]
-        happens = uniform[:, t, 1:] < np.where(present, leave[:, t, None], join[:, t, None])
-        out = (happens & present).cumsum(axis=1, dtype=np.int8)
-        lost[:, t, 1:] = out
-        left[:, t] = out[:, -1]
-        joined[:, t] = np.count_nonzero(happens, axis=1) - left[:, t]
-        now = now - left[:, t] + joined[:, t]
-        nodes[:, t] = now
-    return Course(nodes, joined, left, lost)
-
-
 @lru_cache(maxsize=256)
 def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
     result = np.zeros((nodes + 1, nodes + 1))
@@ -422,11 +366,6 @@ class Row:
     model: Text
     intervals: Integer
     chain: Markov
-
-
-def save_set(path: str | os.PathLike[str], rows: Mapping[str, Row]) -> None:
-    """Write the problems of a set, a line each, whole or not at all."""
-    write_rows(path, {name: asdict(row) for name, row in rows.items()})
 
 
 def read_set(path: str | os.PathLike[str], models: Iterable[str]) -> dict[str, Row]:
@@ -512,6 +451,7 @@ def load_library(
     return Library.measured(content, State.of(chain))
 
 
+@lru_cache(maxsize=len(ELASTIC_SETS))
 def elastic_rows(name: str) -> dict[str, Row]:
     """Read the problems of a shipped set of chains, by their names.
 
@@ -523,7 +463,7 @@ def elastic_rows(name: str) -> dict[str, Row]:
             f"unknown set {name!r}{did_you_mean(name, ELASTIC_SETS)}; known: "
             f"{', '.join(ELASTIC_SETS)}"
         )
-    return _shipped_rows(name)
+    return read_set(data_folder() / f"{name}.json", MEASURED)
 
 
 def load_elastic(
@@ -591,15 +531,19 @@ def window(name: str) -> Elastic:
     Raises:
         UnknownInstanceError: there is no such window.
     """
-    known = windows()
-    if name not in known:
-        raise UnknownInstanceError(
-            f"unknown problem {f'{WINDOWS}/{name}'!r}{did_you_mean(name, known)}; {WINDOWS} holds "
-            f"{len(known)}, from {min(known)} to {max(known)}"
-        )
-    trace, model, first = known[name]
+    trace, model, first = _member(WINDOWS, name, windows())
     course = Recorded(f"{WINDOWS}/{name}", _whole_course(trace).window(first, WINDOW))
     return Elastic(load_library(model), course, name=course.name, checkpoints=True)
+
+
+def _member(name: str, member: str, known: Mapping[str, Any]) -> Any:
+    """Return what is known of a member of a set, or raise an error that says what it holds."""
+    if member not in known:
+        raise UnknownInstanceError(
+            f"unknown problem {f'{name}/{member}'!r}{did_you_mean(member, known)}; {name} holds "
+            f"{len(known)}, from {min(known)} to {max(known)}"
+        )
+    return known[member]
 
 
 @lru_cache(maxsize=len(TRACES))
@@ -610,21 +554,10 @@ def _whole_course(trace: str) -> Course:
 
 @lru_cache(maxsize=512)
 def _elastic_problem(name: str, member: str) -> Elastic:
-    rows = elastic_rows(name)
-    if member not in rows:
-        raise UnknownInstanceError(
-            f"unknown problem {f'{name}/{member}'!r}{did_you_mean(member, rows)}; {name} holds "
-            f"{len(rows)}, from {min(rows)} to {max(rows)}"
-        )
-    row = rows[member]
+    row = _member(name, member, elastic_rows(name))
     return Elastic(
         load_library(row.model), row.chain, intervals=row.intervals, name=f"{name}/{member}"
     )
-
-
-@lru_cache(maxsize=len(ELASTIC_SETS))
-def _shipped_rows(name: str) -> dict[str, Row]:
-    return read_set(data_folder() / f"{name}.json", MEASURED)
 
 
 @lru_cache(maxsize=len(TRACES))
@@ -722,7 +655,7 @@ def draw_course(
     known_family(family)
     if family in CHAINS:
         chain = draw_markov(rng, family, nodes)
-        return courses([chain], chain.uniform(rng, intervals)[None]).of(0)
+        return chain.course(SECONDS, chain.draw(rng, SECONDS, intervals))
     regime = REGIMES[family](rng, nodes, intervals)
     now, gone = regime.start, np.zeros(intervals, dtype=np.uint64)
     joined = np.zeros(intervals, dtype=np.int16)
@@ -772,7 +705,8 @@ def drawn_by(rng: np.random.Generator, family: str, model: str) -> Elastic:
 
 def numbered(number: int, family: str, model: str) -> Elastic:
     """Return a job by its number, from 0; the other arguments as of ``drawn_by``."""
-    return _job(model, _course(family, number), _name(family, model, str(number)))
+    course = _courses(family).of(number) if number < COUNT else _drawn(family, number)
+    return _job(model, course, _name(family, model, str(number)))
 
 
 def of_bank(number: int, family: str, model: str) -> tuple[Elastic, Known]:
@@ -786,12 +720,6 @@ def of_bank(number: int, family: str, model: str) -> tuple[Elastic, Known]:
 def bank(family: str) -> Bank:
     """Return the bank of a family."""
     return Bank(f"elastic-{family}", COUNT, partial(_row, family))
-
-
-def _course(family: str, number: int) -> Course:
-    if number >= COUNT:
-        return _drawn(family, number)
-    return _courses(family).of(number)
 
 
 @lru_cache(maxsize=len(FAMILIES))
@@ -811,8 +739,8 @@ def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
     return {
         "joined": course.joined.astype(np.uint8),
         "gone": course.bits().astype(np.uint32),
-        "hindsight": np.array([each.best for each in known]),
-        "fastest": np.array([each.start for each in known]),
+        "hindsight": np.array([samples.best for samples in known]),
+        "fastest": np.array([samples.start for samples in known]),
     }
 
 
@@ -866,7 +794,7 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
     """Make a shipped set and write it into a folder; return the path and the number of problems."""
     path = folder / f"{name}.json"
     rows = make_set(name, seed)
-    save_set(path, rows)
+    write_rows(path, {name: asdict(row) for name, row in rows.items()})
     return path, len(rows)
 
 
