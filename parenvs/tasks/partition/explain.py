@@ -89,20 +89,20 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
     Raises:
         ParenvsError: nothing matches the pattern.
     """
-    return _explained(_Reasons(report), pattern)
+    return _explained(_Reasons(report.problem, report), pattern)
 
 
 def of_plan(report: PartitionReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
     """Tell why the dimensions of variables are partitioned or not, as text and JSON."""
     found = explain(report, pattern)
-    return explanation_text(found), {"variables": [asdict(one) for one in found]}
+    return explanation_text(found), {"variables": [asdict(item) for item in found]}
 
 
 def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
     """Tell what plans may do, as text and JSON; with ``blockers`` unless there is a pattern."""
-    content = {"variables": [asdict(one) for one in explain_problem(problem, pattern)]}
+    content = {"variables": [asdict(item) for item in explain_problem(problem, pattern)]}
     if pattern is None:
-        content["blockers"] = [asdict(one) for one in blockers(problem)]
+        content["blockers"] = [asdict(item) for item in blockers(problem)]
     return problem_text(problem, pattern), content
 
 
@@ -114,7 +114,7 @@ def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[E
     Raises:
         ParenvsError: nothing matches the pattern.
     """
-    return _explained(_Prospects(problem, alone=pattern is not None), pattern)
+    return _explained(_Reasons(problem, alone=pattern is not None), pattern)
 
 
 @dataclass(frozen=True)
@@ -152,21 +152,15 @@ def blockers(problem: Partitioning) -> list[Blocker]:
         what: {label for _, label in pairs if counts[label] and classes.blocked[label]}
         for what, pairs in conflicts.items()
     }
-    reasons = Counter(label for held in labels.values() for label in held)
-    blocking = [
-        Blocker(
-            what=what,
-            instructions=tuple(
-                sorted({i for i, label in conflicts[what] if label in held and i >= 0})
-            ),
-            classes=len(held),
-            alone=sum(reasons[label] == 1 for label in held),
-            dimensions=int(counts[sorted(held)].sum()),
-        )
-        for what, held in labels.items()
-        if held
-    ]
-    return sorted(blocking, key=lambda one: (-one.dimensions, -one.classes, one.what))
+    reasons = Counter(label for blocked in labels.values() for label in blocked)
+    blocking = []
+    for what, blocked in labels.items():
+        if blocked:
+            at = {i for i, label in conflicts[what] if label in blocked and i >= 0}
+            alone = sum(reasons[label] == 1 for label in blocked)
+            dimensions = int(counts[sorted(blocked)].sum())
+            blocking.append(Blocker(what, tuple(sorted(at)), len(blocked), alone, dimensions))
+    return sorted(blocking, key=lambda item: (-item.dimensions, -item.classes, item.what))
 
 
 def problem_text(problem: Partitioning, pattern: str | None = None) -> str:
@@ -185,21 +179,21 @@ def blockers_text(problem: Partitioning) -> str:
         f"{counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
     ]
     words = Explainer(classes)
-    for one in blockers(problem):
-        alone = f"{one.alone:,} by it alone" if one.alone < one.classes else "by it alone"
-        first = f", first {words.instruction(one.instructions[0])}" if one.instructions else ""
-        many = f", {plural(len(one.instructions), 'instruction')}" if one.instructions else ""
+    for item in blockers(problem):
+        alone = f"{item.alone:,} by it alone" if item.alone < item.classes else "by it alone"
+        where = ""
+        if item.instructions:
+            first = words.instruction(item.instructions[0])
+            where = f", {plural(len(item.instructions), 'instruction')}, first {first}"
         lines.append(
-            f"{plural(one.dimensions, 'dimension')} in {plural(one.classes, 'class', 'es')} "
-            f"({alone}): {one.what}{many}{first}"
+            f"{plural(item.dimensions, 'dimension')} in {plural(item.classes, 'class', 'es')} "
+            f"({alone}): {item.what}{where}"
         )
-    wrapped = [
-        textwrap.wrap(
-            printable(line), WIDTH, initial_indent="  " * bool(k), subsequent_indent="      "
-        )
-        for k, line in enumerate(lines)
-    ]
-    return "\n".join(line for rows in wrapped for line in rows)
+    indents = ["", *["  "] * (len(lines) - 1)]
+    return "\n".join(
+        textwrap.fill(printable(line), WIDTH, initial_indent=indent, subsequent_indent="      ")
+        for line, indent in zip(lines, indents, strict=True)
+    )
 
 
 def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
@@ -214,11 +208,11 @@ def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
                 f"{graph.name}: no variable or batch input matches {shown(pattern)}"
                 f"{did_you_mean(pattern, paths)}"
             )
-        return [_explanation(reasons, graph.paths[i], [i]) for i in indices]
+        return [reasons.explanation(graph.paths[i], [i]) for i in indices]
     keys = [(graph.parameter_role[i], *reasons.likeness(i)) for i in indices]
     return [
-        _explanation(reasons, name, [indices[k] for k in places])
-        for name, places in merged(paths, keys)
+        reasons.explanation(name, [indices[k] for k in positions])
+        for name, positions in merged(paths, keys)
     ]
 
 
@@ -242,25 +236,27 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
             lines.append(f"  {where:<27} {entry.state:<12} {group}")
             for words in filter(None, (entry.reason, entry.prospect)):
                 again = f"the same as for dimension {entry.dimension} of {item.name}"
-                lines += textwrap.wrap(
-                    printable(texts.get(words, words)),
-                    WIDTH,
-                    initial_indent="      ",
-                    subsequent_indent="      ",
-                )
+                indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
+                lines += textwrap.wrap(printable(texts.get(words, words)), WIDTH, **indent)
                 texts.setdefault(words, again)
     return "\n".join(lines)
 
 
 class _Reasons:
-    """Puts the reason of every dimension under one plan into words."""
+    """Puts the reason of every dimension into words, under a plan or without one.
 
-    def __init__(self, report: PartitionReport) -> None:
-        self.problem, self.chosen = report.problem, report.chosen
-        self.classes, self.graph = self.problem.classes, self.problem.graph
+    With ``alone`` each dimension is explained by itself, and lists all of its class.
+    """
+
+    def __init__(
+        self, problem: Partitioning, report: PartitionReport | None = None, alone: bool = False
+    ) -> None:
+        self.problem, self.planned, self.alone = problem, report is not None, alone
+        self.classes, self.graph = problem.classes, problem.graph
+        self.chosen = np.zeros(len(self.classes), dtype=bool) if report is None else report.chosen
+        self.scope = problem.scope if report is None else report.plan.scope
         self.words = Explainer(self.classes)
-        self.scope = report.plan.scope
-        self.paper_weights = self.problem.returns_of("paper", self.scope).weights
+        self.paper_weights = problem.returns_of("paper", self.scope).weights
         pairs = self.classes.conflicts
         self.excluded = np.zeros(len(self.classes), dtype=bool)
         self.excluded[pairs[self.chosen[pairs[:, 1]], 0]] = True
@@ -298,34 +294,41 @@ class _Reasons:
         )
 
     def kind(self, position: int) -> str:
+        """A key of ``STATES``."""
         label = int(self.classes.label[position])
+        blocked, first = self.classes.blocked[label], self.head[label] == position
+        if not self.planned:
+            kind = "blocked" if blocked else "open"
+            return kind if first else f"tied {kind}"
         if self.chosen[label]:
-            if self.classes.blocked[label] or self.excluded[label]:
+            if blocked or self.excluded[label]:
                 return "illegal"
-            return "decided" if self.head[label] == position else "tied"
-        if self.classes.blocked[label]:
+            return "decided" if first else "tied"
+        if blocked:
             return "blocked"
         return "excluded" if self.excluded[label] else "possible"
 
-    def state(self, position: int) -> str:
-        return STATES[self.kind(position)]
-
     def reason(self, position: int) -> str:
+        """Why; for a dimension that is tied to the first of its class, what ties it."""
         label, kind = int(self.classes.label[position]), self.kind(position)
+        if kind in ("tied", "tied open") or (self.alone and kind == "tied blocked"):
+            head = self.head[label]
+            return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
+        if not self.planned:
+            return self.outlook(label)
         if kind == "illegal":
             why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
             return f"against the rules: {why}"
         if kind == "decided":
             return f"decided; {self.consequence(label)}"
-        if kind == "tied":
-            head = self.head[label]
-            return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
         if kind == "blocked":
             return self.blocked(label)
         return self.exclusion(label) if kind == "excluded" else self.offer(label)
 
     def prospect(self, position: int) -> str:
-        return ""
+        """What plans may do, where the reason is a tie and no other line says it."""
+        tied = self.alone and self.kind(position).startswith("tied")
+        return self.outlook(int(self.classes.label[position])) if tied else ""
 
     def blocked(self, label: int) -> str:
         if label not in self._blocked:
@@ -372,36 +375,6 @@ class _Reasons:
             f"return and {change}"
         )
 
-
-class _Prospects(_Reasons):
-    """Puts into words what plans may do with each dimension.
-
-    With ``alone`` each dimension is explained by itself, and lists all of its class.
-    """
-
-    def __init__(self, problem: Partitioning, alone: bool) -> None:
-        nothing = np.zeros(len(problem.classes), dtype=bool)
-        super().__init__(problem.report(problem.plan(nothing)))
-        self.alone = alone
-
-    def kind(self, position: int) -> str:
-        label = int(self.classes.label[position])
-        kind = "blocked" if self.classes.blocked[label] else "open"
-        return kind if self.head[label] == position else f"tied {kind}"
-
-    def reason(self, position: int) -> str:
-        """What ties a dimension to the first of its class; of that one, what plans may do."""
-        label, kind = int(self.classes.label[position]), self.kind(position)
-        if kind == "tied open" or (self.alone and kind == "tied blocked"):
-            head = self.head[label]
-            return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
-        return self.outlook(label)
-
-    def prospect(self, position: int) -> str:
-        """What plans may do, where the reason is a tie and no other line tells it."""
-        label, kind = int(self.classes.label[position]), self.kind(position)
-        return self.outlook(label) if self.alone and kind.startswith("tied") else ""
-
     def outlook(self, label: int) -> str:
         if self.classes.blocked[label]:
             return self.blocked(label)
@@ -428,32 +401,29 @@ class _Prospects(_Reasons):
         last = f"; and {plural(more, 'more class', 'es')}" if more else ""
         return f"it excludes {'; '.join(words)}{last}"
 
-
-def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanation:
-    """The explanation of the parameters ``indices``; the reasons are those of the first."""
-    graph, classes = reasons.graph, reasons.classes
-    first = indices[0]
-    positions = [reasons.positions(index) for index in indices]
-    start = int(graph.dim_offset[graph.parameter_tensor[first]])
-    dimensions = []
-    for k, position in enumerate(positions[0]):
-        label = int(classes.label[position])
-        dimensions.append(
-            DimensionReason(
-                dimension=position - start,
+    def explanation(self, name: str, indices: list[int]) -> Explanation:
+        """The explanation of the parameters ``indices``; the reasons are those of the first."""
+        graph, classes = self.graph, self.classes
+        tensor = int(graph.parameter_tensor[indices[0]])
+        positions = [self.positions(index) for index in indices]
+        dimensions = []
+        for k, position in enumerate(positions[0]):
+            label = int(classes.label[position])
+            reason = DimensionReason(
+                dimension=position - int(graph.dim_offset[tensor]),
                 size=int(graph.dims[position]),
-                state=reasons.state(position),
+                state=STATES[self.kind(position)],
                 label=label,
                 members=int(classes.variable_counts[label]),
-                classes=len({int(classes.label[place[k]]) for place in positions}),
-                reason=reasons.reason(position),
-                prospect=reasons.prospect(position),
+                classes=len({int(classes.label[same[k]]) for same in positions}),
+                reason=self.reason(position),
+                prospect=self.prospect(position),
             )
+            dimensions.append(reason)
+        return Explanation(
+            name=name,
+            paths=tuple(graph.paths[i] for i in indices),
+            shape=shape_text(graph, tensor),
+            role="batch input" if graph.parameter_role[indices[0]] == Role.BATCH else "variable",
+            dimensions=tuple(dimensions),
         )
-    return Explanation(
-        name=name,
-        paths=tuple(graph.paths[i] for i in indices),
-        shape=shape_text(graph, int(graph.parameter_tensor[first])),
-        role="batch input" if graph.parameter_role[first] == Role.BATCH else "variable",
-        dimensions=tuple(dimensions),
-    )
