@@ -146,51 +146,32 @@ class _Program:
     def greedy(self, weights: np.ndarray) -> np.ndarray:
         """Return a choice of classes, (C,) bool: the heaviest first that conflict with none."""
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
-        own, pairs = weights[self.classes], self.conflicts
+        weights, pairs = weights[self.classes], self.conflicts
         # Classes share a nonzero with their rivals and, on the diagonal, with themselves.
         together = (pairs.T @ pairs).tocsr()
-        is_open = own > 0
-        for one in np.argsort(-own, kind="stable").tolist():
-            if is_open[one]:
-                chosen[self.classes[one]] = True
-                is_open[together.indices[together.indptr[one] : together.indptr[one + 1]]] = False
+        is_open = weights > 0
+        for index in np.argsort(-weights, kind="stable").tolist():
+            if is_open[index]:
+                chosen[self.classes[index]] = True
+                is_open[together[[index]].indices] = False
         return chosen
 
     def maximise(self, weights: np.ndarray, deadline: float) -> _Round:
         """Solve for the weights of the classes, (C,), until a ``time.perf_counter()``."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        constraints = []
-        if self.conflicts.shape[0]:
-            constraints.append(LinearConstraint(self.conflicts, ub=1))
-        if self.saved:
-            constraints.append(LinearConstraint(np.array(self.saved), lb=np.array(self.needed)))
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
         if not len(self.classes):
             is_kept = max(self.needed, default=0.0) <= 0
             return _Round(chosen if is_kept else None, 0.0, 0, False)
-        left, own = deadline - time.perf_counter(), weights[self.classes]
+        left, weights = deadline - time.perf_counter(), weights[self.classes]
         # Without conflicts all positive weights add up: a bound that needs no search.
-        most = float(np.maximum(own, 0.0).sum())
+        most = float(np.maximum(weights, 0.0).sum())
         if left <= 0:
             return _Round(None, most, 0, True)
-        # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
-        options: dict[str, Any] = {"mip_rel_gap": 0.0, "presolve": False}
-        if np.isfinite(left):
-            options["time_limit"] = left
-        solution = milp(
-            -own,
-            integrality=np.ones(len(self.classes)),
-            bounds=Bounds(0, 1),
-            constraints=constraints,
-            options=options,
-        )
+        rows, needed = np.array(self.saved), np.array(self.needed)
+        solution, bound = solve(weights, self.conflicts, rows, needed, left)
         if solution.status not in (_OPTIMAL, _TIME_IS_UP, _INFEASIBLE):
             raise RuntimeError(f"the solver failed: {solution.message}")
-        told, time_is_up = solution.mip_dual_bound, solution.status == _TIME_IS_UP
-        if told is None:
-            told = solution.fun if solution.status == _OPTIMAL else -most
-        bound = min(most, -float(told)) if np.isfinite(told) else most
+        bound, time_is_up = min(most, bound), solution.status == _TIME_IS_UP
         nodes = int(solution.mip_node_count or 0)
         if solution.x is None:
             return _Round(None, bound, nodes, time_is_up)
@@ -198,6 +179,51 @@ class _Program:
         if not self.problem.legal(chosen):
             raise RuntimeError("the solver broke a constraint; install a newer SciPy")
         return _Round(chosen, bound, nodes, time_is_up)
+
+
+def solve(
+    weights: np.ndarray,
+    conflicts: Any,
+    rows: np.ndarray,
+    needed: np.ndarray,
+    seconds: float,
+    gap: float = 0.0,
+) -> tuple[Any, float]:
+    """Choose classes of the largest weight by integer programming.
+
+    Args:
+        weights: (k,) of the classes.
+        conflicts: see ``conflict_matrix``.
+        rows: (r, k), of constraints ``rows @ chosen >= needed``.
+        needed: (r,).
+        seconds: time limit, inf for none.
+        gap: share of the weight that the choice may lack.
+
+    Returns:
+        SciPy's result, and a proven upper bound of the weight; inf if there is none.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    constraints = []
+    if conflicts.shape[0]:
+        constraints.append(LinearConstraint(conflicts, ub=1))
+    if len(rows):
+        constraints.append(LinearConstraint(rows, lb=needed))
+    # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
+    options: dict[str, Any] = {"mip_rel_gap": gap, "presolve": False}
+    if np.isfinite(seconds):
+        options["time_limit"] = seconds
+    solution = milp(
+        -weights,
+        integrality=np.ones(len(weights)),
+        bounds=Bounds(0, 1),
+        constraints=constraints,
+        options=options,
+    )
+    lowest = solution.mip_dual_bound
+    if lowest is None and solution.status == _OPTIMAL:
+        lowest = solution.fun
+    return solution, np.inf if lowest is None or not np.isfinite(lowest) else -float(lowest)
 
 
 def conflict_matrix(pairs: np.ndarray, count: int) -> Any:

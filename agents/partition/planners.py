@@ -144,14 +144,13 @@ def _answer(
     evaluations: int = 1,
     begin: float | None = None,
 ) -> Answer:
-    now = time.perf_counter()
     return Answer(
         problem=space.problem,
         plan=space.problem.plan(chosen),
         cost=space.problem.cost(chosen),
         method=method,
         evaluations=evaluations,
-        seconds=0.0 if begin is None else now - begin,
+        seconds=0.0 if begin is None else time.perf_counter() - begin,
     )
 
 
@@ -219,12 +218,6 @@ def reference(space: PartitionSpace) -> Answer:
     return exact_partition(space.problem)
 
 
-def _random_partition(request: PartitionRequest) -> Answer:
-    episodes = max(request.steps // len(request.space.questions), 1)
-    rng = np.random.default_rng(request.seed)
-    return random_search(request.space, episodes, rng)
-
-
 def _trained_partition(agent: str, request: PartitionRequest) -> Answer:
     result = request.train(agent)
     from parenvs.agents.learning.play import replayed
@@ -233,13 +226,7 @@ def _trained_partition(agent: str, request: PartitionRequest) -> Answer:
     chosen = request.problem.chosen(env.get_wrapper_attr("plan")().partition)
     if request.problem.step.limit is not None and not request.problem.fits(chosen):
         raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")
-    return Answer(
-        problem=request.problem,
-        plan=request.problem.plan(chosen),
-        cost=request.problem.cost(chosen),
-        method=agent,
-        evaluations=result.episodes,
-    )
+    return _answer(request.space, chosen, agent, result.episodes)
 
 
 PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], Answer]] = {
@@ -247,7 +234,9 @@ PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], Answer]] = {
     "greedy": lambda r: greedy(r.space),
     "expert": lambda r: expert(r.space),
     "data-parallel": lambda r: data_parallel(r.space),
-    "random": _random_partition,
+    "random": lambda r: random_search(
+        r.space, r.steps // len(r.space.questions), np.random.default_rng(r.seed)
+    ),
     **{agent: partial(_trained_partition, agent) for agent in TRAINED},
 }
 """Planners by name; ``expert`` is Megatron's plan, or splits a chain of dense layers."""

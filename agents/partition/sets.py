@@ -26,7 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.partition.exact import conflict_matrix
+from parenvs.agents.partition.exact import conflict_matrix, solve
 from parenvs.core.game import EVERY
 from parenvs.datasets.partition.problems import (
     LIMITS,
@@ -140,24 +140,9 @@ def _solved(
     problem: Linear, weights: np.ndarray, rows: np.ndarray, needed: np.ndarray, gap: float
 ) -> tuple[np.ndarray | None, float]:
     """Return a plan of the largest weight with ``rows @ plan >= needed``, and a bound of these."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    count = len(weights)
-    pairs = np.array([(k, r) for k, row in enumerate(problem.rivals) for r in row if k < r])
-    constraints = []
-    if len(pairs):
-        constraints.append(LinearConstraint(conflict_matrix(pairs, count), ub=1))
-    if len(rows):
-        constraints.append(LinearConstraint(rows, lb=needed))
-    solution = milp(
-        -weights,
-        integrality=np.ones(count),
-        bounds=Bounds(0, 1),
-        constraints=constraints,
-        options={"presolve": False, "time_limit": SECONDS, "mip_rel_gap": gap},
-    )
-    told = solution.mip_dual_bound
-    bound = np.inf if told is None or not np.isfinite(told) else -float(told)
+    pairs = [(k, r) for k, row in enumerate(problem.rivals) for r in row.tolist() if k < r]
+    conflicts = conflict_matrix(np.array(pairs, dtype=np.int64).reshape(-1, 2), len(weights))
+    solution, bound = solve(weights, conflicts, rows, needed, SECONDS, gap)
     if solution.x is None:
         return None, bound
     plan: np.ndarray = solution.x > 0.5
@@ -166,17 +151,13 @@ def _solved(
 
 MODULE = "parenvs.agents.partition.sets"
 SEED = 2007
-FAMILIES: dict[str, dict[str, int]] = dict(
-    zip(
-        PARTITION_SETS,
-        (
-            dict.fromkeys(("vgg", "resnet", "vit", "mixtral", "llama", "clip", "bert"), 2),
-            dict.fromkeys(("convnext", "mixer", "dit"), 2),
-            dict.fromkeys(("t5", "unet"), 3),
-        ),
-        strict=True,
-    )
-)
+FAMILIES: dict[str, dict[str, int]] = {
+    "partition-train": dict.fromkeys(
+        ("vgg", "resnet", "vit", "mixtral", "llama", "clip", "bert"), 2
+    ),
+    "partition-validation": dict.fromkeys(("convnext", "mixer", "dit"), 2),
+    "partition-test": dict.fromkeys(("t5", "unet"), 3),
+}
 """Shipped set -> its families, and the draws of each."""
 MOST_INSTRUCTIONS = 50_000
 """Instructions of the largest graphs that are drawn, so that problems are read in seconds."""
@@ -243,11 +224,6 @@ def limited(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
     return [whole.at(float(round(least + (most - least) * share))) for share in shares]
 
 
-def at_limit(problem: Partitioning, limit: float) -> Partitioning:
-    """Return a problem with another limit of memory."""
-    return replace(problem, step=replace(problem.step, limit=limit))
-
-
 def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
     """Solve a problem, given as it is played and at any limit.
 
@@ -263,7 +239,7 @@ def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
         raise InfeasibleError(f"{linear.name}: no plan within the limit is found")
     chosen = np.zeros(len(problem.classes), dtype=bool)
     chosen[linear.classes[plan]] = True
-    judged = at_limit(problem, linear.limit)
+    judged = replace(problem, step=replace(problem.step, limit=linear.limit))
     if not judged.fits(chosen):
         raise AssertionError(f"{linear.name}: the judge holds another plan for one that fits")
     length, replicated = float(judged.step_seconds(chosen)), problem.replicate_seconds
@@ -280,7 +256,8 @@ def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
 
 def by_bound(linear: Linear) -> float:
     """Return the seconds of the step that choices of the larger bound make."""
-    game = _game(linear)
+    game = PartitionChoice(problem=linear)
+    game.preview()
     while not game.over[0]:
         seen = game.observation(EVERY)
         scores = np.where(seen["action_mask"] > 0, seen["actions"][..., BOUND], -np.inf)
@@ -290,19 +267,14 @@ def by_bound(linear: Linear) -> float:
 
 def makes(linear: Linear, chosen: np.ndarray) -> bool:
     """Return whether an episode can make a plan, (K,) bool, by choices that the mask leaves."""
-    game = _game(linear)
+    game = PartitionChoice(problem=linear)
+    game.preview()
     while not game.over[0]:
         choice = int(chosen[game.position[0]])
         if not game.legal[0, choice]:
             return False
         game.play(EVERY, np.array([choice]))
-    return bool((game.boards.known[0, : len(chosen)] == PARTITION).tolist() == chosen.tolist())
-
-
-def _game(linear: Linear) -> PartitionChoice:
-    game = PartitionChoice(problem=linear)
-    game.preview()
-    return game
+    return np.array_equal(game.boards.known[0, : len(chosen)] == PARTITION, chosen)
 
 
 def suiting(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[SetRow, Row]]:
@@ -315,21 +287,21 @@ def suiting(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[S
         limits = limited(problem, rng)
     except ParenvsError:  # a dimension is no multiple of the batch; a loop is not recomputed
         return []
-    found: dict[float, tuple[SetRow, Row]] = {}
+    suited: dict[float, tuple[SetRow, Row]] = {}
     lost = 0
-    for each in limits:
+    for limited_problem in limits:
         try:
-            linear = begun(each)
+            linear = begun(limited_problem)
             reference, best = solved(linear, problem)
         except NO_PLAN:
             continue
         if not (reference["proven"] and makes(linear, best)):
             continue
         lost += by_bound(linear) * (1.0 - LOSS) >= reference["length"]
-        found[linear.limit] = replace(row, memory_limit=linear.limit), reference
-        if len(found) == LIMITS:
+        suited[linear.limit] = replace(row, memory_limit=linear.limit), reference
+        if len(suited) == LIMITS:
             is_hard = lost >= MOST * LIMITS or not strict
-            return [found[limit] for limit in sorted(found)] if is_hard else []
+            return [suited[limit] for limit in sorted(suited)] if is_hard else []
     return []
 
 
@@ -400,14 +372,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
             rows: dict[str, SetRow] = {}
             others = {k: v for k, v in references.items() if not k.startswith(f"{set_name}/")}
             for member, row, reference in make_set(set_name, options.seed):
-                rows[member] = row
-                others[f"{set_name}/{member}"] = reference
-                words = f"{row.instance} on {row.cluster}, {row.micro_batches} x {row.micro_batch}"
-                print(
-                    f"{set_name}/{member}: {words}, recompute {row.recompute}: "
-                    f"{reference['length']:.6g} s",
-                    flush=True,
-                )
+                rows[member], others[f"{set_name}/{member}"] = row, reference
+                print(f"{set_name}/{member}: {row}: {reference['length']:.6g} s", flush=True)
             save_set(options.out / f"{set_name}.json", rows)
             references = others
             write(path, references)
