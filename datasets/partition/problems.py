@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
@@ -172,9 +172,9 @@ def partition_rows(name: str) -> dict[str, SetRow]:
     """
     if name in PARTITION_SETS:
         return _shipped_partitions(name)
-    if name.endswith(".json") and Path(name).exists():
-        return read_set(name)
     if name.endswith(".json"):
+        if Path(name).exists():
+            return read_set(name)
         raise UnknownInstanceError(f"instance {name!r}: no such file")
     raise UnknownInstanceError(
         f"unknown set {name!r}{did_you_mean(name, PARTITION_SETS)}; known: "
@@ -255,13 +255,12 @@ def played(name: str) -> Linear:
 @lru_cache(maxsize=len(PARTITION_SETS))
 def sizes_of(name: str) -> Sizes:
     """Return the sizes of the largest problem of a shipped set."""
-    found = [_shared(name, number)[0] for number in range(len(bank(name)))]
-    witnesses = [bank(name)[n]["witnesses"].size // (LIMITS * len(x.gain))
-                 for n, x in enumerate(found)]  # fmt: skip
-    largest = Sizes.of(found[0])
-    for each, count in zip(found, witnesses, strict=True):
-        largest = largest.with_(Sizes.of(each)._replace(witnesses=count))
-    return largest
+    sizes = []
+    for number in range(len(bank(name))):
+        linear, row = _shared(name, number)
+        witnesses = row["witnesses"].size // (LIMITS * len(linear.gain))
+        sizes.append(Sizes.of(linear)._replace(witnesses=witnesses))
+    return reduce(Sizes.with_, sizes)
 
 
 @lru_cache(maxsize=256)
@@ -282,7 +281,7 @@ def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
         classes=row["classes"].astype(np.int64),
         gain=row["gain"],
         replicated=float(row["replicated"]),
-        rivals=tuple(each.astype(np.int64) for each in rivals),
+        rivals=tuple(row.astype(np.int64) for row in rivals),
         whole=row["whole"].astype(np.float64),
         saved=held * row["spared"][:, None],
         limit=np.nan,
@@ -298,27 +297,28 @@ def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
 
 
 def _row(name: str, number: int) -> Mapping[str, np.ndarray]:
-    some = members(name)[number * LIMITS : (number + 1) * LIMITS]
-    begin = PartitionTask().start
-    problem = problem_named(some[0])
+    """The arrays of the ``LIMITS`` problems of a set from ``number * LIMITS`` on."""
+    names = members(name)[number * LIMITS : (number + 1) * LIMITS]
+    rows = [row_of(member) for member in names]
+    problem = problem_named(names[0])
     # The leanest plan is that of a limit which all keep to, as where sets are drawn.
-    whole = begin(Linear.of(unlimited(problem), some[0]))
-    found = [begin(whole.at(float(partition_rows(name)[x.rpartition("/")[2]].memory_limit)))
-             for x in some]  # fmt: skip
-    return packed(found, problem, partition_rows(name)[some[0].rpartition("/")[2]].instance)
+    begin = PartitionTask().start
+    whole = begin(Linear.of(unlimited(problem), names[0]))
+    limited = [begin(whole.at(float(row.memory_limit))) for row in rows]
+    return packed(limited, problem, rows[0].instance)
 
 
 def packed(
-    found: Sequence[Linear], problem: Partitioning, instance: str
+    problems: Sequence[Linear], problem: Partitioning, instance: str
 ) -> Mapping[str, np.ndarray]:
-    """Return the arrays of a pool for problems ``found`` that differ in their limit alone."""
-    first = found[0]
+    """Return the arrays of a pool for problems that differ in their limit alone."""
+    first = problems[0]
     spared = 1.0 - problem.device_share[first.classes]
-    most = max(len(each.witnesses) for each in found)
-    several = [each.witnesses[np.arange(most) % len(each.witnesses)] for each in found]
+    most = max(len(limited.witnesses) for limited in problems)
+    witnesses = [x.witnesses[np.arange(most) % len(x.witnesses)].ravel() for x in problems]
     rivals = [(k, r) for k, row in enumerate(first.rivals) for r in row.tolist()]
-    held = np.rint(np.divide(first.saved, spared[:, None], where=spared[:, None] > 0,
-                             out=np.zeros_like(first.saved)))  # fmt: skip
+    held = np.zeros_like(first.saved)
+    np.divide(first.saved, spared[:, None], out=held, where=spared[:, None] > 0)
     return {
         "instance": np.array(instance),
         "fingerprint": np.array(_fingerprint(instance)),
@@ -327,7 +327,7 @@ def packed(
         "replicated": np.array(first.replicated),
         "rivals": np.array(rivals, dtype=np.int16).reshape(-1, 2),
         "whole": first.whole.astype(np.int64),
-        "held": held.astype(np.int64).ravel(),
+        "held": np.rint(held).astype(np.int64).ravel(),
         "spared": spared,
         "fullest": fullest(first).astype(np.int16),
         "members": np.concatenate(first.groups).astype(np.int16),
@@ -335,9 +335,9 @@ def packed(
         "weights": first.weights,
         "paid": first.paid,
         "figures": first.figures.ravel(),
-        "step": np.concatenate([each.step for each in found]),
-        "limits": np.array([each.limit for each in found]),
-        "witnesses": np.concatenate([each.ravel() for each in several]),
+        "step": np.concatenate([limited.step for limited in problems]),
+        "limits": np.array([limited.limit for limited in problems]),
+        "witnesses": np.concatenate(witnesses),
     }
 
 
@@ -351,18 +351,18 @@ def fullest(problem: Linear) -> np.ndarray:
     from scipy.optimize import linprog
 
     whole, saved = problem.whole, problem.saved
-    some = _legal_plans(problem)
-    found = np.unique((whole - some.astype(np.float64) @ saved).argmax(axis=1)).tolist()
+    plans = _legal_plans(problem).astype(np.float64)
+    moments = np.unique((whole - plans @ saved).argmax(axis=1)).tolist()
     # Of the classes of a clique, any two of which exclude each other, a plan splits one at most.
     at_once = _cliques(problem.rivals, len(saved))
     column, scale = np.zeros((len(at_once), 1)), whole.max()
     objective = np.append(np.zeros(len(saved)), -1.0)
-    for moment in sorted(set(range(len(whole))) - set(found), key=lambda m: -whole[m]):
-        more = (saved[:, found] - saved[:, [moment]]).T  # bytes that the others save more
-        room = whole[moment] - whole[found]
+    for moment in sorted(set(range(len(whole))) - set(moments), key=lambda m: -whole[m]):
+        more = (saved[:, moments] - saved[:, [moment]]).T  # bytes that the others save more
+        room = whole[moment] - whole[moments]
         solved = linprog(
             objective,
-            A_ub=np.block([[at_once, column], [-more / scale, np.ones((len(found), 1))]]),
+            A_ub=np.block([[at_once, column], [-more / scale, np.ones((len(moments), 1))]]),
             b_ub=np.append(np.ones(len(at_once)), room / scale),
             bounds=[(0, 1)] * len(saved) + [(None, None)],
         )
@@ -371,8 +371,8 @@ def fullest(problem: Linear) -> np.ndarray:
         price = duals[: len(at_once)] * scale
         left = np.maximum(share @ more - price @ at_once, 0.0).sum()
         if not share @ room + price.sum() + left <= -1.0:
-            found.append(moment)
-    return np.sort(found)
+            moments.append(moment)
+    return np.sort(moments)
 
 
 def _legal_plans(problem: Linear) -> np.ndarray:
@@ -440,19 +440,16 @@ def source_of(
         names = members(name, family)
         if name in PARTITION_SETS:
             return Members(names, played, order), sizes_of(name)
-        problems = [named(member) for member in names]
-        largest = Sizes.of(problems[0])
-        for each in problems[1:]:
-            largest = largest.with_(Sizes.of(each))
+        largest = reduce(Sizes.with_, (Sizes.of(named(member)) for member in names))
         return Members(names, named, order), largest
     for argument, given in (("family", family), ("order", sequential or None)):
         if given is not None:
             raise ParenvsError(f"{argument}: {name} is one problem, no set; leave {argument} out")
-    if isinstance(problem, Linear):
-        found = problem
-    else:
-        found = _begun(problem) if problem is not None else named(name)
-    return Fixed(found), Sizes.of(found)
+    if problem is None:
+        problem = named(name)
+    elif isinstance(problem, Partitioning):
+        problem = _begun(problem)
+    return Fixed(problem), Sizes.of(problem)
 
 
 def named(name: object) -> Linear:
@@ -476,10 +473,9 @@ def named(name: object) -> Linear:
 
 def problem_of(linear: Linear) -> Partitioning:
     """Return the problem itself, whose graph is read once."""
-    found = linear.cache.get("problem")
-    if found is None:
-        found = linear.cache["problem"] = problem_named(linear.name)
-    problem: Partitioning = found
+    if "problem" not in linear.cache:
+        linear.cache["problem"] = problem_named(linear.name)
+    problem: Partitioning = linear.cache["problem"]
     return problem
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,7 +110,7 @@ class Linear:
         """Whether a plan, (K,) bool, splits no two classes that exclude each other."""
         return not any(chosen[row].any() for row in np.array(self.rivals, object)[chosen].tolist())
 
-    @property
+    @cached_property
     def priced(self) -> tuple[float, np.ndarray]:
         """The price of bytes, and what each class is worth at it, (K,).
 
@@ -118,28 +119,25 @@ class Linear:
         second, and one less it that of the first. It is the least of some at which a plan fits that
         splits the classes worth most, as far as they may be split together; 1 if none does.
         """
-        if "priced" not in self.cache:
-            spared = self.saved.mean(axis=1) / self.limit
+        spared = self.saved.mean(axis=1) / self.limit
 
-            def worth(price: float) -> np.ndarray:
-                return (1.0 - price) * self.gain + price * spared
+        def worth(price: float) -> np.ndarray:
+            return (1.0 - price) * self.gain + price * spared
 
-            def fits(price: float) -> bool:
-                return bool(self.fits(self._greedy(worth(price))))
+        def fits(price: float) -> bool:
+            return bool(self.fits(self._greedy(worth(price))))
 
-            tried = [0.0, *PRICES.tolist(), 1.0]
-            index = next((i for i, price in enumerate(tried) if fits(price)), len(tried) - 1)
-            # Bisection between the last price that fails and the first that fits.
-            least, price = tried[max(index - 1, 0)], tried[index]
-            for _ in range(HALVINGS):
-                middle = (least + price) / 2
-                if fits(middle):
-                    price = middle
-                else:
-                    least = middle
-            self.cache["priced"] = price, worth(price)
-        price, values = self.cache["priced"]
-        return price, values
+        prices = [0.0, *PRICES.tolist(), 1.0]
+        index = next((i for i, price in enumerate(prices) if fits(price)), len(prices) - 1)
+        # Bisection between the last price that fails and the first that fits.
+        least, price = prices[max(index - 1, 0)], prices[index]
+        for _ in range(HALVINGS):
+            middle = (least + price) / 2
+            if fits(middle):
+                price = middle
+            else:
+                least = middle
+        return price, worth(price)
 
     def _greedy(self, worth: np.ndarray) -> np.ndarray:
         chosen, can = np.zeros((2, len(worth)), dtype=np.bool_)
@@ -221,18 +219,18 @@ def _figures(
     stakes = np.zeros((len(classes), 5), dtype=np.float32)
     stakes[np.asarray(space.question_class)] = space.stakes[:-1]
     seconds = problem.replicate_seconds or 1.0
-    columns = {
-        "dimensions": stakes[:, 0],
-        "bytes": stakes[:, 1],
-        "seconds": np.clip(gain, -1.0, 1.0),
-        "seconds_log": logarithmic(gain),
-        "all_reduce": np.minimum(problem.all_reduce_seconds[classes] / seconds, 1.0),
-        "memory": np.clip(memory, 0.0, 1.0),
-        "share": problem.device_share[classes],
-        "batch": batch_classes(problem.classes)[classes],
-        "parameters": problem.counts("variables")[classes] > 0,
-    }
-    return np.stack([columns[name] for name in CLASS], axis=1).astype(np.float32)
+    columns = (  # in the order of ``CLASS``
+        stakes[:, 0],
+        stakes[:, 1],
+        np.clip(gain, -1.0, 1.0),
+        logarithmic(gain),
+        np.minimum(problem.all_reduce_seconds[classes] / seconds, 1.0),
+        np.clip(memory, 0.0, 1.0),
+        problem.device_share[classes],
+        batch_classes(problem.classes)[classes],
+        problem.counts("variables")[classes] > 0,
+    )
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
 def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
