@@ -114,18 +114,14 @@ def operations(
     if schedule not in SPLIT:
         yield from ((one,) for one in order(stage, stages, rounds, chunks))
         return
+    # The second half of the stages does what the first does, with both directions exchanged.
+    swapped = schedule == TWO_WAYS and stage >= stages // 2
+    rank, ranks = stage, stages
     if schedule == TWO_WAYS:
-        half = stages // 2
-        words = _dual(min(stage, stages - 1 - stage), half, rounds)
-        # The second half of the stages does what the first does, with both directions exchanged.
-        swapped = stage >= half
-    else:
-        words = {"zb-h1": _zb_h1, "zb-v": _zb_v, "dualpipe-v": _dual}[schedule](
-            stage, stages, rounds
-        )
-        swapped = False
+        rank, ranks = min(stage, stages - 1 - stage), stages // 2
+    of_schedule = {"zb-h1": _zb_h1, "zb-v": _zb_v}.get(schedule, _dual)
     done: Counter[tuple[int, int]] = Counter()
-    for word in words:
+    for word in of_schedule(rank, ranks, rounds):
         members = []
         for letter, digit in zip(word[::2], word[1::2], strict=True):
             kind, chunk = "FIW".index(letter), int(digit) ^ swapped
@@ -142,11 +138,7 @@ def _zb_h1(stage: int, stages: int, rounds: int) -> Iterator[str]:
     warming = min(stages - stage - 1, rounds)
     yield from ["F0"] * warming
     for k in range(rounds):
-        if warming + k < rounds:
-            yield "F0"
-        yield "I0"
-        if k >= stage:
-            yield "W0"
+        yield from ["F0"] * (warming + k < rounds) + ["I0"] + ["W0"] * (k >= stage)
     yield from ["W0"] * min(stage, rounds)
 
 
@@ -155,41 +147,30 @@ def _zb_v(stage: int, stages: int, rounds: int) -> Iterator[str]:
     # The pattern needs as many; passes of micro-batches that do not exist are dropped.
     rounds = max(2 * stages - 1, rounds)
     left = stages - stage
-    yield from ["F0"] * (2 * left - 1)
-    yield from ["F1", "F0"] * stage
-    yield from ["F1", "I1", "W1"] * left
+    yield from ["F0"] * (2 * left - 1) + ["F1", "F0"] * stage + ["F1", "I1", "W1"] * left
     begun = 2 * left - 1 + stage
     for k in range(rounds - stages):
-        if begun + k < rounds:
-            yield "F0"
-        yield from ("I0", "W0", "F1", "I1", "W1")
-    yield from ["I0", "I1"] * stage
-    yield from ["I0", "W0"] * left
-    yield from ["W1"] * stage
-    yield from ["W0"] * stage
+        yield from ["F0"] * (begun + k < rounds) + ["I0", "W0", "F1", "I1", "W1"]
+    yield from ["I0", "I1"] * stage + ["I0", "W0"] * left + ["W1"] * stage + ["W0"] * stage
 
 
 def _dual(rank: int, ranks: int, rounds: int) -> Iterator[str]:
     """Operations of DualPipeV's ``rank``, or of DualPipe's in the first half of the stages."""
     left = ranks - rank - 1
-    yield from ["F0"] * (2 * left)
-    yield from ["F0", "F1"] * (rank + 1)
-    yield from ["I1", "W1", "F1"] * left
+    yield from ["F0"] * (2 * left) + ["F0", "F1"] * (rank + 1) + ["I1", "W1", "F1"] * left
     for k in range(rounds - 2 * ranks + rank + 1):
-        if k == 0 and not left:
-            yield from ("F0", "I1W1", "F1I0W0")
-        else:
-            yield from ("F0I1W1", "F1I0W0")
+        # The last rank has no backward pass yet to run beside its first forward pass.
+        yield from ["F0", "I1W1"] if k == 0 and not left else ["F0I1W1"]
+        yield "F1I0W0"
     yield from ["I1W1", "F1I0W0"] * left
     turns = ["1", "0"] * (rank + 1)
     yield from [f"I{chunk}W{chunk}" for chunk in turns[: rank + 1]]
     owed = turns[rank + 1 :]  # weights of the second half fill the end
     yield from [f"I{chunk}" for chunk in owed]
     owed += ["0"] * left
-    for _ in range(left):
-        yield f"W{owed.pop(0)}"
-        yield "I0"
-    yield from [f"W{chunk}" for chunk in owed]
+    for chunk in owed[:left]:
+        yield from [f"W{chunk}", "I0"]
+    yield from [f"W{chunk}" for chunk in owed[left:]]
 
 
 def steady(stages: int, rounds: int) -> int:
@@ -214,12 +195,12 @@ def held(schedule: str, stages: int, rounds: int) -> np.ndarray:
             seen.add(tuple(now))
             for kind, chunk, _ in members:
                 now[chunk] -= kind == WEIGHT
-        peaks.append([
-            x for x in sorted(seen)
-            if not any(y != x and all(a <= b for a, b in zip(x, y, strict=True)) for y in seen)
-        ])  # fmt: skip
+        lines = np.array(sorted(seen))
+        # A line that another one reaches in every chunk is no peak.
+        reached = (lines[:, None] <= lines).all(axis=2).sum(axis=1) > 1
+        peaks.append(lines[~reached])
     most = max(map(len, peaks))
-    return np.array([lines + lines[:1] * (most - len(lines)) for lines in peaks])
+    return np.stack([x[np.arange(most) * (np.arange(most) < len(x))] for x in peaks])
 
 
 class _Wave(NamedTuple):
@@ -264,40 +245,37 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     neighbours: dict[Place, tuple[Place | None, Place | None]] = {}
     for chain in chains(schedule, stages, chunks):
         padded = [None, *chain, None]
-        for number, place in enumerate(chain):
-            neighbours[place] = padded[number], padded[number + 2]
-    every: list[tuple[int, Operation, int]] = []
-    number_of, last, middle = {}, [], []
+        neighbours |= dict(zip(chain, zip(padded, padded[2:], strict=False), strict=True))
+    members_of: list[Operation] = []
+    of_stage: list[int] = []
+    number_of: dict[tuple[int, ...], int] = {}
     for stage in range(stages):
-        of_this_stage = list(operations(schedule, stage, stages, rounds, chunks))
-        middle.append(len(every) + len(of_this_stage) // 2)
-        for k, members in enumerate(of_this_stage):
+        for members in operations(schedule, stage, stages, rounds, chunks):
             for kind, chunk, m in members:
-                number_of[kind, stage, chunk, m] = len(every)
-            every.append((stage, members, len(every) - 1 if k else -1))
-        last.append(len(every) - 1)
-    ahead, over = np.full((2, len(every), 3), -1)
-    counts = np.zeros((len(every), 3 * chunks), dtype=np.int64)
-    for number, (stage, members, before) in enumerate(every):
-        ahead[number, 0] = before
+                number_of[kind, stage, chunk, m] = len(members_of)
+            members_of.append(members)
+            of_stage.append(stage)
+    size, stage_of = len(members_of), np.array(of_stage)
+    first, end = (np.searchsorted(stage_of, np.arange(stages), side=x) for x in ("left", "right"))
+    ahead, over = np.full((2, size, 3), -1)
+    counts = np.zeros((size, 3 * chunks), dtype=np.int64)
+    ahead[:, 0] = np.arange(-1, size - 1)  # of the same stage, in order
+    ahead[first, 0] = -1
+    depth = np.zeros(size, dtype=np.int64)
+    behind: list[list[int]] = [[] for _ in range(size)]
+    for number, (stage, members) in enumerate(zip(of_stage, members_of, strict=True)):
         for kind, chunk, m in members:
             counts[number, kind * chunks + chunk] += 1
-            if kind == WEIGHT:
-                continue
-            near = neighbours[stage, chunk][kind]
+            near = None if kind == WEIGHT else neighbours[stage, chunk][kind]
             if near is not None:
                 ahead[number, 1 + kind] = number_of[(kind, *near, m)]
                 front = near if kind == FORWARD else (stage, chunk)
                 over[number, 1 + kind] = front[0] * chunks + front[1]
-    of_stage = np.array([stage for stage, _, _ in every])
-    depth = np.zeros(len(every), dtype=np.int64)
+        for front_number in ahead[number].tolist():
+            if front_number >= 0:
+                behind[front_number].append(number)
     # Topological order by depth: operations of one depth run as one array.
     waiting = (ahead >= 0).sum(axis=1)
-    behind: list[list[int]] = [[] for _ in every]
-    for number, fronts in enumerate(ahead.tolist()):
-        for front in fronts:
-            if front >= 0:
-                behind[front].append(number)
     ready = np.flatnonzero(waiting == 0).tolist()
     while ready:
         number = ready.pop()
@@ -308,8 +286,8 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
                 ready.append(other)
     sort = np.argsort(depth, kind="stable")
     parts = np.split(sort, np.flatnonzero(np.diff(depth[sort])) + 1)
-    waves = tuple(_Wave(x, of_stage[x], counts[x], ahead[x], over[x]) for x in parts)
-    return _Waves(waves, np.array(last), np.array(middle), len(every))
+    waves = tuple(_Wave(x, stage_of[x], counts[x], ahead[x], over[x]) for x in parts)
+    return _Waves(waves, end - 1, first + (end - first) // 2, size)
 
 
 def core(
@@ -329,20 +307,18 @@ def core(
     Returns:
         (...) seconds, and (S, ...) those that are left when a stage has done its last operation.
     """
-    shape = passes.shape[3:]
-    stages, chunks = passes.shape[1:3]
+    shape, (stages, chunks) = passes.shape[3:], passes.shape[1:3]
     columns = np.broadcast_to(np.round(rounds).astype(np.int64), shape).reshape(-1)
     table = passes.reshape(3, stages, chunks, -1)
     links = np.concatenate([transfers.reshape(stages * chunks, -1), np.zeros((1, table.shape[-1]))])
     seconds, left = np.empty(table.shape[-1]), np.empty((stages, table.shape[-1]))
     # Beyond the steady rounds each one repeats the one before: its busiest work is added instead.
     capped = np.minimum(columns, steady(stages, int(columns.max(initial=1))))
-    for count in np.unique(capped):
-        every, same = _waves(schedule, stages, int(count)), np.flatnonzero(capped == count)
-        for start in range(0, len(same), _AT_ONCE):
-            which = same[start : start + _AT_ONCE]
+    for count in np.unique(capped).tolist():
+        waves, alike = _waves(schedule, stages, count), np.flatnonzero(capped == count)
+        for which in np.split(alike, range(_AT_ONCE, len(alike), _AT_ONCE)):
             more = columns[which] - count
-            path = _longest(every, table[..., which], links[:, which], more)
+            path = _longest(waves, table[..., which], links[:, which], more)
             seconds[which], left[:, which] = path
     return seconds.reshape(shape), left.reshape(stages, *shape)
 
@@ -435,28 +411,25 @@ def simulate(
     size = stages * chunks  # chunk c of stage s is number c S + s
     duration = [x.T.ravel().tolist() for x in parts]
     transfer = seconds.transfer.T.ravel().tolist()
-    start = [[[0.0] * rounds for _ in range(size)] for _ in parts]
-    end = [[[0.0] * rounds for _ in range(size)] for _ in parts]
-    # When what a pass waits for is there; None: not yet.
-    ready: list[list[list[float | None]]] = [[[None] * rounds for _ in range(size)] for _ in parts]
-    behind, link_of = [-1] * size, [-1] * size  # the next of a chain, and the link to it
-    ahead = [-1] * size
+    start, end = ([[[0.0] * rounds for _ in range(size)] for _ in parts] for _ in range(2))
+    # When what a pass waits for is there; None: not yet. Gradients of weights wait for nothing.
+    ready: list[list[list[float | None]]] = [
+        [[0.0 if kind == WEIGHT else None] * rounds for _ in range(size)]
+        for kind in range(len(parts))
+    ]
+    # The next and the last of a chain, and the link to the next.
+    behind, ahead, link_of = [-1] * size, [-1] * size, [-1] * size
     for chain in chains(schedule, stages, chunks):
         numbers = [chunk * stages + stage for stage, chunk in chain]
         ready[FORWARD][numbers[0]] = [0.0] * rounds
-        for one, other in pairwise(numbers):
-            behind[one], ahead[other] = other, one
-            near = min(one % stages, other % stages) if is_split else one % stages
-            link_of[one] = near if one % stages != other % stages else -1
-    if is_split:
-        ready[WEIGHT] = [[0.0] * rounds for _ in range(size)]
-
-    def ordered(stage: int) -> Iterator[Operation]:
-        for members in operations(schedule, stage, stages, rounds, chunks):
-            yield tuple((kind, chunk * stages + stage, m) for kind, chunk, m in members)
-
-    orders = [ordered(stage) for stage in range(stages)]
-    waiting = [next(own, None) for own in orders]
+        for number, following in pairwise(numbers):
+            behind[number], ahead[following] = following, number
+            stage, other = number % stages, following % stages
+            if stage != other:
+                # Where chains run against the order of stages, the link is that of the lower one.
+                link_of[number] = min(stage, other) if is_split else stage
+    orders = [operations(schedule, stage, stages, rounds, chunks) for stage in range(stages)]
+    waiting: list[Operation | None] = [next(passes, None) for passes in orders]
     free_at, link_free = [0.0] * stages, [0.0] * stages
     is_busy = [False] * stages
     events: list[tuple[float, int, Operation]] = []  # end, stage, passes
@@ -465,20 +438,20 @@ def simulate(
         """Begin the next operation of a stage, if all that it waits for is known."""
         if is_busy[stage] or (following := waiting[stage]) is None:
             return
-        begins = free_at[stage]
-        for kind, number, m in following:
-            there = ready[kind][number][m]
+        moment = free_at[stage]
+        for kind, chunk, m in following:
+            there = ready[kind][chunk * stages + stage][m]
             if there is None:
                 return
-            begins = max(begins, there)
-        ends = begins
-        for kind, number, m in following:
-            start[kind][number][m] = ends
-            ends += duration[kind][number]
-            end[kind][number][m] = ends
-        is_busy[stage], free_at[stage] = True, ends
+            moment = max(moment, there)
+        for kind, chunk, m in following:
+            number = chunk * stages + stage
+            start[kind][number][m] = moment
+            moment += duration[kind][number]
+            end[kind][number][m] = moment
+        is_busy[stage], free_at[stage] = True, moment
         waiting[stage] = next(orders[stage], None)
-        heapq.heappush(events, (ends, stage, following))
+        heapq.heappush(events, (moment, stage, following))
 
     for stage in range(stages):
         begin(stage)
@@ -486,7 +459,8 @@ def simulate(
         now, stage, members = heapq.heappop(events)
         is_busy[stage] = False
         # The passes of an operation end together, and set free what waits for them.
-        for kind, number, m in members:
+        for kind, chunk, m in members:
+            number = chunk * stages + stage
             following = behind[number] if kind == FORWARD else ahead[number]
             if kind == FORWARD and following < 0:
                 ready[BACKWARD][number][m] = now
@@ -500,11 +474,11 @@ def simulate(
                 ready[kind][following][m] = arrival
                 begin(following % stages)
         begin(stage)
-
-    def table(nested: list[list[list[float]]]) -> np.ndarray:
-        return np.array(nested).reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3)
-
-    return HybridTimetable(table(start), table(end))
+    start_table, end_table = (
+        np.array(nested).reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3)
+        for nested in (start, end)
+    )
+    return HybridTimetable(start_table, end_table)
 
 
 def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:

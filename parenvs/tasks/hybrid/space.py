@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,37 +65,6 @@ class Framework:
         return replace(runs, **self.sends(runs)) if runs.size and self.sends is not None else runs
 
 
-def _megatron_sends(plans: Uniform) -> dict[str, Any]:
-    """Devices wait for their sends in schedules of one chunk."""
-    return {"blocking": plans.blocking | ((plans.pp > 1) & (plans.chunks == 1))}
-
-
-def _titan_sends(plans: Uniform) -> dict[str, Any]:
-    """Gradients are summed in fp32."""
-    return {"gradient_bytes": 4.0}
-
-
-def _deepspeed_sends(plans: Uniform) -> dict[str, Any]:
-    """Gradients of pipelines, and without ZeRO, are summed at the end."""
-    return {"gradient_overlap": plans.gradient_overlap & (plans.pp == 1) & (plans.zero > 0)}
-
-
-def _megatron(plans: Uniform, model: HybridModel) -> Any:
-    """It trains transformers."""
-    return model.attends
-
-
-def _titan(plans: Uniform, model: HybridModel) -> Any:
-    """Transformers; tp shares the tokens, too; shared states, whole groups of context ranks."""
-    fits = ((plans.tp == 1) | plans.sequence_parallel) & (plans.shard % plans.context == 0)
-    return fits & model.attends
-
-
-def _deepspeed(plans: Uniform, model: HybridModel) -> Any:
-    """Matrices are split by the topology of pipelines, and layers are dealt out evenly."""
-    return ((plans.tp == 1) | (plans.pp > 1)) & (len(model) % plans.pp == 0)
-
-
 def _torch(plans: Uniform, model: HybridModel) -> Any:
     """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
 
@@ -109,27 +79,47 @@ def _torch(plans: Uniform, model: HybridModel) -> Any:
     return fits & ((plans.tp == 1) | (not model.chain.splitting.convolves))
 
 
-def _jax(plans: Uniform, model: HybridModel) -> Any:
-    """Shardings of one stage and one batch."""
-    return (plans.pp == 1) & (plans.micro_batch * plans.dp == plans.batch)
-
-
 FRAMEWORKS = {
-    "megatron": Framework(shard=(1, 2, 3), sends=_megatron_sends, also=_megatron),
+    "megatron": Framework(
+        shard=(1, 2, 3),
+        # Devices wait for their sends in schedules of one chunk.
+        sends=lambda x: {"blocking": x.blocking | ((x.pp > 1) & (x.chunks == 1))},
+        # It trains transformers.
+        also=lambda x, model: model.attends,
+    ),
     "torchtitan": Framework(
-        schedules=("zb-v",), zero=(0, 2, 3), shard=(1, 2, 3), sends=_titan_sends, also=_titan
+        schedules=("zb-v",),
+        zero=(0, 2, 3),
+        shard=(1, 2, 3),
+        sends=lambda x: {"gradient_bytes": 4.0},
+        # Transformers; tp shares the tokens, too; shared states, whole groups of context ranks.
+        also=lambda x, model: (
+            ((x.tp == 1) | x.sequence_parallel) & (x.shard % x.context == 0) & model.attends
+        ),
     ),
     "deepspeed": Framework(
-        recompute=("none", "full"), chunks=False, context=False, expert=False, shard=(3,),
-        sends=_deepspeed_sends, also=_deepspeed,
+        recompute=("none", "full"),
+        chunks=False,
+        context=False,
+        expert=False,
+        shard=(3,),
+        # Gradients of pipelines, and without ZeRO, are summed at the end.
+        sends=lambda x: {"gradient_overlap": x.gradient_overlap & (x.pp == 1) & (x.zero > 0)},
+        # Matrices are split by the topology of pipelines, and layers are dealt out evenly.
+        also=lambda x, model: ((x.tp == 1) | (x.pp > 1)) & (len(model) % x.pp == 0),
     ),
     "torch": Framework(
         recompute=("none",), zero=(0, 2, 3), context=False, expert=False, also=_torch
     ),
     "jax": Framework(
-        recompute=("none",), zero=(0, 1, 3), context=False, expert=False, also=_jax
+        recompute=("none",),
+        zero=(0, 1, 3),
+        context=False,
+        expert=False,
+        # Shardings of one stage and one batch.
+        also=lambda x, model: (x.pp == 1) & (x.micro_batch * x.dp == x.batch),
     ),
-}  # fmt: skip
+}
 """Name, as ``parenvs export --to`` has it -> what it runs."""
 
 
@@ -139,10 +129,12 @@ TOKENS_EACH = 4096
 """Tokens that ranks share of a shorter sample, at least; so 1 or 2 ranks share 8,192."""
 MOST_CONTEXT = 16
 """Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
-_PINS = (
-    "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "most_micro_batch", "devices",
-    "stage_devices",
-)  # fmt: skip
+_LEAST = {
+    **dict.fromkeys(("tp", "pp", "dp", "micro_batch", "chunks", "context", "expert"), 1),
+    **dict.fromkeys(("most_micro_batch", "devices", "stage_devices"), 1),
+    "shard": 0,
+}
+"""Limit that is a whole number -> the least that it can be."""
 
 
 @dataclass(frozen=True)
@@ -199,31 +191,33 @@ class Constraints(Limits):
 
     def __post_init__(self) -> None:
         """Raise errors for values that no plan can have."""
-        for name in _PINS:
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (whole and 1 <= value <= LARGEST_NUMBER):
-                raise ParenvsError(f"{name} must be a whole number from 1, not {shown(value)}")
-        known = [name for name in SCHEDULES if name != "early"]
-        if self.schedule is not None and self.schedule not in known:
-            raise ParenvsError(
-                f"schedule must be one of {', '.join(known)}, not {shown(self.schedule)}"
-            )
-        if self.shard is not None and not (
-            isinstance(self.shard, int) and 0 <= self.shard <= LARGEST_NUMBER
+            if value is not None and not (whole and least <= value <= LARGEST_NUMBER):
+                raise ParenvsError(
+                    f"{name} must be a whole number from {least}, not {shown(value)}"
+                )
+        schedules = [name for name in SCHEDULES if name != "early"]
+        for name, is_possible, words in (
+            (
+                "schedule",
+                self.schedule is None or self.schedule in schedules,
+                f"one of {', '.join(schedules)}",
+            ),
+            ("zero", self.zero and set(self.zero) <= {0, 1, 2, 3}, "some of 0, 1, 2 and 3"),
+            (
+                "recompute",
+                self.recompute and set(self.recompute) <= set(RECOMPUTE_MODES),
+                f"some of {', '.join(RECOMPUTE_MODES)}",
+            ),
         ):
-            raise ParenvsError(f"shard must be a whole number from 0, not {shown(self.shard)}")
+            if not is_possible:
+                raise ParenvsError(f"{name} must be {words}, not {shown(getattr(self, name))}")
         if self.framework is not None and self.framework not in FRAMEWORKS:
             raise ParenvsError(
                 f"--for {shown(self.framework)} is unknown"
                 f"{did_you_mean(str(self.framework), FRAMEWORKS)}; known: {', '.join(FRAMEWORKS)}"
-            )
-        if not self.zero or not set(self.zero) <= {0, 1, 2, 3}:
-            raise ParenvsError(f"zero must be some of 0, 1, 2 and 3, not {shown(self.zero)}")
-        if not self.recompute or not set(self.recompute) <= set(RECOMPUTE_MODES):
-            raise ParenvsError(
-                f"recompute must be some of {', '.join(RECOMPUTE_MODES)}, not "
-                f"{shown(self.recompute)}"
             )
 
     def device_counts(self, problem: Hybrid) -> list[int]:
@@ -253,12 +247,10 @@ class Constraints(Limits):
         shape = problem.model.shape
         if shape is None:
             return [1] if self.context in (None, 1) else []
+        most = MOST_CONTEXT if shape.sequence >= LONG else shape.sequence // TOKENS_EACH
+        counts = [2**i for i in range(MOST_CONTEXT.bit_length()) if i == 0 or 2**i <= most]
         if self.context is not None:
             counts = [self.context]
-        else:
-            counts = [2**i for i in range(MOST_CONTEXT.bit_length())]
-            most = MOST_CONTEXT if shape.sequence >= LONG else shape.sequence // TOKENS_EACH
-            counts = [count for count in counts if count <= max(most, 1)]
         return [count for count in counts if count == 1 or shape.sequence % (2 * count) == 0]
 
     def experts(self, problem: Hybrid) -> list[int]:
@@ -269,11 +261,10 @@ class Constraints(Limits):
 
     def micro_batches(self, samples: int) -> list[int]:
         """Return the micro-batches of a replica: powers of two, or the one that is asked for."""
-        if self.micro_batch is not None:
-            sizes = [self.micro_batch]
-        else:
-            sizes = [2**i for i in range(self.most_micro_batch.bit_length())]
-        return [x for x in sizes if x <= self.most_micro_batch and samples % x == 0]
+        most = self.most_micro_batch
+        powers = [2**i for i in range(most.bit_length())]
+        sizes = powers if self.micro_batch is None else [self.micro_batch]
+        return [size for size in sizes if size <= most and samples % size == 0]
 
     def sequences(self, problem: Hybrid, tp: int, context: int) -> list[bool]:
         """Return whether tp ranks may, and may not, share what lies between the matrices."""
@@ -325,7 +316,8 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         InfeasibleError: there is none.
     """
     limits = constraints or Constraints()
-    rows = [(head, others) for head, others in _rows(problem, limits) if others]
+    rows = list(_rows(problem, limits))
+    where = f"{problem.instance} on {problem.cluster}, batch {problem.batch}"
     if not rows:
         asked = [
             f"{item.name} {getattr(limits, item.name)}"
@@ -333,59 +325,51 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
             if getattr(limits, item.name) != item.default and item.name != "uneven"
         ]
         reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
+        rules = (
+            "the batch must divide by dp x micro_batch, devices by tp x pp, and layers by the "
+            "stages"
+        )
         raise InfeasibleError(
-            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no uniform plan "
-            f"keeps to {', '.join(asked) or 'the rules'}; "
-            + (reason or "the batch must divide by dp x micro_batch, devices by tp x pp, and "
-               "layers by the stages")
-        )  # fmt: skip
+            f"{where}: no uniform plan keeps to {', '.join(asked) or 'the rules'}; "
+            f"{reason or rules}"
+        )
     heads, tails = zip(*rows, strict=True)
-    counts = [len(others) for others in tails]
+    counts = [len(tail[0]) for tail in tails]
     columns = [np.repeat(np.array(column), counts) for column in zip(*heads, strict=True)]
-    # Micro-batches and chunks of one mesh share their list, which becomes arrays once.
-    apart = {id(others): others for others in tails}  # of a mesh the same list
-    arrays = {key: [np.array(x) for x in zip(*runs, strict=True)] for key, runs in apart.items()}
-    parts = zip(*(arrays[id(others)] for others in tails), strict=True)
-    columns += [np.concatenate(part) for part in parts]
+    columns += [np.concatenate(parts) for parts in zip(*tails, strict=True)]
     names = (
         "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
         "sequence_parallel", "zero", "recompute", "shard",
     )  # fmt: skip
-    plans = Uniform(
-        batch=problem.batch,
-        **software_of(problem).of_arrays,
-        **dict(zip(names, columns, strict=True)),
-    )
+    software = software_of(problem).of_arrays
+    plans = Uniform(batch=problem.batch, **software, **dict(zip(names, columns, strict=True)))
     if limits.framework is None:
         return plans
     runs = FRAMEWORKS[limits.framework].part(plans, problem.model)
     if not runs.size:
         raise InfeasibleError(
-            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: {limits.framework} "
-            f"runs none of the {plans.size} uniform plans as it is; leave --for "
-            f"{limits.framework} out"
+            f"{where}: {limits.framework} runs none of the {plans.size} uniform plans as it is; "
+            f"leave --for {limits.framework} out"
         )
     return runs
 
 
-_Rows = Iterator[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]
+_Rows = Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]
+"""What shapes the pipeline, and columns of the choices of all other axes with it."""
 
 
 def _rows(problem: Hybrid, limits: Constraints) -> _Rows:
     """Every choice of the axes that shape the pipeline, and those of the others with it."""
-    layers = len(problem.model)
     ends = sum(end is not None for end in (problem.model.embedding, problem.model.head))
-    for devices in limits.device_counts(problem):
-        for context in limits.contexts(problem):
-            for tp in limits.tensor_ranks(problem):
-                groups, rest = divmod(devices, tp * context)
-                whole = limits.stage_devices
-                for pp in () if rest else divisors(groups):
-                    if pp > layers + ends or limits.pp not in (None, pp):
-                        continue
-                    if whole is not None and devices != pp * whole:
-                        continue
-                    yield from _of_mesh(problem, limits, tp, pp, groups // pp, context)
+    most = len(problem.model) + ends
+    for devices, context, tp in product(
+        limits.device_counts(problem), limits.contexts(problem), limits.tensor_ranks(problem)
+    ):
+        groups, rest = divmod(devices, tp * context)
+        for pp in () if rest else divisors(groups):
+            asked = limits.pp in (None, pp) and limits.stage_devices in (None, devices / pp)
+            if pp <= most and asked:
+                yield from _of_mesh(problem, limits, tp, pp, groups // pp, context)
 
 
 def _of_mesh(
@@ -394,63 +378,55 @@ def _of_mesh(
     """What can be chosen once tp, pp, dp and context are."""
     if limits.dp not in (None, dp) or problem.batch % dp:
         return
-    sequences = limits.sequences(problem, tp, context)
-    levels = limits.levels(pp, dp * context)
-    shards = {zero: limits.shards(problem, tp, dp * context, zero) for zero in levels}
-    modes = [mode for mode in RECOMPUTE_MODES if mode in limits.recompute]
     others = [
         (expert, sequence, zero, mode, shard)
         for expert in limits.experts(problem)
         if dp % expert == 0
-        for sequence in sequences
-        for zero in levels
-        for mode in modes
-        for shard in shards[zero]
+        for sequence in limits.sequences(problem, tp, context)
+        for zero in limits.levels(pp, dp * context)
+        for mode in RECOMPUTE_MODES
+        if mode in limits.recompute
+        for shard in limits.shards(problem, tp, dp * context, zero)
     ]
+    if not others:
+        return
+    columns = [np.array(column) for column in zip(*others, strict=True)]
     for micro_batch in limits.micro_batches(problem.batch // dp):
         count = problem.batch // (dp * micro_batch)
-        orders = [(chunks, "") for chunks in _chunk_counts(problem, limits, pp, count)]
-        orders += [(CHUNKS[name], name) for name in _split(problem, limits, pp, count)]
-        for order in orders:
-            yield (tp, pp, dp, context, micro_batch, *order), others
+        for chunks, schedule in _orders(problem, limits, pp, count):
+            yield (tp, pp, dp, context, micro_batch, chunks, schedule), columns
 
 
-def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
-    """Numbers of chunks into which the layers of every stage divide."""
-    most = 1 if pp == 1 or micro_batches % pp else max((len(problem.model) + 2) // pp, 1)
-    wanted = limits.schedule
-    return [
-        chunks
-        for chunks in range(1, most + 1)
-        if limits.chunks in (None, chunks)
-        and wanted in (None, SCHEDULES[1 if chunks > 1 else 0])
-        and SCHEDULES[1 if chunks > 1 else 0] in problem.stack.schedules
-        and _divides(problem, limits, pp, pp * chunks)
-    ]
-
-
-def _split(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> Iterator[str]:
-    """Yield the schedules of the stack that split backward passes and can be had."""
-    if problem.model.shape is None or software_of(problem).blocking:
+def _orders(
+    problem: Hybrid, limits: Constraints, pp: int, micro_batches: int
+) -> Iterator[tuple[int, str]]:
+    """Yield the chunks and schedules that can be had; 1F1B and interleaved ones are ``""``."""
+    layers, known = len(problem.model), problem.stack.schedules
+    most = 1 if pp == 1 or micro_batches % pp else max((layers + 2) // pp, 1)
+    for chunks in range(1, most + 1):
+        order = SCHEDULES[1 if chunks > 1 else 0]
+        asked = limits.chunks in (None, chunks) and limits.schedule in (None, order)
+        if asked and order in known and _divides(problem, limits, pp, pp * chunks):
+            yield chunks, ""
+    if problem.model.shape is None or software_of(problem).blocking or pp == 1:
         return
     for name in SPLIT:
         chunks, both = CHUNKS[name], name == TWO_WAYS
         if (
-            name in problem.stack.schedules
+            name in known
             and limits.schedule in (None, name)
             and limits.chunks in (None, chunks)
-            and pp > 1
             and not (both and (pp % 2 or micro_batches % 2))
             and micro_batches >= fewest(name, pp)
             and _divides(problem, limits, pp, pp if both else pp * chunks)
         ):
-            yield name
+            yield chunks, name
 
 
 def _divides(problem: Hybrid, limits: Constraints, pp: int, pieces: int) -> bool:
     """Whether layers are dealt out to pieces, with embedding and head as a layer each or not."""
-    layers = len(problem.model)
-    ends = tuple(end is not None for end in (problem.model.embedding, problem.model.head))
+    layers, model = len(problem.model), problem.model
+    ends = (model.embedding is not None, model.head is not None)
     return bool(
         layers % pieces == 0
         or (limits.uneven and pieces <= layers and _all_have_layers(layers, ends, pieces))
@@ -619,10 +595,8 @@ def tokens_of(problem: Hybrid) -> int:
 
 
 class NearBest(NamedTuple):
-    """A plan that comes close to the best one, by its number in its space; excess is a share."""
+    """A plan that comes close to the best one; excess is a share."""
 
-    number: int
-    value: float
     excess: float
     text: str
 
@@ -635,21 +609,14 @@ def near_best(
     Plans of one mesh, that is the same tp, pp, dp and context, differ by what can be changed from
     one run to the next; of them only the best is listed.
     """
-    goal = objective or Objective()
-    plans = space.plans
+    goal, plans = objective or Objective(), space.plans
     values = np.asarray(goal.values(space.problem, space.length, plans.devices), dtype=float)
     values = np.where(space.fits, values, np.inf)
     order = np.argsort(values, kind="stable")
     order = order[np.isfinite(values[order])]
-    if not len(order):
-        return []
-    best = values[order[0]]
     meshes = np.stack([plans.tp, plans.pp, plans.dp, plans.context])[:, order]
-    first = np.sort(np.unique(meshes, axis=1, return_index=True)[1])
-    listed = []
-    for k in order[first][:most].tolist():
-        excess = float((values[k] - best) / abs(best))
-        if excess > share:
-            break
-        listed.append(NearBest(k, float(values[k]), excess, space.describe(k)))
-    return listed
+    chosen = order[np.sort(np.unique(meshes, axis=1, return_index=True)[1])][:most]
+    best = values[chosen[:1]]
+    excess = (values[chosen] - best) / abs(best)
+    near = zip(excess.tolist(), chosen.tolist(), strict=True)
+    return [NearBest(x, space.describe(k)) for x, k in near if x <= share]
