@@ -103,11 +103,20 @@ def all_plans(pipeline: Pipeline, stages: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([c for c, _ in both]), np.array([d for _, d in both])
 
 
+def legal(space: CutSpace, chosen: Any) -> np.ndarray:
+    """Which candidates may come after the chosen ones, (c,) bool."""
+    if len(chosen) >= space.stages - 1:
+        return np.zeros(len(space.pivots), dtype=bool)
+    variables = space.pipeline.variable_sum[space.pivots]
+    device, variable = (space.devices[chosen[-1]], variables[chosen[-1]]) if len(chosen) else (0, 0)
+    return space.allowed[len(chosen)] & (space.devices > device) & (variables > variable)
+
+
 def legal_plans(space: CutSpace) -> tuple[np.ndarray, np.ndarray]:
-    """Every plan that ``CutSpace.legal`` admits."""
+    """Every plan that ``legal`` admits."""
     chosen: list[list[int]] = [[]]
     for _ in range(space.stages - 1):
-        chosen = [[*c, int(i)] for c in chosen for i in np.flatnonzero(space.legal(c))]
+        chosen = [[*c, int(i)] for c in chosen for i in np.flatnonzero(legal(space, c))]
     return space.plan(np.array(chosen))
 
 

@@ -4,6 +4,7 @@ import warnings
 from functools import partial
 
 import batches
+import brute_force as bf
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -371,7 +372,7 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
     chain, count = [kernel.start], 3
     peaks, paces = np.zeros((count, 2), np.float32), np.zeros((count, 2))
     for step in range(kernel.cuts):
-        legal = space.legal(chain[1:])
+        legal = bf.legal(space, chain[1:])
         begin, end = max(kernel.follower[chain[-1]], kernel.low[step]), kernel.high[step]
         assert np.flatnonzero(legal).tolist() == list(range(begin, end))
         expected = scaled(space, chain[1:], legal)
@@ -401,5 +402,5 @@ def test_cut_space__windows_and_followers(space):
         assert np.flatnonzero(row).tolist() == list(range(*window))
     followers, (low, high) = space.followers(), space.windows()[-1]
     for last in np.flatnonzero(space.allowed[-2]) if space.stages > 2 else []:
-        legal = np.flatnonzero(space.legal([0] * (space.stages - 3) + [last]))
+        legal = np.flatnonzero(bf.legal(space, [0] * (space.stages - 3) + [last]))
         assert legal.tolist() == list(range(max(low, followers[last]), high))

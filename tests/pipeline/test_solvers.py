@@ -463,7 +463,7 @@ def figures_of(pipeline):
     """Seconds of a step by all that compute or bound them, by name."""
     space = CutSpace.build(pipeline)
     points = PointSpace.build(pipeline)
-    plan = space.plan([int(np.flatnonzero(space.legal([]))[0])])
+    plan = space.plan([int(np.flatnonzero(bf.legal(space, []))[0])])
     chain = np.array([[len(space.pivots) + 1], [0], [len(space.pivots)]])
     label = LabelSearch(pipeline, distinct_pivots(pipeline))
     label.run()

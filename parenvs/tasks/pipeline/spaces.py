@@ -8,7 +8,7 @@ bytes cross (local minima: layer boundaries) are candidates (arXiv 2007.04069, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -87,7 +87,6 @@ class CutSpace:
     pivots: np.ndarray
     devices: np.ndarray
     allowed: np.ndarray
-    _variables: np.ndarray = field(repr=False)
 
     @classmethod
     def build(
@@ -122,9 +121,14 @@ class CutSpace:
         # A wider radius admits new candidates only at a distance that occurs.
         for width in [radius, *np.unique(distance[distance > radius]).tolist()]:
             allowed = (distance <= width) & last_stage_has_variable
+            # A follower has more devices and more variables before it. Both grow along the chain,
+            # so the last candidate of the next cut decides.
             for k in range(stages - 3, -1, -1):
-                later = np.flatnonzero(allowed[k + 1])
-                allowed[k] &= _has_successor(devices, variables_before, later)
+                last = int(np.append(-1, np.flatnonzero(allowed[k + 1]))[-1])
+                allowed[k] &= last >= 0
+                allowed[k] &= (devices[last] > devices) & (
+                    variables_before[last] > variables_before
+                )
             if (allowed[0] & (variables_before > 0)).any():
                 break
         else:
@@ -133,28 +137,12 @@ class CutSpace:
                 "stages with a variable and a device each; try candidates='all' or fewer stages"
             )
         useful = allowed.any(axis=0)
-        return cls(
-            pipeline,
-            width,
-            pivots[useful],
-            devices[useful],
-            allowed[:, useful],
-            variables_before[useful],
-        )
+        return cls(pipeline, width, pivots[useful], devices[useful], allowed[:, useful])
 
     @property
     def stages(self) -> int:
         """S; a plan has S-1 cuts."""
         return self.pipeline.stages
-
-    def legal(self, chosen: np.ndarray | list[int]) -> np.ndarray:
-        """Return which candidates may come after the ``chosen`` candidate indices, (c,) bool."""
-        step = len(chosen)
-        if step >= self.stages - 1:
-            return np.zeros(len(self.pivots), dtype=bool)
-        last = chosen[-1] if step else None
-        device, variable = (0, 0) if last is None else (self.devices[last], self._variables[last])
-        return self.allowed[step] & (self.devices > device) & (self._variables > variable)
 
     def windows(self) -> list[tuple[int, int]]:
         """Return for each cut the range ``[first, end)`` of candidates that it may be.
@@ -171,9 +159,10 @@ class CutSpace:
         It is the first with more devices and more variables before it; entry c is the first that
         may be the first cut. The legal candidates of a step are those of its window from there on.
         """
+        variables = self.pipeline.variable_sum[self.pivots]
         first_with_more = [
             np.searchsorted(values, np.append(values, 0), side="right")
-            for values in (self.devices, self._variables)
+            for values in (self.devices, variables)
         ]
         return np.maximum(*first_with_more).astype(np.int64)
 
@@ -195,17 +184,6 @@ def check_candidates(radius: int, candidates: str) -> None:
         )
     if radius < 0:
         raise InfeasibleError(f"radius must be >= 0, not {radius}")
-
-
-def _has_successor(devices: np.ndarray, variables: np.ndarray, later: np.ndarray) -> np.ndarray:
-    """Return which candidates, (c,) bool, one of ``later``, ascending indices, may follow.
-
-    A follower has more devices and more variables before it. Both grow along the chain, so the last
-    of ``later`` decides.
-    """
-    if not later.size:
-        return np.zeros(len(devices), dtype=bool)
-    return (devices[later[-1]] > devices) & (variables[later[-1]] > variables)
 
 
 def fitting(pipeline: Pipeline) -> Cuts:

@@ -383,34 +383,20 @@ def chain(pipeline: Pipeline) -> Table:
 def comparison(answers: Sequence[Answer]) -> Table:
     """Several plans of one problem side by side."""
     reports = [answer.report for answer in answers]
-    pipeline = reports[0].pipeline
-    cluster = pipeline.cluster
-    table = empty(
-        f"{pipeline.profile.name} on {cluster}",
-        "agent",
-        "step (s)",
-        "simulated (s)",
-        "hybrid (s)",
-        "1/L",
-        "over best",
-        "device cuts",
-        "proof",
-        "found in (s)",
-    )
+    pipeline, cluster = reports[0].pipeline, reports[0].pipeline.cluster
+    seconds = ("step (s)", "simulated (s)", "hybrid (s)")
+    others = ("1/L", "over best", "device cuts", "proof", "found in (s)")
+    table = empty(f"{pipeline.profile.name} on {cluster}", "agent", *seconds, *others)
     legal = [report.length_seconds for report in reports if report.legal]
     best = min(legal, default=np.nan)
     for answer, report in zip(answers, reports, strict=True):
-        if report.legal:
-            value = f"{report.value:.4f}"
-            over = f"{100 * (report.length_seconds / best - 1):.2f} %"
-        else:
-            value, over = "-1", "illegal"
+        over = f"{100 * (report.length_seconds / best - 1):.2f} %" if report.legal else "illegal"
         table.add_row(
             answer.method,
             f"{report.length_seconds:.4f}",
             f"{report.simulated_seconds:.4f}",
             report.price.cell,
-            value,
+            f"{report.value:.4f}" if report.legal else "-1",
             over,
             " ".join(map(str, report.plan.device_cuts)),
             answer.claim,
