@@ -634,8 +634,6 @@ class PipelineCut(Rowed):
             if kernel.tabulated:
                 last = self.chains[step] - kernel.low[step - 1]
                 return kernel.step_masks[step].take(last, axis=0)
-        elif self.over.all():
-            return np.ones((self.count, self.action_space.n), dtype=np.bool_)
         numbers, (begin, end) = np.arange(self.action_space.n), self._window.T[..., None]
         return (numbers >= begin) & (numbers < end)
 

@@ -81,14 +81,13 @@ class PipelinePlan(Plan):
         Copies, recomputation, synchronisation, tied weights and fractions are left out where they
         have their defaults.
         """
-        defaults = (COPIES, RECOMPUTE[0], SYNC_METHODS[0], TIED[0], True)
-        options = dict(zip(_SETTINGS, defaults, strict=True))
+        options = {key: getattr(self, key) for key in _SETTINGS}
         content: dict[str, Any] = {
             **self._head(),
             "cluster": self.cluster.to_json(),
             "micro_batch": self.micro_batch,
             "micro_batches": self.micro_batches,
-            **{key: value for key in options if (value := getattr(self, key)) != options[key]},
+            **{key: x for key, x in options.items() if x != getattr(PipelinePlan, key)},
             "cuts": list(self.cuts),
             "device_cuts": list(self.device_cuts),
         }

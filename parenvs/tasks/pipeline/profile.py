@@ -473,25 +473,21 @@ class ChainSums:
 
     # Entry p of a prefix sum is the sum over the pivots before p; its shape is (n+1,).
 
-    @cached_property
-    def forward_sum(self) -> np.ndarray:
-        """Prefix sum of forward seconds, (n+1,)."""
-        return _prefix(self.profile.forward)
-
-    @cached_property
-    def backward_sum(self) -> np.ndarray:
-        """Prefix sum of backward seconds, (n+1,)."""
-        return _prefix(self.profile.backward)
+    forward_sum = cached_property(lambda self: _prefix(self.profile.forward))
+    """Prefix sum of forward seconds, (n+1,)."""
+    backward_sum = cached_property(lambda self: _prefix(self.profile.backward))
+    """Prefix sum of backward seconds, (n+1,)."""
+    parameter_sum = cached_property(lambda self: _prefix(self.profile.parameter_bytes))
+    """Prefix sum of parameter bytes, (n+1,)."""
+    frozen_sum = cached_property(lambda self: self._prefix_or_zeros(self.profile.frozen_bytes))
+    """Prefix sum of the bytes of frozen weights, (n+1,)."""
+    resident_sum = cached_property(lambda self: self._prefix_or_zeros(self.profile.resident_bytes))
+    """Prefix sum of resident activation bytes, (n+1,); zeros if the profile has none."""
 
     @cached_property
     def seconds_sum(self) -> np.ndarray:
         """Prefix sum of forward plus backward seconds, (n+1,)."""
         return self.forward_sum + self.backward_sum
-
-    @cached_property
-    def parameter_sum(self) -> np.ndarray:
-        """Prefix sum of parameter bytes, (n+1,)."""
-        return _prefix(self.profile.parameter_bytes)
 
     @cached_property
     def variable_sum(self) -> np.ndarray:
@@ -501,11 +497,8 @@ class ChainSums:
             weights = weights | (self.profile.frozen_bytes > 0)
         return np.concatenate([[0], np.cumsum(weights)])
 
-    @cached_property
-    def frozen_sum(self) -> np.ndarray:
-        """Prefix sum of the bytes of frozen weights, (n+1,)."""
-        frozen_bytes = self.profile.frozen_bytes
-        return _prefix(np.zeros(len(self.profile)) if frozen_bytes is None else frozen_bytes)
+    def _prefix_or_zeros(self, values: np.ndarray | None) -> np.ndarray:
+        return _prefix(np.zeros(len(self.profile)) if values is None else values)
 
     @cached_property
     def tied_weights(self) -> TiedWeights | None:
@@ -513,12 +506,6 @@ class ChainSums:
         if self.tied == TIED[0] or not self.profile.tied:
             return None
         return TiedWeights(self.profile.tied, len(self.profile))
-
-    @cached_property
-    def resident_sum(self) -> np.ndarray:
-        """Prefix sum of resident activation bytes, (n+1,); zeros if the profile has none."""
-        resident_bytes = self.profile.resident_bytes
-        return _prefix(np.zeros(len(self.profile)) if resident_bytes is None else resident_bytes)
 
     @cached_property
     def cut_before(self) -> np.ndarray:

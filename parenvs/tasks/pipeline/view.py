@@ -120,11 +120,8 @@ class _Chain:
     def _occurrence(self, pivot: int) -> str:
         """The pivot's scope and instruction, and which of those of that name it is."""
         path, operation = self.paths[pivot], self.operations[pivot]
-        same = [
-            position
-            for position, pair in enumerate(zip(self.paths, self.operations, strict=True))
-            if pair == (path, operation)
-        ]
+        pairs = list(zip(self.paths, self.operations, strict=True))
+        same = [other for other, pair in enumerate(pairs) if pair == (path, operation)]
         parts = (_suffix(path, self.spans), operation)
         number = f" {same.index(pivot) + 1}" if len(same) > 1 else ""
         return "/".join(part for part in parts if part) + number
@@ -144,14 +141,14 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
     numbered = [index for index, part in enumerate(path) if NUMBERED.search(part)]
     start = numbered[-1] if numbered else max(len(path) - 1, 0)
     stop = start + 1
-    while start > 0 and (
-        _INDEX.fullmatch(path[start])
-        or any(
+    while start > 0:
+        ends_alike = (
             _alike(rival[start - stop :], path[start:stop])
             and rival[: start - stop] != path[:start]
             for rival in rivals
         )
-    ):
+        if not (_INDEX.fullmatch(path[start]) or any(ends_alike)):
+            break
         start -= 1
     return "/".join(path[max(min(start, len(path) - least), 0) :])
 
