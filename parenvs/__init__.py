@@ -14,11 +14,7 @@ from os import environ as _environ
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from parenvs.interrupts import end_on_interrupt as _end_on_interrupt
-
 __version__ = "0.2.0"
-if __name__ == "parenvs":  # before the imports that take their time
-    _end_on_interrupt()
 
 # In a checkout, agents/, datasets/ and leaderboard/ lie beside this package; installed, inside it.
 if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_file():

@@ -19,7 +19,7 @@ from parenvs.core.registry import TASKS
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("arrays", "compiled", "errors", "interrupts", "machine", "markdown"),
+    ("arrays", "compiled", "errors", "machine", "markdown"),
     ("files",),
     ("fields", "tensors"),
     ("cluster",),

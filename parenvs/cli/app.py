@@ -21,7 +21,6 @@ from parenvs.cli.plans import add_listing, add_plans
 from parenvs.cli.train import add_training
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
-from parenvs.interrupts import INTERRUPTED, WORDS, raise_on_interrupt
 from parenvs.view.commands import Command, Commands, Group
 from parenvs.view.terminal import (
     example,
@@ -34,6 +33,8 @@ from parenvs.view.terminal import (
 
 REFUSED = 2
 """Exit status after bad input, as of usage errors."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, 128 and the number of SIGINT."""
 UNREAD = 141
 """Exit status when nobody reads what is printed any more, 128 and the number of SIGPIPE."""
 
@@ -202,7 +203,6 @@ def main() -> None:
     """
     status: Any = REFUSED
     try:
-        raise_on_interrupt()
         if "_PARENVS_COMPLETE" in os.environ:
             sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # a shell waits
         writable_streams()
@@ -220,7 +220,7 @@ def main() -> None:
     except (ParenvsError, OSError) as error:
         _refuse(error)
     if status == INTERRUPTED:
-        say_progress(WORDS)
+        say_progress("parenvs: interrupted")
     if not _is_flushed():  # Python would try it again at its end, and tell
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

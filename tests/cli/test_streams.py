@@ -4,10 +4,7 @@ import errno
 import io
 import json
 import os
-import signal
-import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import commands
@@ -16,7 +13,6 @@ import toys
 from cases import each
 
 from parenvs import load_plan
-from parenvs.interrupts import is_command
 from parenvs.view import terminal
 
 ROOT = Path(__file__).parents[2]
@@ -115,41 +111,3 @@ def test_streams__an_interrupt_is_one_line(run, monkeypatch):
             patch.setattr(place, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             command = ("list", "--task", "elastic") if "plans" in place else ("--version",)
             assert run(io.StringIO(), *command) == (130, "parenvs: interrupted\n")
-
-
-@pytest.mark.thorough
-def test_streams__an_interrupt_while_modules_are_imported(tmp_path):
-    """A module that takes long is interrupted; in another program it is as Python has it."""
-    for module in ("gymnasium", "typer"):
-        (tmp_path / f"{module}.py").write_text(
-            "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-        for words in (["-m", "parenvs", "list"], ["-c", "import parenvs.cli"]):
-            done = subprocess.run(
-                [sys.executable, *words],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                # Shells let what runs in their background ignore it.
-                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-            )
-            if words[0] == "-m":
-                assert (done.returncode, done.stderr) == (130, "parenvs: interrupted\n")
-            else:
-                assert "KeyboardInterrupt" in done.stderr
-        (tmp_path / f"{module}.py").unlink()
-
-
-@each(
-    ("line", "told"),
-    [
-        ("python -m parenvs list", True), ("python /x/bin/parenvs list", True),
-        ("python -X utf8 -W error -I -m parenvs", True), ("python.exe C:/x/parenvs.exe", True),
-        ("python -m pytest parenvs", False), ("python train.py parenvs", False), ("python", False),
-        ("python -c import parenvs", False), ("python -X parenvs -m x", False),
-    ],
-)  # fmt: skip
-def test_interrupts__of_the_command_alone(line, told):
-    assert is_command(line.split()) is told
