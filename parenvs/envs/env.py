@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from parenvs.core.game import EVERY, Game, Source, Stream, check_options
+from parenvs.core.game import EVERY, Game, Stream, check_options
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 
@@ -54,7 +54,6 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         self._actions = int(self.action_space.n)
         self._streams = [Stream()]
         self.game.preview()
-        self._started()
 
     @property  # type: ignore[misc]
     def np_random(self) -> np.random.Generator:
@@ -85,8 +84,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         if seed is not None:
             self._streams[0].reseed(seed)
             self._np_random = self.np_random  # Gymnasium's checker looks for it
-        self._deal(source)
-        self._started()
+        self.game.deal(EVERY, self._streams, source)
         return self._observation(), self._info(start=True)
 
     def step(
@@ -149,12 +147,6 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
     def close(self) -> None:
         """Close the game."""
         self.game.close()
-
-    def _deal(self, source: Source | None) -> None:
-        self.game.deal(EVERY, self._streams, source)
-
-    def _started(self) -> None:
-        """Follow the start of an episode, if a subclass keeps a state beside the game."""
 
     def _observation(self) -> dict[str, Any]:
         observed = self.game.observation(EVERY)

@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover
 
 from parenvs.core.game import EVERY
 from parenvs.core.rows import RowGame
-from parenvs.envs.env import RENDER_MODES, GameEnv, owned
+from parenvs.envs.env import GameEnv, owned
 from parenvs.errors import shown
 
 
@@ -44,11 +44,7 @@ class Agents:
 
         ``instance`` None leaves out that argument of the environment of one agent.
         """
-        return wrappers.OrderEnforcingWrapper(self.raw_env(instance, **arguments))
-
-    def raw_env(self, instance: Any = None, **arguments: Any) -> TurnsEnv:
-        """Return the environment whose agents take turns; arguments as of ``env``."""
-        return TurnsEnv(self.name, self._make(instance, arguments))
+        return wrappers.OrderEnforcingWrapper(TurnsEnv(self.name, self._make(instance, arguments)))
 
     def parallel_env(self, instance: Any = None, **arguments: Any) -> AllAtOnceEnv:
         """Return the environment whose agents all act at once; arguments as of ``env``."""
@@ -68,28 +64,25 @@ class _Agents:
 
     possible_agents: list[str]
 
-    def _set_up(self, name: str, plays: GameEnv) -> None:
+    def __init__(self, name: str, plays: GameEnv) -> None:
         self.plays, self.render_mode = plays, plays.render_mode
-        fps = plays.game.render_fps
-        self.metadata = {"name": name, "render_modes": RENDER_MODES, "render_fps": fps}
+        self.metadata = {**plays.metadata, "name": name}
         sizes = plays.game.agents
         self.possible_agents, self.agents = list(sizes), []  # type: ignore[var-annotated]
-        ends = accumulate(sizes.values())
-        self._actions_of = {
-            agent: slice(end - size, end)
-            for end, (agent, size) in zip(ends, sizes.items(), strict=True)
-        }
+        # Actions of the environment of one agent are those of the agents, one behind another.
+        ends = zip(sizes, accumulate(sizes.values()), strict=True)
+        self._actions_of = {agent: slice(end - sizes[agent], end) for agent, end in ends}
         self._rowed = isinstance(plays.game, RowGame)
         parts: dict[str, Any] = dict(plays.game.observation_space.spaces)
-        self._spaces = {}
+        self._spaces, self._actions = {}, {}
         for agent, size in sizes.items():
-            own = {**parts, "action_mask": spaces.Box(0, 1, (size,), np.int8)}
+            parts["action_mask"] = spaces.Box(0, 1, (size,), np.int8)
             if self._rowed:
-                every = parts["actions"]
-                shape = size, every.shape[1]
-                own["actions"] = spaces.Box(every.low.min(), every.high.max(), shape, np.float32)
-            self._spaces[agent] = spaces.Dict(own)
-        self._actions = {agent: spaces.Discrete(size) for agent, size in sizes.items()}
+                rows = plays.game.observation_space["actions"]
+                shape = size, rows.shape[1]
+                parts["actions"] = spaces.Box(rows.low.min(), rows.high.max(), shape, np.float32)
+            self._spaces[agent] = spaces.Dict(parts)
+            self._actions[agent] = spaces.Discrete(size)
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """Return the observation space of an agent, always the same object."""
@@ -118,30 +111,29 @@ class _Agents:
     def turn(self) -> str:
         """The agent whose turn it is: the one with legal actions."""
         legal = self.plays.game.legal[0]
-        own = (agent for agent, actions in self._actions_of.items() if legal[actions].any())
-        return next(own, self.possible_agents[0])
+        able = (agent for agent, actions in self._actions_of.items() if legal[actions].any())
+        return next(able, self.possible_agents[0])
 
     def mask(self, agent: str) -> np.ndarray:
         """Return an agent's legal actions, int8."""
-        own = self._actions_of[agent]
-        if self.plays.game.over[0] or agent == self.turn:
-            return self.plays.action_masks()[own].astype(np.int8)
-        return (np.arange(own.stop - own.start) == 0).astype(np.int8)
+        mask = self.plays.action_masks()[self._actions_of[agent]].astype(np.int8)
+        if not self.plays.game.over[0] and agent != self.turn:
+            mask[:] = np.arange(len(mask)) == 0
+        return mask
 
     def _play(self, action: Any) -> tuple[float, bool, dict[str, Any]]:
-        own, number = self._actions_of[self.turn], int(action)
-        within = 0 <= number < own.stop - own.start
-        _, reward, over, _, info = self.plays.step(own.start + number if within else -1)
+        actions, number = self._actions_of[self.turn], int(action)
+        is_known = 0 <= number < actions.stop - actions.start
+        _, reward, over, _, info = self.plays.step(actions.start + number if is_known else -1)
         del info["action_mask"]
         return reward, over, info
 
     def _restart(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         """Unknown options only warn: PettingZoo's ``api_test`` resets with an option of its own."""
-        known = self.plays.game.options
-        for key in options or {}:
-            if key not in known:
-                gym.logger.warn(f"reset: unknown option {shown(key)}; known: {', '.join(known)}")
-        given = {key: value for key, value in (options or {}).items() if key in known}
+        known, given = self.plays.game.options, dict(options or {})
+        for key in given.keys() - known:
+            gym.logger.warn(f"reset: unknown option {shown(key)}; known: {', '.join(known)}")
+            del given[key]
         info = self.plays.reset(seed=seed, options=given or None)[1]
         self.agents = list(self.possible_agents)
         return {"instance": info["instance"]}
@@ -163,8 +155,7 @@ class TurnsEnv(_Agents, AECEnv):
     """Agents take turns and all get the same reward; an illegal action ends the episode."""
 
     def __init__(self, name: str, plays: GameEnv) -> None:
-        super().__init__()
-        self._set_up(name, plays)
+        super().__init__(name, plays)
         self.metadata["is_parallelizable"] = False
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -202,10 +193,6 @@ class AllAtOnceEnv(_Agents, ParallelEnv):
     The same actions of the agents on turn give the same plan as with ``TurnsEnv``; arguments as of
     that class.
     """
-
-    def __init__(self, name: str, plays: GameEnv) -> None:
-        super().__init__()
-        self._set_up(name, plays)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
