@@ -43,14 +43,14 @@ def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
     from parenvs.view import page
 
     with page.style():
-        return _draw(viewable, undecided)
+        return _task(viewable).figure(viewable, **_marks(undecided))
 
 
 def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.ndarray:
     """The figure as a new array of shape (800, 1280, 3), uint8; arguments as of ``text``."""
     from parenvs.view import page
 
-    return page.pixels(lambda: _draw(viewable, undecided))
+    return page.pixels(lambda: figure(viewable, undecided))
 
 
 def save(
@@ -68,14 +68,14 @@ def save(
     """
     from parenvs.view import page
 
-    page.write(path, lambda: _draw(viewable, undecided))
+    page.write(path, lambda: figure(viewable, undecided))
 
 
 def svg(viewable: Any) -> str:
     """The figure as the text of an SVG picture."""
     from parenvs.view import page
 
-    return page.content(".svg", lambda: _draw(viewable, None)).decode()
+    return page.content(".svg", lambda: figure(viewable)).decode()
 
 
 def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
@@ -100,10 +100,6 @@ def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
         price = getattr(shown, "price", None)
         lines = [text(shown, sys.stdout.isatty()), *(price.lines() if price else ())]
         sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _draw(viewable: Any, undecided: Collection[str] | None) -> Figure:
-    return _task(viewable).figure(viewable, **_marks(undecided))
 
 
 def _task(viewable: Any) -> Task:

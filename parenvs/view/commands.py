@@ -47,15 +47,20 @@ def _read(command: Any, ctx: Any, args: list[str]) -> list[str]:
     return rest
 
 
-class Group(TyperGroup):
-    """A group of commands."""
+class _Fast:
+    """Takes arguments as texts where a shell completes a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""
-        return _read(self, ctx, args) if ctx.resilient_parsing else super().parse_args(ctx, args)
+        parent: Any = super()
+        return _read(self, ctx, args) if ctx.resilient_parsing else parent.parse_args(ctx, args)
 
 
-class Command(TyperCommand):
+class Group(_Fast, TyperGroup):
+    """A group of commands."""
+
+
+class Command(_Fast, TyperCommand):
     """A command whose help leaves the options of some panels to ``--help-all``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -63,30 +68,23 @@ class Command(TyperCommand):
         super().__init__(*args, **options)
         self.help = "\n\n".join(" ".join(x.split()) for x in (self.help or "").split("\n\n"))
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click."""
-        return _read(self, ctx, args) if ctx.resilient_parsing else super().parse_args(ctx, args)
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help; with ``--help-all`` every option has its line."""
-        more = [
-            parameter
-            for parameter in self.params
-            if (getattr(parameter, "rich_help_panel", None) or "").startswith(MORE)
-        ]
+        panels = [(x, getattr(x, "rich_help_panel", None) or "") for x in self.params]
+        more: list[Any] = [parameter for parameter, panel in panels if panel.startswith(MORE)]
         if not more or ctx.meta.get(_ALL):
             super().format_help(ctx, formatter)
             return
         epilog = self.epilog
         self.epilog = f"{len(more)} more options: {ctx.command_path} --help-all\n\n{epilog or ''}"
         for parameter in more:
-            parameter.hidden = True  # type: ignore[attr-defined]
+            parameter.hidden = True
         try:
             super().format_help(ctx, formatter)
         finally:
             self.epilog = epilog
             for parameter in more:
-                parameter.hidden = False  # type: ignore[attr-defined]
+                parameter.hidden = False
 
 
 def _help_all(ctx: typer.Context, wanted: bool) -> None:

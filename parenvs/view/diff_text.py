@@ -34,7 +34,11 @@ def _any_task(diff: PlanDiff, names: tuple[str, str]) -> list[str]:
     lines = [clip(f"task {diff.a.plan.task}, {printable(diff.a.plan.instance)}", WIDTH)]
     lines += plans_lines(names, reports, figures)
     if diff.cost is not None:
-        lines.append(_cost_verdict(diff.cost, unit))
+        lines.append(
+            _verdict(
+                diff.cost.difference, diff.cost.a, "costs", "as much", lambda x: f"{x:.6g}{unit}"
+            )
+        )
     if not diff.changes:
         return [*lines, "the plans decide the same"]
     lines += ["", f"{plural(len(diff.changes), 'value')} of the plans differ"]
@@ -45,12 +49,12 @@ def _any_task(diff: PlanDiff, names: tuple[str, str]) -> list[str]:
     return [*lines, f"  and {hidden:,} more"] if hidden > 0 else lines
 
 
-def _cost_verdict(cost: Part, unit: str) -> str:
-    if not cost.difference:
-        return "b costs as much as a"
-    word = "more" if cost.difference > 0 else "less"
-    share = f" ({cost.difference / abs(cost.a):+.2%})".replace("%", " %") if cost.a else ""
-    return f"b costs {abs(cost.difference):.6g}{unit} {word} than a{share}"
+def _verdict(more: float, before: float, verb: str, same: str, show: Callable[[float], str]) -> str:
+    """Whether plan b costs or takes more than plan a, which costs or takes ``before``."""
+    if not more:
+        return f"b {verb} {same} as a"
+    share = f" ({more / abs(before):+.2%})".replace("%", " %") if before else ""
+    return f"b {verb} {show(abs(more))} {'more' if more > 0 else 'less'} than a{share}"
 
 
 def plans_lines(
@@ -73,11 +77,7 @@ def plans_lines(
 
 def verdict_line(seconds: float, before: float) -> str:
     """Whether a step of b takes longer, by so many ``seconds``; one of a takes those ``before``."""
-    if not seconds:
-        return "b takes as long as a"
-    word = "more" if seconds > 0 else "less"
-    share = f" ({seconds / before:+.2%})".replace("%", " %") if before else ""
-    return f"b takes {duration(abs(seconds))} {word} than a{share}"
+    return _verdict(seconds, before, "takes", "as long", duration)
 
 
 def parts_lines(

@@ -169,8 +169,7 @@ def say_line(words: str) -> None:
 
 def say_progress(words: str) -> None:
     """Print a line for the person who waits to standard error: it is no part of the output."""
-    sys.stderr.write(printable(words) + "\n")
-    sys.stderr.flush()
+    print(printable(words), file=sys.stderr, flush=True)
 
 
 _KINDS = {"integer": "a whole number", "number": "a number", "float": "a number"}
@@ -260,17 +259,17 @@ class Step:
         """Begin: show the words on a terminal."""
         self._begin = time.perf_counter()
         if self._live:
-            sys.stderr.write(f"{printable(self.words)} ... ")
-            sys.stderr.flush()
+            print(f"{printable(self.words)} ... ", end="", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         """End the line with the result, or else the seconds."""
         seconds = time.perf_counter() - self._begin
+        result = "" if kind else self.result or f"{seconds:.1f} s"
         if self._live:
-            say_progress("" if kind else self.result or f"{seconds:.1f} s")
+            say_progress(result)
         elif kind is None and seconds >= self.least:
-            say_progress(f"{self.words} ... {self.result or f'{seconds:.1f} s'}")
+            say_progress(f"{self.words} ... {result}")
 
 
 def say_json(content: Any) -> None:

@@ -88,13 +88,8 @@ def printable_text(text: str, painted: bool = False) -> str:
 
 def reason_lines(reasons: Iterable[str], width: int) -> list[str]:
     """Why a plan is illegal, each reason marked with ``!`` and wrapped to ``width`` columns."""
-    return [
-        line
-        for reason in reasons
-        for line in textwrap.wrap(
-            printable(reason), width, initial_indent="  ! ", subsequent_indent="    "
-        )
-    ]
+    marked = textwrap.TextWrapper(width, initial_indent="  ! ", subsequent_indent="    ")
+    return [line for reason in reasons for line in marked.wrap(printable(reason))]
 
 
 def _digits(value: float, digits: int) -> str:
@@ -183,13 +178,11 @@ def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, li
             start, end = numbers[-1].span()
             before, number, after = path[:start], path[start:end], path[end:]
         groups.setdefault((before, after, keys[index]), []).append((number, index))
-    return [
-        (
-            f"{before}{_ranges([number for number, _ in members])}{after}",
-            [index for _, index in members],
-        )
-        for (before, after, _), members in groups.items()
-    ]
+    names = []
+    for (before, after, _), members in groups.items():
+        numbers, indices = zip(*members, strict=True)
+        names.append((f"{before}{_ranges(numbers)}{after}", list(indices)))
+    return names
 
 
 def _ranges(numbers: Sequence[str]) -> str:
