@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents.planners import solve
-from parenvs.core.game import Game
 from parenvs.core.plan import Answer, Plan
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, shown
@@ -92,26 +91,11 @@ def evaluate(
         returns.append(_play(env, choose, False))
         if returns[-1] > best_value:
             best_value, best_plan = returns[-1], env.get_wrapper_attr("plan")()
-    answer = best_of(game)
+    # The best answer to the problem of the first episode, proven where it can be.
+    answer = late(game.exact)(game, 0) if game.exact else solve(game.problem(0))
     report = problem.report(plan)
-    return Evaluation(
-        value,
-        plan,
-        report,
-        answer,
-        report.gap(answer) if value > 0 or report.legal else None,
-        np.array(returns),
-        best_value,
-        best_plan,
-    )
-
-
-def best_of(game: Game) -> Answer:
-    """Return the best answer to the problem of a game's first episode, proven where it can be."""
-    if game.exact:
-        answer: Answer = late(game.exact)(game, 0)
-        return answer
-    return solve(game.problem(0))
+    gap = report.gap(answer) if value > 0 or report.legal else None
+    return Evaluation(value, plan, report, answer, gap, np.array(returns), best_value, best_plan)
 
 
 def chooser(model: Any) -> Choose:

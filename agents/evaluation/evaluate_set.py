@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +61,7 @@ class SetEvaluation:
     @property
     def optima(self) -> np.ndarray:
         """(k,) reference returns: proven optima, else best known, else certified bounds."""
-        return np.array([one.value for one in self.references])
+        return np.array([reference.value for reference in self.references])
 
     @cached_property
     def regrets(self) -> np.ndarray:
@@ -70,22 +71,22 @@ class SetEvaluation:
     @property
     def bound_regret(self) -> float:
         """Interquartile mean of shares by which returns fall short of certified bounds."""
-        bounds = np.array([one.bound for one in self.references])
+        bounds = np.array([reference.bound for reference in self.references])
         return interquartile_mean(np.maximum(regret_of(self.values, bounds), 0.0))
 
     @property
     def reference(self) -> str:
         """What regrets are measured to, in words, like ``"20 optima, 80 best known plans"``."""
-        kinds = [one.kind for one in self.references]
-        words = {kind: words for kind, words in zip(KINDS, _WORDS, strict=True) if kind in kinds}
-        if len(words) == 1:
-            return words[kinds[0]]
-        return ", ".join(f"{kinds.count(kind)} {named}" for kind, named in words.items())
+        counts = Counter(reference.kind for reference in self.references)
+        known = [x for x in zip(KINDS, _WORDS, strict=True) if counts[x[0]]]
+        if len(known) == 1:
+            return known[0][1]
+        return ", ".join(f"{counts[kind]} {words}" for kind, words in known)
 
     @property
     def proven(self) -> bool:
         """Whether all regrets are to proven optima."""
-        return all(one.kind == KINDS[0] for one in self.references)
+        return all(reference.kind == KINDS[0] for reference in self.references)
 
     @property
     def families(self) -> np.ndarray:
@@ -127,14 +128,12 @@ class SetEvaluation:
         Raises:
             ParenvsError: the other agent was evaluated on other problems.
         """
-        envs = [set_of(each.set_name, each.env_id).env_id for each in (self, other)]
-        if self.problems != other.problems or envs[0] != envs[1]:
+        mine, theirs = (set_of(x.set_name, x.env_id).env_id for x in (self, other))
+        if self.problems != other.problems or mine != theirs:
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
         scores = self.regrets, other.regrets
-        probability = probability_of_improvement(*scores)
-        return probability, bootstrap_interval(
-            probability_of_improvement, *scores, strata=self.families
-        )
+        statistic = probability_of_improvement
+        return statistic(*scores), bootstrap_interval(statistic, *scores, strata=self.families)
 
     def __str__(self) -> str:
         """Return the figures in a few lines."""
@@ -144,14 +143,12 @@ class SetEvaluation:
             f"{share:.1%} <= {threshold:g}"
             for threshold, share in zip(THRESHOLDS, self.profile(), strict=True)
         )
-        return "\n".join(
-            [
-                f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret to "
-                f"{self.reference} {self.regret:.4f} (interquartile mean, 95 % interval "
-                f"{low:.4f} to {high:.4f} over {self.over}), mean {self.regrets.mean():.4f}",
-                f"  optimal {self.optimal:.1%}, illegal {self.illegal:.1%}",
-                f"  regret: {shares}",
-            ]
+        return (
+            f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret to "
+            f"{self.reference} {self.regret:.4f} (interquartile mean, 95 % interval "
+            f"{low:.4f} to {high:.4f} over {self.over}), mean {self.regrets.mean():.4f}\n"
+            f"  optimal {self.optimal:.1%}, illegal {self.illegal:.1%}\n"
+            f"  regret: {shares}"
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -176,10 +173,12 @@ class SetEvaluation:
             values = np.array(content["values"], dtype=np.float64)
             if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
                 raise ValueError(f"field 'values' has the shape {values.shape}")
-            name = str(content["set"])
-            env_id = content.get("env_id")
-            references = references_of(name, problems, env_id)
-            return SetEvaluation(name, problems, values, references, env_id)
+            name, env_id = str(content["set"]), content.get("env_id")
+            played = set_of(name, env_id)
+            for problem in problems:
+                if problem not in played.problems:
+                    raise ValueError(f"{problem!r} is no problem of {name}")
+            return SetEvaluation(name, problems, values, _references(played, problems), env_id)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ParenvsError(
                 f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
@@ -187,46 +186,35 @@ class SetEvaluation:
 
 
 def play_set(
-    policy: Any,
-    name: str,
-    family: str | None,
-    count: int,
-    greedy: bool = True,
-    settings: Mapping[str, Any] = MappingProxyType({}),
-    env_id: str | None = None,
+    policy: Any, played: ProblemSet, family: str | None, count: int, greedy: bool, **settings: Any
 ) -> list[float]:
     """Return the returns of a policy on the first ``count`` problems of a set.
 
     Args:
         policy: what ``parenvs.evaluate`` takes.
-        name: name of the set.
+        played: the set.
         family: problems of this family only.
         count: number of problems.
         greedy: whether a model plays its best action; otherwise it samples.
-        settings: further arguments of the set's environment.
-        env_id: of the environment that plays it; None: the set's own.
+        **settings: further arguments of the set's environment.
 
     Raises:
         ParenvsError: the agent has another number of actions.
     """
-    played = set_of(name, env_id)
     choose = _batch_chooser(policy, greedy)
     batch = min(BATCH, count)
     # Environment i plays the problems i, i + batch, ... of a set in its order.
+    mode = gym.vector.AutoresetMode.SAME_STEP
+    kwargs = {**played.env_kwargs(family), **settings}
     env: Any = gym.make_vec(
-        played.env_id,
-        num_envs=batch,
-        vectorization_mode="vector_entry_point",
-        autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
-        **played.env_kwargs(family),
-        **settings,
+        played.env_id, batch, "vector_entry_point", autoreset_mode=mode, **kwargs
     )
     width = env.single_action_space.n
-    mine = getattr(getattr(policy, "action_space", None), "n", width)
-    if mine != width:
+    trained = getattr(getattr(policy, "action_space", None), "n", width)
+    if trained != width:
         raise ParenvsError(
-            f"{name}: its environment has {width} actions, and the agent was trained with {mine}; "
-            "give the family that it was trained on (--family)"
+            f"{played.name}: its environment has {width} actions, and the agent was trained with "
+            f"{trained}; give the family that it was trained on (--family)"
         )
     observation, infos = env.reset(seed=0)
     number, totals, values = np.arange(batch), np.zeros(batch), np.full(count, np.nan)
@@ -252,20 +240,6 @@ def _final_info(infos: Mapping[str, Any], row: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def judged(
-    policy: Any,
-    name: str,
-    family: str | None = None,
-    settings: Mapping[str, Any] = MappingProxyType({}),
-) -> SetEvaluation:
-    """Return how the best actions of a policy do on a set, or on a family of it."""
-    env_id = getattr(policy, "env_id", None)
-    problems = set_of(name, env_id).of(family)
-    values = play_set(policy, name, family, len(problems), settings=settings, env_id=env_id)
-    references = references_of(name, problems, env_id)
-    return SetEvaluation(name, problems, np.array([values]), references, env_id)
-
-
 def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:
     choose = chooser(policy)
     if hasattr(policy, "predict"):
@@ -280,15 +254,8 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
     return each
 
 
-def references_of(
-    name: str, problems: Sequence[str], env_id: str | None = None
-) -> tuple[BestValue, ...]:
-    """Return the references of a set's problems in an environment, by name."""
-    problem_set = set_of(name, env_id)
-    for problem in problems:
-        if problem not in problem_set.problems:
-            raise ValueError(f"{problem!r} is no problem of {name}")
-    return tuple(problem_set.reference(problem) for problem in problems)
+def _references(played: ProblemSet, problems: Sequence[str]) -> tuple[BestValue, ...]:
+    return tuple(played.reference(problem) for problem in problems)
 
 
 def evaluate_set(
@@ -341,10 +308,9 @@ def evaluate_set(
             continue
         if hasattr(policy, "set_random_seed"):
             policy.set_random_seed(seed)
-        values.append(play_set(policy, name, family, len(problems), greedy, settings, env_id))
-    references = references_of(name, problems, env_id)
+        values.append(play_set(policy, played, family, len(problems), greedy, **settings))
     scores = np.array(values, dtype=np.float64)
-    return SetEvaluation(name, problems, scores, references, env_id)
+    return SetEvaluation(name, problems, scores, _references(played, problems), env_id)
 
 
 def _planned(played: ProblemSet, problem: str, planner: str) -> float:

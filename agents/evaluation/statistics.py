@@ -65,21 +65,18 @@ def bootstrap_interval(
     """
     rng = np.random.default_rng(seed)
     problems = scores[0].shape[1]
-    groups = [np.arange(problems)]
-    if strata is not None:
-        groups = [np.flatnonzero(strata == kind) for kind in np.unique(strata)]
+    strata = np.zeros(problems) if strata is None else strata
+    groups = [np.flatnonzero(strata == kind) for kind in np.unique(strata)]
     values = np.empty(repeats)
-    for turn in range(repeats):
-        if all(len(one) > 1 for one in scores):
+    for repeat in range(repeats):
+        if all(len(runs) > 1 for runs in scores):
             drawn = [
-                np.take_along_axis(one, rng.integers(len(one), size=one.shape), axis=0)
-                for one in scores
+                np.take_along_axis(runs, rng.integers(len(runs), size=runs.shape), axis=0)
+                for runs in scores
             ]
         else:
-            chosen = np.concatenate(
-                [group[rng.integers(len(group), size=len(group))] for group in groups]
-            )
-            drawn = [one[:, chosen] for one in scores]
-        values[turn] = statistic(*drawn)
+            picked = [group[rng.integers(len(group), size=len(group))] for group in groups]
+            drawn = [runs[:, np.concatenate(picked)] for runs in scores]
+        values[repeat] = statistic(*drawn)
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from parenvs.agents.evaluation.evaluate_set import SetEvaluation, judged
+from parenvs.agents.evaluation.evaluate_set import SetEvaluation, evaluate_set
 from parenvs.agents.learning.algorithm import Algorithm
 from parenvs.agents.learning.config import (
     CONFIG,
@@ -323,8 +323,8 @@ class Training:
             return None
         self._tell(f"judged on {found.name}")
         try:
-            judged_on = found._replace(settings=rules_of(self.config))
-            return judged(Player(self.team.agent, env_id), *judged_on)
+            player = Player(self.team.agent, env_id)
+            return evaluate_set(player, found.name, found.family, settings=rules_of(self.config))
         except ParenvsError as error:  # of problems of another size
             self._tell(f"not judged: {error}")
             return None
