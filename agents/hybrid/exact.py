@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
+from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of, warm_up
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
@@ -102,11 +102,6 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
     return f"{words}, by the closed form under stack {stack}"
 
 
-def most_of(problem: Hybrid, limits: Constraints) -> str:
-    """Return the same for uniform plans and those of free stages together."""
-    return proven_of(problem, UNIFORM if limits.framework else f"{UNIFORM} and {FREE}", limits)
-
-
 def exact_uniform(
     problem: Hybrid,
     constraints: Constraints | None = None,
@@ -159,23 +154,27 @@ def exact_hybrid(
         InfeasibleError: there is no incumbent, and no plan fits.
         TimeLimitError: there is no incumbent, and none was found in time.
     """
+    warm_up()
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     limits, goal = constraints or Constraints(), objective or Objective()
-    best, searches, others = incumbent, [], np.inf
+    best, others = incumbent, np.inf
+    searches: list[tuple[float, HybridLabels]] = []
     for setting in settings(problem, limits):
+        weight = goal.weight(setting.devices)
         if best is not None and time.perf_counter() > deadline:
             # A setting that was not searched has this bound alone.
-            others = min(others, problem.kernel_bound_seconds * goal.weight(setting.devices))
+            others = min(others, problem.kernel_bound_seconds * weight)
             continue
         if limits.pp in (None, 1):
-            stage = one_stage(problem, setting, limits, _upper(goal, best, setting))
+            upper = np.inf if best is None else best.cost * _weight(goal, best) / weight
+            stage = one_stage(problem, setting, limits, upper)
             if stage is not None:
                 best = _answer(problem, setting, (stage[0],), stage[1])
         if limits.pp != 1 and setting.devices > 1:
             search = HybridLabels(problem, setting, limits)
             if search.bound < np.inf:
-                searches.append(search)
+                searches.append((weight, search))
     share = 1.0 if ranking is None else FIRST_PHASE
     end = begin + share * (deadline - begin)
     best, bound = _deepened(problem, goal, best, searches, end, others)
@@ -197,7 +196,7 @@ def exact_hybrid(
         method="exact",
         proven=bound >= best.cost * (1 - SLACK),
         bound=bound,
-        evaluations=sum(search.evaluations for search in searches),
+        evaluations=sum(search.evaluations for _, search in searches),
         seconds=time.perf_counter() - begin,
     )
 
@@ -206,7 +205,7 @@ def _deepened(
     problem: Hybrid,
     goal: Objective,
     best: Answer | None,
-    searches: list[HybridLabels],
+    searches: list[tuple[float, HybridLabels]],
     deadline: float,
     others: float,
 ) -> tuple[Answer | None, float]:
@@ -216,37 +215,38 @@ def _deepened(
     long as its proof. ``others`` is what plans of no search weigh at least. Returns the best plan
     and a proven bound of its seconds; without a plan, of what is minimized.
     """
-    weight = {id(search): goal.weight(search.setting.devices) for search in searches}
 
-    def bounds() -> list[float]:
-        return [others, *(search.bound * weight[id(search)] for search in searches)]
+    def bound() -> float:
+        return min([others, *(weight * search.bound for weight, search in searches)])
 
     # A tight target prunes most labels; what it rules out raises the bound of the next round.
-    least = min(bounds())
+    least = bound()
     for share in _SHARES:
         finished = True
         incumbent = np.inf if best is None else best.cost * _weight(goal, best)
         target = min(incumbent, least * (1 + share))
-        for search in sorted(searches, key=lambda s: s.bound * weight[id(s)]):
-            finished &= search.run(target / weight[id(search)], deadline)
+        for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):
+            finished &= search.run(target / weight, deadline)
             if search.stages is not None:
                 best = _answer(problem, search.setting, search.stages, search.upper)
                 # Later settings have to beat the new plan.
-                target = search.upper * weight[id(search)]
+                target = search.upper * weight
         incumbent = np.inf if best is None else best.cost * _weight(goal, best)
         if not finished or incumbent <= target or time.perf_counter() > deadline:
             break
     if best is None:
-        return None, min(bounds())
-    return best, min([incumbent, *bounds()]) / _weight(goal, best)
+        return None, bound()
+    return best, min(incumbent, bound()) / _weight(goal, best)
 
 
 def _offer(
-    problem: Hybrid, searches: list[HybridLabels], ranking: Ranking, deadline: float
+    problem: Hybrid,
+    searches: list[tuple[float, HybridLabels]],
+    ranking: Ranking,
+    deadline: float,
 ) -> None:
     """Offer a ranking the best plan of every setting that may beat it."""
-    pairs = [(ranking.goal.weight(x.setting.devices), x) for x in searches]
-    for weight, search in sorted(pairs, key=lambda pair: pair[0] * pair[1].bound):
+    for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):
         if time.perf_counter() > deadline:
             return
         if search.bound * weight < ranking.value:
@@ -280,6 +280,7 @@ def exact(
         ParenvsError: layers are pinned, and a framework has to run the plan.
         TimeLimitError: no uniform plan fits, and none of free stages was found in time.
     """
+    warm_up()
     begin = time.perf_counter()
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
     uniform, count = None, 0
@@ -327,7 +328,7 @@ def exact(
     bound = free.bound if free.bound is None else min(free.bound, best.cost)
     return replace(
         best,
-        among=most_of(problem, limits),
+        among=proven_of(problem, UNIFORM if limits.framework else f"{UNIFORM} and {FREE}", limits),
         method="exact",
         proven=bound is not None and bound >= best.cost * (1 - SLACK),
         bound=bound,
@@ -381,7 +382,7 @@ def one_stage(
     if pinned or not len(tables.configs.tp):
         return None
     number = int(tables.classes[0, n])
-    fits = tables.bytes_missing(FIRST, 1)[:, number] <= 0
+    fits = np.isfinite(tables.costs(FIRST, 1).seconds[:, number])
     for config in np.flatnonzero(fits).tolist():
         stage = stage_of(tables, FIRST, 1, config, number, (0, n))
         length = problem.length(plan_of(problem, setting, (stage,)))
@@ -432,13 +433,6 @@ def _answer(
     problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...], length: float
 ) -> Answer:
     return Answer(problem=problem, plan=plan_of(problem, setting, stages), cost=length)
-
-
-def _upper(goal: Objective, best: Answer | None, setting: Setting) -> float:
-    """Seconds that a plan of a setting must stay below to be better than the best."""
-    if best is None:
-        return np.inf
-    return best.cost * _weight(goal, best) / goal.weight(setting.devices)
 
 
 def _weight(goal: Objective, answer: Answer) -> float:

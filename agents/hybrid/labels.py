@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from parenvs.agents.hybrid.tables import (
     StageCosts,
     StageTables,
 )
+from parenvs.compiled import compiled, warm
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -52,47 +53,33 @@ def pareto3(
     """
     # In this order a label can only be dominated by one in front of it in its state.
     order = np.lexsort((third, second, first, state))
-    order = order[_not_beaten(state[order], first[order], second[order], third[order])]
-    columns = second[order], third[order]
-    starts = _starts(state[order])
-    rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    alive, distance = np.ones(len(order), dtype=bool), 1
-    behind = np.flatnonzero(rank >= distance)
-    while len(behind):
-        # A label that another dominates is dominated by one that stays, too.
-        worse = np.logical_and(*(x[behind - distance] <= x[behind] for x in columns))
-        alive[behind[worse]] = False
-        distance += 1
-        behind = behind[~worse & (rank[behind] >= distance)]
-    return order[alive]
+    return order[_stays(state[order], second[order], third[order])]
 
 
-def _starts(state: np.ndarray) -> np.ndarray:
-    """Where each state begins in an ascending array."""
-    return np.flatnonzero(np.append(True, state[1:] != state[:-1]))[: len(state)]
+@compiled
+def _stays(state: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray:
+    """Whether no label in front dominates each one; sorted by state and first figure."""
+    stays = np.ones(len(state), dtype=np.bool_)
+    front = np.empty(len(state), dtype=np.int64)
+    size = 0
+    for k in range(len(state)):
+        if k and state[k] != state[k - 1]:
+            size = 0
+        # A label that any other dominates is dominated by one that stays, too.
+        for other in front[:size]:
+            if second[other] <= second[k] and third[other] <= third[k]:
+                stays[k] = False
+                break
+        if stays[k]:
+            front[size] = k
+            size += 1
+    return stays
 
 
-def _not_beaten(
-    state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
-) -> np.ndarray:
-    """Indices of the labels that no strong label of their state dominates; states must ascend."""
-    stays = np.ones(len(state), dtype=bool)
-    if not len(state):
-        return np.flatnonzero(stays)
-    starts = _starts(state)
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(state))))
-    # The least of a positive sum is on the front; the small weights break ties of one figure.
-    for weight in ((1.0, 1.0, 1.0), (1.0, 1e-6, 1e-6), (1e-6, 1.0, 1e-6), (1e-6, 1e-6, 1.0)):
-        total = weight[0] * first + weight[1] * second + weight[2] * third
-        least = np.minimum.reduceat(total, starts)
-        leasts = np.flatnonzero(total == least[group])
-        # One of equals: the first, so that equal labels do not drop each other.
-        strong = leasts[np.append(True, group[leasts[1:]] != group[leasts[:-1]])]
-        above = strong[group]
-        beaten = (first[above] <= first) & (second[above] <= second) & (third[above] <= third)
-        beaten[strong] = False
-        stays &= ~beaten
-    return np.flatnonzero(stays)
+def warm_up() -> None:
+    """Compile the search, so that no time limit pays for that."""
+    figures = np.zeros(0)
+    warm(_stays, np.zeros(0, dtype=np.int64), figures, figures)
 
 
 SLACK = 1e-12
@@ -132,9 +119,10 @@ class SuffixLabels(NamedTuple):
     config: np.ndarray
     parent: np.ndarray
 
-    def take(self, which: np.ndarray) -> SuffixLabels:
-        """Return some of the labels."""
-        return SuffixLabels(*(column[which] for column in self))
+
+def take(labels: Suffixes, which: np.ndarray) -> Suffixes:
+    """Return some of the labels."""
+    return cast(Suffixes, type(labels)(*(column[which] for column in labels)))
 
 
 class LabelSearch(ABC, Generic[Suffixes]):
@@ -184,10 +172,10 @@ class LabelSearch(ABC, Generic[Suffixes]):
             if k > 1 and only in (None, k):
                 self._complete(k, labels)
             if k < most:
-                parts = self._extend(k, labels) or [labels.take(np.zeros(0, dtype=np.int64))]
+                parts = self._extend(k, labels) or [take(labels, np.zeros(0, dtype=np.int64))]
                 joined = type(root)(*map(np.concatenate, zip(*parts, strict=True)))
                 kept = pareto3(self._state(joined), joined.core, joined.tail, joined.update)
-                self._layers.append(joined.take(kept))
+                self._layers.append(take(joined, kept))
                 self.evaluations += len(kept)
 
 
@@ -386,7 +374,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             which = np.flatnonzero(self._placed[stages.device, front] & last)
             if not len(which):
                 continue
-            part = stages.take(which)
+            part = take(stages, which)
             near = ((part.device - group) // inside == server[which]).astype(np.int64)
             link = fronts.link[front, config, near]
             sent, hop = fronts.seconds[link] * crossing[which], fronts.hop[link]
@@ -408,7 +396,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             part = part._replace(core=core, front=np.full_like(link, front), link=key)
             front_seconds = self.tables.device_seconds[part.layer] / part.device
             least = self._least(core, part.tail, part.update, front_seconds)
-            parts.append(part.take(np.flatnonzero(least < self.upper)))
+            parts.append(take(part, np.flatnonzero(least < self.upper)))
         return parts
 
     def _waits(
@@ -426,15 +414,13 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         """
         if not self.setting.software.blocking:
             return 0.0
-        if k == 1:
-            own_hop: np.ndarray | float = self._around()
-            passed: np.ndarray | float = 0.0
-        else:
+        passed, hop_behind = np.zeros(()), np.asarray(self._around())
+        if k > 1:
             link = labels.link[rows].reshape(-1, *(1,) * (end.ndim - 1))
-            own_hop = self.fronts.hop[link]
+            hop_behind = self.fronts.hop[link]
             passed = self.fronts.seconds[link] * self.problem.model.crossing_after[end]
             passed = 2 * passed if is_first else passed
-        return passed + 2 * (np.maximum(own_hop, hop) + self.problem.stack.send_wait)
+        return passed + 2 * (np.maximum(hop_behind, hop) + self.problem.stack.send_wait)
 
     def _around(self) -> float:
         """Seconds once of the last stage's send to the first, for which both wait."""
@@ -512,12 +498,7 @@ def stage_of(
     tables: StageTables, place: int, left: int, config: int, number: int, layers: tuple[int, int]
 ) -> HybridStage:
     """Return a stage of the tables as plans have it; ``left`` counts itself and those behind."""
-    counts = tables.recomputed(place, left, config, number)
-    pairs = zip(("full", "selective"), counts, strict=True)
-    return HybridStage(
-        layers=(layers,),
-        devices=int(tables.configs.group[config]),
-        tp=int(tables.configs.tp[config]),
-        zero=int(tables.configs.zero[config]),
-        recompute=dict(pairs),
-    )
+    full, selective = tables.recomputed(place, left, config, number)
+    group, tp, _, zero, _ = (column[config].item() for column in tables.configs)
+    counts = {"full": full, "selective": selective}
+    return HybridStage((layers,), group, tp=tp, zero=zero, recompute=counts)

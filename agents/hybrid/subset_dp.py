@@ -22,22 +22,22 @@ types of unequal servers, ``fast`` their fastest, the optimum bounds every plan 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import PACE, SLACK, LabelSearch, OutOfTimeError
+from parenvs.agents.hybrid.labels import PACE, SLACK, LabelSearch, OutOfTimeError, warm_up
 from parenvs.agents.hybrid.orders import (
     NEVER,
     ONE_SERVER,
-    Bounded,
     Orders,
     ServerTables,
     by_speed,
     plan_of,
     speeds_of,
 )
-from parenvs.agents.hybrid.tables import FIRST, INNER, LAST
+from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting
 from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridPlan
@@ -70,9 +70,6 @@ class _Labels(NamedTuple):
     split: np.ndarray
     parent: np.ndarray
 
-    def take(self, which: np.ndarray) -> _Labels:
-        return _Labels(*(column[which] for column in self))
-
 
 class ServerLabels(LabelSearch[_Labels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
@@ -102,11 +99,6 @@ class ServerLabels(LabelSearch[_Labels]):
         self.strides = np.cumprod(np.append(1, self.radix))[:-1].astype(np.int64)
         self.stages: tuple[Chosen, ...] | None = None
         self.m = tables.setting.micro_batches
-
-    @property
-    def states(self) -> int:
-        """Number of the sets of servers."""
-        return int(np.prod(self.radix.astype(float)))
 
     def run(self, upper: float, deadline: float = np.inf) -> None:
         """Search for plans shorter than ``upper``.
@@ -299,6 +291,7 @@ def subset_search(
     Raises:
         InfeasibleError: no plan fits.
     """
+    warm_up()
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     state = orders or Orders(problem, limits)
@@ -422,54 +415,56 @@ def lower_bound(
             return min(least, orders.length), labels
         share, factor = _ROUNDS[number]
         expected = least + share * (orders.length - least)
-        bound, kept = _rounded_up(
-            orders, Bounded(setting, least), expected, most_types, factor * states, deadline
+        search, groups = _on_types(
+            orders, setting, np.max, expected, orders.length, most_types, factor * states
         )
+        bound, stages = deepened(search, least, orders.length, deadline)
+        if stages is not None:
+            _judge(orders, setting, groups, stages)
         # Bounds of different roundings all hold: the greatest counts.
         proven[setting] = max(least, bound)
         rounds[setting] += 1
-        labels += kept
+        labels += search.evaluations
 
 
 _ROUNDS = ((1.0, 1), (0.5, 1), (0.2, 1), (0.2, 4))
 """Rounds of a setting: where types end, between bound and incumbent, and a factor of the states."""
 
 
-def _rounded_up(
+def _on_types(
     orders: Orders,
-    bounded: Bounded,
+    setting: Setting,
+    rounding: Callable[[np.ndarray], float],
     expected: float,
+    upper: float,
     most_types: int,
     states: int,
-    deadline: float,
-) -> tuple[float, int]:
-    """Bound the plans of one setting by types that suit plans of ``expected`` seconds."""
-    setting, speeds = bounded.setting, speeds_of(orders.problem)
-    tables = orders.tables(setting)
-    longest = orders.length / setting.micro_batches
+) -> tuple[ServerLabels, list[np.ndarray]]:
+    """Return a search in which servers of a type have one speed, and the servers of each type.
+
+    Types suit plans of ``expected`` seconds; runs are those of plans of ``upper`` seconds.
+    ``rounding`` makes one speed of a type's: the greatest bounds plans from below, and the search
+    is relaxed.
+    """
+    speeds, exact = speeds_of(orders.problem), orders.tables(setting)
     # All M micro-batches pass each stage, which bounds the run that a server can hold.
-    holds = tables.most_work(expected / setting.micro_batches)
-    groups = types(speeds, holds[np.searchsorted(tables.speeds, speeds)], most_types, states)
-    fast = np.array([speeds[group].max() for group in groups])
-    rounded = ServerTables(orders.problem, setting, fast, longest, orders.limits)
-    counts = np.array([len(group) for group in groups])
-    search = ServerLabels(rounded, np.searchsorted(rounded.speeds, fast), counts, relaxed=True)
-    proven, stages = deepened(search, bounded.bound, orders.length, deadline)
-    if stages is not None:
-        _judge(orders, tables, groups, stages)
-    return proven, search.evaluations
+    holds = exact.most_work(expected / setting.micro_batches)
+    groups = types(speeds, holds[np.searchsorted(exact.speeds, speeds)], most_types, states)
+    rounded = np.array([rounding(speeds[group]) for group in groups])
+    longest = upper / setting.micro_batches
+    tables = ServerTables(orders.problem, setting, rounded, longest, orders.limits)
+    numbers, counts = np.searchsorted(tables.speeds, rounded), np.array([*map(len, groups)])
+    return ServerLabels(tables, numbers, counts, relaxed=rounding is np.max), groups
 
 
 def _judge(
-    orders: Orders,
-    tables: ServerTables,
-    groups: list[np.ndarray],
-    stages: tuple[Chosen, ...],
+    orders: Orders, setting: Setting, groups: list[np.ndarray], stages: tuple[Chosen, ...]
 ) -> None:
     """Judge the plan of stages on types of servers, and its order completed anew."""
     # Of a type, faster servers come first: a stage in front may take longer (bound 1).
-    plan = plan_of_types(tables, [group[::-1].tolist() for group in groups], stages)
-    setting, used = tables.setting, len(stages)
+    fastest_first = [group[::-1].tolist() for group in groups]
+    plan = plan_of_types(orders.tables(setting), fastest_first, stages)
+    used = len(stages)
     orders.judged += 1
     length = orders.problem.length(plan)
     if orders.problem.report(plan).legal:
@@ -490,19 +485,12 @@ def rounded_down(
     """
     setting, speeds = orders.setting, speeds_of(orders.problem)
     assert setting is not None
-    tables = orders.tables(setting)
     # A plan that beats the incumbent may be longer with slower servers.
     upper = orders.length * float(speeds.max() / speeds.min())
-    longest = upper / setting.micro_batches
-    holds = tables.most_work(orders.length / setting.micro_batches)
-    groups = types(speeds, holds[np.searchsorted(tables.speeds, speeds)], most_types, states)
-    slow = np.array([speeds[group].min() for group in groups])
-    rounded = ServerTables(orders.problem, setting, slow, longest, orders.limits)
-    counts = np.array([len(group) for group in groups])
-    search = ServerLabels(rounded, np.searchsorted(rounded.speeds, slow), counts)
-    _, stages = deepened(search, rounded.root_bound(), upper, deadline)
+    search, groups = _on_types(orders, setting, np.min, orders.length, upper, most_types, states)
+    _, stages = deepened(search, search.tables.root_bound(), upper, deadline)
     if stages is not None:
-        _judge(orders, tables, groups, stages)
+        _judge(orders, setting, groups, stages)
     return search.evaluations
 
 
@@ -523,6 +511,7 @@ def sandwich(
     Raises:
         InfeasibleError: no plan fits.
     """
+    warm_up()
     begin = time.perf_counter()
     state = orders or Orders(problem, limits)
     labels, half = 0, SECONDS if time_limit is None else time_limit / 2

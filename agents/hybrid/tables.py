@@ -102,9 +102,8 @@ def configurations(
                 continue
             if limits.micro_batch not in (None, micro_batch):
                 continue
-            if setting.sequence_parallel and True not in limits.sequences(
-                problem, tp, setting.context
-            ):
+            sequences = limits.sequences(problem, tp, setting.context)
+            if setting.sequence_parallel and True not in sequences:
                 continue
             for zero in limits.levels(1 if single else 2, dp * setting.context):
                 if setting.shard and (not zero or dp * setting.context % setting.shard):
@@ -145,6 +144,7 @@ class StageTables:
         self._chain = np.array(model.kind_of, dtype=np.int64)
         self.classes, self.runs = _classes(model.kind_of)
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
+        self._most: dict[int, np.ndarray] = {}
         if len(self.configs.tp):
             self._ask_kinds()
             runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0]  # (Q, K)
@@ -304,7 +304,7 @@ class StageTables:
         flight = min(left, self.setting.micro_batches)
         key = (place, flight, longest)
         if key not in self._memo:
-            again = self._counts(place, flight, longest)[0]
+            again = self._counts(place, flight, self._busy[place] <= longest)[0]
             seconds = self._busy[place] + again
             hiding = self._hiding[place] + again
             exposed = formulas.exposed_seconds(
@@ -313,98 +313,75 @@ class StageTables:
             self._memo[key] = StageCosts(seconds, hiding, exposed, self._update[place])
         return self._memo[key]
 
-    def bytes_missing(self, place: int, left: int) -> np.ndarray:
-        """(C, Q) least bytes over the limit of stages in a place, at most 0 where they fit."""
-        flight = min(left, self.setting.micro_batches)
-        return self._counts(place, flight, np.inf)[3]
-
     def recomputed(self, place: int, left: int, config: int, number: int) -> tuple[int, int]:
         """Return the layers that a stage recomputes in full, and selectively."""
         flight = min(left, self.setting.micro_batches)
         only = np.zeros(self._busy[place].shape, dtype=bool)
         only[config, number] = True
-        counts = self._counts(place, flight, np.inf, only)
-        return int(counts[1][config, number]), int(counts[2][config, number])
+        _, full, selective = self._counts(place, flight, only)
+        return int(full[config, number]), int(selective[config, number])
 
     def _counts(
-        self, place: int, flight: int, longest: float, only: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(C, Q) fewest seconds recomputed, layers in full, selectively, and bytes missing.
+        self, place: int, flight: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(C, Q) fewest seconds recomputed, and the layers in full and selectively that take them.
 
-        Every number of fully recomputed layers is tried, with the fewest selective ones that do.
+        Seconds are infinite where nothing fits or (C, Q) ``asked`` is false. Every number of fully
+        recomputed layers is tried, with the fewest selective ones that do.
         """
-        shape = self._busy[place].shape
-        again, missing = np.full(shape, np.inf), np.full(shape, np.inf)
+        shape = asked.shape
+        again = np.full(shape, np.inf)
         full, selective = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         # The judge adds bytes in another order; plans on the limit must pass there, too.
         limit = self.problem.memory_limit * _EXACT
         need = self._states[place] + flight * self._plain[place] - limit
-        open_ = self._busy[place] <= longest if only is None else only
         if "none" in self.modes:
-            plain = need + self._working[place][:, None]
-            fits = open_ & (plain <= 0)
-            again[fits], missing[open_] = 0.0, plain[open_]
-            open_ = open_ & ~fits
-        config, number = np.nonzero(open_)
-        size = self.size[number]
+            fits = asked & (need + self._working[place][:, None] <= 0)
+            again[fits] = 0.0
+            asked = asked & ~fits
+        config, number = np.nonzero(asked)
         # Block by block, as every number of fully recomputed layers of each stage is a row.
         for begin in range(0, len(config), _BLOCK):
-            block = slice(begin, begin + _BLOCK)
-            self._try(
-                config[block], number[block], size[block], need, place, flight,
-                (again, full, selective, missing),
-            )  # fmt: skip
-        return again, full, selective, missing
+            stages = config[begin : begin + _BLOCK], number[begin : begin + _BLOCK]
+            counts = self._fewest_seconds(*stages, need, place, flight)
+            again[stages], full[stages], selective[stages] = counts
+        return again, full, selective
 
-    def _try(
-        self,
-        config: np.ndarray,
-        number: np.ndarray,
-        size: np.ndarray,
-        need: np.ndarray,
-        place: int,
-        flight: int,
-        best: tuple[np.ndarray, ...],
-    ) -> None:
-        """Try all numbers of fully recomputed layers of some stages; see ``_counts``."""
-        again, full, selective, missing = best
+    def _fewest_seconds(
+        self, config: np.ndarray, number: np.ndarray, need: np.ndarray, place: int, flight: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Try all numbers of fully recomputed layers of (l,) stages; see ``_counts``."""
         # A stage of n layers has n + 1 choices of ``whole``, each a row of flat arrays.
-        count = size + 1
+        count = self.size[number] + 1
         starts = count.cumsum() - count
         row = np.repeat(np.arange(len(config)), count)
         whole = np.arange(count.sum()) - starts[row]
-        c, q, layers = config[row], number[row], size[row]
+        c, q = config[row], number[row]
         first = self.runs[q, 0]
+        middle, end = first + whole, first + self.size[q]
         saved, seconds = self._sums
         working = np.where(
             whole > 0, self._most_working(place)[c, first, whole], self._working[place][c]
         )
-        still = need[c, q] + working
         # Every micro-batch in flight keeps less.
-        still = still - flight * (saved[0][c, first + whole] - saved[0][c, first])
-        rest = layers - whole
+        missing = need[c, q] + working - flight * (saved[0][c, middle] - saved[0][c, first])
+        rest = end - middle
+        part = np.zeros_like(whole)
         if "selective" in self.modes:
-            most = saved[1][c, first + layers] - saved[1][c, first + whole]
-            part = _fewest(saved[1], c, first + whole, rest, still / flight)
-            least = still - flight * most
-        else:
-            part, least = np.zeros_like(whole), still
+            part = _fewest(saved[1], c, middle, rest, missing / flight)
+            missing = missing - flight * (saved[1][c, end] - saved[1][c, middle])
         part = np.where("none" in self.modes, part, rest)  # what is not allowed cannot stay
-        fits = least <= 0
+        fits = missing <= 0
         if "none" not in self.modes and "selective" not in self.modes:
             fits &= rest == 0
         if "full" not in self.modes:
             fits &= whole == 0
-            least = np.where(whole == 0, least, np.inf)
-        cost = seconds[0][c, first + whole] - seconds[0][c, first]
-        cost = cost + seconds[1][c, first + whole + part] - seconds[1][c, first + whole]
+        cost = seconds[0][c, middle] - seconds[0][c, first]
+        cost = cost + seconds[1][c, middle + part] - seconds[1][c, middle]
         cost = np.where(fits, cost, np.inf)
         # The first row of each stage is its cheapest; of equals that with the fewest in full.
-        chosen = np.lexsort((whole, cost, row))[starts]
-        again[config, number] = cost[chosen]
-        full[config, number], selective[config, number] = whole[chosen], part[chosen]
-        lacking = np.minimum.reduceat(least, starts)
-        missing[config, number] = np.minimum(missing[config, number], lacking)
+        best = np.lexsort((whole, cost, row))[starts]
+        return cost[best], whole[best], part[best]
 
     @cached_property
     def _sums(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -414,8 +391,6 @@ class StageTables:
 
     def _most_working(self, place: int) -> np.ndarray:
         """(C, n+1, w+1) bytes at work where j layers from i on are recomputed in full."""
-        if not hasattr(self, "_most"):
-            self._most: dict[int, np.ndarray] = {}
         if place not in self._most:
             by_layer = self._working_full[place]
             count, n = by_layer.shape
@@ -506,19 +481,17 @@ class Fronts:
         )
         number = np.asarray(number).reshape(-1)
         count = len(configs.tp)
-        shape = (len(first), count, 2)
-        links, hops = np.zeros(shape), np.zeros(shape)
-        for near in (0, 1):
-            before = np.repeat(first, count)
-            behind = np.tile(np.arange(count), len(first))
-            sent, hop = send_between(problem, setting, configs, before, behind, bool(near))
-            links[:, :, near], hops[:, :, near] = sent.reshape(shape[:2]), hop.reshape(shape[:2])
-        both = np.stack([links.reshape(-1), hops.reshape(-1)])
+        every = np.arange(count)
+        before, behind = np.repeat(first, count), np.tile(every, len(first))
+        sends = [
+            np.stack(send_between(problem, setting, configs, before, behind, near))
+            for near in (False, True)
+        ]
+        both = np.stack(sends, axis=-1).reshape(2, -1)  # links across servers beside those inside
         values, link = np.unique(both, axis=1, return_inverse=True)
-        own = np.arange(count)
         near = setting.devices <= problem.cluster.devices_per_server
-        around = send_between(problem, setting, configs, own, own, near)[1]
-        link = np.asarray(link).reshape(shape)
+        around = send_between(problem, setting, configs, every, every, near)[1]
+        link = np.asarray(link).reshape(len(first), count, 2)
         return cls(pairs[0], number, link, values[0], values[1], around)
 
 
