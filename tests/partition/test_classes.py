@@ -2,46 +2,14 @@
 
 import numpy as np
 import pytest
-from cases import slow
 from exhaustive import disagreements, search
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from parenvs import from_jax, load_graph
+from parenvs.agents.partition.exact import exact_partition
 from parenvs.tasks.partition.classes import RULE_SETS, dimension_classes
-
-KNOWN = {  # partitioned variable dimensions at most: shardy, automap
-    "vgg-19": (29, 27),
-    "t5-base": (343, 218),
-    "t5-3b": (679, 434),
-    "t5-11b": (679, 434),
-    "bert-48": (486, 484),
-}
-
-
-def most(classes):
-    """Largest number of variable dimensions that can be partitioned together."""
-    live = np.flatnonzero((classes.variable_counts > 0) & ~classes.blocked)
-    place = np.full(len(classes.blocked), -1)
-    place[live] = np.arange(len(live))
-    pairs = place[classes.conflicts]
-    pairs = pairs[(pairs >= 0).all(axis=1)]
-    rows = np.zeros((len(pairs), len(live)))
-    rows[np.arange(len(pairs))[:, None], pairs] = 1
-    limits = [LinearConstraint(rows, ub=1)] if len(pairs) else []
-    counts = classes.variable_counts[live]
-    found = milp(-counts, integrality=np.ones(len(live)), bounds=Bounds(0, 1), constraints=limits)
-    return round(-found.fun)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name", ["vgg-19", "t5-base", *slow(*sorted({*KNOWN} - {"vgg-19", "t5-base"}))]
-)
-def test_dimensions__known_optima(name):
-    graph = load_graph(name)
-    assert tuple(most(dimension_classes(graph, r)) for r in ("shardy", "automap")) == KNOWN[name]
+from parenvs.tasks.partition.problem import load_partitioning
 
 
 def clipped_step(clip):
@@ -98,7 +66,6 @@ def test_dimensions__automap_clips_by_the_global_norm():
         graph = clipped_step(clip)
         shardy, automap = (dimension_classes(graph, rules) for rules in ("shardy", "automap"))
         assert np.array_equal(shardy.label, automap.label)
-    assert most(dimension_classes(clipped_step(by_global_norm), "automap")) == 3
 
 
 def lower(function, *shapes):
@@ -222,4 +189,5 @@ def test_dimensions__uneven_dimensions_can_be_forbidden():
     assert not dimension_classes(graph, uneven="forbid", devices=4).blocked[heads]
     # The optimum then loses q, k, v and o of 12 encoder and 2 x 12 decoder attentions; the tables
     # of relative positions are split by their 32 rows instead of their 12 heads.
-    assert most(dimension_classes(graph, "automap", "forbid", 8)) == 218 - 36 * 4
+    best = exact_partition(load_partitioning("t5-base", "1x8:v100", "automap", "forbid"))
+    assert best.report.partitioned_dimensions == 218 - 36 * 4

@@ -29,6 +29,13 @@ def vgg(request):
     return problem, table, toys.Simulation(problem).peaks(table)
 
 
+def within(problem, table, peaks, scope=None):
+    """The choices that a scope allows, and their peaks."""
+    allowed = np.isin(np.arange(table.shape[1]), problem.decidable(scope))
+    kept = ~table[:, ~allowed].any(axis=1)
+    return table[kept], peaks[kept]
+
+
 def check(problem, answer, scope=None):
     """A legal choice of the scope, worth what it says, and proven."""
     assert problem.legal(answer.report.chosen)
@@ -56,10 +63,9 @@ def test_partition_exact__equals_brute_force_on_random_programs(seed):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("scope", "reward", "decided"), SETTINGS)
 def test_partition_exact__equals_brute_force_on_vgg(vgg, scope, reward, decided):
-    graph, table, _ = vgg
+    graph, table, peaks = vgg
     problem = toys.asked(graph, scope, reward)
-    allowed = np.isin(np.arange(table.shape[1]), problem.decidable(decided))
-    values = problem.value(table[~table[:, ~allowed].any(axis=1)])
+    values = problem.value(within(problem, table, peaks, decided)[0])
     answer = exact_partition(problem, scope=decided)
     check(problem, answer, decided)
     assert answer.value == pytest.approx(values.max(), **EXACT)
@@ -106,9 +112,7 @@ def test_partition_exact__memory_limits_on_random_programs(seed):
 def test_partition_exact__memory_limits_on_vgg(vgg, scope, reward):
     graph, table, peaks = vgg
     problem = toys.asked(graph, scope, reward)
-    allowed = np.isin(np.arange(table.shape[1]), problem.decidable())
-    kept = ~table[:, ~allowed].any(axis=1)
-    table, peaks = table[kept], peaks[kept]
+    table, peaks = within(problem, table, peaks)
     rng = np.random.default_rng(0)
     limits = [*rng.uniform(peaks.min(), peaks.max(), 12), peaks.min() - 2, peaks.min() + 1]
     found = [against(problem, table, peaks, float(x)) for x in limits]
@@ -122,9 +126,7 @@ def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, scope, r
     """A solver takes a limit as met within a tolerance; the answer may not."""
     graph, table, peaks = vgg
     problem = toys.asked(graph, scope, reward)
-    allowed = np.isin(np.arange(table.shape[1]), problem.decidable())
-    kept = ~table[:, ~allowed].any(axis=1)
-    table, peaks = table[kept], peaks[kept]
+    table, peaks = within(problem, table, peaks)
     values = problem.value(table)
     order = np.lexsort((-values, peaks))
     rising = np.flatnonzero(np.diff(np.maximum.accumulate(values[order])) > 1e-9) + 1

@@ -79,43 +79,6 @@ def test_formulas__loops_count_their_trips():
     assert runs(graph, seconds).tolist() == toys.slow_runs(graph, seconds).tolist()
 
 
-NESTED = toys.LOOP.replace(
-    "  ROOT r.1 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(next.1, dot.1, z.1)",
-    "  start.1 = s32[] constant(4)\n"
-    "  u.1 = (s32[], f32[4,4]{1,0}) tuple(start.1, dot.1)\n"
-    "  inner.1 = (s32[], f32[4,4]{1,0}) while(u.1), condition=inner_condition, body=inner_body\n"
-    "  v.1 = f32[4,4]{1,0} get-tuple-element(inner.1), index=1\n"
-    "  ROOT r.1 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(next.1, v.1, z.1)",
-).replace(
-    "HloModule loop\n",
-    "HloModule nested\n"
-    "inner_body {\n"
-    "  t.5 = (s32[], f32[4,4]{1,0}) parameter(0)\n"
-    "  i.5 = s32[] get-tuple-element(t.5), index=0\n"
-    "  one.5 = s32[] constant(1)\n"
-    "  next.5 = s32[] add(i.5, one.5)\n"
-    "  x.5 = f32[4,4]{1,0} get-tuple-element(t.5), index=1\n"
-    "  e.5 = f32[4,4]{1,0} exponential(x.5)\n"
-    "  ROOT r.5 = (s32[], f32[4,4]{1,0}) tuple(next.5, e.5)\n"
-    "}\n"
-    "inner_condition {\n"
-    "  t.6 = (s32[], f32[4,4]{1,0}) parameter(0)\n"
-    "  i.6 = s32[] get-tuple-element(t.6), index=0\n"
-    "  n.6 = s32[] constant(7)\n"
-    "  ROOT lt.6 = pred[] compare(i.6, n.6), direction=LT\n"
-    "}\n",
-)
-
-
-def test_formulas__nested_loops_multiply():
-    graph = toys.read(NESTED)
-    seconds = instruction_seconds(graph, DEVICE)
-    found = by_opcode(graph, seconds)
-    assert found["dot"] == pytest.approx(7 * 19.2)
-    assert found["exponential"] == pytest.approx(7 * 3 * 12.8)
-    np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
-
-
 def test_formulas__conditional_takes_its_longest_branch():
     graph = toys.read(toys.BRANCHES)
     seconds = instruction_seconds(graph, DEVICE)

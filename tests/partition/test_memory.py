@@ -92,22 +92,16 @@ def test_footprint__no_plan_needs_less_than_the_least(seed):
         assert problem.footprint.least(chosen) <= problem.footprint.memory(chosen).peak
 
 
-def simulated(problem, chosen, simulation):
-    """Memory of the fullest moment, by kind, and what is alive at every one."""
+def agree(problem, chosen, simulation):
+    """Bytes of every moment, and by kind those of the fullest."""
     rows = [simulation.at(i, chosen) for i in range(len(problem.graph.opcode))]
     total = [row["gradients"] + row["activations"] for row in rows]
-    return rows, total
-
-
-def agree(problem, chosen, simulation):
-    rows, total = simulated(problem, chosen, simulation)
     memory = problem.footprint.memory(chosen)
     np.testing.assert_allclose(problem.footprint.alive(chosen), total, rtol=1e-9, atol=1e-6)
     assert total[memory.at] == pytest.approx(max(total))
     for part in PARTS:
         assert getattr(memory, part) == pytest.approx(rows[memory.at][part]), part
     assert memory.peak == pytest.approx(max(sum(row.values()) for row in rows))
-    assert memory.peak == pytest.approx(sum(getattr(memory, part) for part in PARTS))
 
 
 @pytest.mark.thorough
@@ -146,15 +140,6 @@ def test_footprint__saved_at_is_what_splitting_saves(name):
         assert saved.shape == (len(problem.classes),)
 
 
-def test_footprint__more_splitting_never_needs_more():
-    problem, rng = toys.shipped("t5-base"), np.random.default_rng(2)
-    for _ in range(5):
-        chosen = toys.random_choice(problem, rng)
-        fewer = chosen & (rng.random(len(chosen)) < 0.6)
-        more, less = (problem.footprint.alive(c) for c in (chosen, fewer))
-        assert (more <= less * (1 + 1e-9) + 1e-3).all()
-
-
 def chain(lines, root, **parameters):
     names = {
         f"params__{k}__" if k.startswith("w") else f"batch__{k}__": v for k, v in parameters.items()
@@ -176,25 +161,18 @@ def alive(problem, opcode):
 
 
 @each(
-    ("opcode", "shape", "rest", "back"),
-    [
-        ("reshape", "f32[64]{0}", "", ""),
-        ("bitcast", "f32[64]{0}", "", ""),
-        ("opt-barrier", SQUARE, "", None),
-    ],
+    ("opcode", "shape"),
+    [("reshape", "f32[64]{0}"), ("bitcast", "f32[64]{0}"), ("opt-barrier", SQUARE)],
 )
-def test_footprint__views_cost_nothing(opcode, shape, rest, back):
+def test_footprint__views_cost_nothing(opcode, shape):
     """A view keeps what it is a view of alive, and views of views do too."""
     lines = [
         f"a.1 = {SQUARE} tanh(batch__x__.1)",
-        f"v.1 = {shape} {opcode}(a.1){rest}",
+        f"v.1 = {shape} {opcode}(a.1)",
         f"b.1 = {SQUARE} sine(params__w__.1)",
+        f"u.1 = {SQUARE} {opcode}(v.1)",
+        f"c.1 = {SQUARE} cosine(b.1)",
     ]
-    if back is None:
-        lines.append("u.1 = f32[8,8]{1,0} opt-barrier(v.1)")
-    else:
-        lines.append(f"u.1 = {SQUARE} {opcode}(v.1)")
-    lines.append(f"c.1 = {SQUARE} cosine(b.1)")
     problem = chain(lines, f"d.1 = {SQUARE} add(c.1, u.1)", w=SQUARE, x=SQUARE)
     assert alive(problem, "tanh") == [FULL]
     assert set(alive(problem, opcode)) <= {FULL, 2 * FULL}

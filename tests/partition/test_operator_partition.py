@@ -1,5 +1,6 @@
-"""OperatorPartition-v0: every question, mask, reward and refusal."""
+"""The online partition environments: every question, mask, reward and refusal."""
 
+import itertools
 import json
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.errors import ParenvsError
 
-ID = "OperatorPartition-v0"
+ID, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 REWARDS = ("paper", "step_time")
 SCOPE = {"paper": "variables", "step_time": "all"}
 SETTINGS = [
@@ -29,8 +30,8 @@ SETTINGS = [
 ]
 
 
-def make(**kwargs):
-    return gym.make(ID, **kwargs).unwrapped
+def make(env_id=ID, **kwargs):
+    return gym.make(env_id, **kwargs).unwrapped
 
 
 @pytest.fixture
@@ -134,44 +135,6 @@ def test_operator_partition__decisions_follow_the_closure(name, reward):
         assert -1 not in after
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
-def test_operator_partition__first_contradiction(name, reward):
-    """Without linkage or mask: -1 at the first answer that contradicts the earlier ones."""
-    env = make(instance=name, reward=reward, linkage=False)
-    problem, rng = toys.shipped(name), np.random.default_rng(2)
-    lengths = []
-    for trial in range(60 if name == "vgg-19" else 15):
-        closure = toys.Closure(problem, SCOPE[reward])
-        observation, info = env.reset()
-        assert (observation["decisions"] == -1).all()
-        decided, done, careful = [-1] * len(closure.label), False, trial % 3
-        while not done:
-            assert mask_of(env, info).tolist() == [1, 1]
-            dimension = int(env.game.space.questions[observation["position"]])
-            allowed = closure.may(dimension)
-            action = int(rng.random() < 0.4)
-            if careful and rng.random() < 0.97:
-                action = action if action in allowed else 1 - action
-            observation, paid, done, _, info = env.step(action)
-            if action not in allowed:
-                assert (paid, done) == (-1.0, True)
-                break
-            new = closure.label[dimension] not in closure.known and not closure.stuck[dimension]
-            closure.decide(dimension, action)
-            decided[dimension] = action
-            assert observation["decisions"].tolist() == decided
-            if reward == "paper":
-                assert paid == (0.4 if action else 0.1)
-            else:
-                gain = problem.gain_seconds[closure.label[dimension]] / problem.replicate_seconds
-                assert paid == pytest.approx(gain if new and action else 0)
-        lengths.append(int(observation["position"]))
-        assert judge(env.plan(), problem).legal
-    assert len(set(lengths)) > 3
-
-
 @pytest.mark.parametrize("name", ["vgg-19", *slow("bert-48")])
 @pytest.mark.parametrize("scope", ["variables", "inputs"])
 def test_mask_is_the_closure(scope, name):
@@ -179,7 +142,7 @@ def test_mask_is_the_closure(scope, name):
     if scope == "variables":
         env = make(instance=name, linkage=False, masked=True)
     else:
-        env = gym.make("DataParallel-v0", instance=name).unwrapped
+        env = make(BATCH, instance=name)
     problem, rng = toys.shipped(name), np.random.default_rng(3)
     for _ in range(3):
         closure = toys.Closure(problem, scope)
@@ -240,24 +203,111 @@ def test_operator_partition__playing_everything_finds_the_optimum(mlp, reward):
 ILLEGAL = [2, -1, 3, 10**6, np.int64(2), np.int64(-1), np.int32(7), 2**63, np.int64(-(2**63))]
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:5])
-@each("first", [0, 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+@pytest.mark.parametrize("reward", REWARDS)
+def test_data_parallel__every_episode(name, reward):
+    """All answers to all questions: illegal exactly where the closure says so."""
+    env = make(BATCH, instance=name, reward=reward, masked=False)
+    problem = toys.shipped(name)
+    count, complete = env.episode_steps, {}
+    for actions in itertools.product((0, 1), repeat=count):
+        closure = toys.Closure(problem, "inputs")
+        observation, info = env.reset()
+        assert (observation["decisions"] == -1).all()
+        total, decided = 0.0, [-1] * len(closure.label)
+        for action in actions:
+            assert mask_of(env, info).all()
+            dimension = int(env.game.space.questions[observation["position"]])
+            allowed = closure.may(dimension)
+            news = not closure.stuck[dimension] and closure.label[dimension] not in closure.known
+            observation, paid, done, _, info = env.step(action)
+            if action not in allowed:
+                assert (paid, done) == (-1.0, True)
+                break
+            closure.decide(dimension, action)
+            decided[dimension] = action
+            assert observation["decisions"].tolist() == decided
+            if reward == "paper":
+                assert paid == (0.4 if action else 0.1)
+            else:
+                gain = problem.gain_seconds[closure.label[dimension]]
+                expected = gain / problem.replicate_seconds if action and news else 0
+                assert paid == pytest.approx(expected)
+            total += paid
+        else:
+            assert done
+            complete[actions] = total
+            assert judge(env.plan(), problem).value_of(reward) == pytest.approx(total)
+    assert complete
+    best = exact_partition(env.game.space.problem).value
+    assert max(complete.values()) == pytest.approx(best)
+    sets = toys.independent_sets(problem, "inputs")
+    assert len(complete) == len(sets)
+
+
+def test_data_parallel__known_by_hand(mlp):
+    """Batch x 0 and y 0, the input width x 1, the output width y 1: three classes."""
+    env = make(BATCH, **mlp)
+    observation, _ = env.reset()
+    names = toys.Closure(env.game.space.problem, "inputs").names
+    assert names == [("x", 0), ("x", 1), ("y", 0), ("y", 1)]
+    assert [names[k] for k in env.game.space.questions] == [("x", 0), ("y", 0), ("x", 1), ("y", 1)]
+    assert play(env, iter_of([1, 1, 0, 0])) == [0.4, 0.4, 0.1, 0.1]
+    assert env.plan().partition == {"x": 0, "y": 0}
+    assert play(env, iter_of([1, 0])) == [0.4, -1.0]
+    assert play(env, iter_of([1, 1, 1])) == [0.4, 0.4, -1.0]
+    assert play(env, iter_of([0, 1])) == [0.1, -1.0]
+    assert play(env, iter_of([0, 0, 1, 1])) == [0.1, 0.1, 0.4, 0.4]
+    assert env.plan().partition == {"x": 1, "y": 1}
+    assert observation["stake"][0] == 0.5
+
+
+def test_data_parallel__step_time_by_hand(mlp):
+    env = make(BATCH, **mlp, reward="step_time")
+    problem = env.game.space.problem
+    batch = problem.gain_seconds[problem.chosen({"x": 0})][0] / problem.replicate_seconds
+    questions = [
+        toys.Closure(problem, "inputs").names[k] for k in env.game.space.questions.tolist()
+    ]  # fmt: skip
+    at = questions.index(("x", 0))
+    rewards = play(env, by_what(env, {("x", 0), ("y", 0)}))
+    assert rewards[at] == pytest.approx(batch)
+    assert rewards[questions.index(("y", 0))] == 0  # the same class, earlier or later
+    assert sum(rewards) == pytest.approx(batch)
+
+
+def by_what(env, chosen):
+    names = toys.Closure(env.game.space.problem, "inputs").names
+    return iter_of([int(names[k] in chosen) for k in env.game.space.questions.tolist()])
+
+
+@pytest.mark.parametrize(
+    "setting", [*SETTINGS[:5], {"env_id": BATCH}, {"env_id": BATCH, "masked": False}]
+)
 @each("action", ILLEGAL)
-def test_operator_partition__illegal_actions(action, first, setting):
+def test_operator_partition__illegal_actions(action, setting):
     """They end the episode with -1 and never raise; nothing is decided by them."""
     env = make(instance="vgg-19", **setting)
-    observation, _ = env.reset()
-    for _ in range(first):
-        observation, *_ = env.step(0)
-    plan = env.plan()
-    after, reward, done, truncated, info = env.step(action)
-    assert (reward, done, truncated) == (-1.0, True, False)
-    assert type(reward) is float
-    assert equal(after, observation)
-    assert env.observation_space.contains(after)
-    assert mask_of(env, info).all()
-    assert env.plan() == plan
-    assert env.step(1)[1:4] == (-1.0, True, False)
+    for first in (0, 2):
+        observation, _ = env.reset()
+        for _ in range(first):
+            observation, *_ = env.step(0)
+        plan = env.plan()
+        after, reward, done, truncated, info = env.step(action)
+        assert (reward, done, truncated) == (-1.0, True, False)
+        assert type(reward) is float
+        assert equal(after, observation)
+        assert env.observation_space.contains(after)
+        assert mask_of(env, info).all()
+        assert env.plan() == plan
+        for again in (0, 1, 2, -1):
+            assert env.step(again)[1:4] == (-1.0, True, False)
+
+
+def test_data_parallel__has_no_linkage():
+    with pytest.raises(ParenvsError, match="linkage: DataParallel-v0 has none; leave it out"):
+        make(BATCH, instance="vgg-19", linkage=True)
 
 
 @each(

@@ -572,9 +572,7 @@ class PartitionGame(Rowed):
         super().__init__(count)
         inputs = self.scope == "inputs"
         if inputs and linkage:
-            raise ParenvsError(
-                "linkage: DataParallel-v0 decides dimension by dimension; leave it out"
-            )
+            raise ParenvsError("linkage: DataParallel-v0 has none; leave it out")
         if problem is None:
             settings = {name: given[name] for name in SETTINGS}
             problem = load_problem(
