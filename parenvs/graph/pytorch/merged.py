@@ -159,45 +159,32 @@ def _expand(x: Merged, size: Sequence[int], implicit: bool = False) -> Tensor:
     return seen(jnp.broadcast_to(array, sum(new, ())), new)
 
 
-def together(
-    tensors: Sequence[Tensor], upto: int | None = None
-) -> tuple[list[Array], Groups] | None:
-    """Split the dimensions of several tensors alike, as far as broadcasting asks for it.
+def _split_alike(shapes: Sequence[Groups]) -> Groups | None:
+    """Groups into which the dimensions of several shapes that broadcast can all be split.
 
-    Args:
-        tensors: of shapes that broadcast.
-        upto: only the first dimensions, of tensors of equal rank; the others are merged.
-
-    Returns:
-        The arrays, and the groups of what is computed of them element by element; None if there is
-        no way to split them alike.
+    None if there is no way to split them alike.
     """
-    rank = max(x.ndim for x in tensors)
-    padded = [((1,),) * (rank - x.ndim) + _groups(x) for x in tensors]
-    last = rank if upto is None else upto
-    common: list[tuple[int, ...]] = []
+    rank = max(map(len, shapes))
+    common = []
     for place in range(rank):
-        wide = [groups[place] for groups in padded if math.prod(groups[place]) != 1]
-        group: tuple[int, ...] = wide[0] if wide else (1,)
-        if place >= last:
-            common.append((math.prod(group),))
-            continue
-        for other in wide[1:]:
-            merged = _common(group, other)
-            if merged is None:
+        group: tuple[int, ...] | None = (1,)
+        for groups in shapes:
+            position = place - rank + len(groups)
+            other = groups[position] if position >= 0 else (1,)
+            if math.prod(other) != 1:
+                group = other if math.prod(group) == 1 else _common(group, other)
+            if group is None:
                 return None
-            group = merged
         common.append(group)
-    arrays = []
-    for x, groups in zip(tensors, padded, strict=True):
-        shape: list[int] = []
-        for place, (mine, group) in enumerate(zip(groups, common, strict=True)):
-            if place >= last:
-                shape.append(math.prod(mine))
-            else:
-                shape += [1] * len(group) if math.prod(mine) == 1 else group
-        arrays.append(_reshaped(_array(x), tuple(shape)))
-    return arrays, tuple(common)
+    return tuple(common)
+
+
+def _split_as(x: Tensor, groups: Groups) -> Array:
+    """The array with each dimension split as ``groups``; those of size 1 are broadcast."""
+    shape: list[int] = []
+    for size, group in zip((1,) * (len(groups) - x.ndim) + x.shape, groups, strict=True):
+        shape += [1] * len(group) if size == 1 else group
+    return _reshaped(_array(x), tuple(shape))
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | None:
@@ -213,12 +200,6 @@ def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | No
             (left if a > b else right).append(large // small)
     rest = left + right
     return tuple(sizes) if all(n == 1 for n in rest) else None
-
-
-def _over_last(x: Merged, function: Callable[[Array], Any], keep: int = 1) -> Any:
-    head = x.groups[: x.ndim - keep]
-    array = _reshaped(x.array, (*sum(head, ()), *x.shape[x.ndim - keep :]))
-    return _results(function(array), head)
 
 
 def _results(made: Any, head: Groups) -> Any:
@@ -238,12 +219,11 @@ def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
     array = _reshaped(x.array, sum(groups, ()))
     axis = sum(map(len, groups[:dim]))
     output = function(array, axis)
-
-    def result(one: Array) -> Tensor:
-        size = one.shape[axis]
-        return seen(one, (*groups[:dim], (size,), *groups[dim + 1 :]))
-
-    return tuple(map(result, output)) if isinstance(output, tuple) else result(output)
+    results = [
+        seen(item, (*groups[:dim], (item.shape[axis],), *groups[dim + 1 :]))
+        for item in (output if isinstance(output, tuple) else (output,))
+    ]
+    return tuple(results) if isinstance(output, tuple) else results[0]
 
 
 def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:
@@ -281,30 +261,11 @@ def _product(function: Any, x: Tensor, y: Tensor) -> Any:
     if x.ndim != y.ndim or x.ndim < 3:
         return None
     batch = x.ndim - 2
-    fitted = together([_head(x, batch), _head(y, batch)])
-    if fitted is None:
+    groups = _split_alike([_groups(item)[:batch] for item in (x, y)])
+    if groups is None:
         return None
-    (left, right), groups = fitted
-    pair = [
-        _reshaped(_array(item), head.shape + tuple(item.shape[batch:]))
-        for item, head in ((x, left), (y, right))
-    ]
+    pair = [_split_as(item, groups + tuple((n,) for n in item.shape[batch:])) for item in (x, y)]
     return _results(jnp.matmul(*pair), groups)
-
-
-def _head(x: Tensor, count: int) -> Tensor:
-    groups = _groups(x)[:count]
-    return seen(_Sizes(sum(groups, ())), groups)  # type: ignore[arg-type]
-
-
-class _Sizes:
-    """A shape that can be split, in the place of an array."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape, self.ndim = shape, len(shape)
-
-    def reshape(self, shape: tuple[int, ...]) -> _Sizes:
-        return _Sizes(shape)
 
 
 def _added(
@@ -318,37 +279,27 @@ def _added(
 
 def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
     dim %= x.ndim
-    others = [d for d in range(x.ndim) if d != dim]
-    if any(x.shape[d] != index.shape[d] for d in others):
+    if any(x.shape[d] != index.shape[d] for d in range(x.ndim) if d != dim):
         return None
-    groups = []
-    for d in range(x.ndim):
-        group = _common(_groups(x)[d], _groups(index)[d]) if d != dim else ()
-        if group is None:
-            return None
-        groups.append(group)
-    pair = []
-    for item in (x, index):
-        local = tuple(group or (item.shape[d],) for d, group in enumerate(groups))
-        pair.append((_reshaped(_array(item), sum(local, ())), local))
-    axis = sum(len(group) for group in groups[:dim])
-    result = jnp.take_along_axis(pair[0][0], pair[1][0], axis=axis, mode="clip")
-    return seen(result, pair[1][1])
+    # The dimension that is gathered along stays whole, of either size; the others are split alike.
+    x_groups, groups = (
+        (*_groups(item)[:dim], (1,), *_groups(item)[dim + 1 :]) for item in (x, index)
+    )
+    common = _split_alike([x_groups, groups])
+    if common is None:
+        return None
+    whole = [(*common[:dim], (item.shape[dim],), *common[dim + 1 :]) for item in (x, index)]
+    arrays = [_split_as(item, split) for item, split in zip((x, index), whole, strict=True)]
+    axis = sum(map(len, common[:dim]))
+    return seen(jnp.take_along_axis(*arrays, axis=axis, mode="clip"), whole[1])
 
 
 def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
-    places = [k for k, x in enumerate(operands) if isinstance(x, Array | Merged)]
-    fitted = together([operands[k] for k in places])
-    if fitted is None:
+    groups = _split_alike([_groups(x) for x in operands if isinstance(x, Array | Merged)])
+    if groups is None:
         return None
-    arrays, groups = fitted
-    given = list(operands)
-    for k, array in zip(places, arrays, strict=True):
-        given[k] = array
-    result = function(*given, **keywords)
-    if isinstance(result, tuple):
-        return tuple(seen(item, groups) for item in result)
-    return seen(result, groups)
+    split = [_split_as(x, groups) if isinstance(x, Array | Merged) else x for x in operands]
+    return _results(function(*split, **keywords), groups)
 
 
 def _slice(
@@ -392,7 +343,7 @@ def _parts(function: Any, x: Merged, sizes: Sequence[int], dim: int = 0) -> Any:
     )
 
 
-def _softmax(function: Any, x: Merged, dim: int, *how: Any, **more: Any) -> Any:
+def _along_dim(function: Any, x: Merged, dim: int, *how: Any, **more: Any) -> Any:
     return _along(x, dim, lambda array, axis: function(array, axis, *how, **more))
 
 
@@ -405,17 +356,16 @@ def _embedding(function: Any, table: Tensor, ids: Tensor, *how: Any) -> Any:
 def _layer_norm(function: Any, x: Tensor, shape: Sequence[int], *how: Any) -> Any:
     if not isinstance(x, Merged):
         return None
-    return _over_last(x, lambda array: function(array, shape, *map(plain, how)), len(shape))
+    head = x.groups[: x.ndim - len(shape)]
+    array = _reshaped(x.array, (*sum(head, ()), *x.shape[len(head) :]))
+    return _results(function(array, shape, *map(plain, how)), head)
 
 
 def _topk(function: Any, x: Merged, k: int, dim: int = -1, *how: Any) -> Any:
     return _along(x, dim, lambda array, axis: function(array, k, axis, *how))
 
 
-VIEWS: dict[str, Callable[..., Any]] = {
-    "view": view,
-    "_reshape_copy": view,
-}
+VIEWS = ("view", "_reshape_copy")
 """Operations that may merge dimensions."""
 _MOVES: dict[str, Callable[..., Any]] = {
     "permute": _permute,
@@ -436,7 +386,7 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
     "_fused_rms_norm": _layer_norm,
     "topk": _topk,
     "native_dropout": _each,
-    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _softmax),
+    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _along_dim),
     "slice.Tensor": _slice,
     "split_with_sizes": _parts,
     "select.int": _select,
@@ -444,20 +394,19 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
 }
 """Operations that can be done without merging; None is returned where they cannot."""
 
-_FIRST = (_slice, _parts, _select, _reduce, _softmax, _topk)
+_FIRST = (_slice, _parts, _select, _reduce, _along_dim, _topk)
 """Of these, those that are about their first operand alone."""
 
 
 def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how: Any) -> Any:
     """Compute an operation by its function of arrays, merging no more than necessary."""
     if name in VIEWS:
-        return VIEWS[name](*args)
+        return view(*args)
     if any(isinstance(x, Merged) for x in args):
         if name in _MOVES:
             return _MOVES[name](*args, **how)
         way = _each if elementwise else _TRANSPARENT.get(name)
-        first_only = way in _FIRST
-        if way is not None and (not first_only or isinstance(args[0], Merged)):
+        if way is not None and (way not in _FIRST or isinstance(args[0], Merged)):
             result = way(function, *args, **how)
             if result is not None:
                 return result
