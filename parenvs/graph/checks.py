@@ -188,19 +188,14 @@ def _array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, dtype, offset=start).reshape(shape)
 
 
-def head_complaint(name: Any, batch_size: Any, notes: Any, twins: Any, tensors: int) -> str:
-    """Return what is wrong with the head of a graph file (see ``Graph``), "" if nothing is."""
-    if not isinstance(name, str):
-        return f"name must be a text, not {type(name).__name__}"
-    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    if not (whole and 1 <= batch_size <= MOST_SAMPLES):
-        return f"batch_size must be a whole number of at least 1, not {str(batch_size)[:40]!r}"
-    if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
-        return "notes must be a list of texts"
-    pairs = isinstance(twins, list) and all(isinstance(x, list) and len(x) == 2 for x in twins)
-    if not pairs or any(type(t) is not int or not 0 <= t < tensors for x in twins for t in x):
-        return "twins must be a list of pairs of tensors"
-    return ""
+class Head(msgspec.Struct):
+    """The head of a graph file, see ``Graph``."""
+
+    schema: int
+    name: str
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
+    notes: tuple[str, ...] = ()
+    twins: tuple[tuple[int, int], ...] = ()
 
 
 def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> str:
@@ -211,23 +206,26 @@ def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, i
         types: NumPy element type of each.
         kinds: number of the values of ``phase`` and of ``parameter_role``.
     """
-    steps = (
-        lambda: _wrong_types(arrays, types),
-        lambda: _wrong_texts(arrays),
-        lambda: _wrong_offsets(arrays),
-        lambda: _out_of_range(arrays, kinds),
-        lambda: _wrong_tensors(arrays),
-        lambda: _wrong_order(arrays),
-        lambda: _wrong_nesting(arrays),
-        lambda: _wrong_attributes(arrays),
-        lambda: _wrong_shapes(arrays),
-    )
-    wrong = next((wrong for step in steps for wrong in step()), None)
-    return f"{wrong[0]} is broken; build the file anew ({wrong[1]})" if wrong else ""
+    for key, reason in _wrong(arrays, types, kinds):
+        return f"{key} is broken; build the file anew ({reason})"
+    return ""
 
 
 Wrong = Iterator[tuple[str, str]]
 """Array and reason of each thing that is wrong."""
+
+
+def _wrong(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> Wrong:
+    # Each step relies on what those before it have checked, so the first reason counts.
+    yield from _wrong_types(arrays, types)
+    yield from _wrong_texts(arrays)
+    yield from _wrong_offsets(arrays)
+    yield from _out_of_range(arrays, kinds)
+    yield from _wrong_tensors(arrays)
+    yield from _wrong_order(arrays)
+    yield from _wrong_nesting(arrays)
+    yield from _wrong_attributes(arrays)
+    yield from _wrong_shapes(arrays)
 
 
 def texts_of(array: np.ndarray) -> list[str]:
@@ -301,19 +299,9 @@ def _wrong_tensors(arrays: Arrays) -> Wrong:
     codes = sorted(ELEMENT_TYPES.keys() - {TUPLE})
     if not np.isin(arrays["element_type"], codes).all():
         yield "element_type", "it has a type that does not exist"
-    ranks = np.diff(arrays["dim_offset"])
-    shaped = ranks > 0
-    if shaped.any():
-        sizes = np.maximum(arrays["dims"], 1).astype(np.float64)
-        # Float64 does not wrap: at 32 bytes per element it finds the few shapes to count exactly.
-        starts = arrays["dim_offset"][:-1][shaped]
-        with np.errstate(over="ignore"):
-            elements = np.multiply.reduceat(sizes, starts)
-        large = starts[elements * 32 >= MOST_TENSOR_BYTES].tolist()  # to be counted exactly
-        ends = arrays["dim_offset"][1:][shaped][elements * 32 >= MOST_TENSOR_BYTES].tolist()
-        shapes = [arrays["dims"][a:b].tolist() for a, b in zip(large, ends, strict=True)]
-        if any(map(uncountable, shapes)):
-            yield "dims", "a tensor has more bytes than can be counted"
+    # Python's whole numbers do not wrap, and few shapes differ.
+    if any(map(uncountable, set(rows_of(arrays["dims"], arrays["dim_offset"])))):
+        yield "dims", "a tensor has more bytes than can be counted"
     parameters = arrays["parameter_tensor"]
     if len(np.unique(parameters)) < len(parameters):
         yield "parameter_tensor", "two parameters are one tensor"

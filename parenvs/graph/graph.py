@@ -11,6 +11,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from parenvs.cluster import Device
@@ -19,8 +20,8 @@ from parenvs.files import replacing
 from parenvs.graph.checks import (
     ELEMENT_TYPES,
     UNREADABLE,
+    Head,
     broken_array,
-    head_complaint,
     read_arrays,
     texts_of,
 )
@@ -144,12 +145,10 @@ class Graph:
         bits = np.zeros(256)
         for code, (_, width) in ELEMENT_TYPES.items():
             bits[code] = width
-        ranks = np.diff(self.dim_offset)
-        elements = np.ones(len(ranks))
-        shaped = ranks > 0  # for rank 0, reduceat would take a dimension of the next tensor
-        if shaped.any():
-            starts = self.dim_offset[:-1][shaped]
-            elements[shaped] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
+        elements = np.ones(len(self.element_type))
+        shaped = np.diff(self.dim_offset) > 0
+        starts = self.dim_offset[:-1][shaped]  # for rank 0, reduceat would take the next tensor's
+        elements[shaped] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
         return np.ceil(elements * bits[self.element_type] / 8)
 
     def peak_flops(self, device: Device) -> np.ndarray:
@@ -215,11 +214,7 @@ class Graph:
 
     def pivots(self) -> np.ndarray:
         """(n,) forward instructions at the top that are no parameters and not free, ascending."""
-        parameter = (
-            self.opcode == self.opcodes.index("parameter")
-            if "parameter" in self.opcodes
-            else np.zeros(len(self.opcode), dtype=bool)
-        )
+        parameter = np.array([name == "parameter" for name in self.opcodes])[self.opcode]
         forward = self.phase == Phase.FORWARD
         return np.flatnonzero(forward & ~self.free & ~parameter & (self.parent < 0))
 
@@ -269,20 +264,28 @@ class Graph:
         """
         try:
             arrays = read_arrays(path)
-            head = json.loads(arrays.pop("head").tobytes())
-            schema, name, batch_size = head["schema"], head["name"], head["batch_size"]
-            notes, twins = head.get("notes", []), head.get("twins", [])
+            text = arrays.pop("head").tobytes()
+            schema = json.loads(text)["schema"]
         except UNREADABLE as error:
             raise HloError(f"{path}: not a graph file, or damaged ({one_line(error)})") from None
         if schema != SCHEMA or set(arrays) != set(_ARRAYS):
             raise HloError(
                 f"{path}: graph schema {shown(schema)} is not {SCHEMA}; build the file anew"
             )
-        complaint = head_complaint(name, batch_size, notes, twins, arrays["element_type"].size)
-        if complaint:
-            raise HloError(f"{path}: head: {complaint}; build the file anew")
-        pairs = tuple((output, source) for output, source in twins)
-        graph = cls(name=name, batch_size=batch_size, notes=tuple(notes), twins=pairs, **arrays)
+        try:
+            head = msgspec.json.decode(text, type=Head)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise HloError(f"{path}: head: {one_line(error)}; build the file anew") from None
+        tensors = range(arrays["element_type"].size)
+        if any(tensor not in tensors for pair in head.twins for tensor in pair):
+            raise HloError(f"{path}: head: twins must be pairs of tensors; build the file anew")
+        graph = cls(
+            name=head.name,
+            batch_size=head.batch_size,
+            notes=head.notes,
+            twins=head.twins,
+            **arrays,
+        )
         broken = graph.complaint()
         if broken:
             raise HloError(f"{path}: {broken}")

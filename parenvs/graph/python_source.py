@@ -119,24 +119,24 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lo
 def _anew(instance: str, arguments: str | None) -> Lowered:
     with need_extra("jax", "planning a function"):
         import jax
-    with _named(instance, arguments) as (function, place, argument_name):
+    with _named(instance, arguments) as (function, given):
         with _users_code(instance):
             model, loss = torch_model(function)
-        if arguments is not None:
-            given = _attribute(_module(place), argument_name, place)
-        elif model is not None and example_inputs(model) is not None:
-            given = Ellipsis  # those that it was exported with
-        elif takes_arguments(model.forward if model is not None else function):
-            raise ParenvsError(
-                f"{instance} takes arguments: give --args NAME, a function of that file (or "
-                "FILE.py:NAME) that returns them as a tuple or dict, or the tuple or dict itself"
-            )
-        else:
-            given = ()
-        if model is not None:
-            return _lower_torch(model, loss, given, instance)
-        jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
-        return _lower(jax, jitted, given, instance)
+        if model is None:
+            _check_given(given, function, instance)
+            jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+            return _lower(jax, jitted, given, instance)
+        example = example_inputs(model)
+        if given is _NONE and example is None:
+            _check_given(given, model.forward, instance)
+        with _users_code(instance):
+            if given is not _NONE or example is None:
+                given = () if given is _NONE else given
+                example = _call_form(without_memory(given) if callable(given) else given)
+            inputs, named = example
+            _check_target(loss, inputs, instance)
+            targets = inputs[len(inputs) - (loss is not None) :]
+            return lower_module(model, inputs[: len(inputs) - len(targets)], named, loss, targets)
 
 
 def torch_module(
@@ -148,31 +148,26 @@ def torch_module(
         The module, its loss or None, positional arguments (with a loss, the last one is what that
         compares with) and keyword arguments.
     """
-    with _named(instance, arguments) as (function, place, argument_name):
+    with _named(instance, arguments) as (function, given):
         with _users_code(instance):
             model, loss = torch_model(function, memory=True)
         if model is None:
             raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
-        frames_of_user = example_inputs(model) if arguments is None else None
-        if arguments is None and frames_of_user is None and takes_arguments(model.forward):
-            raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
-        given = () if arguments is None else _attribute(_module(place), argument_name, place)
-        with _users_code(instance):
-            positional, named = frames_of_user or _call_form(given() if callable(given) else given)
-    if loss is not None and not positional:
-        raise ParenvsError(f"{instance}: it has a loss, so the last argument has to be its target")
+        example = example_inputs(model) if given is _NONE else None
+        positional, named = example or _arguments(given, model.forward, instance)
+    _check_target(loss, positional, instance)
     return model, loss, positional, named
 
 
 def called(instance: str) -> Any:
     """Call a function without arguments, named as for ``lower``, and return what it returns."""
-    with _named(instance, None) as (function, _, _), _users_code(instance):
+    with _named(instance, None) as (function, _), _users_code(instance):
         return function()
 
 
 def is_torch(instance: str) -> bool:
     """Return whether an instance (see ``lower``) is a PyTorch module, not a JAX function."""
-    with _named(instance, None) as (function, _, _), _users_code(instance):
+    with _named(instance, None) as (function, _), _users_code(instance):
         return torch_model(function)[0] is not None
 
 
@@ -183,27 +178,28 @@ def jax_function(
 
     ``parts``: whether weights that are several in one are taken apart, as they are planned.
     """
-    with _named(instance, arguments) as (function, place, argument_name):
-        if arguments is None and takes_arguments(function):
-            raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
-        given = () if arguments is None else _attribute(_module(place), argument_name, place)
+    with _named(instance, arguments) as (function, given):
+        positional, named = _arguments(given, function, instance)
         with _users_code(instance):
             from parenvs.graph.parts import parted
 
-            positional, named = _call_form(given() if callable(given) else given)
             result = parted(function, positional, named) if parts else None
     if result is not None:
         return result.function, result.positional, result.named
     return function, positional, named
 
 
+_NONE = object()
+"""In the place of arguments that are not given."""
+
+
 @contextlib.contextmanager
-def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str]]:
-    """Yield what an instance names, and the module and name of its arguments."""
+def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, Any]]:
+    """Yield the function that an instance names, and what gives its arguments."""
     module, name = split_name(instance)
     if module.endswith(".py") and not Path(module).is_file():
         raise ParenvsError(f"instance {instance!r}: no file {module!r}")
-    place, argument_name = module, arguments or ""
+    place, argument_name = module, arguments
     if arguments is not None and is_function(arguments):
         place, argument_name = split_name(arguments)
     with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
@@ -212,31 +208,38 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
             raise ParenvsError(
                 f"{instance}: {shown(function)} is no function; give one that can be called"
             )
-        yield function, place, argument_name
+        if argument_name is None:
+            yield function, _NONE
+        else:
+            yield function, _attribute(_module(place), argument_name, place)
 
 
-def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
-    with _users_code(where):
-        frames_of_user = example_inputs(model) if given is Ellipsis else None
-        positional, named = frames_of_user or _call_form(
-            without_memory(given) if callable(given) else given
+def _check_given(given: Any, function: Any, instance: str) -> None:
+    if given is _NONE and takes_arguments(function):
+        raise ParenvsError(
+            f"{instance} takes arguments: give --args NAME, a function of that file (or "
+            "FILE.py:NAME) that returns them as a tuple or dict, or the tuple or dict itself"
         )
-        count = 0 if loss is None else 1
-        if count > len(positional):
-            raise ParenvsError(
-                f"{where}: it has a loss, so the last of its arguments (a tuple or list) has to be "
-                "what the loss compares the output with"
-            )
-        inputs, targets = (
-            positional[: len(positional) - count],
-            positional[-count:] if count else (),
+
+
+def _check_target(loss: Any, positional: tuple[Any, ...], instance: str) -> None:
+    if loss is not None and not positional:
+        raise ParenvsError(
+            f"{instance}: it has a loss, so the last of its arguments (a tuple or list) has to be "
+            "what the loss compares the output with"
         )
-        return lower_module(model, inputs, named, loss, targets)
+
+
+def _arguments(given: Any, function: Any, instance: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments with values."""
+    _check_given(given, function, instance)
+    with _users_code(instance):
+        return _call_form(() if given is _NONE else given() if callable(given) else given)
 
 
 def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
     """Lower with the arguments that ``given`` is or returns, abstract ones if they suffice."""
-    ways = [lambda: given]
+    ways = [lambda: () if given is _NONE else given]
     if callable(given) and not isinstance(given, type):
         ways = [lambda: jax.eval_shape(given), given]
     for number, arguments in enumerate(ways, 1):
@@ -317,17 +320,12 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
     if isinstance(error, ParenvsError):
         return error
     if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
-        words = error.msg
+        place, words = f"{error.filename}:{error.lineno}", error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        frames_of_user = [frame for frame in frames if is_users(frame.filename)]
-        place = (
-            f"{frames_of_user[-1].filename}:{frames_of_user[-1].lineno}"
-            if frames_of_user
-            else where
-        )
-        words = str(error)
+        # The innermost line that the user wrote.
+        lines_of_user = [f"{x.filename}:{x.lineno}" for x in frames if is_users(x.filename)]
+        place, words = lines_of_user[-1] if lines_of_user else where, str(error)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     message = " ".join(lines)
     if len(message) > _LONGEST:

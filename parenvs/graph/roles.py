@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,8 @@ def find_twins(
 
 def _distance(head: str, keys: Sequence[str], result: Sequence[str]) -> int:
     """How many keys an input's path and an output's do not have in common, from their ends."""
-    whole = [head, *keys]
-    common = 0
-    while common < min(len(whole), len(result)) and whole[-1 - common] == result[-1 - common]:
-        common += 1
+    pairs = zip([*keys[::-1], head], result[::-1], strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return max(len(keys) - common, 0) + len(result) - common
 
 
@@ -198,15 +197,10 @@ def with_roles(
     """
     flow = flow or Flow(graph)
     detected = _detected(graph, flow)
-    if known is not None:
-        detected = [
-            pair
-            if pair[0] == Role.SCALAR and assigned != Role.VARIABLE
-            else (assigned, "it is known")
-            for pair, assigned in zip(
-                detected, [known[k] for k in graph.parameter_argument.tolist()], strict=True
-            )
-        ]
+    for index, argument in enumerate(graph.parameter_argument.tolist() if known else ()):
+        assert known is not None
+        if detected[index][0] != Role.SCALAR or known[argument] == Role.VARIABLE:
+            detected[index] = known[argument], "it is known"
     role = [assigned for assigned, _ in detected]
     guesses = [path for path, (_, why) in zip(graph.paths, detected, strict=True) if _GUESS in why]
     notes = graph.notes
@@ -216,22 +210,19 @@ def with_roles(
             f"nothing tells whether {', '.join(guesses[:3])}{more} are weights or data; name them "
             "with variables=, frozen= or batch=",
         )
-    chosen = _chosen(graph, variables, "variables")
-    kinds = graph.element_type[graph.parameter_tensor].tolist()
-    # Counters and keys in an argument are no weights.
-    if isinstance(variables, int):
-        chosen = [picked and kind in FLOATING for picked, kind in zip(chosen, kinds, strict=True)]
-    chosen = _without_state(chosen, role)
-    if variables is not None:
-        role = [
-            Role.VARIABLE if picked else Role.FROZEN if assigned == Role.VARIABLE else assigned
-            for picked, assigned in zip(chosen, role, strict=True)
-        ]
-    for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
-        for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
-            if picked and (name == "batch" or kinds[index] in FLOATING | _MASKS):
-                role[index] = given
     tensors = graph.parameter_tensor.tolist()
+    kinds = graph.element_type[tensors].tolist()
+    if variables is not None:
+        chosen = _chosen(graph, variables, "variables")
+        if isinstance(variables, int):  # counters and keys in an argument are no weights
+            chosen = {k for k in chosen if kinds[k] in FLOATING}
+        role = [Role.FROZEN if assigned == Role.VARIABLE else assigned for assigned in role]
+        for index in _without_state(chosen, [assigned for assigned, _ in detected]):
+            role[index] = Role.VARIABLE
+    for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
+        for index in _without_state(_chosen(graph, choice, name), role):
+            if name == "batch" or kinds[index] in FLOATING | _MASKS:
+                role[index] = given
     if batch_size is None:
         inputs = [t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.BATCH]
         batch_size, note = samples(Axes(flow), inputs, graph.phase.tolist())
@@ -250,11 +241,12 @@ def with_roles(
     )
     if frozen is None:
         return graph
-    trained = {
-        t for t, (assigned, _) in zip(tensors, detected, strict=True) if assigned == Role.VARIABLE
+    weights = {
+        tensor
+        for tensor, (before, _), after in zip(tensors, detected, role, strict=True)
+        if before == Role.VARIABLE and after == Role.FROZEN
     }
-    held = {t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.FROZEN}
-    return without_updates(graph, trained & held, flow)
+    return without_updates(graph, weights, flow)
 
 
 def reasons(graph: Graph) -> list[str]:
@@ -286,31 +278,30 @@ def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -
     )
 
 
-def _chosen(graph: Graph, choice: Choice, name: str) -> list[bool]:
-    arguments = graph.parameter_argument.tolist()
+def _chosen(graph: Graph, choice: Choice, name: str) -> set[int]:
+    """Return the indices of the parameters that a choice names."""
     if choice is None:
-        return [False] * len(arguments)
+        return set()
     if isinstance(choice, int):
-        known = max(arguments, default=-1) + 1
+        arguments = graph.parameter_argument.tolist()
         if choice not in arguments:
+            known = max(arguments, default=-1) + 1
             raise HloError(f"{name}={choice}: the function has {known} arguments")
-        return [argument == choice for argument in arguments]
+        return {k for k, argument in enumerate(arguments) if argument == choice}
     patterns = [choice] if isinstance(choice, str) else list(choice)
-    chosen = match_paths(graph.paths, patterns)
-    if not any(chosen):
+    chosen = {k for k, matches in enumerate(match_paths(graph.paths, patterns)) if matches}
+    if not chosen:
         examples = ", ".join(graph.paths[:3])
         raise HloError(f"{name}={choice!r} matches no parameter path (like {examples})")
     return chosen
 
 
-def _without_state(chosen: list[bool], role: Sequence[Role]) -> list[bool]:
-    """Leave out optimiser state and statistics, whose paths may be those of weights.
+def _without_state(chosen: set[int], role: Sequence[Role]) -> set[int]:
+    """Leave out optimizer state and statistics, whose paths may be those of weights.
 
     If there is nothing else among what is chosen, it stays.
     """
-    state = (Role.OPTIMISER, Role.STATISTICS)
-    rest = [picked and assigned not in state for picked, assigned in zip(chosen, role, strict=True)]
-    return rest if any(rest) else chosen
+    return {k for k in chosen if role[k] not in (Role.OPTIMISER, Role.STATISTICS)} or chosen
 
 
 def _has_gradient(graph: Graph) -> bool:
@@ -334,9 +325,8 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
         elif kind[tensor] not in FLOATING and kind[tensor] not in _SMALL:
             detected.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[kind[tensor]][0]} values"))
     returned = set(graph.outputs.tolist())
-    for tensor in tensors:
-        if tensor in returned:
-            detected.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
+    for tensor in filter(returned.__contains__, tensors):
+        detected.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
     _by_use(graph, flow, detected)
     retained = [t for t in tensors if detected[t][0] == Role.STATISTICS]
     given = [t for t in tensors if detected[t][0] == Role.BATCH]
@@ -415,33 +405,32 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
     replaced = {u.source for u in updates} | {source for _, source in graph.twins}
     given = {t for t in graph.parameter_tensor.tolist() if shapes[t] and t not in replaced}
     for update in updates:
-        source, where = update.source, place[update.output]
-        if not (shapes[source] or by_value[update.output]):
+        source, where, is_array = update.source, place[update.output], bool(shapes[update.source])
+        if not (is_array or by_value[update.output]):
             continue  # gradients decide about a scale of the loss, but it is not made of them
-        if not (by_gradient[update.output] or update.roots):
-            assigned = Role.FROZEN if source in forward else Role.OPTIMISER
-            if shapes[source]:
-                found.setdefault(
-                    source, (assigned, f"{where} updates it, but no gradient reaches it")
-                )
-        elif not by_gradient[update.output]:
-            if shapes[source]:
+        if not by_gradient[update.output]:
+            if not update.roots:
+                assigned = Role.FROZEN if source in forward else Role.OPTIMISER
+                why = f"{where} updates it, but no gradient reaches it"
+            else:
                 made_of = flow.ancestors([update.output])
                 of_data = source in forward or any(made_of[t] for t in given)
                 assigned = Role.STATISTICS if of_data else Role.OPTIMISER
-                found.setdefault(source, (assigned, f"{where} updates it without a gradient"))
-        elif (
-            source in forward
-            and not update.passed.isdisjoint(trained - {update.output})
-            and not _is_mixed(flow, source, {u.source for u in updates if u.output in trained})
-        ):
-            why = f"{where} updates it by the new value of other weights, not by its gradient"
-            found.setdefault(source, (Role.FROZEN, why))
-        elif source in forward:
-            found[source] = Role.VARIABLE, f"{where} updates it by its gradient"
-        elif shapes[source]:
+                why = f"{where} updates it without a gradient"
+        elif source not in forward:
+            assigned = Role.OPTIMISER
             why = f"{where} updates it by a gradient, and no forward instruction reads it"
-            found.setdefault(source, (Role.OPTIMISER, why))
+        elif update.passed.isdisjoint(trained - {update.output}) or _is_mixed(
+            flow, source, {u.source for u in updates if u.output in trained}
+        ):
+            found[source] = Role.VARIABLE, f"{where} updates it by its gradient"
+            continue
+        else:
+            # An average of trained weights, as a target network is.
+            is_array, assigned = True, Role.FROZEN
+            why = f"{where} updates it by the new value of other weights, not by its gradient"
+        if is_array:
+            found.setdefault(source, (assigned, why))
     paired = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
     for output, source in graph.twins:
         if output not in paired and not by_gradient[output] and shapes[source]:

@@ -164,6 +164,13 @@ _WRONG = (HloError, ValueError, KeyError, IndexError, TypeError, OverflowError, 
 MOST_TUPLES = 50
 """Limit of the depth of tuples in a shape."""
 _OPEN, _CLOSE = "({[", ")}]"
+_LISTS = {
+    "dimensions": "dimensions",
+    "iota_dimension": "dimensions",
+    "slice_sizes": "gather_slice_sizes",
+    "dynamic_slice_sizes": "dynamic_slice_sizes",
+    "fft_length": "fft_length",
+}
 _DOT = {
     "lhs_contracting_dims": "lhs_contracting",
     "rhs_contracting_dims": "rhs_contracting",
@@ -312,8 +319,8 @@ def _shape(text: str, shape: Any, depth: int = 0) -> str:
 
 def _attributes(instruction: Any, given: dict[str, str]) -> None:
     opcode = instruction.opcode
-    instruction.dimensions.extend(_integers(given.get("dimensions", "")))
-    instruction.dimensions.extend(_integers(given.get("iota_dimension", "")))
+    for key, field in _LISTS.items():
+        getattr(instruction, field).extend(_integers(given.get(key, "")))
     for key, field in _DOT.items():
         getattr(instruction.dot, field).extend(_integers(given.get(key, "")))
     index_lists = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
@@ -321,9 +328,6 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
         getattr(getattr(instruction, opcode), key).extend(_integers(given.get(key, "")))
     if index_lists:
         getattr(instruction, opcode).index_vector_dim = int(given["index_vector_dim"])
-    instruction.gather_slice_sizes.extend(_integers(given.get("slice_sizes", "")))
-    instruction.dynamic_slice_sizes.extend(_integers(given.get("dynamic_slice_sizes", "")))
-    instruction.fft_length.extend(_integers(given.get("fft_length", "")))
     instruction.tuple_index = int(given.get("index", 0))
     instruction.feature_group_count = int(given.get("feature_group_count", 1))
     instruction.batch_group_count = int(given.get("batch_group_count", 1))
@@ -380,31 +384,30 @@ def _integers(text: str) -> list[int]:
     return [int(x) for x in text.strip("{} ").split(",") if x.strip()]
 
 
-def _balanced(text: str) -> tuple[str, str]:
-    """Split ``text`` into what is in its first bracket and what is behind; quotes are skipped."""
+def _unquoted(text: str) -> Iterator[tuple[int, str, int]]:
+    """Yield position and character outside of quotes, and the depth of brackets behind it."""
     depth, quoted = 0, False
-    for index, char in enumerate(text):
-        if char == '"' and text[index - 1] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (char in _OPEN) - (char in _CLOSE)
-            if depth == 0:
-                return text[1:index], text[index + 1 :]
-    raise HloError("brackets do not match")
-
-
-def _split(text: str) -> list[str]:
-    """Split ``text`` at the commas that no bracket or quote encloses."""
-    parts, depth, quoted, start = [], 0, False, 0
     for index, char in enumerate(text):
         if char == '"' and text[index - 1 : index] != "\\":
             quoted = not quoted
         elif not quoted:
             depth += (char in _OPEN) - (char in _CLOSE)
-            if char == "," and depth == 0:
-                parts.append(text[start:index].strip())
-                start = index + 1
-    return [part for part in (*parts, text[start:].strip()) if part]
+            yield index, char, depth
+
+
+def _balanced(text: str) -> tuple[str, str]:
+    """Split ``text`` into what is in its first bracket and what is behind; quotes are skipped."""
+    for index, _, depth in _unquoted(text):
+        if depth == 0:
+            return text[1:index], text[index + 1 :]
+    raise HloError("brackets do not match")
+
+
+def _split(text: str) -> list[str]:
+    """Split ``text`` at the commas that no bracket or quote encloses."""
+    commas = [index for index, char, depth in _unquoted(text) if char == "," and depth == 0]
+    ends = zip([-1, *commas], [*commas, len(text)], strict=True)
+    return [part for start, end in ends if (part := text[start + 1 : end].strip())]
 
 
 def _restore_ids(computation: Any) -> None:

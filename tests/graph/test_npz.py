@@ -82,19 +82,21 @@ def refused(path):
 @each(
     ("head", "words"),
     [
-        ({"batch_size": 0}, "head: batch_size must be a whole number of at least 1, not '0'"),
-        ({"batch_size": "8"}, "head: batch_size must be"),
-        ({"batch_size": True}, "head: batch_size must be"),
-        ({"batch_size": 2**64}, "head: batch_size must be"),
-        ({"batch_size": 2.5}, "head: batch_size must be"),
-        ({"name": 7}, "head: name must be a text, not int"),
-        ({"notes": "text"}, "head: notes must be a list of texts"),
+        ({"batch_size": 0}, "$.batch_size"),
+        ({"batch_size": "8"}, "$.batch_size"),
+        ({"batch_size": True}, "$.batch_size"),
+        ({"batch_size": 2**64}, "$.batch_size"),
+        ({"batch_size": 2.5}, "$.batch_size"),
+        ({"name": 7}, "$.name"),
+        ({"notes": "text"}, "$.notes"),
+        ({"twins": [[0, 1, 2]]}, "$.twins"),
+        ({"twins": [[0, 99]]}, "twins must be pairs of tensors"),
         ({"schema": "x" * 5000}, "graph schema"),
     ],
 )
 def test_npz__head(graph, tmp_path, head, words):
     line = refused(write(graph, tmp_path / "mine.npz", head))
-    assert line.startswith(words)
+    assert words in line
     assert "build the file anew" in line
     assert len(line) < 200
 
