@@ -48,13 +48,7 @@ def folder() -> Path | None:
     if given is not None:
         return Path(given) if given else None
     with suppress(RuntimeError):  # nobody's home
-        home = Path.home()
-        if sys.platform == "win32":
-            place = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
-        elif sys.platform == "darwin":
-            place = home / "Library" / "Caches"
-        else:
-            place = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+        place = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(place) / "parenvs" / "models"
     return None
 

@@ -53,12 +53,6 @@ def inner_of(equation: Any) -> Any:
     return ClosedJaxpr(inner, ()) if plain else inner
 
 
-def bodies(equation: Any) -> Iterator[Any]:
-    """Yield the jaxpr of a scan; what other loops and branches are given is joined."""
-    if equation.primitive.name == "scan":
-        yield equation.params["jaxpr"].jaxpr
-
-
 def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
     """Yield the equations of a jaxpr, calls inlined, and those of each loop and branch in it."""
     equations: list[Equation] = []
@@ -93,8 +87,9 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
                 result = walk(inner.jaxpr, operands, names)
                 known.update(zip(equation.outvars, result, strict=True))
                 continue
-            # Bodies are read apart: what they take apart is inside one iteration.
-            loops.extend((body, names) for body in bodies(equation))
+            # A loop's body is read apart: what it takes apart is inside one iteration.
+            if equation.primitive.name == "scan":
+                loops.append((equation.params["jaxpr"].jaxpr, names))
             shapes = [
                 tuple(getattr(x.aval, "shape", ()))
                 for x in (*equation.invars[:1], *equation.outvars)
@@ -292,10 +287,6 @@ class Form:
         """Whether the parts are the same."""
         return other is not None and (self.axis, self.sizes) == (other.axis, other.sizes)
 
-    def moved(self, steps: int) -> Form:
-        """Return the form with dimensions added in front, or taken away."""
-        return replace(self, axis=self.axis + steps)
-
 
 @dataclass
 class Pieces:
@@ -431,10 +422,11 @@ def _packed(value: Any, form: Form | None) -> Any:
     return whole(value) if form is None else formed(value, form).parts
 
 
-def _unpacked(value: Any, form: Form | None) -> Any:
+def _unpacked(value: Any, form: Form | None, steps: int = 0) -> Any:
+    """An array of a form; ``steps`` dimensions were added in front since, or taken away."""
     if form is None:
         return value
-    return Pieces(form.axis, list(value), form.origins, form.made)
+    return Pieces(form.axis + steps, list(value), form.origins, form.made)
 
 
 def _form(value: Any) -> Form | None:
@@ -479,12 +471,12 @@ class Interpreter:
             if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
                 operands = self._barrier(operands)
             return self.run(inner.jaxpr, inner.consts, operands)
-        loops = list(bodies(equation))
+        is_concerned = name == "scan" and self._concerns(equation.params["jaxpr"].jaxpr)
         if name == "broadcast_in_dim" and len(operands) == 1 and not in_parts:
             kind = equation.outvars[0].aval
             if equation.invars[0].aval.shape == () and not kind.weak_type:
                 return [Filled(operands[0], tuple(kind.shape), kind.dtype, scope)]
-        if in_parts or name in JOINS or any(map(self._concerns, loops)):
+        if in_parts or name in JOINS or is_concerned:
             rule = getattr(self, f"_{name}", None)
             if name in _ELEMENTWISE:
                 rule = self._elementwise
@@ -547,9 +539,12 @@ class Interpreter:
             else:
                 return None
         result = [self._combined(equation, row) for row in zip(*rows, strict=True)]
-        local = [x for x in operands if isinstance(x, Pieces)]
-        every = self.ties.tie(*(x.origins for x in local))
-        return Pieces(first.axis, result, every, max(x.made for x in local))
+        return self._joined(first.axis, result, [x for x in operands if isinstance(x, Pieces)])
+
+    def _joined(self, axis: int, parts: list[Any], sources: list[Pieces]) -> Pieces:
+        """Parts that are made of several arrays in parts, whose inputs are tied by that."""
+        origins = self.ties.tie(*(x.origins for x in sources))
+        return Pieces(axis, parts, origins, max(x.made for x in sources))
 
     def _combined(self, equation: Any, row: Sequence[Any]) -> Any:
         """One part of what is made element by element; nothing is added to by zeros."""
@@ -614,7 +609,8 @@ class Interpreter:
         x, other = operands[side], operands[1 - side]
         gone, shared = list(numbers[0][side]), list(numbers[1][side])
         if x.axis in gone:
-            return self._summed(equation, side, operands, numbers[0][1 - side][gone.index(x.axis)])
+            axis = numbers[0][1 - side][gone.index(x.axis)]
+            return functools.reduce(operator.add, self._both(equation, side, operands, axis))
         if x.axis in shared:
             axis = numbers[1][1 - side][shared.index(x.axis)]
             return x.multiplied(shared.index(x.axis), self._both(equation, side, operands, axis))
@@ -635,9 +631,6 @@ class Interpreter:
         same = isinstance(other, Pieces) and (other.axis, other.sizes) == (axis, x.sizes)
         parts = other.parts if same else _part(whole(other), axis, x.sizes)
         return self._each(equation, side, x.parts, parts)
-
-    def _summed(self, equation: Any, side: int, operands: list[Any], axis: int) -> Any:
-        return functools.reduce(operator.add, self._both(equation, side, operands, axis))
 
     def _reduced(self, equation: Any, operands: list[Any]) -> Any:
         from jax import lax
@@ -674,13 +667,17 @@ class Interpreter:
         return [lax.squeeze(whole(part), [x.axis]) for part in x.parts]
 
     def _slice(self, equation: Any, operands: list[Any]) -> Any:
-        starts, ends = equation.params["start_indices"], equation.params["limit_indices"]
-        steps = equation.params["strides"] or [1] * len(starts)
-        return self._sliced(operands[0], list(starts), list(ends), list(steps))
+        params = equation.params
+        return self._sliced(
+            operands[0], params["start_indices"], params["limit_indices"], params["strides"]
+        )
 
-    def _sliced(self, x: Pieces, starts: list[int], ends: list[int], steps: list[int]) -> Any:
+    def _sliced(
+        self, x: Pieces, first: Sequence[int], last: Sequence[int], strides: Sequence[int] | None
+    ) -> Any:
         from jax import lax
 
+        starts, ends, steps = list(first), list(last), list(strides or [1] * len(first))
         start, end = int(starts[x.axis]), int(ends[x.axis])
         picked = self._between(x, start, end) if steps[x.axis] == 1 else None
         if picked is None:
@@ -692,11 +689,9 @@ class Interpreter:
             starts[x.axis], ends[x.axis] = 0, part.shape[x.axis]
             return lax.slice(whole(part), starts, ends, steps)
 
-        return (
-            x.like(x.axis, list(map(rest, picked.parts)))
-            if isinstance(picked, Pieces)
-            else rest(picked)
-        )
+        if isinstance(picked, Pieces):
+            return x.like(x.axis, list(map(rest, picked.parts)))
+        return rest(picked)
 
     @staticmethod
     def _between(x: Pieces, start: int, end: int) -> Any:
@@ -715,12 +710,10 @@ class Interpreter:
 
         x, *places = operands
         sizes = list(equation.params["slice_sizes"])
-        if not isinstance(x, Pieces):
-            return None
         starts = constants(places, equation.invars[0].aval.shape, sizes)
         if starts is not None:
             ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-            return self._sliced(x, starts, ends, [1] * len(sizes))
+            return self._sliced(x, starts, ends, None)
         if sizes[x.axis] != sum(x.sizes):
             return None
         result = []
@@ -738,28 +731,25 @@ class Interpreter:
         wide = [axis for axis, size in enumerate(inner) if size != shape[axis]]
         if starts is not None and isinstance(x, Filled) and len(wide) == 1:
             return self._padded(update, x.number, wide[0], starts[wide[0]], shape[wide[0]])
-        local = next((y for y in (x, update) if isinstance(y, Pieces)), None)
-        if local is None or inner[local.axis] != sum(local.sizes):
-            return None
         both = [y for y in (x, update) if isinstance(y, Pieces)]
-        if any(not local.form.fits(y.form) for y in both):
+        if not both or inner[both[0].axis] != sum(both[0].sizes):
+            return None
+        form = both[0].form
+        if any(not form.fits(y.form) for y in both):
             return None
         where = list(map(whole, places))
         result = [
             lax.dynamic_update_slice(item, part, where)
-            for item, part in zip(*(formed(y, local.form).parts for y in (x, update)), strict=True)
+            for item, part in zip(*(formed(y, form).parts for y in (x, update)), strict=True)
         ]
-        every = self.ties.tie(*(y.origins for y in both))
-        return Pieces(local.axis, result, every, max(y.made for y in both))
+        return self._joined(form.axis, result, both)
 
     def _concatenate(self, equation: Any, operands: list[Any]) -> Any:
-        result = Pieces(equation.params["dimension"], operands, frozenset())
-        if any(isinstance(x, Pieces) for x in operands):
-            if any(isinstance(x, Pieces) and x.axis != result.axis for x in operands):
-                return None
-            result.parts = [part for x in operands for part in getattr(x, "parts", [x])]
-            origins = [x.origins for x in operands if isinstance(x, Pieces)]
-            result.origins = self.ties.tie(*origins)
+        axis, sources = equation.params["dimension"], [x for x in operands if isinstance(x, Pieces)]
+        if any(x.axis != axis for x in sources):
+            return None
+        parts = [part for x in operands for part in getattr(x, "parts", [x])]
+        result = Pieces(axis, parts, self.ties.tie(*(x.origins for x in sources)))
         return result if result.sizes in self.places else None
 
     def _stack(self, equation: Any, operands: list[Any]) -> Any:
@@ -771,10 +761,11 @@ class Interpreter:
 
     def _pad(self, equation: Any, operands: list[Any]) -> Any:
         x, number = operands
-        wide = [k for k, ends in enumerate(equation.params["padding_config"]) if any(ends)]
+        padding = equation.params["padding_config"]
+        wide = [k for k, ends in enumerate(padding) if any(ends)]
         if len(wide) != 1:
             return None
-        before, after, between = map(int, equation.params["padding_config"][wide[0]])
+        before, after, between = map(int, padding[wide[0]])
         if min(before, after) < 0 or between:
             return None
         end = equation.outvars[0].aval.shape[wide[0]]
@@ -851,7 +842,7 @@ class Interpreter:
             values = [
                 *map(_unpacked, fixed, fixed_forms),
                 *carried,
-                *(_unpacked(x, f and f.moved(-1)) for x, f in zip(row, row_forms, strict=True)),
+                *(_unpacked(x, f, -1) for x, f in zip(row, row_forms, strict=True)),
             ]
             return self.run(body.jaxpr, body.consts, values)
 
@@ -869,12 +860,12 @@ class Interpreter:
             return result
 
         forms, result = self._settled(abstract, carried)
-        made_rows = result[len(forms) :]
+        row_results = result[len(forms) :]
 
         def step(given: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
             values = iterate(list(map(_unpacked, given, forms)), row, fixed)
             local, out = values[: len(forms)], values[len(forms) :]
-            return list(map(_packed, local, forms)), list(map(_packed, out, made_rows))
+            return list(map(_packed, local, forms)), list(map(_packed, out, row_results))
 
         end, out = lax.scan(
             step,
@@ -886,5 +877,5 @@ class Interpreter:
         )
         return [
             *map(_unpacked, end, forms),
-            *(_unpacked(x, f and f.moved(1)) for x, f in zip(out, made_rows, strict=True)),
+            *(_unpacked(x, f, 1) for x, f in zip(out, row_results, strict=True)),
         ]
