@@ -7,14 +7,13 @@ depends on nothing else in it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from parenvs.graph.checks import rows_of
+from parenvs.graph.checks import fields_of, rows_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.opcodes import ELEMENTWISE
 
@@ -120,17 +119,19 @@ class Flow:
         makers[results[results >= 0]] = True
         return makers
 
+    def maker(self, tensor: int) -> str:
+        """Return the opcode that makes a tensor; "parameter" if no instruction does."""
+        index = self.producer[tensor]
+        return self.opcode[index] if index >= 0 else "parameter"
+
     def sources(self, tensor: int) -> list[int]:
         """Tensors whose elements ``tensor`` takes one for one, with others of the same shape.
 
         That is through casts, layouts, elementwise operations, slices, concatenations, loops and
         branches; not through broadcasts, nor numbers that are combined with an array.
         """
-        index = self.producer[tensor]
-        opcode = self.opcode[index] if index >= 0 else "parameter"
-        if opcode in CARRIES or opcode == "parameter":
-            return self.before[tensor]
-        if opcode in VIEWS or opcode == "concatenate":
+        index, opcode = self.producer[tensor], self.maker(tensor)
+        if opcode in (*CARRIES, "parameter", "concatenate") or opcode in VIEWS:
             return self.before[tensor]
         if opcode in ("slice", "dynamic-slice"):
             return self.operands[index][:1]
@@ -145,8 +146,7 @@ class Flow:
         What a loop hands on unchanged is the tensor outside.
         """
         while True:
-            index = self.producer[tensor]
-            opcode = self.opcode[index] if index >= 0 else "parameter"
+            opcode = self.maker(tensor)
             if opcode in VIEWS or opcode in ("slice", "dynamic-slice"):
                 tensor = self.before[tensor][0]
                 continue
@@ -156,17 +156,17 @@ class Flow:
             tensor = source
 
     def _handed_on(self, tensor: int) -> int | None:
+        """The tensor outside that a loop or branch hands on unchanged as ``tensor``, if any."""
         # A loop that hands a value on lists itself among its sources.
         sources = set(self.before[tensor]) - {tensor}
-        outside = {s for s in sources if not self._is_invariant(s, sources)}
+        outside = set()
+        for source in sources:
+            made_of = set(self.before[source]) - {source}
+            inner = self.producer[source] >= 0 and self.maker(source) == "parameter"
+            # A loop's parameter that is made of one other source only is that source, unchanged.
+            if not (inner and len(made_of) == 1 and made_of <= sources):
+                outside.add(source)
         return outside.pop() if len(outside) == 1 else None
-
-    def _is_invariant(self, tensor: int, sources: set[int]) -> bool:
-        """Whether ``tensor`` is a loop's own name for another of ``sources``, never changed."""
-        made_of = set(self.before[tensor]) - {tensor}
-        index = self.producer[tensor]
-        inner = index >= 0 and self.opcode[index] == "parameter"
-        return inner and len(made_of) == 1 and made_of <= sources
 
     @staticmethod
     def _closure(tensors: Iterable[int], neighbours: list[list[int]]) -> np.ndarray:
@@ -183,22 +183,18 @@ class Flow:
 
     def _annotations(self) -> list[int]:
         targets = ("Sharding", "xla.sdy.", "annotate_device_placement", "MoveTo")
+        texts = [self.graph.strings[i] for i in self.graph.attribute.tolist()]
         return [
             index
-            for index, opcode in enumerate(self.opcode)
-            if opcode == "custom-call"
-            and json.loads(self.graph.strings[self.graph.attribute[index]] or "{}")
-            .get("target", "")
-            .startswith(targets)
+            for index, (opcode, text) in enumerate(zip(self.opcode, texts, strict=True))
+            if opcode == "custom-call" and fields_of(text).get("target", "").startswith(targets)
         ]
 
     def _carried(self) -> Iterator[tuple[int, int]]:
         """Pairs of a tensor and the tensor that it becomes on its way into or out of a body."""
-        parents = self.graph.parent.tolist()
         inside: dict[int, list[int]] = {}
-        for index, outer in enumerate(parents):
-            if outer >= 0:
-                inside.setdefault(outer, []).append(index)
+        for index in np.flatnonzero(self.graph.parent >= 0).tolist():
+            inside.setdefault(int(self.graph.parent[index]), []).append(index)
         for outer, members in inside.items():
             read, written = self.operands[outer], self.results[outer]
             given: list[int] = []  # tensors of the computation's own parameters
@@ -307,13 +303,12 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
     views: dict[int, list[int]] = {}
     names = graph.opcodes
     for place, pivot in enumerate(pivots.tolist()):
-        operands = graph.operands[graph.operand_offset[pivot] : graph.operand_offset[pivot + 1]]
-        read = [t for t in operands.tolist() if t in of]
+        start, end = graph.operand_offset[pivot : pivot + 2]
+        read = [t for t in graph.operands[start:end].tolist() if t in of]
         if not read:
             continue
-        results = graph.results[
-            graph.result_offset[pivot] : graph.result_offset[pivot + 1]
-        ].tolist()
+        start, end = graph.result_offset[pivot : pivot + 2]
+        results = graph.results[start:end].tolist()
         is_view = names[graph.opcode[pivot]] in VIEWS and len(results) == 1
         for tensor in read:
             if tensor in weight:
@@ -358,12 +353,11 @@ def free_instructions(
     free = np.zeros(len(opcodes), dtype=bool)
     for index, (opcode, ins, outs) in enumerate(zip(opcodes, operands, results, strict=True)):
         if opcode == "parameter":
-            is_free = scalars.issuperset(outs)
+            free[index] = scalars.issuperset(outs)
+        elif opcode not in _IMPURE and ins:
+            free[index] = free_tensors.issuperset(ins)
         else:
-            is_free = opcode in _SOURCES or (
-                opcode not in _IMPURE and len(ins) > 0 and free_tensors.issuperset(ins)
-            )
-        if is_free:
-            free[index] = True
+            free[index] = opcode in _SOURCES
+        if free[index]:
             free_tensors.update(outs)
     return free

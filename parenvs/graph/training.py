@@ -90,17 +90,19 @@ class Training:
         else:
             forward = flow.ancestors(_first_readers(flow, updates, returned, roots))
         gradients = {root for root in roots if not forward[root]}
+        pairs = [(update.source, update.roots) for update in updates]
+        pairs += [(source, walk(flow, output).roots) for output, source in returned.items()]
         transposed = [
             (source, root)
-            for source, result in _by_source(flow, updates, returned)
-            for root in result
+            for source, ends in pairs
+            for root in ends
             if root in gradients and is_transpose(flow, source, root)
         ]
         scalar = any(not flow.shapes[t] for t in losses)
         # Evidence of differentiation: a transposed read, or a scalar loss beside updates.
         if not gradients or not (transposed or (scalar and updates)):
             return None
-        gradients -= _statistics(flow, gradients, transposed, forward)
+        gradients -= _statistics(flow, gradients, {root for _, root in transposed}, forward)
         for update in updates:  # statistics are forward
             if not any(root in gradients for root in update.roots):
                 forward |= flow.ancestors([update.output])
@@ -131,8 +133,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
     parents = flow.graph.parent
     while waiting:
         tensor, distance = waiting.popleft()
-        index = flow.producer[tensor]
-        opcode = flow.opcode[index] if index >= 0 else "parameter"
+        index, opcode = flow.producer[tensor], flow.maker(tensor)
         if opcode == "parameter" and (index < 0 or parents[index] < 0):
             inputs.setdefault(tensor, distance)
             continue
@@ -182,7 +183,13 @@ def find_updates(flow: Flow) -> list[Update]:
         walks[output] = walk(flow, output)
         last = 0 if shapes[output] else -int(flow.ancestors([output]).sum())  # a loss comes early
         near = [
-            (_rank(source, twin.get(output), claimed), last, distance, source, output)
+            (
+                0 if source == twin.get(output) else _OTHERS if source in claimed else 1,
+                last,
+                distance,
+                source,
+                output,
+            )
             for source, distance in walks[output].inputs.items()
             if kind[source] == kind[output] and shapes[source] == shapes[output]
         ]
@@ -224,10 +231,6 @@ def _handed_on(flow: Flow, output: int) -> set[int]:
             if flow.opcode[index] in CARRIES:
                 waiting += flow.before[tensor]
     return results
-
-
-def _rank(source: int, twin: int | None, claimed: set[int]) -> int:
-    return 0 if source == twin else _OTHERS if source in claimed else 1
 
 
 def returned_gradients(
@@ -335,16 +338,13 @@ def _losses(
     return [output for output, count in needed.items() if count == least < len(roots)]
 
 
-def _statistics(
-    flow: Flow, roots: set[int], transposed: list[tuple[int, int]], forward: np.ndarray
-) -> set[int]:
+def _statistics(flow: Flow, roots: set[int], known: set[int], forward: np.ndarray) -> set[int]:
     """Of the roots that the loss does not need, those that are sums of forward values alone.
 
-    A product that is the transpose of how a variable is read has the cotangent as an operand. What
-    is made of no cotangent, nor of what cotangents are made of, is a moment or a count.
+    A product that is the transpose of how a variable is read (``known``) has the cotangent as an
+    operand. What is made of no cotangent, nor of what these are made of, is a moment or a count.
     """
     given = flow.descendants(flow.graph.parameter_tensor.tolist())
-    known = {root for _, root in transposed}
     cotangents = {
         t
         for root in known
@@ -399,16 +399,12 @@ def _first_readers(
     return first
 
 
-def _by_source(
-    flow: Flow, updates: list[Update], returned: dict[int, int]
-) -> list[tuple[int, list[int]]]:
-    pairs = [(u.source, u.roots) for u in updates]
-    return pairs + [(source, walk(flow, output).roots) for output, source in returned.items()]
-
-
 _FORWARD, _BACKWARD, _UPDATE = map(int, Phase)
 _UNKNOWN = -1
+_SCOPES = {None: _UNKNOWN, "jvp(": _FORWARD, "transpose(": _BACKWARD}
 _DIFFERENTIATION = re.compile(r"\bjvp\(|\btranspose\(")
+_NAMELESS = ("parameter", "constant", "iota", "return", *CARRIES)
+"""Opcodes that compute nothing, so that their scopes say nothing."""
 _OUTERMOST = "/jit(main)/"
 """In names of JAX before 0.7. Its scopes of differentiation stand around named functions alone."""
 
@@ -422,7 +418,8 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
             by_scope = _completed(flow, by_scope)
         return replace(graph, phase=_filled(flow, by_scope, _UPDATE))
     training = Training.of(flow)
-    named = any(graph.strings[i] for i in np.unique(graph.op_name[_computing(flow)]).tolist())
+    computed = [opcode not in _NAMELESS for opcode in flow.opcode]
+    named = any(graph.strings[i] for i in np.unique(graph.op_name[computed]).tolist())
     if training is None or (named and not training.certain):
         notes = graph.notes
         if not named and len(graph.outputs) > 1:
@@ -448,7 +445,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
 
 def _flow_phases(flow: Flow, training: Training) -> np.ndarray:
     """(I,) phase of what the losses and the gradients are made of, -1 elsewhere."""
-    phase = np.full(len(flow.graph.op_name), _UNKNOWN)
+    phase = np.full(len(flow.opcode), _UNKNOWN)
     phase[flow.makers(training.backward)] = _BACKWARD
     phase[flow.makers(training.forward)] = _FORWARD
     return phase
@@ -469,8 +466,7 @@ def scope_phases(names: list[str]) -> list[int]:
     for name in names:
         if name not in by_name:
             outermost = _DIFFERENTIATION.search(name)
-            scope = {None: _UNKNOWN, "jvp(": _FORWARD, "transpose(": _BACKWARD}
-            by_name[name] = scope[outermost and outermost.group()]
+            by_name[name] = _SCOPES[outermost and outermost.group()]
     return [by_name[name] for name in names]
 
 
@@ -526,12 +522,6 @@ def _mixed(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
     }
 
 
-def _computing(flow: Flow) -> np.ndarray:
-    """(I,) bool: instructions that are neither parameters, constants nor structure."""
-    quiet = {"parameter", "constant", "iota", "return", *CARRIES}
-    return np.array([opcode not in quiet for opcode in flow.opcode])
-
-
 def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     """Return the graph without the gradients, updates and optimizer state of ``frozen`` weights.
 
@@ -551,7 +541,16 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     if not dropped:
         return graph
     outputs = [t for t in graph.outputs.tolist() if t not in dropped]
-    retained, needed = _live(flow, outputs)
+    # A loop or branch that is needed needs all that it takes, whatever becomes of it.
+    retained = np.zeros(len(flow.opcode), dtype=bool)
+    needed = set(outputs)
+    waiting = list(needed)
+    while waiting:
+        index = flow.producer[waiting.pop()]
+        if not retained[index]:
+            retained[index] = True
+            waiting += set(flow.operands[index]) - needed
+            needed.update(flow.operands[index])
     state -= needed
     for index, results in enumerate(flow.results):
         if flow.opcode[index] == "parameter" and graph.parent[index] < 0:
@@ -567,24 +566,6 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     return replace(selected, notes=(*graph.notes, note))
 
 
-def _live(flow: Flow, outputs: list[int]) -> tuple[np.ndarray, set[int]]:
-    """The instructions at the top that outputs need, (I,) bool, and all that those read or make.
-
-    A loop or branch that is needed needs all that it takes, whatever becomes of it.
-    """
-    live = np.zeros(len(flow.opcode), dtype=bool)
-    needed = set(outputs)
-    waiting = list(needed)
-    while waiting:
-        index = flow.producer[waiting.pop()]
-        if not live[index]:
-            live[index] = True
-            more = needed.union(flow.operands[index]) - needed
-            needed |= more
-            waiting += more
-    return live, needed
-
-
 def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int]) -> Graph:
     rows = np.flatnonzero(kept)
     number = np.cumsum(kept) - 1
@@ -592,7 +573,8 @@ def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int
     parent = graph.parent[rows]
     stay = ~np.isin(graph.parameter_tensor, sorted(gone))
     inputs = ("parameter_tensor", "parameter_path", "parameter_argument", "parameter_role")
-    operands, results = graph.uses(rows), graph.makes(rows)
+    users, operands = graph.uses(rows)
+    makers, results = graph.makes(rows)
 
     def offsets(owner: np.ndarray) -> np.ndarray:
         return np.append(0, np.cumsum(np.bincount(owner, minlength=len(rows)))).astype(np.int32)
@@ -602,9 +584,9 @@ def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int
         **{name: getattr(graph, name)[rows] for name in columns},
         **{name: getattr(graph, name)[stay] for name in inputs},
         parent=np.where(parent < 0, -1, number[parent]).astype(np.int32),
-        operands=operands[1],
-        operand_offset=offsets(operands[0]),
-        results=results[1],
-        result_offset=offsets(results[0]),
+        operands=operands,
+        operand_offset=offsets(users),
+        results=results,
+        result_offset=offsets(makers),
         outputs=outputs,
     )

@@ -6,14 +6,13 @@ the model with them. Weights are what they are multiplied with, looked up in or 
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from parenvs.errors import HloError
-from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
+from parenvs.graph.checks import ELEMENT_TYPES, FLOATING, fields_of
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
 from parenvs.graph.graph import Phase
 from parenvs.graph.opcodes import ELEMENTWISE, OUT, Factor, Instruction, Kind, factors_of
@@ -56,19 +55,18 @@ class Axes:
         attribute = int(graph.attribute[index])
         key = (flow.opcode[index], attribute, operands, results)
         if key not in self._factors:
-            fields = json.loads(graph.strings[attribute] or "{}")
+            fields = fields_of(graph.strings[attribute])
             try:
-                label = factors_of(Instruction(flow.opcode[index], fields, operands, results))
+                factors = factors_of(Instruction(flow.opcode[index], fields, operands, results))
             except HloError:
-                label = ()
-            self._factors[key] = label
+                factors = ()
+            self._factors[key] = factors
         return self._factors[key]
 
     def journey(self, tensor: int, dimension: int, instructions: Container[int]) -> Journey:
         """Follow a dimension through some of the instructions, into loops and out of them."""
-        flow, label = self.flow, Journey()
-        waiting = deque([(tensor, dimension)])
-        label.reached.add((tensor, dimension))
+        flow, journey = self.flow, Journey({(tensor, dimension)})
+        waiting = deque(journey.reached)
         while waiting:
             tensor, dimension = waiting.popleft()
             new: list[tuple[int, int]] = []
@@ -80,16 +78,15 @@ class Axes:
                         dimensions, done = self.move(index, place, dimension)
                         new += [(flow.results[index][0], d) for d in dimensions]
                         if done:
-                            label.done.setdefault(done, []).append(index)
+                            journey.done.setdefault(done, []).append(index)
             for after in flow.after[tensor]:  # what loops and branches carry
-                opcode = flow.opcode[flow.producer[after]]
-                if opcode in CARRIES or opcode == "parameter":
+                if flow.maker(after) in (*CARRIES, "parameter"):
                     new.append((after, dimension))
             for pair in new:
-                if pair not in label.reached:
-                    label.reached.add(pair)
+                if pair not in journey.reached:
+                    journey.reached.add(pair)
                     waiting.append(pair)
-        return label
+        return journey
 
     def move(self, index: int, place: int, dimension: int) -> Move:
         """What an instruction makes of a dimension of its operand at ``place``."""
@@ -142,12 +139,12 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     @cache
     def of_weights(size: int) -> set[tuple[int, int]]:
         """Where the dimensions of a size go that other inputs have, and are not repeated along."""
-        label: set[tuple[int, int]] = set()
+        reached: set[tuple[int, int]] = set()
         for tensor in flow.graph.parameter_tensor.tolist():
             for dimension, length in enumerate(() if data[tensor] else flow.shapes[tensor]):
                 if length == size:
-                    label |= axes.journey(tensor, dimension, instructions).reached
-        return label
+                    reached |= axes.journey(tensor, dimension, instructions).reached
+        return reached
 
     def with_members(index: int, size: int) -> bool:
         """Whether a product pairs a dimension of data with one that weights have of their own."""
@@ -186,14 +183,14 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
                 sizes[tensor] = dimension
                 ahead.update((size, (what, loop)) for size, what, loop in skipped)
                 break
-    label = {flow.shapes[t][d] for t, d in sizes.items() if d}
+    behind = {flow.shapes[t][d] for t, d in sizes.items() if d}
     for tensor in inputs:
         shape = flow.shapes[tensor]
         dimension = sizes.get(tensor, 0)
         if not dimension and shape[:1] and shape[0] in ahead:
             if len(shape) == 1 and len(inputs) > 1:
                 continue
-            dimension = int(len(shape) > 1 and shape[1] in label)
+            dimension = int(len(shape) > 1 and shape[1] in behind)
         if shape and shape[dimension]:
             votes[shape[dimension]] += 1
             if int(flow.graph.element_type[tensor]) in FLOATING:
@@ -205,7 +202,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             votes.pop(flow.shapes[flow.operands[index][-1]][0], None)
     # On a tie numbers win: indices may be edges of a graph, of which there are any number.
     size = max(votes, key=lambda size: (votes[size], size in floating))
-    if size not in label:
+    if size not in behind:
         return size, ""
     number, (what, loop) = next(iter(ahead.items()))
     if what == CONTRACTED:
@@ -218,12 +215,12 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             f"weights and batch inputs have {number} in front alike, taken as models side by side; "
             f"the batch is taken as the {size:,} samples that each of them sees"
         )
-    backward = [
-        i
-        for i, opcode in enumerate(flow.opcode)
-        if opcode in ("dot", "convolution") and phase[i] == Phase.BACKWARD
-    ]
-    if any(_is_inside(flow, i, loop) for i in backward):
+    if any(
+        opcode in ("dot", "convolution")
+        and phase[index] == Phase.BACKWARD
+        and _is_inside(flow, index, loop)
+        for index, opcode in enumerate(flow.opcode)
+    ):
         return size * number, (
             f"a loop with a backward pass goes through the {number:,} leading positions of the "
             f"batch inputs, taken as micro-batches: the batch is taken as {number:,} x {size:,}"
@@ -374,7 +371,7 @@ class Use:
 
     def _is_drawn(self, tensor: int) -> bool:
         made_of = self.flow.ancestors([tensor])
-        return any(made_of[t] for t in self.flow.graph.parameter_tensor.tolist())
+        return bool(made_of[self.flow.graph.parameter_tensor].any())
 
     def _is_noise(self, tensor: int) -> bool:
         """Whether a tensor is drawn by a random key."""
@@ -448,7 +445,7 @@ class Use:
         Unless it has the batch itself, and the new dimensions, the members of an ensemble, have
         another size.
         """
-        first = json.loads(self._attribute(index))["dimensions"][0]
+        first = fields_of(self._attribute(index))["dimensions"][0]
         new = self.flow.shapes[self.flow.results[index][0]][:first]
         if not first or not isinstance(label, int):
             return

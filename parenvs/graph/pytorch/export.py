@@ -56,12 +56,8 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-def mark_stops(program: Any) -> None:
+def mark_stops(module: Any) -> None:
     """Put a mark behind every ``detach`` and every result of a block under ``torch.no_grad``."""
-    _mark(program.graph_module)
-
-
-def _mark(module: Any) -> None:
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -74,9 +70,9 @@ def _mark(module: Any) -> None:
                     if isinstance(user.meta.get("val"), Tensor):
                         _put(graph, user)
             else:
-                _mark(getattr(module, node.args[1].target))
+                mark_stops(getattr(module, node.args[1].target))
         elif str(node.target) == "wrap_with_autocast":
-            _mark(getattr(module, node.args[4].target))
+            mark_stops(getattr(module, node.args[4].target))
     module.recompile()
 
 
@@ -134,7 +130,8 @@ class Loss(nn.Module):
         module: nn.Module = getattr(self, ROOT)
         output, title = _run(module, inputs, keywords), title_of(module)
         if self.loss is not None:
-            return _scalar(self.loss(output, *targets), f"the loss {name_of(self.loss)!r} returns")
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            return _scalar(self.loss(output, *targets), f"the loss {name!r} returns")
         value, is_own = loss_of(output, title)
         self.stand_in.used |= not is_own
         return value
@@ -173,6 +170,7 @@ def loss_of(output: Any, title: str) -> tuple[Any, bool]:
 
 
 def _own_loss(output: Any) -> Any:
+    """The loss that a module returns: alone, as ``loss``, or the only scalar of a tuple."""
     if isinstance(output, torch.Tensor):
         return output if _is_scalar(output) else None
     result = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
@@ -201,12 +199,7 @@ def _scalar(value: Any, what: str) -> Any:
 
 def title_of(module: nn.Module) -> str:
     """Return the name of a module's class, of an exported program the name that it was made of."""
-    return getattr(module, TITLE, None) or name_of(type(module))
-
-
-def name_of(thing: Any) -> str:
-    """Return the name of a class or function, or of an object's class."""
-    return getattr(thing, "__name__", type(thing).__name__)
+    return getattr(module, TITLE, None) or type(module).__name__
 
 
 NO_VALUES = "what a tensor holds decides a shape or a branch there, which no compiled step can have"
@@ -257,7 +250,8 @@ def masks_as_given() -> Iterator[None]:
 def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
     """Return PyTorch's error in short, and ours: the line, the submodule and the remedy."""
     paths = {id(m): path for path, m in whole.named_modules()}
-    frames = _frames(error)
+    frames = list(traceback.walk_tb(error.__traceback__))
+    functions = {frame.f_code.co_name for frame, _ in frames}
     running = [
         frame.f_locals.get("self")
         for frame, _ in frames
@@ -268,12 +262,8 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
     where = f"{name}, submodule {path} ({type(known[-1]).__name__})" if path else name
     words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
     kind = type(error).__name__
-    by_value = (
-        "DataDependent" in kind
-        or "DynamicOutput" in kind
-        or "data-dependent" in words
-        or ".item()" in words
-    )
+    signs = ("DataDependent", "DynamicOutput", "data-dependent", ".item()")
+    by_value = any(sign in f"{kind} {words}" for sign in signs)
     words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
     local = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
     where = f"{local[-1][0].f_code.co_filename}:{local[-1][1]}: {where}" if local else where
@@ -282,11 +272,7 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
             "packed sequences have shapes that depend on values: give the recurrent layer the "
             "padded batch, and mask what is behind each sequence's end"
         )
-    elif instead := [
-        name
-        for name in _INSTEAD
-        if f"aten._{name}" in words or any(frame.f_code.co_name == name for frame, _ in frames)
-    ]:
+    elif instead := [name for name in _INSTEAD if f"aten._{name}" in words or name in functions]:
         remedy = f"{instead[0]}: {_INSTEAD[instead[0]]}"
     elif by_value:
         remedy = f"{NO_VALUES}: compute all cases and mask them, or use torch.cond"
@@ -301,10 +287,6 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
 def is_called_from(file: str) -> bool:
     """Return whether a file calls PyTorch: it is neither PyTorch's own nor the importer's."""
     return not (file.startswith((*_OWN, "<")) or file in _STANDARD)
-
-
-def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    return list(traceback.walk_tb(error.__traceback__))
 
 
 def _is_packed(frame: FrameType) -> bool:
@@ -324,8 +306,6 @@ WHOLE = (
 Decomposed, attention, products and ``einsum`` merge the batch with the heads, so that neither could
 be split; recurrent layers would be written out step by step.
 """
-_TARGET = "target"
-_BAGS = "_embedding_bag"
 _FRAME = re.compile(r'File "(.*)", line (\d+)')
 """A line of a stack trace."""
 
@@ -361,7 +341,7 @@ def exported(
     with quiet(), masks_as_given():
         try:
             program = torch.export.export(whole, arguments, named, strict=False)
-            mark_stops(program)
+            mark_stops(program.graph_module)
             program = program.run_decompositions(_table())
         except HloError:
             raise
@@ -432,15 +412,18 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     used = {item.path for item in inputs}
     unused = [path for path in unused if path not in used]
     if unused:
-        more = f" and {len(unused) - 3:,} more" if len(unused) > 3 else ""
-        notes.append(f"the loss does not need {', '.join(unused[:3])}{more}; left out")
+        notes.append(f"the loss does not need {_first_three(unused)}; left out")
     if constant:
-        more = f" and {len(constant) - 3:,} more" if len(constant) > 3 else ""
         notes.append(
-            f"no gradient reaches {', '.join(constant[:3])}{more} (torch.no_grad, detach, or whole "
+            f"no gradient reaches {_first_three(constant)} (torch.no_grad, detach, or whole "
             "numbers made of it); taken as frozen, without optimiser state"
         )
     return Exported(title, tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes))
+
+
+def _first_three(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
@@ -469,11 +452,9 @@ def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None =
 
 
 def _node(node: Any) -> Node:
-    target = node.target
-    if target is operator.getitem:
+    operation = str(node.target).removeprefix("aten.").removesuffix(".default")
+    if node.target is operator.getitem:
         operation = "getitem"
-    else:
-        operation = str(target).removeprefix("aten.").removesuffix(".default")
     value = node.meta.get("val")
     result = tuple(map(_type, value)) if isinstance(value, (tuple, list)) else _type(value)
     scope, line = _scope(node), _line(node)
@@ -487,7 +468,7 @@ def _node(node: Any) -> Node:
             )
     arguments = tuple(map(_argument, node.args))
     keywords = {key: _argument(value) for key, value in node.kwargs.items()}
-    if operation == _BAGS:
+    if operation == "_embedding_bag":
         keywords |= _bag_size(node)
     return Node(node.name, operation, arguments, keywords, scope, result, line)
 
@@ -580,13 +561,9 @@ def argument_names(module: nn.Module, positional: int, targets: int) -> dict[str
     except (TypeError, ValueError):
         parameters = []
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names = {}
-    for k in range(positional):
-        name = plain[k] if k < len(plain) else f"input_{k}"
-        names[f"inputs_{k}"] = name
-    for k in range(targets):
-        names[f"inputs_{positional + k}"] = f"{_TARGET}_{k}" if targets > 1 else _TARGET
-    return names
+    names = [plain[k] if k < len(plain) else f"input_{k}" for k in range(positional)]
+    names += [f"target_{k}" if targets > 1 else "target" for k in range(targets)]
+    return {f"inputs_{k}": name for k, name in enumerate(names)}
 
 
 def _device(module: nn.Module) -> str:
@@ -600,14 +577,13 @@ def _device(module: nn.Module) -> str:
 def _placed(leaf: Any, device: str) -> Any:
     """An example input on the module's device: one that needs no memory, if it has to be made."""
     if not isinstance(leaf, torch.Tensor):
-        if type(leaf).__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+        library = type(leaf).__module__.partition(".")[0]
+        if library in ("jax", "jaxlib", "numpy"):
             raise HloError(
-                f"the example inputs hold {shown(type(leaf).__name__)} of "
-                f"{type(leaf).__module__.partition('.')[0]}; a PyTorch module takes tensors"
+                f"the example inputs hold {shown(type(leaf).__name__)} of {library}; a PyTorch "
+                "module takes tensors"
             )
         return leaf
     if leaf.device.type == device:
         return leaf
-    if device == "meta":
-        return leaf.to("meta")
     return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)

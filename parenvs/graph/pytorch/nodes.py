@@ -182,26 +182,22 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
     weights = {item.name: item for item in exported.inputs if item.kind in ("weight", "frozen")}
     parts: dict[str, set[int]] = {}  # name of a weight or bias -> numbers of parts by its users
     for node in exported.nodes:
-        given = list(_operands(node))
-        result = [name for name in given if name in weights]
-        if not result:
+        operands = [value.name for value in _values((*node.arguments, *node.keywords.values()))]
+        read = [name for name in operands if name in weights]
+        if not read:
             continue
         count = 0
         if node.operation in _WEIGHT:
-            count = _taken_apart(node, users)
-            local = {_WEIGHT[node.operation], _BIAS.get(node.operation, -1)}
-            found_as = {
-                value.name
-                for k, value in enumerate(node.arguments)
-                if k in local and isinstance(value, Value)
-            }
-            if not found_as.issuperset(result):
-                count = 0
+            places = (_WEIGHT[node.operation], _BIAS.get(node.operation, -1))
+            arguments = [x for k, x in enumerate(node.arguments) if k in places]
+            # A weight that is multiplied as data is not taken apart behind the product.
+            if {value.name for value in _values(arguments)}.issuperset(read):
+                count = _taken_apart(node, users)
         elif node.operation == "split_with_sizes" and _dimension(node, 1) == 0:
             count = _equal(node.arguments[1])
         elif node.operation == "slice.Tensor" and _dimension(node, 0) == 0:
             continue  # a part that has been taken already
-        for name in result:
+        for name in read:
             parts.setdefault(name, set()).add(count)
     seen: dict[str, tuple[tuple[int, ...], ...]] = {}
     for name, counts in parts.items():
@@ -209,10 +205,8 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
         shape = weights[name].type.shape
         if others or not 1 < count <= _MOST_PARTS or not 0 < len(shape) < 3:
             continue
-        first = not any(
-            node.operation != "linear" and node.operation in _WEIGHT for node in users[name]
-        )
-        out = 0 if first or len(shape) == 1 else 1
+        products = {node.operation for node in users[name]} & (_WEIGHT.keys() - {"linear"})
+        out = int(len(shape) > 1 and bool(products))
         if shape[out] % count == 0:
             seen[weights[name].path] = tuple(
                 (count, n // count) if axis == out else (n,) for axis, n in enumerate(shape)
@@ -226,10 +220,6 @@ def _values(arguments: Iterable[object]) -> Iterable[Value]:
             yield value
         elif isinstance(value, list):
             yield from _values(value)
-
-
-def _operands(node: Node) -> Iterable[str]:
-    return (value.name for value in _values((*node.arguments, *node.keywords.values())))
 
 
 def _dimension(node: Node, before: int) -> int:
