@@ -16,6 +16,11 @@ from parenvs.graph.pytorch.operations import enter, operation
 Sizes = Sequence[int]
 
 
+def _of_all(sizes: Sizes, count: int) -> list[int]:
+    """A size for each dimension: one may stand for all."""
+    return list(sizes) * count if len(sizes) == 1 else list(sizes)
+
+
 @operation("convolution", "_convolution")
 def _convolution(
     x: Array,
@@ -33,8 +38,7 @@ def _convolution(
     alone = x.ndim == count + 1  # one image, without a batch
     x = x[None] if alone else x
     stride, padding, dilation, output_padding = (
-        list(sizes) * count if len(sizes) == 1 else list(sizes)
-        for sizes in (stride, padding, dilation, output_padding)
+        _of_all(sizes, count) for sizes in (stride, padding, dilation, output_padding)
     )
     spatial = "DHW"[3 - count :]
     layout = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
@@ -69,9 +73,7 @@ def _windows(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: 
     """Sizes, strides and padding of the windows over all dimensions."""
     count = len(kernel)
     stride = list(stride) or list(kernel)
-    stride, padding = (
-        list(sizes) * count if len(sizes) == 1 else list(sizes) for sizes in (stride, padding)
-    )
+    stride, padding = _of_all(stride, count), _of_all(padding, count)
     lead = x.ndim - count
     pads = []
     for size, k, s, p in zip(x.shape[lead:], kernel, stride, padding, strict=True):
@@ -95,7 +97,7 @@ def _max_pool(
 ) -> tuple[Array, Callable[[], Array]]:
     """Take the maximum of each window, and its place among all places of an image, if asked for."""
     count, lead = len(kernel), x.ndim - len(kernel)
-    wide = list(dilation) * count if len(dilation) == 1 else list(dilation)
+    wide = _of_all(dilation, count)
     reach = [d * (k - 1) + 1 for d, k in zip(wide, kernel, strict=True)]
     _, strides, pads = _windows(x, reach, list(stride) or list(kernel), padding, ceil_mode)
     floating = jnp.issubdtype(x.dtype, jnp.inexact)
@@ -149,7 +151,7 @@ def _avg_pool(
         return total / math.prod(sizes)
     lead = x.ndim - len(kernel)
     ones = np.ones(x.shape[lead:])
-    given = [(p, p) for p in (list(padding) * len(kernel))[: len(kernel)]]
+    given = [(p, p) for p in _of_all(padding, len(kernel))]
     if count_include_pad:
         ones = np.pad(ones, given, constant_values=1.0)
         pads = [(0, 0)] * lead + [
@@ -166,13 +168,9 @@ def _avg_pool(
     return total / counts
 
 
-def _bins(size: int, count: int) -> np.ndarray:
-    """(count, size) shares of the places in each bin of adaptive pooling."""
-    shares = np.zeros((count, size))
-    for k in range(count):
-        start, end = k * size // count, -(-(k + 1) * size // count)
-        shares[k, start:end] = 1 / (end - start)
-    return shares
+def _bins(size: int, count: int) -> list[tuple[int, int]]:
+    """Start and end of each bin of adaptive pooling; they overlap where they do not fit."""
+    return [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
 
 
 @operation("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
@@ -184,8 +182,10 @@ def _adaptive_avg_pool(x: Array, output: Sizes) -> Array:
             split = (*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
             x = x.reshape(split).mean(axis + 1)
         else:
-            shares = jnp.asarray(_bins(size, count), x.dtype)
-            x = jnp.moveaxis(jnp.tensordot(x, shares, (axis, 1)), -1, axis)
+            shares = np.zeros((count, size))
+            for row, (start, end) in zip(shares, _bins(size, count), strict=True):
+                row[start:end] = 1 / (end - start)
+            x = jnp.moveaxis(jnp.tensordot(x, jnp.asarray(shares, x.dtype), (axis, 1)), -1, axis)
     return x
 
 
@@ -193,34 +193,35 @@ def _adaptive_avg_pool(x: Array, output: Sizes) -> Array:
 def _adaptive_max_pool(x: Array, output: Sizes) -> tuple[Array, None]:
     lead = x.ndim - len(output)
     for axis, count in enumerate(output, lead):
-        size = x.shape[axis]
-        parts = [
-            lax.slice_in_dim(x, k * size // count, -(-(k + 1) * size // count), axis=axis)
-            for k in range(count)
-        ]
+        bins = _bins(x.shape[axis], count)
+        parts = [lax.slice_in_dim(x, start, end, axis=axis) for start, end in bins]
         x = jnp.concatenate([part.max(axis, keepdims=True) for part in parts], axis)
     return x, None
 
 
-def _sizes(x: Array, output: Sizes | None, factors: Sequence[float] | None) -> list[int]:
-    count = len(output or factors or ())
+def _resized(
+    shape: Sizes, output: Sizes | None, factors: Sequence[float] | None
+) -> list[tuple[int, int, float]]:
+    """Axis, new size and step between places of each dimension that is resized."""
     if output:
-        return list(output)
-    assert factors is not None
-    return [math.floor(n * f) for n, f in zip(x.shape[x.ndim - count :], factors, strict=True)]
+        axes = range(len(shape) - len(output), len(shape))
+        return [(axis, size, shape[axis] / size) for axis, size in zip(axes, output, strict=True)]
+    assert factors is not None  # either is given
+    axes = range(len(shape) - len(factors), len(shape))
+    return [
+        (axis, math.floor(shape[axis] * factor), 1 / factor)
+        for axis, factor in zip(axes, factors, strict=True)
+    ]
 
 
 @operation("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
 def _nearest(x: Array, output: Sizes | None, factors: Sequence[float] | None) -> Array:
-    sizes = _sizes(x, output, factors)
-    lead = x.ndim - len(sizes)
-    for k, size in enumerate(sizes):
-        axis, held = lead + k, x.shape[lead + k]
-        if size % held == 0:
-            x = jnp.repeat(x, size // held, axis)
+    for axis, size, step in _resized(x.shape, output, factors):
+        last = x.shape[axis] - 1
+        if size % x.shape[axis] == 0:  # a repetition leaves the dimension splittable
+            x = jnp.repeat(x, size // x.shape[axis], axis)
         else:
-            step = 1 / factors[k] if factors else held / size
-            places = np.minimum(np.floor(np.arange(size) * step), held - 1).astype(np.int32)
+            places = np.minimum(np.floor(np.arange(size) * step), last).astype(np.int32)
             x = jnp.take(x, places, axis=axis, mode="clip")
     return x
 
@@ -229,17 +230,14 @@ def _nearest(x: Array, output: Sizes | None, factors: Sequence[float] | None) ->
 def _linear(
     x: Array, output: Sizes | None, align_corners: bool, factors: Sequence[float] | None
 ) -> Array:
-    sizes = _sizes(x, output, factors)
-    lead = x.ndim - len(sizes)
-    for k, size in enumerate(sizes):
-        axis, held = lead + k, x.shape[lead + k]
+    for axis, size, step in _resized(x.shape, output, factors):
+        last = x.shape[axis] - 1
         if align_corners:
-            at = np.arange(size) * ((held - 1) / (size - 1) if size > 1 else 0.0)
-        else:
-            step = 1 / factors[k] if factors else held / size
+            at = np.arange(size) * (last / (size - 1) if size > 1 else 0.0)
+        else:  # places are centres of pixels
             at = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
-        low = np.minimum(np.floor(at), held - 1).astype(np.int32)
-        high = np.minimum(low + 1, held - 1)
+        low = np.minimum(np.floor(at), last).astype(np.int32)
+        high = np.minimum(low + 1, last)
         share = jnp.asarray((at - low).reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
         below = jnp.take(x, low, axis=axis, mode="clip")
         above = jnp.take(x, high, axis=axis, mode="clip")
@@ -259,9 +257,9 @@ def _cubic(share: Any, a: float = -0.75) -> list[Any]:
     return [far(share + 1), near(share), near(1 - share), far(2 - share)]
 
 
-def _reflected(at: Array, low: float, high: float) -> Array:
-    """Places thrown back at two borders until they lie between them."""
-    span = high - low
+def _reflected(at: Array, size: int, align_corners: bool) -> Array:
+    """Places thrown back at both ends of a dimension until they lie between them."""
+    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
     if not span:
         return jnp.zeros_like(at)
     away = jnp.mod(jnp.abs(at - low), 2 * span)
@@ -279,8 +277,7 @@ def _grid_sampler(
         at = grid[..., len(sizes) - 1 - k]
         at = (at + 1) / 2 * (size - 1) if align_corners else ((at + 1) * size - 1) / 2
         if padding == 2:
-            bounds = (0, size - 1) if align_corners else (-0.5, size - 0.5)
-            at = _reflected(at, *bounds)
+            at = _reflected(at, size, align_corners)
         places.append(at if padding == 0 or interpolation == 2 else jnp.clip(at, 0, size - 1))
     batch = jnp.arange(x.shape[0]).reshape(-1, *[1] * len(sizes))
 
@@ -290,8 +287,7 @@ def _grid_sampler(
         held = []
         for at, size in zip(index, sizes, strict=True):
             if padding == 2 and interpolation == 2:
-                bounds = (0, size - 1) if align_corners else (-0.5, size - 0.5)
-                at = _reflected(at, *bounds)
+                at = _reflected(at, size, align_corners)
             inside = inside & (at >= 0) & (at <= size - 1)
             held.append(jnp.clip(at, 0, size - 1).astype(jnp.int32))
         values = jnp.moveaxis(x, 1, -1)[(batch, *held)]

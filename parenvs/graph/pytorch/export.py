@@ -586,4 +586,4 @@ def _placed(leaf: Any, device: str) -> Any:
         return leaf
     if leaf.device.type == device:
         return leaf
-    return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+    return torch.empty_like(leaf, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,16 +17,21 @@ Dims = int | Sequence[int] | None
 
 
 def _axes(dims: Dims) -> tuple[int, ...] | None:
-    if dims is None or dims == []:
-        return None
-    return (dims,) if isinstance(dims, int) else tuple(dims)
+    if isinstance(dims, int):
+        return (dims,)
+    return tuple(dims) if dims else None
+
+
+def _sum_type(x: Array, dtype: Any) -> Any:
+    # PyTorch counts whole numbers and booleans in 64 bits.
+    if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
+        return jax.dtypes.canonicalize_dtype(jnp.int64)
+    return dtype
 
 
 @operation("sum.dim_IntList")
 def _sum(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
-        dtype = jax.dtypes.canonicalize_dtype(jnp.int64)
-    return jnp.sum(x, _axes(dim), dtype=dtype, keepdims=keepdim)
+    return jnp.sum(x, _axes(dim), dtype=_sum_type(x, dtype), keepdims=keepdim)
 
 
 @operation("max.dim")
@@ -81,10 +87,7 @@ def _vector_norm(
 
 @operation("cumsum")
 def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
-    # PyTorch counts whole numbers and booleans in 64 bits.
-    if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
-        dtype = jax.dtypes.canonicalize_dtype(jnp.int64)
-    return jnp.cumsum(x, dim, dtype=dtype) if x.ndim else x
+    return jnp.cumsum(x, dim, dtype=_sum_type(x, dtype)) if x.ndim else x
 
 
 def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
@@ -92,10 +95,8 @@ def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]
     # A stable sort carries each element's place along with it.
     local = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
     values, places = lax.sort((x, local), dimension=dim % x.ndim, num_keys=1, is_stable=True)
-    item = tuple(
-        lax.index_in_dim(y, rank, dim % x.ndim, keepdims=keepdim) for y in (values, places)
-    )
-    return item[0], item[1]
+    at = functools.partial(lax.index_in_dim, index=rank, axis=dim % x.ndim, keepdims=keepdim)
+    return at(values), at(places)
 
 
 @operation("_softmax", "_safe_softmax")
@@ -155,8 +156,7 @@ def _group_norm(
 ) -> tuple[Array, Array, Array]:
     split = x.reshape(count, groups, channels // groups, *x.shape[2:])
     result, mean, scale = _normalised(split, tuple(range(2, split.ndim)), eps)
-    result = result.reshape(x.shape)
-    result = _scaled(result, weight, bias)
+    result = _scaled(result.reshape(x.shape), weight, bias)
     return result, mean.reshape(count, groups), scale.reshape(count, groups)
 
 
