@@ -89,16 +89,6 @@ def test_instances__profile_of_a_graph():
     assert np.array_equal(small.parameter_bytes, one.parameter_bytes)
 
 
-def test_instances__profile_of_a_csv(tmp_path):
-    path = tmp_path / "mine.csv"
-    toys.dense().profile.to_csv(path)
-    for cluster in (PRESETS["A"], PRESETS["h100-2"]):
-        profile = load_profile(path, cluster, 4)
-        assert profile.name == "mine"
-        assert profile.micro_batch == 4
-        assert profile.forward.tolist() == [1] * 6  # measured times are as they are
-
-
 @each("load", [load_graph, lambda name: load_profile(name, PRESETS["A"])])
 @each(
     ("name", "near"),
@@ -116,12 +106,6 @@ def test_instances__did_you_mean(load, name, near):
     text = str(error.value)
     assert f"unknown instance {name!r} (did you mean {near!r}?)" in text
     assert all(known in text for known in NAMES)
-
-
-def test_instances__nothing_near():
-    with pytest.raises(UnknownInstanceError) as error:
-        load_graph("zzzzzz")
-    assert "did you mean" not in str(error.value)
 
 
 @each("name, words", [
@@ -159,18 +143,6 @@ def test_instances__paths_that_are_none(load, tmp_path):
     for name in ("a" * 300 + ".csv", "a" * 300 + ".npz", "a" * 5000, "a\0.npz", "", " "):
         with pytest.raises(UnknownInstanceError):
             load(name)
-
-
-@each("ending", [".csv", ".npz", ".pb", ".txt"])
-def test_instances__folders_and_garbage(ending, tmp_path):
-    folder, garbage = tmp_path / f"folder{ending}", tmp_path / f"garbage{ending}"
-    folder.mkdir()
-    garbage.write_bytes(bytes(range(256)))
-    for path in (folder, garbage):
-        with pytest.raises(ParenvsError) as error:
-            load_profile(path, PRESETS["A"])
-        assert str(path) in str(error.value)
-        assert "\n" not in str(error.value)
 
 
 # Building the graphs anew.

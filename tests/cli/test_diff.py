@@ -85,18 +85,3 @@ def test_diff__refuses_plans_of_other_tasks_and_what_is_no_plan(run, tmp_path):
     refused(run("diff", "a.json", "none.json"), "none.json")
     (tmp_path / "bad.json").write_text("{")
     refused(run("diff", "bad.json", "a.json"), "bad.json")
-
-
-def test_diff__of_partitions(run):
-    for agent in ("expert", "exact"):
-        plan = ("vgg-19", "--task", "partition", "--reward", "paper", "--agent", agent)
-        assert run("plan", *plan, "--out", f"{agent}.json")[0] == 0
-    status, out, err = run("diff", "expert.json", "exact.json")
-    assert (status, err) == (0, "")
-    assert (
-        "what each dimension class costs" in out and "block3_conv2..3/kernel and 2 more each" in out
-    )
-    content = json.loads(run("diff", "expert.json", "exact.json", "--json")[1])
-    total = sum(change["seconds"] for change in content["classes"])
-    assert total == pytest.approx(content["seconds"])
-    assert {change["only"] for change in content["classes"]} == {"b"}

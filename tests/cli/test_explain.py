@@ -50,16 +50,6 @@ def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
     refused("explain", "vgg-19", "--devices", "1", words="at least 2")
 
 
-@pytest.mark.thorough
-def test_plan__the_expert_says_what_stays_whole(run):
-    """T5-base has 12 heads, no multiple of 8."""
-    options = ("--task", "partition", "--agent", "expert", "--uneven", "forbid", "--devices", 8)
-    said = good(run("plan", "t5-base", *options))
-    assert "attention classes stay whole: dimension" in said
-    (note,) = json.loads(good(run("plan", "t5-base", *options, "--json")))["notes"]
-    assert note in said
-
-
 def test_explain__json_has_what_the_text_is_made_of(run, tmp_path):
     """Of a hybrid plan the axes with their other values, of partitions variables and blockers."""
     where = ("llama3-8b", "--cluster", "1x8:h100", "--batch", "64")

@@ -255,23 +255,3 @@ def test_planning__training_keeps_the_graph_of_a_run(run, function):
     script.write_text(SCRIPT)
     sys.modules.pop("my_model", None)
     good(run(*train, "--resume"))
-
-
-def test_planning__partitions_within_memory(run):
-    """The limit is part of the problem: of the exact plan, of its file, of a plan beyond it."""
-    what = ("vgg-19", "--task", "partition", "--memory-limit", "3.2")
-    status, out, err = run("plan", *what, "--micro-batch", "32", "--micro-batches", "2",
-                           "--out", "plan.json")  # fmt: skip
-    assert status == 0, err
-    assert out.splitlines()[0].endswith("optimal")
-    status, out, _ = run("judge", "plan.json", "--json")
-    report = json.loads(out)
-    assert status == 0 and report["legal"] and report["memory_limit_bytes"] == 3.2e9
-    assert report["memory_bytes"]["peak"] <= 3.2e9
-    for wrong, words in (
-        (("--memory-limit", "much"), "--memory-limit must be 'device' or a positive number"),
-        (("--recompute", "half"), "recompute must be one of none, full, not 'half'"),
-        (("--memory-limit", "1", "--devices", 8), "no partition fits 1,000,000,000 bytes a device"),
-    ):
-        status, _, err = run("plan", "vgg-19", "--task", "partition", *wrong)
-        assert status == 2 and words in err and err.count("\n") == 1

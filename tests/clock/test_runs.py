@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -290,27 +289,6 @@ def test_run__finds_a_wrong_plan_a_dropped_gradient_a_stale_state_and_what_is_no
             "run", "p.json", f"own_faults.py:{name}", "--args", "batch", "--repeats", 2
         )
         assert found == status and words in out + err, (name, out, err)
-
-
-@pytest.mark.slow
-def test_run__fused_weights_in_parts_and_all_states_of_equal_paths(monkeypatch, capfd, tmp_path):
-    """The plan by heads of queries, keys and values in one weight: one device's losses."""
-    pytest.importorskip("jax")
-    helpers = Path(__file__).parents[1] / "helpers"
-    (tmp_path / "own_fused.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(helpers)!r})\n"
-        "from fused_programs import grouped, step_of\nstep, args = step_of(grouped, 'scan')\n"
-    )
-    run = caller(monkeypatch, capfd, tmp_path)
-    model = ("own_fused.py:step", "--args", "args")
-    task = ("--task", "partition", "--devices", 2, "--agent", "expert", "--out", "p.json")
-    assert run("plan", *model, *task)[0] == 0
-    status, out, err = run("run", "p.json", *model, "--repeats", 2, "--json")
-    assert status == 0, err
-    found = json.loads(out)
-    assert found["agrees"] and found["losses"] == pytest.approx(found["single"], rel=1e-5)
-    assert len(set(found["losses"])) > 1
-    assert found["states"]["arrays"] == 14  # seven weights in parts, seven momenta
 
 
 def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, calibration):

@@ -127,17 +127,10 @@ def test_commands__table(run, tmp_path, monkeypatch):
 
 HOSTILE = {
     "deep": b"[" * 100_000,
-    "deep-field": b'{"plans": ' + b'{"a": ' * 50 + b"1" + b"}" * 51,
-    "twice": b'{"entry": "a", "entry": "b"}',
     "nan": b'{"seconds": {"a": NaN}}',
-    "infinite": b'{"seconds": {"a": -Infinity}}',
-    "overflow": b'{"seconds": {"a": 1e999}}',
     "long": b'{"seeds": [' + b"9" * 5000 + b"]}",
-    "word": b'{"seeds": [18446744073709551616]}',
     "bytes": b"\xff\xfe{}",
-    "empty": b"",
     "huge": b'{"method": "' + b"x" * 2**22 + b'"}',
-    "list": b"[1e999999]",
 }
 
 

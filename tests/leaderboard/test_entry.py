@@ -322,13 +322,6 @@ def test_entry__many_reasons_at_once(bases, path):
         assert any(words in reason for reason in reasons), reasons
 
 
-def test_entry__stale_fingerprint(bases, path):
-    content = copy.deepcopy(bases[PIPELINE])
-    content["plans"][PIPELINE]["fingerprint"] = "sha256:" + "1" * 64
-    (reason,) = refusal(path, content)
-    assert "make the plan anew" in reason
-
-
 def test_entry__saving_what_is_not_sound_writes_nothing(bases, path):
     entry = Entry.from_json({**bases[PIPELINE]})
     bad = Entry(**{**vars(entry), "entry": "../escape"})

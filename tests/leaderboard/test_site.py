@@ -274,14 +274,6 @@ def test_site__templates_leave_nothing_unescaped():
         assert not re.search(r"\|\s*(safe|e|escape|tojson)\b|autoescape |Markup", text), path
 
 
-@pytest.mark.thorough
-def test_site__equal_entries_give_equal_files(files, known, entries):
-    again = site_files(known, [small(e.entry, known) for e in reversed(entries)])
-    assert {k: x for k, x in again.items() if not k.endswith(".svg")} == {
-        k: x for k, x in files.items() if not k.endswith(".svg")
-    }
-
-
 def test_site__only_a_site_is_replaced(tmp_path):
     files = {"index.html": f'<meta name="generator" content="{GENERATOR}">'}
     folder = tmp_path / "home"
