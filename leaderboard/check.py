@@ -177,6 +177,7 @@ def check(
     seed = known.seed if seed is None else seed
     if kind.policies is not None:
         return CheckedEntry(entry, task, tuple(_policy_verdicts(entry, task, seed)))
+    # On its list's own seed the entry has plans; on any other its script must run.
     if kind.draw is not None and (runner or seed != known.seed):
         entry, task = rerun(entry, seed, runner, script)
     verdicts = (
@@ -266,6 +267,7 @@ def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
     if not isinstance(content, Mapping):
         return [f"must be a plan, an object, not {shown(content)}"]
     reasons = []
+    # Compared before the plan is read, so that no path of a stranger is ever opened.
     for key, wanted in problem.head.items():
         if key not in content and key not in problem.optional:
             reasons.append(f"field {key!r} is missing")
@@ -302,6 +304,7 @@ def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Referen
             if not verdict.improves or (known is not None and known.cost <= verdict.cost):
                 continue
             old = verdict.problem.reference
+            # Whoever proved the bound stays named when another plan becomes the reference.
             bounded_by = old.bounded_by or (old.method if old.source else "")
             references.setdefault(checked.task.name, {})[verdict.problem.name] = reference_of(
                 verdict.cost, old.bound, checked.entry.entry, "", bounded_by, old.source

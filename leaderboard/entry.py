@@ -190,6 +190,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         if not Path(path).is_file():
             raise EntryError(where, ["no such file, or not a regular one"])
         with Path(path).open("rb") as stream:
+            # One byte beyond the limit is enough to know that the file is too large.
             data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -217,6 +218,7 @@ def parse_json(data: bytes, where: str) -> Any:
     except ValueError as error:
         words = str(error) if isinstance(error, _ContentError) else f"no JSON in UTF-8 ({error})"
         raise EntryError(where, [f"file: {words}"]) from None
+    # Level by level instead of by recursion, which is what deep files break.
     level = [content]
     for _ in range(MAX_DEPTH + 1):
         level = [x for value in level for x in _parts(value)]
@@ -227,6 +229,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 def cleaned(text: str, max_length: int = 400) -> str:
     """Make a text fit for a terminal and a table: printable, on one line, not too long."""
+    # Cut first: a stranger's text may be megabytes long.
     text = " ".join(text[: 4 * max_length].split())
     text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
@@ -280,6 +283,7 @@ def author_fault(name: str) -> str:
     """Return why an author's printable name could be taken for another, or an empty text."""
     if name != name.strip():
         return "leave out the spaces around it"
+    # NFKC maps look-alikes such as full-width letters to plain ones.
     plain = unicodedata.normalize("NFKC", name)
     if name != plain:
         return f"write it in its plain form, {shown(plain)} (Unicode's NFKC)"

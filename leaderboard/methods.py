@@ -90,6 +90,7 @@ def run(task: str, problem: TaskProblem, script: Path, runner: str) -> tuple[Any
     job = {"task": task, "seed": settings["seed"], "number": settings["number"]}
     if "{script}" not in runner:
         raise ParenvsError(f"--runner {runner!r} has no {{script}}")
+    # No shell: the path of a script is one argument, whatever is in it.
     command = [part.replace("{script}", str(script.resolve())) for part in shlex.split(runner)]
     where = f"{script.name}, problem {problem.name}"
     try:
@@ -123,6 +124,7 @@ def answer(plan: Callable[[TaskProblem], Plan]) -> None:
     job = json.load(sys.stdin)
     draw = kind_of(job["task"]).draw
     assert draw is not None
+    # Standard output carries the answer alone.
     with redirect_stdout(sys.stderr):
         problem = draw(job["seed"], job["number"])
         begin = time.perf_counter()

@@ -130,6 +130,7 @@ def by_version(entries: Iterable[CheckedEntry]) -> list[tuple[TaskList, list[Che
 
 def ranking(task: Task, entries: Iterable[CheckedEntry]) -> list[Standing]:
     """Rank the entries of a task, best first; ties, equal to ``DIGITS`` decimals, by name."""
+    # Rounded before ranking, or sums in another order would break ties.
     scored = [(round(e.score, DIGITS), e) for e in entries if e.task.name == task.name]
     scored.sort(key=lambda pair: (-pair[0], pair[1].entry.entry))
     scores = [score for score, _ in scored]
@@ -214,6 +215,7 @@ def _same_plans(standings: Sequence[Standing]) -> dict[str, str]:
             if verdict.state == PlanState.LEGAL
         }
         if plans:
+            # Entries with equal decisions on all problems share a key.
             groups.setdefault(json.dumps(plans, sort_keys=True), []).append(standing)
     same: dict[str, str] = {}
     for group in groups.values():
@@ -345,6 +347,7 @@ def _row(standing: Standing, marks: Marks, is_simulated: bool) -> dict[str, str]
 
 def _proof(reference: Reference) -> str:
     """Return what is proven of a reference; a gap is never so small that it reads 0."""
+    # One significant digit for tiny gaps: 0.0 % would claim a proof.
     gap = 100 * (reference.cost / reference.bound - 1)
     return "optimal" if reference.proven else f"within {gap:{'.1f' if gap >= 0.05 else '.1g'}} %"
 

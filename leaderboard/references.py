@@ -128,6 +128,7 @@ def make_task(
         if isinstance(new, str):
             print(f"{name} {problem.name}: left out, {new}", file=sys.stderr)
             continue
+        # The same problem at the same costs: the better bound and the better plan stay.
         if problem.name in kept:
             new = replace(new, reference=better(new.reference, kept[problem.name].reference))
         made[new.name] = new
@@ -249,6 +250,7 @@ def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
         )
         ordered = {key: tasks[key] for key in kinds() if key in tasks}
         is_new = old is not None and ordered.keys() != old.tasks.keys()
+        # A revision is a change that moves scores, or a new ranking.
         grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))
         made = TaskList(VERSION, revision + grown, ordered, seeds, lodged)
         made.save(options.out)

@@ -191,6 +191,7 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
     """
     target = Path(folder).resolve()
     for name in files:
+        # Names come from entries of strangers and become paths.
         if not _NAME.fullmatch(name) or len(name) > 200:
             raise ParenvsError(f"{name[:80]!r} is no name for a page")
     with locked(target, beside=True):

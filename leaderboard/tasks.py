@@ -159,10 +159,12 @@ def tasks(version: int | None = None) -> TaskList:
         ParenvsError: there is no list of this version.
     """
     path = tasks_file()
+    # The time of the last change is a part of the cache's key.
     known = _tasks(path, path.stat().st_mtime_ns)
     if version is not None and version != known.version:
         if version not in known.seeds:
             raise ParenvsError(f"no list of tasks of version {version}; known: {[*known.seeds]}")
+        # Seeds of all versions stand in today's file alone.
         path = older_file(path, version)
         return replace(_tasks(path, path.stat().st_mtime_ns), seeds=known.seeds)
     others = {name: kind for name, kind in kinds().items() if name not in known.tasks}

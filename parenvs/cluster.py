@@ -142,6 +142,7 @@ def _blackwell(
     inside: int, sheet: str,
 ) -> Device:  # fmt: skip
     peaks = {"fp32": bf16 / 30, "tf32": bf16 / 2, "fp16": bf16, "bf16": bf16, "fp8": fp8}
+    # Tensor cores apply block scales themselves, at the speed of plain FP8 and FP4.
     peaks |= {"mxfp8": fp8, "nvfp4": fp4}
     return Device(
         name,
@@ -579,6 +580,7 @@ class Cluster:
                 multiple of it.
         """
         whole = self.devices_per_server
+        # Whole servers or a part of one, so that groups are ranges of equal servers.
         servers, rest = divmod(devices, whole)
         if not 1 <= devices <= self.devices or (servers and rest):
             raise ClusterError(
@@ -632,6 +634,7 @@ class Cluster:
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the preset's name, or an object with every figure."""
+        # A changed cluster may still carry a preset's name.
         if self.name in PRESETS and PRESETS[self.name] == self:
             return self.name
         if Device.find(self.device.name) == self.device:
@@ -664,6 +667,7 @@ class Cluster:
             return None
         names = sorted({name for name, _ in found})
         words = [set(re.split(r"[\s-]+", name.lower())) for name in names]
+        # 'NVIDIA H100 80GB HBM3' has the preset's name as a word.
         known = [device for device in DEVICES if all(device in each for each in words)]
         held = min(size for _, size in found)
         if len(known) != 1 or held < _LEAST_SHARE * DEVICES[known[0]].memory_bytes:

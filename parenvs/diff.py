@@ -155,6 +155,7 @@ def _values(content: Any, field: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(content, dict):
         for name, value in content.items():
             yield from _values(value, f"{field}.{name}" if field else name)
+    # A pair such as (first, end) is one value: its halves mean nothing alone.
     elif isinstance(content, (list, tuple)) and (
         not field.endswith("]") or any(isinstance(value, (dict, list, tuple)) for value in content)
     ):

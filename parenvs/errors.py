@@ -80,6 +80,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     apart: dict[str, int] = {}
     near = []
     for one in likely:
+        # Numbers count as one letter, or digit by digit: 't511b' is near 't5-11b'.
         for letters in (_letters, lambda name: [*"".join(_letters(name))]):
             slips = _slips(letters(given), letters(one))
             apart[one] = min(slips, apart.get(one, slips))

@@ -62,6 +62,7 @@ def words(text: str, **bounds: Any) -> Meta:
 
 def one_of(*known: str) -> Meta:
     """Return the choice of a few texts."""
+    # Anchored by \Z, as $ would also match before a final newline.
     pattern = "|".join(map(re.escape, known))
     return Meta(pattern=rf"\A(?:{pattern})\Z", extra={"known": known})
 
@@ -259,6 +260,7 @@ def _wrong_names(hint: Any, value: Any, path: _Path) -> Iterator[str]:
                 if value.get(name, "") is None:
                     wanted = _words(inspect.type_info(own.hints[name]))
                     yield f"field {_text((*path, name))} must be {wanted}, not None"
+    # Classes that parse themselves check their own fields.
     for place, inner, part in _parts(hint, value) if _has_objects(hint) else ():
         if place is not None and place not in parsers:
             yield from _wrong_names(inner, part, (*path, place))
@@ -326,6 +328,7 @@ def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
 def _converted(content: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(content, kind)
+    # JSON can spell half of a surrogate pair, which msgspec cannot encode.
     except UnicodeEncodeError:
         return msgspec.convert(_encodable(content), kind)
 

@@ -139,6 +139,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_dir():
         raise ParenvsError(f"{os.fspath(path)}: is no folder; name another")
+    # Replaced, it would leave this process in a folder without a name.
     if Path.cwd().is_relative_to(target):
         raise ParenvsError(
             f"{os.fspath(path)}: the folder in which this command works is not replaced; name "
@@ -247,6 +248,7 @@ def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
 
 def _lives(pid: int) -> bool:
     try:
+        # Signal 0 only asks whether the process exists.
         os.kill(pid, 0)
     except ProcessLookupError:
         return False

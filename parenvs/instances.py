@@ -102,6 +102,7 @@ def load_graph(
     if isinstance(instance, Graph):
         graph = forward_of(instance) if kind == "forward" else instance
         return _read_anew(graph, dict(reading_key(reading)))
+    # Only shipped graphs have two variants; a file is what it is.
     variant = kind if text in manifest()["instances"] else ""
     return _cached_graph(text, variant, arguments, reading_key(reading), stamp(text))
 

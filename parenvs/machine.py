@@ -118,6 +118,7 @@ def commit() -> str:
 
     Without a checkout and git it is the version of the package.
     """
+    # setup.cfg at its place in the commit shows that the checkout is this project's own.
     git = ["git", "-C", str(Path(__file__).parents[1])]
     try:
         found = subprocess.run(

@@ -63,6 +63,7 @@ class Inert(_Unpickler):
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
+    # Operations that torch.save never writes, some of which take memory or call code.
     for _code in (
         pickle.BYTEARRAY8, pickle.DICT, pickle.FROZENSET, pickle.ADDITEMS, pickle.INST, pickle.OBJ,
         pickle.PERSID, pickle.EXT1, pickle.EXT2, pickle.EXT4,
@@ -200,6 +201,7 @@ class _Archive:
         ok = isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)
         if not ok or not all(type(x) is int and 0 <= x < 2**62 for x in (at, *size, *stride)):
             raise ValueError("a tensor without a shape")
+        # The last element that the strides reach must be among the numbers.
         last = at + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if math.prod(size) > len(held) or (math.prod(size) and last >= len(held)):
             raise ValueError(f"a tensor {shown(size)} of {len(held)} numbers")
@@ -223,6 +225,7 @@ class _Archive:
             data = bytearray(member.file_size)
             with self.archive.open(member) as stream:
                 view, at = memoryview(data), 0
+                # Read to its end, as the checksum is compared there.
                 while block := stream.read(_BLOCK):
                     view[at : at + len(block)] = block
                     at += len(block)

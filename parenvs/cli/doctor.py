@@ -203,6 +203,7 @@ def _recorded() -> Iterator[str]:
     """Compare an installation with the list of its files."""
     for file in metadata.files("parenvs") or ():
         path = Path(str(file.locate()))
+        # Python itself writes .pyc files after the installation.
         if file.hash is None or path.suffix == ".pyc":
             continue
         if not path.is_file():
@@ -224,6 +225,7 @@ def _clone(root: Path, report: Diagnosis) -> None:
         report.notes.append(f"git does not tell the state of {root}")
     for line in done.stdout.splitlines():
         state, name = line[:2], line[3:]
+        # A deleted file breaks the clone; an edited one may be somebody's work.
         if "D" in state:
             report.faults.append(f"{root / name} is missing; git checkout -- {name}")
         elif "M" in state and not name.endswith(".py"):

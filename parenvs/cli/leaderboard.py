@@ -116,6 +116,7 @@ def submit(
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
     pairs = [(board, x) for board in chosen for x in dict.fromkeys(agent or making.ready(board))]
+    # All names are checked before the first plan is searched.
     for board, name in pairs:
         if not name.endswith(".npz"):
             making.check_agent(board, name)
@@ -269,6 +270,7 @@ def _checked(
             refused[path] = error.reasons
         except ParenvsError as error:
             refused[path] = (cleaned(str(error)),)
+        # A stranger's file may break the evaluator; the others are still judged.
         except Exception as error:
             words = cleaned(f"{type(error).__name__}: {error}")
             refused[path] = (f"the judge failed ({words}); please open an issue with this file",)

@@ -150,6 +150,7 @@ class Flag:
         Raises:
             ParenvsError: it does not parse.
         """
+        # Where tasks disagree on an option's type, the command line takes it as a list of texts.
         if isinstance(given, list) and self.kind is not list:
             try:
                 (text,) = given
@@ -288,6 +289,7 @@ class TaskCommand:
     @property
     def __signature__(self) -> inspect.Signature:
         """The function's own parameters and one for each option of a task."""
+        # The first parameter takes the options together and is none itself.
         own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
         parameters = [_parameter(name, of, self._plans) for name, of in self._merged().items()]
         has_more = any(source in PLACES for source in self._sources)
@@ -304,6 +306,7 @@ class TaskCommand:
         values.pop(_HELP_ALL.name, None)
         keeps = self._reads and not values.pop(_NO_CACHE)
         taken = {name: values.pop(_identifier(name)) for name in self._merged()}
+        # None is what typer gives for an option that was not typed.
         given = {name: x for name, x in taken.items() if x is not None}
         with cache.keeping() if keeps else nullcontext():
             self._function(given, **values)
@@ -475,6 +478,7 @@ class Model:
     @property
     def is_placed_here(self) -> bool:
         """Whether what it runs on is not said, by a cluster, an option or the problem itself."""
+        # A problem of a set, or one that is no graph, says what it runs on.
         has_own = not self.task.supports(Task.reading) or self.task.names(self.instance)
         return self.cluster is None and not has_own and "devices" not in self.options
 

@@ -249,6 +249,7 @@ def _settled(model: Model, request: Request, agents: Sequence[str]) -> tuple[Req
 
 
 def _answer(request: Request, agent: str, choice: Any) -> Any:
+    # Choosing stages and devices has found this agent's plan already.
     if choice is not None and agent == choice.answer.method:
         return choice.answer
     with Step(f"planning with {agent}", min_seconds=_SLOW):

@@ -300,6 +300,7 @@ def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any
         except PlanError as error:
             raise PlanError(f"{file}: {error}") from None
     target = instance or plan.instance
+    # Options of reading need the graph itself; without them a name is enough.
     if not reading:
         return judge(plan, target)
     how = Model(task_of(plan), target).how

@@ -121,6 +121,7 @@ def train(
         run.train(folder or run.folder(instance.replace("/", "-")), instance, {},
                   steps or DRAWN_STEPS)  # fmt: skip
         return
+    # The name of a task alone means its generated problems.
     if instance in TASKS and task in (None, instance):
         instance, task = None, instance
     if instance is None and task is None:
@@ -263,6 +264,7 @@ def _kept(model: Model, request: Request, run_folder: Path) -> Request:
     if not model.kept:
         return request
     graph = run_folder / "graph.npz"
+    # Before the first checkpoint nothing depends on an older graph.
     if not graph.exists() or not claimed(run_folder):
         model.graph().save(graph)
     elif load_graph(str(graph)).fingerprint != model.graph().fingerprint:

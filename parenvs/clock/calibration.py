@@ -52,8 +52,10 @@ class Line(NamedTuple):
         taken = np.asarray(seconds, dtype=np.float64)
         if not (taken > 0).all():
             raise ClusterError("calibration: a measured time is zero; measure larger sizes")
+        # In units of the largest size both columns of the system are near 1.
         unit = max(map(float, size))
         terms = np.stack([np.ones_like(taken), np.asarray(size, dtype=np.float64) / unit], axis=1)
+        # Rows divided by their seconds: relative errors, so small sizes count as well.
         (latency, slope), _ = nnls(terms / taken[:, None], np.ones_like(taken))
         if slope <= 0:
             raise ClusterError(
@@ -217,6 +219,7 @@ def assembled(
     rates: dict[str, float] = {}
     for (precision, (m, k, n)), timing in timed.items():
         rates[precision] = max(rates.get(precision, 0.0), 2.0 * m * k * n / timing.seconds)
+    # Without a data sheet the fastest product is the peak, and its own share 1.
     peaks = dict(device.peaks) or rates
     rows = [
         Measurement("matmul", *timing, shape=shape, precision=precision,
@@ -231,6 +234,7 @@ def assembled(
     memory_bw = 2.0 * max(copied) / copied[max(copied)].seconds  # the largest fits no cache
     for key in first["collectives"]:
         kind, group, size = key
+        # Processes outside of a group measured nothing.
         both = [x["collectives"][key] for x in answers if key in x["collectives"]]
         rows.append(Measurement(kind, *Timing.of(both), bytes=size, group=group))
     if not device.peaks:
@@ -311,6 +315,7 @@ def calibrated(
         if not 1 <= value <= maximum:
             raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
     wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
+    # The larger one is beyond all caches.
     copied = [max(sizes), 4 * max(sizes)]
     given = (wanted, copied, list(sizes), groups_of(processes), repeats)
     load = system_load()

@@ -55,6 +55,7 @@ def moved_apart(found: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> flo
     found, wanted, start = (np.asarray(x, dtype=np.float64) for x in (found, wanted, start))
     if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
         return math.inf
+    # An array that hardly changes is compared by a millionth of its own length, not by zero.
     least = _UNIT * float(np.linalg.norm(wanted.ravel()))
     change = max(float(np.linalg.norm((wanted - start).ravel())), least, _TINY)
     return float(np.linalg.norm((found - wanted).ravel())) / change
@@ -63,6 +64,7 @@ def moved_apart(found: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> flo
 def nudged(values: np.ndarray, seed: int) -> np.ndarray:
     """Return numbers moved by their last place, up or down: what rounding may do to them."""
     values = np.asarray(values)
+    # Last places of bfloat16, float32 and float64.
     unit = {2: 2.0**-8, 4: 2.0**-23}.get(values.dtype.itemsize, 2.0**-52)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], values.shape)
     return np.asarray(values * (1 + unit * signs)).astype(values.dtype)
@@ -111,6 +113,7 @@ class States:
         worst, most, allowed, untold, still = "", 0.0, STATE_TOLERANCE, 0, []
         for name, wanted in single.items():
             noise = moved_apart(again[name], wanted, start[name])
+            # Adam divides by roots of tiny moments: what rounding does there is measured.
             limit = max(STATE_TOLERANCE, _NOISE * noise)
             difference = math.inf
             if name in found:
@@ -202,6 +205,7 @@ class Run:
     @property
     def faults(self) -> tuple[str, ...]:
         """Why it is not the same training as on one device, in clauses; empty if it is."""
+        # Differences say nothing once a loss is not finite.
         for where, losses in (("on one device", self.single), ("of the plan", self.losses)):
             for step, loss in enumerate(losses):
                 if not math.isfinite(loss):
@@ -480,7 +484,9 @@ def _add_gradients(
     if found.zero:
         # PyTorch pads the first dimension of each parameter to whole shares
         padded = float(sum(_local(found, name, found.data) for name in trained))
+        # Without stages FSDP gathers and reduces in every micro-batch, with stages once a step.
         passes = found.micro_batches if found.pipe == 1 else 1
+        # ZeRO-3 frees gathered weights, so the backward pass gathers them again.
         gathers = 2 * passes if found.zero == 3 else 1
         traffic["all-gather"] += gathers * padded * ranks
         traffic["reduce-scatter"] += passes * padded * ranks
@@ -505,6 +511,7 @@ def _local(found: TorchPlan, name: str, multiple: int = 1) -> float:
     """Bytes of a rank's share of a parameter, its first dimension padded to a multiple."""
     shape = list(found.shapes[name])
     split = found.placements.get(name, (None, None))[1]
+    # Tensor parallelism splits first; ZeRO shares what is left of each weight.
     if split is not None:
         shape[split] //= found.model
     if shape:

@@ -36,6 +36,7 @@ from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import awake_cores, hold_cores
 
+# TF32 is no type of arrays: float32, multiplied with fewer bits.
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
           "bf16": torch.bfloat16}  # fmt: skip
 
@@ -216,6 +217,7 @@ def together(
         ParenvsError: one of them failed; the line says which.
     """
     meeting = timedelta(seconds=MEET_SECONDS)
+    # Port 0: the system chooses a free one, which the store knows.
     store = dist.TCPStore(_HOST, 0, None, True, meeting, wait_for_workers=False)
     groups = [
         (work, (rank, processes, kind, store.port, threads, limit), given)
@@ -231,6 +233,7 @@ def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[A
     if kind == "cuda":
         torch.cuda.set_device(rank)
     else:
+        # A share of the cores each, so that no process waits for another's core.
         hold_cores(rank, processes)
     try:
         store = dist.TCPStore(_HOST, port, None, False, timedelta(seconds=MEET_SECONDS))
@@ -458,6 +461,7 @@ def _parameter_bytes(calls: Sequence[_Call]) -> list[int]:
     seen: set[int] = set()
     sizes = []
     for call in calls:
+        # A layer that runs twice has its weights once.
         own = [x for x in call.module.parameters() if x.requires_grad and id(x) not in seen]
         seen |= {id(x) for x in own}
         sizes.append(_bytes(own))
@@ -470,6 +474,7 @@ def _kept_bytes(call: _Call) -> int:
     sizes: dict[int, int] = {}
 
     def keep(x: torch.Tensor) -> torch.Tensor:
+        # Views of one storage are kept once, the largest counts.
         address = x.untyped_storage().data_ptr()
         if address not in weights:
             sizes[address] = max(sizes.get(address, 0), x.numel() * x.element_size())
@@ -495,6 +500,7 @@ def _timed(
     def prepare() -> None:
         now.clear()
         own = pytree.tree_map_only(torch.Tensor, _copied, inputs)
+        # Gradients end at the layer's inputs and do not run on into earlier layers.
         edges = [get_gradient_edge(x) for x in _tensors(own) if x.requires_grad]
         now.update(inputs=own, wanted=[*edges, *weights])
 
@@ -502,6 +508,7 @@ def _timed(
         positional, named = now["inputs"]
         now["output"] = module(*positional, **named)
 
+    # A backward pass frees its graph, so each one needs a forward pass of its own, untimed.
     def made() -> None:
         prepare()
         forward()

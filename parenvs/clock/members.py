@@ -110,6 +110,7 @@ def start_member(
         context.set_forkserver_preload(list(preload))
     mine, theirs = context.Pipe()
     member = context.Process(target=work, args=(theirs, *given), daemon=True)
+    # New processes inherit the environment, so it is changed around the start alone.
     with _environment({**_quiet(), **(environment or {})}):
         member.start()
     theirs.close()
@@ -126,6 +127,7 @@ def shared_memory_bytes(count: int) -> float:
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):  # not on Windows
         raise ParenvsError("--device cpu: the system does not tell its memory") from None
+    # In a container the machine's memory is not what may be used.
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
     text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
     return float(min(whole, int(text)) if text.isdecimal() else whole) / count
@@ -180,6 +182,7 @@ def _failure(
     failed: dict[int, Any], waiting: Mapping[Any, int], members: Sequence[Any]
 ) -> ParenvsError:
     """The reason why processes failed: that of the first cause, not of those that missed it."""
+    # A process that dies makes its neighbors fail a moment later: hear them all, then choose.
     deadline = time.monotonic() + _LATER_SECONDS
     while len(failed) < len(waiting):
         others = [pipe for pipe, rank in waiting.items() if rank not in failed]
@@ -263,6 +266,7 @@ class Timing(NamedTuple):
                 of which the last to end counts.
         """
         runs = np.asarray(samples, dtype=np.float64)
+        # Processes that run together have ended when the last one has.
         runs = runs.max(axis=0) if runs.ndim == 2 else runs
         low, middle, high = np.quantile(runs, (0.25, 0.5, 0.75)).tolist()
         return cls(middle, low, high, runs.size)

@@ -157,6 +157,7 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
     place = {tensor: k for k, tensor in enumerate(graph.outputs.tolist())}
     found = {}
     for number, opcode in enumerate(graph.opcode.tolist()):
+        # Mixed precision casts the updated copy to the weight that the next step uses.
         if graph.opcodes[opcode] != "convert":
             continue
         source = place.get(int(graph.operands[graph.operand_offset[number]]))
@@ -207,6 +208,7 @@ def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dic
     used: set[int] = set()
     owners = {number: output for output, number in told.items()}
     for part in made:
+        # Parts come largest first: a leaf that is paired already belongs to a larger part.
         if len(part.leaves) < 2 or any(leaf in feeds for leaf in part.leaves):
             continue
         best: tuple[Any, ...] = ()
@@ -219,6 +221,7 @@ def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dic
                 continue
             agreed = sum(told.get(output) == number for output, number in pairs)
             at = other.path[1:]  # behind positional or keyword arguments
+            # By agreement with the flow of data, by name, then outer parts and first ones.
             rank = (agreed, at[-1:] == part.path[-1:], -len(at), -order)
             if not best or rank > best[0]:
                 best = rank, pairs

@@ -66,6 +66,7 @@ def run(
         torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
     load = system_load()
     answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind)
+    # A predicted step without the update is compared with one without it.
     whole = [
         np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
     ]

@@ -92,6 +92,7 @@ class Meter(TorchDispatchMode):
             size, place = storage.nbytes() if made else 0, storage._cdata
         except (RuntimeError, NotImplementedError):
             return  # it has none
+        # Tensors that share a storage hold its bytes once.
         if place in self._known:
             return
         self._known.add(place)
@@ -172,6 +173,7 @@ def train(
         found |= _single(module, loss, batch, plan.micro_batches, steps, adam, kind)
     dist.barrier()
     torch.manual_seed(_SEED)
+    # The seed that one device begins with, for dropout.
     parallel = Parallel(module, loss, plan, *batch[:-1], device=kind)
     parameters = list(parallel.parameters())
     optimizer = _optimizer(parameters, adam)
@@ -194,6 +196,7 @@ def train(
         x for state in optimizer.state.values() for x in state.values()
         if isinstance(x, torch.Tensor) and x.ndim
     ]  # fmt: skip
+    # The meter counts what is made while it is entered; these were there before.
     held = nbytes(parameters) + nbytes(states)
     with Meter() as meter:
         parallel.step(*batch)
@@ -245,6 +248,7 @@ def made(
                 f"--args: {name} of {source} is no tensor: {shown(value)}; bind it in the module"
             )
     size = next((len(x) for x in given if x.ndim), 1)
+    # Repeated in order, so that every process can make the same batch alone.
     numbers = torch.arange(samples) % size
     batch = tuple(x.detach()[numbers] if x.ndim and len(x) == size else x.detach() for x in given)
     if loss is None:
@@ -329,6 +333,7 @@ def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], 
     module = torch_module(source, arguments)[0]
     known = layer_modules(module)
     seen: set[int] = set()
+    # The profile counts weights at their first use, so shared ones are skipped later.
     for name, held in chain.items():
         layer = known.get(name.split("#")[0])
         if layer is None:

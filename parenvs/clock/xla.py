@@ -62,6 +62,7 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
         import jax  # noqa: F401
     environment = {}
     if kind == "cpu":
+        # The user's own flags stay; only the number of virtual devices is replaced.
         words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_COUNT)]
         flags = " ".join([*words, f"{_COUNT}={count}"])
         environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
@@ -209,6 +210,7 @@ def _valued(leaf: Any) -> Any:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return jnp.asarray(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
+        # 0.02 is the usual deviation of initial weights, so activations stay finite.
         return 0.02 * jax.random.normal(jax.random.key(0), leaf.shape, leaf.dtype)
     return jnp.zeros(leaf.shape, leaf.dtype)
 
@@ -249,6 +251,7 @@ def _is_variable(x: Any) -> bool:
 
 def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> list[_Layer]:
     paths = [[part for part in scope.split("/") if part] for scope, _ in operations]
+    # A scope that encloses everything, such as the model's name, tells no layers apart: go inside.
     depth = 0
     named = [path for path in paths if path]
     while named and len({path[depth] for path in named if len(path) > depth}) == 1:
@@ -257,6 +260,7 @@ def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> li
         depth += 1
     layers: list[_Layer] = []
     runs: dict[str, int] = {}
+    # Operations in front of the first scope wait for it; later ones outside join the layer before.
     waiting: list[Any] = []
     for path, (_, operation) in zip(paths, operations, strict=True):
         name = path[depth] if len(path) > depth else ""
@@ -266,6 +270,7 @@ def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> li
             layers.append(_Layer(name + again, waiting))
             waiting = []
         (layers[-1].operations if layers else waiting).append(operation)
+    # Backwards, as what a layer makes is what later ones read.
     used_later = set(filter(_is_variable, results))
     for layer in reversed(layers):
         made = {x for operation in layer.operations for x in operation.outvars}
@@ -580,6 +585,7 @@ def run(
     found = with_devices(train, kind, layout.devices, given)
     expected = layout.expected()
     on_cpus = kind == "cpu"  # where XLA widens half precision
+    # All devices together, as the counted bytes are.
     reduced = (expected.cpu_bytes if on_cpus else expected.bytes) * layout.devices
     traffic = {"all-reduce": reduced} if reduced else {}
     held = expected.cpu_peak_bytes if on_cpus else expected.peak_bytes
@@ -700,12 +706,14 @@ def train(
         return losses, seconds, {number: np.asarray(given[number]) for number in state}
 
     losses, seconds, wanted = alone(values)
+    # The same steps from values moved by their last place show what rounding alone does.
     moved = [
         nudged(x, number) if number in state and str(x.dtype) in _FLOATS else x
         for number, x in enumerate(values)
     ]
     again = alone(moved)[2]
     placed = sharded(request["inputs"])
+    # Donated inputs share memory with the outputs that replace them, as in a training loop.
     jitted = jax.jit(
         call,
         in_shardings=tuple(placed),
@@ -751,6 +759,7 @@ def _curve(
         jax.block_until_ready(made)
         seconds.append(time.perf_counter() - begin)
         losses.append(float(made[request["loss"]]))
+        # The new state is the input of the next step.
         for output, number in request["feeds"].items():
             values[number] = made[output]
     return losses, seconds[1:]

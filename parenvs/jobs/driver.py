@@ -138,6 +138,7 @@ def plans_of(
     known: dict[tuple[int, int], bool] = {}
     for degrees in sorted(degrees_of(problem), key=lambda x: x.ranks):
         tensor, stages, replicas = degrees
+        # At least one micro-batch per stage, or some stage would have nothing to do.
         counts = [n for n in range(stages, batch // replicas + 1) if batch % (n * replicas) == 0]
         if not counts:
             continue
@@ -167,6 +168,7 @@ def plans_of(
             f"{cluster.devices_per_server} devices{f' ({reasons[0]})' if reasons else ''}"
         )
     smallest = min(plans, key=lambda x: (x.ranks, judged[x]))
+    # Only proportions of the cost model count; the smallest plan takes as long as was measured.
     seconds = {x: one * judged[x] / judged[smallest] for x in plans}
     rates = [(x, batch / seconds[x]) for x in plans]
     state = State.of(model, PER_PARAMETER)
@@ -322,7 +324,8 @@ class Driver:
             self.old = [None if x in gone else x for x in self.old]
             left = [x for x in self.old if x is not None]
             try:
-                with suppress(ParenvsError):  # they have lost the others
+                # A collective without its partners fails; its reply is taken from the pipe first.
+                with suppress(ParenvsError):
                     self.fleet.heard(left)
                 self.fleet.ask(left, "pause")
                 return
@@ -372,6 +375,7 @@ class Driver:
         files = Files.of(self.plans.plans[degrees])
         inside = self.problem.library.devices
         names = [files.name(files.place(rank)) for rank in range(degrees.ranks)]
+        # Replicas have the same name: one of each is enough.
         left = {x for rank, x in enumerate(names) if self.old[rank // inside] is not None}
         return left == set(names)
 
@@ -415,6 +419,7 @@ class Driver:
             order = [at[rank] for rank in range(degrees.ranks)]
             sent = np.array([x for _, x in replies], dtype=np.int64)
             between = sent.reshape(len(every), inside, len(every), inside).sum(axis=(1, 3))
+            # Bytes that stay on a node cross no network.
             np.fill_diagonal(between, 0)
             old = library.candidates[self.held - 1].degrees
             holds = [self.old.index(x) if x in self.old else None for x in every]

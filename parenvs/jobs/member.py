@@ -235,6 +235,7 @@ class Member:
         start = time.perf_counter()
         active.optimiser.zero_grad()
         loss = active.parallel.step(*inputs, target)
+        # The nodes that processes stand for may be slower than these.
         time.sleep(max(0.0, active.pace - (time.perf_counter() - start)))
         return loss, active.stream.ids().tolist(), time.perf_counter() - start
 
@@ -409,6 +410,7 @@ class Fleet:
         size = len(nodes) * self.devices if size is None else size
         ranks = {process: rank for rank, process in enumerate(order or range(size))}
         given = {number: (f"group {self.groups}", rank, size) for number, rank in ranks.items()}
+        # Processes beyond the size are not asked, and stay outside.
         self.ask(nodes, "form", given)
 
     def ask(
@@ -510,6 +512,7 @@ class RayFleet(Fleet):
 
         bundle, added = {"CPU": 1.0}, None
         if self.cluster is not None:
+            # A resource that only the added node of Ray has places the actors there.
             bundle[f"node {node}"] = 1.0
             added = self.cluster.add_node(
                 num_cpus=self.devices,
@@ -580,6 +583,7 @@ def nodes_of_ray(
     if address is None:
         from ray.cluster_utils import Cluster
 
+        # The head itself runs no actors, so that it never leaves.
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         cluster = Cluster(initialize_head=True, head_node_args=head)
     try:

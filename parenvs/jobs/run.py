@@ -273,6 +273,7 @@ def prepared(job: Job, folder: Path) -> Prepared:
         Journal.opened(folder, {**asdict(job), "measured": one, "tracing": tracing})
     journal = Journal.opened(folder, asdict(job))
     path = folder / GRAPH
+    # A kill may have come between the journal's beginning and the graph.
     if not path.exists():
         (_traced(job)[0] if graph is None else graph).save(path)
     graph = load_graph(path)
@@ -306,6 +307,7 @@ def _traced(job: Job) -> tuple[Graph, float, float]:
     tracing = time.perf_counter() - start
     if job.step_seconds is not None:
         return graph, job.step_seconds, tracing
+    # A first step warms up PyTorch and is not timed.
     alone(job.source, job.batch, job.seed, 1)
     start = time.perf_counter()
     alone(job.source, job.batch, job.seed, _TIMED)
