@@ -31,6 +31,10 @@ TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.parenvs-(?P<host>\w+)-(?P<pid>\d{1,7})-[0-9a-f]{8}\.(?P<kind>new|old)", re.S
 )
 """Names of what is written: who writes it, and whether it is the new or makes room for it."""
+FUNCTION = re.compile(
+    r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)"
+)
+"""Name of a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
 _held: set[tuple[Path, int]] = set()
 """Locks of this process and the threads that hold them; a thread may take one again."""
 
@@ -283,6 +287,11 @@ def _sync_folder(path: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+def is_function(instance: str) -> bool:
+    """Return whether an instance names a function, as ``FUNCTION`` says."""
+    return FUNCTION.fullmatch(instance) is not None
 
 
 class DuplicateFieldError(ValueError):

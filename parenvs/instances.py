@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.files import is_function
 
 if TYPE_CHECKING:
     from parenvs.graph.graph import Graph
@@ -87,7 +88,6 @@ def load_graph(
             were saved with unless one is given.
     """
     from parenvs.graph.graph import Graph
-    from parenvs.graph.sources import is_function
 
     for name in reading:
         if name not in READING:
@@ -112,8 +112,6 @@ def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:
 
     That is so for a function, and where options of reading are given.
     """
-    from parenvs.graph.sources import is_function
-
     return is_function(os.fspath(instance)) or bool(reading_key(reading))
 
 
@@ -160,7 +158,7 @@ def _cached_graph(
     text: str, kind: str, arguments: str | None, reading: Key, changed_ns: int | None
 ) -> Graph:
     """Load a graph; ``changed_ns``, the time of the file's last change, is part of the key."""
-    from parenvs.graph.sources import from_hlo, is_function
+    from parenvs.graph.sources import from_hlo
 
     options = dict(reading)
     if text in manifest()["instances"]:
@@ -197,11 +195,11 @@ def reading_key(reading: dict[str, Any]) -> Key:
 
 def stamp(text: str) -> int | None:
     """Return the time of a file's last change; None for a shipped name, or without a file."""
-    from parenvs.graph import sources
-
     if text in manifest()["instances"]:
         return None
-    if sources.is_function(text):
+    if is_function(text):
+        from parenvs.graph import sources
+
         return sources.stamp(text)
     with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
         return Path(text).stat().st_mtime_ns

@@ -103,8 +103,8 @@ def profile(
     Layers are a PyTorch module's submodules, or the named scopes of a JAX function.
     """
     from parenvs.cli import tables
+    from parenvs.files import is_function
     from parenvs.graph.python_source import is_torch
-    from parenvs.graph.sources import is_function
 
     for option, value, minimum in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
                                  ("--threads", threads, 1),
@@ -160,7 +160,7 @@ def run(
     Exit status 2 if they are not those of one device, or anything is not finite.
     """
     from parenvs.clock.run import run as running
-    from parenvs.graph.sources import is_function
+    from parenvs.files import is_function
 
     check_range("--repeats", repeats, 1)
     if processes is not None:

@@ -608,6 +608,6 @@ def _same(path: Path, instance: str) -> bool:
 
 
 def _is_function(instance: str) -> bool:
-    from parenvs.graph.sources import is_function
+    from parenvs.files import is_function
 
     return is_function(instance)

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.files import is_function
 from parenvs.graph.cache import is_users, kept
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import proto_of, results_of
 from parenvs.graph.sources import (
     Lowered,
     example_inputs,
-    is_function,
     lower_module,
     lowered_of,
     of_program,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, need_extra, shown
+from parenvs.files import FUNCTION
 from parenvs.graph.graph import Graph, Role
-
-_FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
-
-
-def is_function(instance: str) -> bool:
-    """Return whether an instance names a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
-    return _FORM.fullmatch(instance) is not None
 
 
 def stamp(instance: str) -> int | None:
@@ -34,7 +27,7 @@ def stamp(instance: str) -> int | None:
 
 def split_name(instance: str) -> tuple[str, str]:
     """Return the module (or file) and the name of an instance that names a function."""
-    match = _FORM.fullmatch(instance)
+    match = FUNCTION.fullmatch(instance)
     if match is None:
         raise ParenvsError(f"{instance!r} names no function: give FILE.py:NAME")
     return match["module"], match["name"]

@@ -11,9 +11,8 @@ import numpy as np
 
 from parenvs import instances
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
-from parenvs.files import read_json
+from parenvs.files import is_function, read_json
 from parenvs.graph.graph import Graph
-from parenvs.graph.sources import is_function
 from parenvs.instances import (
     Key,
     check_no_reading,
