@@ -21,8 +21,7 @@ from parenvs.core.registry import environments, refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import SCHEMA, Text, read, whole
-from parenvs.files import read_object
-from parenvs.graph.sources import is_function
+from parenvs.files import is_function, read_object
 
 if TYPE_CHECKING:
     pass

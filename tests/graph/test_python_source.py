@@ -8,9 +8,9 @@ import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
+from parenvs.files import is_function
 from parenvs.graph import cache, python_source
 from parenvs.graph.python_source import graph_of, lower
-from parenvs.graph.sources import is_function
 
 KEPT = """
 import jax.numpy as jnp
