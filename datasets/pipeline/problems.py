@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -222,11 +223,7 @@ def draw(
     """
     if family is None:
         family = list(FAMILIES)[int(rng.integers(len(FAMILIES)))]
-    elif family not in FAMILIES:
-        raise ParenvsError(
-            f"unknown family {family!r}{did_you_mean(family, FAMILIES)}; "
-            f"known: {', '.join(FAMILIES)}"
-        )
+    check_family(family)
     for _ in range(TRIES):
         problem = _attempt(rng, family, ranges, name or f"generated/{family}")
         try:
@@ -241,6 +238,15 @@ def draw(
         f"family {family}: none of {TRIES} problems drawn fits the memory; "
         "widen the ranges of stages or of the ratios"
     )
+
+
+def check_family(family: str, where: str = "") -> None:
+    """Raise a ParenvsError, ``where`` in front, if there is no such family of chains."""
+    if family not in FAMILIES:
+        raise ParenvsError(
+            f"{where}unknown family {shown(family)}{did_you_mean(str(family), FAMILIES)}; "
+            f"known: {', '.join(FAMILIES)}"
+        )
 
 
 def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:
@@ -371,23 +377,6 @@ def name_of(number: int, family: str | None, ranges: str) -> str:
     return f"{FEW_FIRST}/{ranges}/{family or ANY}/{number}"
 
 
-def few_named(name: str) -> DrawnProblem:
-    """Draw the problem of a name that ``name_of`` gave.
-
-    Raises:
-        UnknownInstanceError: it is no such name.
-    """
-    _, *words = name.split("/")
-    if len(words) == 3 and words[2].isdecimal():
-        ranges, family, number = words
-        if ranges in RANGES and family in (ANY, *FAMILIES):
-            return problem_of(int(number), None if family == ANY else family, ranges)
-    raise UnknownInstanceError(
-        f"unknown problem {shown(name)}; drawn ones are called like {name_of(17, None, 'inside')}: "
-        f"ranges ({', '.join(RANGES)}), family ({', '.join((ANY, *FAMILIES))}) and number"
-    )
-
-
 TIER_VERSION = 3
 """Version of the draw."""
 TIER_FIRST = f"generated-{TIER_VERSION}"
@@ -403,17 +392,24 @@ def numbered(number: int, tier: str) -> DrawnProblem:
     return draw(rng, family, TIERS[tier], f"{TIER_FIRST}/{tier}/{number}")
 
 
-def tier_named(name: str) -> DrawnProblem:
-    """Return the problem of a name.
+def generated_named(name: str) -> DrawnProblem:
+    """Return the generated problem of a name.
 
     Raises:
         UnknownInstanceError: it is no such name.
     """
-    _, *words = name.split("/")
-    if len(words) == 2 and words[0] in TIERS and words[1].isdecimal() and len(words[1]) < 16:
-        return numbered(int(words[1]), words[0])
+    first, *words = name.split("/")
+    number = int(words[-1]) if words and re.fullmatch(r"\d{1,15}", words[-1], re.A) else None
+    if number is not None and first == FEW_FIRST and len(words) == 3:
+        ranges, family, _ = words
+        if ranges in RANGES and family in (ANY, *FAMILIES):
+            return problem_of(number, None if family == ANY else family, ranges)
+    if number is not None and first == TIER_FIRST and len(words) == 2 and words[0] in TIERS:
+        return numbered(number, words[0])
     raise UnknownInstanceError(
-        f"unknown problem {shown(name)}; drawn ones of many stages are called like "
+        f"unknown problem {shown(name)}; generated ones are called like "
+        f"{name_of(17, None, 'inside')}: ranges ({', '.join(RANGES)}), family "
+        f"({', '.join((ANY, *FAMILIES))}) and number; or of many stages like "
         f"{TIER_FIRST}/s16/17: tier ({', '.join(TIERS)}) and number"
     )
 
@@ -484,10 +480,8 @@ def find(name: str) -> DrawnProblem:
         UnknownInstanceError: there is no such set, or no such problem in it.
     """
     set_name = name.partition("/")[0]
-    if set_name == FEW_FIRST:
-        return few_named(name)
-    if set_name == TIER_FIRST:
-        return tier_named(name)
+    if set_name in DRAWN:
+        return generated_named(name)
     known = _by_name(set_name)
     if name in known:
         return known[name]
@@ -509,9 +503,8 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
         ParenvsError: the format cannot hold a problem exactly, as it was not drawn by ``draw``.
     """
     known = list(FAMILIES)
-    unknown = [problem.family for problem in problems if problem.family not in known]
-    if unknown:
-        raise ParenvsError(f"{path}: unknown family {unknown[0]!r}; known: {', '.join(known)}")
+    for problem in problems:
+        check_family(problem.family, f"{path}: ")
     arrays: dict[str, Any] = {
         "schema": [SCHEMA],
         "families": np.frombuffer("\n".join(known).encode(), dtype=np.uint8),
@@ -532,9 +525,8 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
     typed: dict[str, Any] = {
         key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
     }
-    restored_problems = _problems(typed, Path(path))
-    for problem, restored in zip(problems, restored_problems, strict=True):
-        if not _equal(problem, restored):
+    for problem, restored in zip(problems, _problems(typed, Path(path)), strict=True):
+        if _identity(problem) != _identity(restored):
             raise ParenvsError(
                 f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "
                 f"parenvs.datasets.pipeline.problems.draw only ({BITS} significant bits, default "
@@ -598,13 +590,11 @@ def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
     problems, offset = len(arrays["family"]), arrays["offset"]
     if len(offset) != problems + 1 or offset[0] or (np.diff(offset) < 2).any():
         return "field 'offset' does not cut up the chains"
-    for key in _CHAIN:
-        for half in (f"{key}_mantissa", f"{key}_exponent"):
-            if len(arrays[half]) != offset[-1]:
-                return f"field {half!r} has {len(arrays[half])} values for {offset[-1]} pivots"
-    for key in ("family", *_CLUSTER, "micro_batches", "stages"):
-        if len(arrays[key]) != problems:
-            return f"field {key!r} has {len(arrays[key])} values for {problems} problems"
+    for key in sorted(set(_TYPES) - {"schema", "families", "offset"}):
+        of_pivots = key.endswith(("_mantissa", "_exponent"))
+        count, noun = (offset[-1], "pivots") if of_pivots else (problems, "problems")
+        if len(arrays[key]) != count:
+            return f"field {key!r} has {len(arrays[key])} values for {count} {noun}"
     names = arrays["families"].tobytes().decode(errors="replace").split("\n")
     unknown = [name for name in names if name not in FAMILIES]
     if unknown:
@@ -640,14 +630,11 @@ def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
     return problems
 
 
-def _equal(one: DrawnProblem, other: DrawnProblem) -> bool:
-    def identity(problem: DrawnProblem) -> tuple[Any, ...]:
-        pipeline = problem.pipeline
-        settings = (pipeline.micro_batches, pipeline.copies, pipeline.recompute, pipeline.sync)
-        chain = pipeline.profile.fingerprint
-        return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
-
-    return identity(one) == identity(other)
+def _identity(problem: DrawnProblem) -> tuple[Any, ...]:
+    pipeline = problem.pipeline
+    settings = (pipeline.micro_batches, pipeline.copies, pipeline.recompute, pipeline.sync)
+    chain = pipeline.profile.fingerprint
+    return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
 
 
 def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:

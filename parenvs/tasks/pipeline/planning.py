@@ -25,10 +25,9 @@ from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import Rowed
 from parenvs.datasets.pipeline import problems
-from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cut import SHARP
@@ -491,13 +490,10 @@ def _source(
     Raises:
         ParenvsError: an argument is unknown, or would be ignored.
     """
-    choices = {"family": (family, [*FAMILIES]), "ranges": (ranges, [*problems.RANGES])}
-    for name, (value, known) in choices.items():
-        if value not in known and (value is not None or name == "ranges"):
-            raise ParenvsError(
-                f"unknown {name} {shown(value)}{did_you_mean(str(value), known)}; known: "
-                f"{', '.join(known)}"
-            )
+    if family is not None:
+        problems.check_family(family)
+    if ranges not in problems.RANGES:
+        raise ParenvsError(f"unknown ranges {shown(ranges)}; known: {', '.join(problems.RANGES)}")
     if repeat is not None and (not isinstance(repeat, int) or repeat < 1):
         raise ParenvsError(f"repeat must be >= 1, not {shown(repeat)}")
     is_set = isinstance(target, str) and target in problems.SETS
