@@ -11,7 +11,7 @@ import toys
 from cases import each, slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from second_writing import slow_length, slow_memory, slow_times
+from second_writing import slow_length, slow_times
 
 from parenvs import cluster as network
 from parenvs.cluster import SYNC_METHODS
@@ -95,35 +95,6 @@ def test_seconds__against_the_design(kind, problem):
         np.testing.assert_allclose(number(lengths[k]), expected, rtol=1e-12)
         value = formulas.value(lengths[k], pipeline.bubble_free)
         np.testing.assert_allclose(number(value), pipeline.bubble_free / expected, rtol=1e-12)
-
-
-@pytest.mark.thorough
-@kinds
-@given(problems())
-@settings(max_examples=100)
-def test_bytes__against_the_design(kind, problem):
-    pipeline, plans = problem
-    p, d = boundaries(pipeline, plans)
-    stages = len(p) - 1
-    left = array(kind, np.arange(stages, 0, -1)[:, None].repeat(len(plans), axis=1))
-    flight = formulas.in_flight(left, array(kind, pipeline.micro_batches))
-    weights = formulas.weight_bytes(
-        array(kind, np.diff(pipeline.parameter_sum[p], axis=0)), pipeline.copies
-    )
-    if pipeline.recompute == "none":
-        resident = array(kind, np.diff(pipeline.resident_sum[p], axis=0))
-        activations = formulas.kept_bytes(resident, flight)
-    else:
-        crossing = pipeline.cut_before
-        largest = [
-            [crossing[a + 1 : b + 1].max() for a, b in zip(row, after, strict=True)]
-            for row, after in itertools.pairwise(p)
-        ]
-        entering = array(kind, crossing[p[:-1]])
-        activations = formulas.recomputed_bytes(array(kind, largest), entering, flight)
-    found = formulas.stage_bytes(weights, activations, array(kind, np.diff(d, axis=0)))
-    for k, plan in enumerate(plans):
-        np.testing.assert_allclose(number(found[:, k]), slow_memory(pipeline, *plan), rtol=1e-12)
 
 
 @pytest.mark.thorough

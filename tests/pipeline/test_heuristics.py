@@ -6,11 +6,9 @@ from hypothesis import strategies as st
 
 from parenvs.agents.pipeline.exact import exact_candidates
 from parenvs.agents.pipeline.heuristics import (
-    best_last_stage,
     bottleneck_seconds,
     even_cut,
     pipedream,
-    random_episodes,
     random_search,
 )
 from parenvs.cluster import Cluster
@@ -75,17 +73,6 @@ def test_pipedream__best_of_all_plans_by_its_objective(seed):
 
 
 @pytest.mark.thorough
-@settings(max_examples=60)
-@given(seed=seeds)
-def test_random_episodes__every_step_is_legal(seed):
-    rng = np.random.default_rng(seed)
-    space = bf.random_space(rng)
-    for chosen in random_episodes(space, 20, rng):
-        for step, candidate in enumerate(chosen):
-            assert bf.legal(space, chosen[:step])[candidate]
-
-
-@pytest.mark.thorough
 @settings(max_examples=40)
 @given(seed=seeds)
 def test_random_search__no_better_than_the_optimum_and_fits_if_it_can(seed):
@@ -101,18 +88,3 @@ def test_random_search__no_better_than_the_optimum_and_fits_if_it_can(seed):
         assert excess > 0
     else:
         assert excess > 0 or answer.cost >= best * (1 - 1e-12)
-
-
-@pytest.mark.thorough
-@settings(max_examples=100)
-@given(seed=seeds)
-def test_best_last_stage__equals_the_plain_definition(seed):
-    rng = np.random.default_rng(seed)
-    n, targets = int(rng.integers(1, 20)), 15
-    have, at = rng.integers(0, 20, n) * 1.0, np.sort(rng.integers(0, 20, n)) * 1.0
-    to, count = rng.integers(0, 30, targets) * 1.0, rng.integers(0, n + 1, targets)
-    value, place = best_last_stage(have, at, to, count)
-    for t in range(targets):
-        choices = np.maximum(have, to[t] - at)[: count[t]]
-        assert value[t] == choices.min(initial=np.inf)
-        assert not count[t] or choices[place[t]] == value[t]

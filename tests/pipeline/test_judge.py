@@ -106,11 +106,11 @@ def test_judge__against_the_design(data):
     assert value == pytest.approx(-1 if full else share, rel=1e-12)
     assert report.simulated_seconds == simulate(report.times, pipeline.micro_batches).length
     assert report.timetable.length == report.simulated_seconds
-    assert report.times.forward.tolist() == pytest.approx(
-        slow_times(pipeline, cuts, device_cuts)[0]
-    )
+    forward, backward, reduce = slow_times(pipeline, cuts, device_cuts)
+    assert report.times.forward.tolist() == pytest.approx(forward)
+    assert report.times.backward.tolist() == pytest.approx(backward)
+    assert report.times.all_reduce.tolist() == pytest.approx(reduce)
     assert [stage.memory_bytes for stage in report.stages] == pytest.approx(memory)
-    forward, backward, _ = slow_times(pipeline, cuts, device_cuts)
     for s, stage in enumerate(report.stages):
         busy = pipeline.micro_batches * (forward[2 * s] + backward[2 * s])
         assert stage.efficiency == pytest.approx(busy / report.simulated_seconds)

@@ -169,18 +169,6 @@ def test_observation__of_a_known_chain(toy):
     assert env.plan().cuts == (point,) and env.plan().device_cuts == (unit - POINTS,)
 
 
-def test_units__are_servers_of_large_clusters():
-    for cluster, devices in (
-        ("8x8:v100", range(65)),
-        ("9x8:v100", range(0, 73, 8)),
-        ("65x8:v100", [*range(0, 520, 16), 520]),
-        ("2x100:v100", [*range(0, 200, 4), 200]),
-    ):
-        env = make(instance="t5-base", cluster=cluster, stages=2)
-        assert env.game.space_of(0).devices.tolist() == list(devices)
-        assert env.observation_space.contains(env.reset()[0])
-
-
 def test_repeat__plays_each_generated_problem_as_often():
     env = make(repeat=3)
     names = [env.reset(seed=1)[1]["instance"]] + [env.reset()[1]["instance"] for _ in range(6)]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs import problem
-from parenvs.agents.pipeline import bounds, corridor, exact, labels, shapes
-from parenvs.agents.pipeline.bounds import Relaxation, least_length, lower_bound
+from parenvs.agents.pipeline import bounds, corridor, exact, labels
+from parenvs.agents.pipeline.bounds import least_length, lower_bound
 from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import (
     by_corridor,
@@ -29,7 +29,7 @@ from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.agents.pipeline.shapes import exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer, judge
-from parenvs.datasets.pipeline.problems import INSIDE, draw
+from parenvs.datasets.pipeline.problems import draw
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas, spaces
 from parenvs.tasks.pipeline.cut import kernel_of
@@ -359,24 +359,6 @@ def test_lower_bound__is_below_the_shortest_of_all_plans(seed, monkeypatch):
         monkeypatch.undo()
 
 
-@pytest.mark.thorough
-def test_excludes__says_nothing_of_limits_that_a_plan_keeps():
-    """A plan's own core and tail are limits that it keeps."""
-    for case in range(2):
-        sizes = {"pivots": 60, "devices": 32, "stages": 6}
-        ranges = replace(INSIDE, **{name: (size, size) for name, size in sizes.items()})
-        pipeline = draw(np.random.default_rng(case), ranges=ranges).pipeline
-        space = PointSpace.build(pipeline)
-        times = pipeline.stage_times(*space.plan(*even_plan(space)))
-        core, tail = formulas.core_and_tail(
-            times.forward + times.backward, times.backward, times.all_reduce[::2],
-            pipeline.micro_batches,
-        )  # fmt: skip
-        relaxation = Relaxation(pipeline)
-        assert not relaxation.excludes(float(core), float(tail))
-        assert not relaxation.excludes(float(core), np.inf)
-
-
 # Shapes.
 
 
@@ -437,15 +419,6 @@ def test_exact_shape__leaves_devices_idle():
     assert choice.answer.plan.cluster == pipeline.cluster.part(2)
     fast = replace(pipeline.cluster, inter_bw=1e9, intra_bw=1e9)
     assert exact_shape(replace(pipeline, cluster=fast)).answer.problem.cluster.devices == 8
-
-
-@pytest.mark.thorough
-def test_exact_shape__out_of_time(monkeypatch):
-    """Without a single search over all pivots the bound is that of the work alone."""
-    monkeypatch.setattr(shapes, "_TURNS", ())
-    choice = exact_shape(problem("t5-base", cluster="C", stages=1), time_limit=5)
-    assert choice.answer.status == "feasible"
-    assert 0 < choice.answer.bound < choice.answer.cost
 
 
 def test_exact_shape__more_stages_than_variables():
