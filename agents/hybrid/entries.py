@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -142,22 +142,21 @@ class HeteroProblem(HybridProblem):
         """See ``TaskProblem.faults``: the rules of docs/hybrid.md beside those of the judge."""
         assert isinstance(plan, HybridPlan)
         inside = self.target.cluster.devices_per_server
-        rules: list[tuple[bool, str]] = [
-            (plan.schedule == SCHEDULES[0], f"field 'schedule' must be {SCHEDULES[0]!r}"),
-            (plan.chunks == 1, "field 'chunks' must be 1"),
-            (plan.context == 1, "field 'context' must be 1"),
-            (plan.expert == 1, "field 'expert' must be 1"),
-            (plan.shard == 0, "field 'shard' must be left out"),
-            (
-                plan.micro_batch <= MAX_MICRO_BATCH,
-                f"field 'micro_batch' is {plan.micro_batch:,}, at most {MAX_MICRO_BATCH}",
-            ),
-            (
-                all(stage.devices == inside for stage in plan.stages),
-                f"field 'stages': a stage has exactly one server, 'devices' {inside}",
-            ),
+        wanted = {"schedule": SCHEDULES[0], "chunks": 1, "context": 1, "expert": 1}
+        faults = [
+            f"field {name!r} must be {value!r}"
+            for name, value in wanted.items()
+            if getattr(plan, name) != value
         ]
-        return [words for holds, words in rules if not holds]
+        if plan.shard:
+            faults.append("field 'shard' must be left out")
+        if plan.micro_batch > MAX_MICRO_BATCH:
+            size = f"{plan.micro_batch:,}, at most {MAX_MICRO_BATCH}"
+            faults.append(f"field 'micro_batch' is {size}")
+        if any(stage.devices != inside for stage in plan.stages):
+            words = "a stage has exactly one server"
+            faults.append(f"field 'stages': {words}, 'devices' {inside}")
+        return faults
 
 
 def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
@@ -168,20 +167,16 @@ def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
         kind, sets, first = HeteroProblem, {tier: f"{tier}-test" for tier in TIERS}, HETERO_FIRST
     for tier, set_name in sets.items():
         for hybrid in problem_sets()[set_name][:first]:
-            if instances is None or hybrid.instance in instances:
-                yield _problem(kind, hybrid, tier)
-
-
-def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProblem:
-    settings = {
-        "tier": tier,
-        "servers": hybrid.cluster.servers,
-        "layers": len(hybrid.model),
-        "batch": hybrid.batch,
-        "stack": hybrid.stack.label,
-    }
-    fingerprint, name = hybrid.model.fingerprint, hybrid.instance
-    return kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
+            name, fingerprint = hybrid.instance, hybrid.model.fingerprint
+            settings = {
+                "tier": tier,
+                "servers": hybrid.cluster.servers,
+                "layers": len(hybrid.model),
+                "batch": hybrid.batch,
+                "stack": hybrid.stack.label,
+            }
+            if instances is None or name in instances:
+                yield kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
 
 
 EVALUATIONS_OF_DRAWN = 5_000
@@ -244,17 +239,6 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
     return subset_search(problem, orders=orders)
 
 
-_MAKERS: dict[str, Callable[[Hybrid, int], Answer]] = {
-    "exact": lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS, simulate=False),
-    "search": lambda problem, seed: local_search(problem, seed=seed),
-    "subset-dp": _subset,
-    "swap-search": lambda problem, seed: swap_search(
-        problem, np.random.default_rng(seed), None, SWAPS
-    ),
-}
-"""Agent -> planner, where its settings differ from those of ``solve``."""
-
-
 def planner(agent: str, seed: int, steps: int) -> Planner:
     """Return an agent as a planner of problems; see ``TaskKind.planner``."""
 
@@ -262,9 +246,17 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         target: Hybrid = problem.target
         if agent == "best-known":
             return plan_of_row(target, references(problem.file.file)[problem.instance])
-        if agent in _MAKERS:
-            return _MAKERS[agent](target, seed).plan
-        return solve(target, agent, time_limit=SECONDS, seed=seed).plan
+        if agent == "exact":
+            answer = exact(target, LIMITS, time_limit=SECONDS, simulate=False)
+        elif agent == "search":  # not by time: its answer is the same on every machine
+            answer = local_search(target, seed=seed)
+        elif agent == "subset-dp":
+            answer = _subset(target, seed)
+        elif agent == "swap-search":
+            answer = swap_search(target, np.random.default_rng(seed), None, SWAPS)
+        else:
+            answer = solve(target, agent, time_limit=SECONDS, seed=seed)
+        return answer.plan
 
     return plan
 

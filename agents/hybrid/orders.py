@@ -108,7 +108,7 @@ class ServerTables:
         first, end = self._short.runs.T
         self.class_work = self.work[end] - self.work[first]
         self._memo: dict[tuple[int, int], Costs] = {}
-        self._made: dict[tuple[int, int, int, int, tuple[int, int]], HybridStage] = {}
+        self._stages: dict[tuple[int, int, int, int, tuple[int, int]], HybridStage] = {}
 
     def stage(
         self, place: int, left: int, speed: int, split: int, layers: tuple[int, int]
@@ -118,11 +118,11 @@ class ServerTables:
         ``left`` counts the stages from this one to the last, itself included.
         """
         key = place, min(left, self.setting.micro_batches), speed, split, layers
-        if key not in self._made:
+        if key not in self._stages:
             config = split * len(self.speeds) + speed
             number = int(self.stages.classes[layers])
-            self._made[key] = stage_of(self.stages, place, left, config, number, layers)
-        return self._made[key]
+            self._stages[key] = stage_of(self.stages, place, left, config, number, layers)
+        return self._stages[key]
 
     def costs(self, place: int, left: int) -> Costs:
         """Return the costs of stages in a place; ``left`` counts itself and those behind."""
@@ -135,18 +135,13 @@ class ServerTables:
             # Overlapped, the gradients of one layer at least are summed behind the passes.
             least = reduction / size if overlap else reduction
             seconds = np.minimum(asked.seconds, NEVER)  # no 0 x infinity with one micro-batch
-            columns = (seconds, *asked[1:], least)
-            self._memo[key] = Costs(
-                *(self._arranged(x, NEVER if i == 0 else 0.0) for i, x in enumerate(columns))
-            )
+            figures = np.stack([seconds, *asked[1:], least])
+            # (5, C x U, Q) by configuration; the class behind all others does not fit.
+            figures = figures.reshape(5, len(self.tp), len(self.speeds), -1).swapaxes(1, 2)
+            figures = np.pad(figures, [(0, 0)] * 3 + [(0, 1)])
+            figures[0, ..., -1] = NEVER
+            self._memo[key] = Costs(*figures)
         return self._memo[key]
-
-    def _arranged(self, by_config: np.ndarray, beyond: float) -> np.ndarray:
-        """(U, C, Q + 1) of (C x U, Q) figures."""
-        splits, speeds, count = len(self.tp), len(self.speeds), by_config.shape[1]
-        arranged = np.full((speeds, splits, count + 1), beyond)
-        arranged[..., :-1] = by_config.reshape(splits, speeds, count).transpose(1, 0, 2)
-        return arranged
 
     @cached_property
     def link(self) -> np.ndarray:
@@ -270,8 +265,6 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
             best = np.where(better, whole[rows, at], best)
             count = np.where(better, k, count)
             firsts.append(at)
-        else:
-            firsts.append(np.zeros(batch, dtype=np.int64))
         if k == servers:
             break
         seconds = tables.costs(LAST if k == 1 else INNER, k).seconds[speed]
@@ -290,18 +283,18 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
         chosen.append(at)
     cuts, splits = [], []
     for row in range(batch):
-        own_cuts, own_splits = [0], []
+        firsts_of, splits_of = [0], []
         if best[row] < NEVER:
             k = int(count[row])
-            split, layer = divmod(int(firsts[k - 1][row]), n + 1)
-            own_splits.append(split)
+            split, layer = divmod(int(firsts[k - 2][row]), n + 1)
+            splits_of.append(split)
             for left in range(k - 1, 0, -1):
-                own_cuts.append(layer)
+                firsts_of.append(layer)
                 split, size = divmod(int(chosen[left - 1][row, layer]), len(sizes))
-                own_splits.append(split)
+                splits_of.append(split)
                 layer += int(sizes[size])
-        cuts.append(own_cuts)
-        splits.append(own_splits)
+        cuts.append(firsts_of)
+        splits.append(splits_of)
     return Completed(best, count, cuts, splits)
 
 
@@ -316,14 +309,11 @@ def plan_of(
     problem, setting = tables.problem, tables.setting
     ends, count = [*cuts[1:], len(problem.model)], len(cuts)
     speeds = problem.cluster.speeds or (1.0,) * problem.cluster.servers
+    numbers = np.searchsorted(tables.speeds, [speeds[server] for server in servers]).tolist()
     stages: list[HybridStage] = []
-    for place, (server, first, end, split) in enumerate(
-        zip(servers, cuts, ends, splits, strict=True)
-    ):
-        left = count - place
-        which = FIRST if place == 0 else LAST if left == 1 else INNER
-        speed = int(np.searchsorted(tables.speeds, speeds[server]))
-        stages.append(tables.stage(which, left, speed, split, (first, end)))
+    for k, layers in enumerate(zip(cuts, ends, strict=True)):
+        place = FIRST if k == 0 else LAST if k == count - 1 else INNER
+        stages.append(tables.stage(place, count - k, numbers[k], splits[k], layers))
     unused = [server for server in range(problem.cluster.servers) if server not in set(servers)]
     return exact.plan_of(problem, setting, stages, servers=(*servers, *unused))
 
@@ -395,16 +385,15 @@ class Orders:
 
     def alone(self) -> None:
         """Judge the best plans of one stage, on the fastest server; mostly none comes close."""
-        fastest = by_speed(self.problem)
+        fastest, cluster = by_speed(self.problem), self.problem.cluster
         speed = float(speeds_of(self.problem).max())
-        cluster = self.problem.cluster
         small = replace(self.problem, cluster=replace(cluster, servers=1, speeds=(speed,)))
         for bounded in self.settings:
             setting = bounded.setting
             if bounded.alone >= self.length:
                 continue
-            one = replace(setting, devices=cluster.devices_per_server)
-            best_stage = exact.one_stage(small, one, self.limits, self.length)
+            alone = replace(setting, devices=cluster.devices_per_server)
+            best_stage = exact.one_stage(small, alone, self.limits, self.length)
             self.judged += 1
             if best_stage is not None:
                 plan = exact.plan_of(self.problem, setting, [best_stage[0]], servers=tuple(fastest))
@@ -471,14 +460,14 @@ class Orders:
                 f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
                 "no plan of one server for each stage was found that fits the memory"
             )
-        values: dict[str, Any] = {"among": AMONG, "evaluations": self.judged, **more}
-        seconds = time.perf_counter() - begin
+        values: dict[str, Any] = {"evaluations": self.judged, **more}
         return Answer(
             problem=self.problem,
             plan=self.best,
             cost=self.length,
+            among=AMONG,
             method=method,
-            seconds=seconds,
+            seconds=time.perf_counter() - begin,
             **values,
         )
 
@@ -520,7 +509,7 @@ def swap_search(
             pair = rng.choice(servers, 2, replace=False)
             other = current.copy()
             other[pair] = other[pair[::-1]]
-            found = float(orders.judge(other[None], setting)[0])
-            if found <= length:
-                current, length = other, found
+            seconds = float(orders.judge(other[None], setting)[0])
+            if seconds <= length:
+                current, length = other, seconds
     return orders.answer("swap-search", budget.begin)

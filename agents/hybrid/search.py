@@ -86,7 +86,7 @@ def local_search(
         plans = joined([*given, *([] if uniform is None else [uniform])])
         climber = Climber(table, plans, goal, limits, np.random.default_rng(seed))
         while budget.left(climber.judged):
-            if not climber.turn():
+            if not climber.step():
                 break
         judged, best_start = climber.judged, int(climber.best_value.argmin())
         if climber.best_value[best_start] < value * (1 - SLACK):
@@ -142,44 +142,40 @@ class Climber:
     def _values(self, plans: Plans, length: np.ndarray) -> np.ndarray:
         return np.asarray(self.goal.values(self.problem, length, plans.devices.sum(axis=0)))
 
-    def turn(self) -> bool:
+    def step(self) -> bool:
         """Take one neighbour of every plan; return whether any of them has one."""
         near = neighbours(self.table, self.plans, self.busy, self.limits)
         judged = self.table.judge(near.plans)
         self.judged += len(near.plan)
         count = len(self.value)
         value = np.where(judged.fullness <= 1, self._values(near.plans, judged.length), np.inf)
-        parts, taken = [], np.full(count, -1)
+        # Of the plans, the best ones and the neighbours that are taken, which is next.
+        following, taken = np.arange(count), []
         for start in range(count):
-            mine = np.flatnonzero(near.plan == start)
-            values = value[mine]
+            candidates = np.flatnonzero(near.plan == start)
+            values = value[candidates]
             # After a kick worse neighbors are taken for some steps, within ``WORSE`` of the value.
             if self.kicks[start] > 0:
                 self.kicks[start] -= 1
-                fine = mine[values <= WORSE * self.value[start]]
-                taken[start] = int(self.rng.choice(fine)) if fine.size else -1
+                fine = candidates[values <= WORSE * self.value[start]]
+                if not fine.size:
+                    continue
+                choice = int(self.rng.choice(fine))
             elif values.size and values.min() < self.value[start] * (1 - SLACK):
-                taken[start] = mine[int(values.argmin())]
+                choice = int(candidates[int(values.argmin())])
             else:  # nothing is faster: go on from the best plan by chance
-                self._keep(start)
                 self.kicks[start] = int(self.rng.integers(1, KICKS + 1))
-                parts.append(self.best.take(np.array([start])))
+                following[start] = count + start
                 self.value[start] = self.best_value[start]
                 continue
-            if taken[start] < 0:
-                parts.append(self.plans.take(np.array([start])))
-                continue
-            parts.append(near.plans.take(taken[start : start + 1]))
-            self.value[start] = value[taken[start]]
-        self.plans = joined(parts).trimmed()
+            following[start] = 2 * count + len(taken)
+            taken.append(choice)
+            self.value[start] = value[choice]
+        neighbors = [near.plans.take(np.array(taken))] if taken else []
+        self.plans = joined([self.plans, self.best, *neighbors]).take(following).trimmed()
         self.busy = self.table.judge(self.plans).busy
-        for start in range(count):
-            self._keep(start)
+        better = self.value < self.best_value * (1 - SLACK)
+        either = np.where(better, count, 0) + np.arange(count)
+        self.best = joined([self.best, self.plans]).take(either).trimmed()
+        self.best_value = np.where(better, self.value, self.best_value)
         return bool(np.isfinite(value).any())
-
-    def _keep(self, start: int) -> None:
-        if self.value[start] < self.best_value[start] * (1 - SLACK):
-            parts = [self.best.take(np.array([k])) for k in range(len(self.value))]
-            parts[start] = self.plans.take(np.array([start]))
-            self.best = joined(parts).trimmed()
-            self.best_value[start] = self.value[start]

@@ -195,14 +195,14 @@ SPEEDS: dict[str, Callable[[Tier, np.random.Generator], np.ndarray]] = {
     "spread": _spread, "generations": _generations, "stragglers": _stragglers,
 }  # fmt: skip
 """Family of unequal servers -> how their speeds are generated."""
-_TURNS = ("spread", "spread", "generations", "spread", "spread", "generations", "spread",
-          "stragglers")  # fmt: skip
+# Of eight problems five have a speed per server, two a few generations, and one a straggler.
+_TURNS = ("spread", "spread", "generations") * 2 + ("spread", "stragglers")
 
 
 def family_of(kind: str, number: int) -> str:
     """Return the family of a generator's seed, or of a number in a set; families take turns."""
-    turns = _TURNS if kind in TIERS else tuple(FAMILIES)
-    return turns[number % len(turns)]
+    families = _TURNS if kind in TIERS else tuple(FAMILIES)
+    return families[number % len(families)]
 
 
 def drawn(kind: str, seed: int) -> Hybrid:
@@ -229,7 +229,7 @@ def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hy
 
 def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid | None:
     """Generate a problem; None if nothing fits, or everything does."""
-    width = int(rng.choice((64, 128)))
+    width = int(rng.choice((64, 128)))  # of a head
     hidden = _multiple(_log_uniform(rng, *ranges.hidden), 4 * width)
     servers, device = int(rng.choice(ranges.servers)), str(rng.choice(DEVICES))
     cluster = _cluster(servers, device)
@@ -257,17 +257,17 @@ def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -
 def _fits(problem: Hybrid) -> bool:
     """Whether some plan of equal stages with tp 8 or 4 that recomputes everything fits."""
     devices, layers = problem.cluster.devices, len(problem.model)
-    rows = [
+    degrees = [
         (tp, pp, devices // (tp * pp))
         for tp in (8, 4)
         if problem.model.reasons_against_tp(tp) is None
         for pp in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
         if pp <= layers and devices % (tp * pp) == 0
     ]
-    rows = [row for row in rows if problem.batch % row[2] == 0]
-    if not rows:
+    degrees = [x for x in degrees if problem.batch % x[2] == 0]
+    if not degrees:
         return False
-    tp, pp, dp = (np.array(column) for column in zip(*rows, strict=True))
+    tp, pp, dp = np.array(degrees).T
     plans = Uniform(
         tp, pp, dp, 1, problem.batch, sequence_parallel=True, recompute="full", zero=1,
         gradient_bytes=4.0,
@@ -336,16 +336,16 @@ def make_set(name: str, seed: int) -> list[Hybrid]:
     """Generate the problems of a set, each from ``seed``, the set's place and its number."""
     if name in SETS:
         kind, place, (count, ranges) = "hybrid", list(SETS).index(name), SETS[name]
-        one: Callable[..., Hybrid] = partial(make, ranges)
+        generate: Callable[..., Hybrid] = partial(make, ranges)
     else:
         kind, _, part = name.rpartition("-")
         tier, place, count = TIERS[kind], HETERO_SETS.index(name), PARTS[part]
-        one = partial(make_hetero, tier.outside if part == "outside" else tier)
+        generate = partial(make_hetero, tier.outside if part == "outside" else tier)
     counts, problems = Counter[str](), []
     for number in range(count):
         family = family_of(kind, number)
         rng = np.random.default_rng([seed, place, number])
-        problems.append(one(family, rng, f"{name}/{family}-{counts[family]:03d}"))
+        problems.append(generate(family, rng, f"{name}/{family}-{counts[family]:03d}"))
         counts[family] += 1
     return problems
 

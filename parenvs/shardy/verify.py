@@ -19,6 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
@@ -37,6 +38,7 @@ from parenvs.graph.graph import Graph
 from parenvs.graph.reader import hlo_of, is_stablehlo, proto_of, read_proto
 from parenvs.graph.sources import Lowered
 from parenvs.instances import load_graph, manifest
+from parenvs.view.words import plural
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
 """Modules in which versions of jaxlib keep their parser of HLO text."""
@@ -89,19 +91,25 @@ def module_of(source: Any) -> Module:
     if text in manifest()["instances"]:
         return _shipped(text)
     path = Path(text)
-    if path.suffix == ".npz" and (beside := _beside(path)) is not None:
-        return module_of(beside)
-    graph = load_graph(text)
     if path.suffix == ".npz":
+        beside = _beside(path)
+        if beside is not None:
+            return module_of(beside)
+        load_graph(text)  # a file that is damaged or missing has an error of its own
         raise ParenvsError(
             f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
             "was made from, or the lowered function, as the source"
         )
-    data = path.read_bytes()
+    graph, data = load_graph(text), path.read_bytes()
     if is_stablehlo(data):
         return Module(hlo_of(data, text), graph, text)
     if path.suffix == ".pb":
-        return Module(_unwrapped(data), graph, text)
+        # The reader took it as a module, or else as one in a wrapper.
+        with suppress(DecodeError):
+            if messages.Module.FromString(data).computations:  # type: ignore[attr-defined]
+                return Module(data, graph, text)
+        wrapper = messages.Wrapper.FromString(data)  # type: ignore[attr-defined]
+        return Module(wrapper.module.SerializeToString(), graph, text)
     return Module(proto_of_text(data.decode(), text), graph, text)
 
 
@@ -116,15 +124,6 @@ def has_module(instance: str) -> bool:
 def _beside(path: Path) -> Path | None:
     files = (path.with_suffix(suffix) for suffix in MODULE_SUFFIXES)
     return next((file for file in files if file.is_file()), None)
-
-
-def _unwrapped(data: bytes) -> bytes:
-    try:
-        if messages.Module.FromString(data).computations:  # type: ignore[attr-defined]
-            return data
-    except DecodeError:
-        pass
-    return messages.Wrapper.FromString(data).module.SerializeToString()  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=2)
@@ -232,16 +231,16 @@ def _replace(operation: Any) -> None:
     from jaxlib.mlir import ir
 
     results = [x.type for x in operation.results]
+    name, attributes = _IDENTITY, {}
     if operation.name == "mhlo.topk":
-        target = {"call_target_name": ir.StringAttr.get("mhlo.topk")}
-        new = _put(operation, "stablehlo.custom_call", results, target)
-    elif [x.type for x in operation.operands] == results:
-        new = _put(operation, _IDENTITY, results, {})
-    else:
+        name = "stablehlo.custom_call"
+        attributes = {"call_target_name": ir.StringAttr.get("mhlo.topk")}
+    elif [x.type for x in operation.operands] != results:
         raise ParenvsError(
             f"the module holds {operation.name}, of which Shardy knows nothing; give the HLO as it "
             "is before XLA's optimisation"
         )
+    new = _put(operation, name, results, attributes)
     for old_value, new_value in zip(operation.results, new.results, strict=True):
         old_value.replace_all_uses_with(new_value)
     operation.erase()
@@ -251,13 +250,8 @@ def _put(operation: Any, name: str, results: list[Any], attributes: dict[str, An
     """Insert a new operation with the operands of ``operation`` before it, and return it."""
     from jaxlib.mlir import ir
 
-    return ir.Operation.create(
-        name,
-        results=results,
-        operands=list(operation.operands),
-        attributes=attributes,
-        ip=ir.InsertionPoint(operation),
-    )
+    before, operands = ir.InsertionPoint(operation), list(operation.operands)
+    return ir.Operation.create(name, results, operands, attributes, ip=before)
 
 
 def walk(module: Any) -> Iterator[Any]:
@@ -273,6 +267,7 @@ _PROPAGATE = "builtin.module(sdy-propagation-pipeline)"
 _RESHARD = "builtin.module(func.func(sdy-insert-explicit-reshards{enable-full-version=true}))"
 """Without the full version the pass shows no reshards."""
 _AXIS = '{"x"}'
+_AXES = re.compile(r"\{([^}]*)\}")
 _COLLECTIVES = (
     "all_gather", "all_reduce", "all_slice", "all_to_all", "collective_permute", "reduce_scatter",
 )  # fmt: skip
@@ -336,7 +331,7 @@ class ShardyOracle:
             chosen.setdefault(number, set()).add(dimension)
         with self._context, ir.Location.unknown():
             module = ir.Module.parse(self._text)
-            main = _main(module)
+            main = _functions(module)["main"]
             attributes: list[dict[str, Any]] = [{} for _ in _inputs(main)]
             for number, dimensions in chosen.items():
                 rank = ir.RankedTensorType(_inputs(main)[number]).rank
@@ -349,24 +344,18 @@ class ShardyOracle:
             )
             try:
                 PassManager.parse(_PROPAGATE).run(module.operation)
-                partitioned = _partitioned(_main(module))
+                partitioned = _partitioned(_functions(module)["main"])
                 PassManager.parse(_RESHARD).run(module.operation)
             except (ir.MLIRError, ValueError) as error:
                 raise ParenvsError(f"Shardy cannot take the module: {one_line(error)}") from None
             return Propagation(partitioned, *_communication(module))
 
 
-def _main(module: Any) -> Any:
-    for name, operation in _functions(module):
-        if name == "main":
-            return operation
-    raise ParenvsError("the lowered module has no function main")
-
-
-def _functions(module: Any) -> Iterator[tuple[str, Any]]:
-    for view in module.body.operations:
-        if view.operation.name == "func.func":
-            yield str(view.operation.attributes["sym_name"]).strip('"'), view.operation
+def _functions(module: Any) -> dict[str, Any]:
+    operations = [view.operation for view in module.body.operations]
+    return {
+        str(x.attributes["sym_name"]).strip('"'): x for x in operations if x.name == "func.func"
+    }
 
 
 def _inputs(main: Any) -> Any:
@@ -384,17 +373,15 @@ def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
         {item.name: item.attr for item in items}
         for items in cast("Any", map(ir.DictAttr, ir.ArrayAttr(main.attributes["arg_attrs"])))
     ]
+    # A sharding is written as <@mesh, [{"x"}, {?}]>, in braces the axes of each dimension.
     return tuple(
         (number, dimension)
         for number, by_name in enumerate(attributes)
-        for dimension, axes in enumerate(_dimensions(str(by_name.get("sdy.sharding", ""))))
+        for dimension, axes in enumerate(
+            _AXES.findall(str(by_name.get("sdy.sharding", "")).partition("]")[0])
+        )
         if '"x"' in axes
     )
-
-
-def _dimensions(sharding: str) -> list[str]:
-    dimensions = re.search(r"\[(.*)\]", sharding)
-    return re.findall(r"\{([^}]*)\}", dimensions[1]) if dimensions else []
 
 
 def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
@@ -402,7 +389,7 @@ def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int],
     reshards: list[str] = []
     local: dict[str, Counter[str]] = {}  # collectives of each function itself
     calls: dict[str, Counter[str]] = {}
-    for name, function in _functions(module):
+    for name, function in _functions(module).items():
         local[name], calls[name] = Counter(), Counter()
         for operation in walk(function):
             kind = operation.name.removeprefix("sdy.")
@@ -483,17 +470,7 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """Return the verification as an object of JSON types."""
-        disagreements = [
-            {"path": x.path, "ours": list(x.ours), "shardy": list(x.shardy)}
-            for x in self.disagreements
-        ]
-        return {
-            "agrees": self.agrees,
-            **asdict(self),
-            "disagreements": disagreements,
-            "reshards": list(self.reshards),
-            "all_reduces": self.all_reduces,
-        }
+        return {"agrees": self.agrees, **asdict(self), "all_reduces": self.all_reduces}
 
     def text(self) -> str:
         """Return the verification in a few sentences."""
@@ -502,21 +479,21 @@ class Verification:
         agreed = self.compared - len(self.disagreements)
         sentences = [
             f"{verdict} with this {self.task} plan of {self.instance}, {judged} by the judge.",
-            f"Told {_count(self.decided, 'dimension')} on a mesh axis of {self.mesh}, it "
-            f"partitions {agreed:,} of {_count(self.compared, 'input')} as the plan does and "
-            f"reshards {_count(len(self.reshards), 'value')}.",
+            f"Told {plural(self.decided, 'dimension')} on a mesh axis of {self.mesh}, it "
+            f"partitions {agreed:,} of {plural(self.compared, 'input')} as the plan does and "
+            f"reshards {plural(len(self.reshards), 'value')}.",
         ]
         if self.disagreements:
-            differences = [
-                f"{x.path} (plan: {_numbers(x.ours)}; Shardy: {_numbers(x.shardy)})"
-                for x in self.disagreements
-            ]
+            differences = []
+            for x in self.disagreements:
+                ours, theirs = (", ".join(map(str, dims)) or "none" for dims in (x.ours, x.shardy))
+                differences.append(f"{x.path} (plan: {ours}; Shardy: {theirs})")
             sentences.append(f"Dimensions that differ: {_listed(differences)}.")
         if self.reshards:
             sentences.append(f"Resharded: {_listed(self.reshards)}.")
         same = self.all_reduces == self.predicted_all_reduces
         expected = "as predicted" if same else f"{self.predicted_all_reduces:,} were predicted"
-        sentences.append(f"It inserts {_count(self.all_reduces, 'all-reduce')}, {expected}.")
+        sentences.append(f"It inserts {plural(self.all_reduces, 'all-reduce')}, {expected}.")
         if self.not_compared:
             left_out = [f"{name} ({reason})" for name, reason in self.not_compared.items()]
             sentences.append(f"Not compared: {_listed(left_out)}.")
@@ -635,14 +612,6 @@ def mesh_size(devices: int, sizes: Sequence[int]) -> int:
     divisors = [n for n in range(devices, 1, -1) if devices % n == 0]
     primes = {next(n for n in range(2, size + 1) if size % n == 0) for size in sizes if size > 1}
     return max([*divisors, *sorted(primes)], key=lambda n: sum(size % n == 0 for size in sizes))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _numbers(dimensions: Sequence[int]) -> str:
-    return ", ".join(map(str, dimensions)) or "none"
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -177,10 +177,12 @@ def test_export__other_plans_and_programs_go_on(tmp_path):
     import live_work
     import resharding
 
+    from parenvs.exports.torch import torch_plan
+
     graph = resharding.example.read()
     plans = [resharding.plan_of(graph, "net.npz", 4, *resharding.FOUR[x])
              for x in ("P2 D2", "T2 D2 ZeRO 3", "P2 D2")]  # fmt: skip
-    pairs = [(plan, resharding.torch_plan(plan, graph)) for plan in plans]
+    pairs = [(plan, torch_plan(plan, graph)) for plan in plans]
     job = {"folder": str(tmp_path), "plans": pairs}
     resharding.example.start(4, job, live_work.exchange)
     for rank in range(4):

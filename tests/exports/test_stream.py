@@ -134,10 +134,12 @@ def test_stream__five_changes_train_as_one_process(tmp_path):
     import resharding
     import streamed
 
+    from parenvs.exports.torch import torch_plan
+
     graph = resharding.example.read()
     names = ("D2", "T2", "P2", "D2 ZeRO 3", "T2", "D2")
     plans = [resharding.plan_of(graph, "net.npz", 2, *resharding.TWO[name]) for name in names]
-    pairs = [(plan, resharding.torch_plan(plan, graph)) for plan in plans]
+    pairs = [(plan, torch_plan(plan, graph)) for plan in plans]
     job = {"folder": str(tmp_path), "plans": pairs}
     resharding.example.start(2, job, streamed.train)
     told = json.loads((tmp_path / "told.json").read_text())

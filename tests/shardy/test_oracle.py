@@ -81,13 +81,7 @@ def test_oracle__pairs_conflict_where_shardy_reshards(case):
 
 
 def test_oracle__contraction_needs_an_all_reduce():
-    def product(w, x):
-        return x @ w
-
-    shape = jax.ShapeDtypeStruct
-    lowered = jax.jit(product, keep_unused=True).lower(
-        shape((6, 8), np.float32), shape((4, 6), np.float32)
-    )
+    lowered = lower(lambda w, x: x @ w, (6, 8), (4, 6))
     oracle = ShardyOracle(lowered)
     assert oracle.propagate([(0, 0)]) == oracle.propagate([(1, 1)])
     assert oracle.propagate([(0, 0)]).partitioned == ((0, 0), (1, 1))
@@ -98,12 +92,8 @@ def test_oracle__contraction_needs_an_all_reduce():
         ShardyOracle(lowered, devices=1)
 
 
-SHAPE = jax.ShapeDtypeStruct
-F32 = np.float32
-
-
 def lower(function, *shapes):
-    args = [SHAPE(shape, F32) for shape in shapes]
+    args = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     return jax.jit(function, keep_unused=True).lower(*args)
 
 
