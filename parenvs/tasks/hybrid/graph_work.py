@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -102,25 +102,25 @@ class Splitting:
         program, flow = self.program, self.program.flow
         head = (program.label == program.layers + 1) & (program.graph.phase == FORWARD)
         for index in np.flatnonzero(head).tolist()[::-1]:
-            operands = flow.operands[index]
-            if flow.opcode[index] == "dot":
-                for operand in operands:
-                    if not program.on_data[operand]:
-                        outputs = set(self._labels(flow.results[index][0]))
-                        return [c for c in self._labels(operand) if c in outputs]
+            for operand in flow.operands[index] if flow.opcode[index] == "dot" else ():
+                if not program.on_data[operand]:
+                    return self._outputs(index, operand)
         return []
 
     def _features(self) -> list[int]:
         """Classes of the output features of the convolutions, in order."""
         program, flow = self.program, self.program.flow
-        features = []
-        for index in np.flatnonzero(program.graph.phase == FORWARD).tolist():
-            if flow.opcode[index] == "convolution":
-                kernel = flow.operands[index][1]
-                if not program.on_data[kernel]:
-                    outputs = set(self._labels(flow.results[index][0]))
-                    features += [c for c in self._labels(kernel) if c in outputs]
-        return features
+        return [
+            label
+            for index in np.flatnonzero(program.graph.phase == FORWARD).tolist()
+            if flow.opcode[index] == "convolution" and not program.on_data[flow.operands[index][1]]
+            for label in self._outputs(index, flow.operands[index][1])
+        ]
+
+    def _outputs(self, index: int, operand: int) -> list[int]:
+        """Classes of an instruction's operand that its result has, too."""
+        result = self._labels(self.program.flow.results[index][0])
+        return [label for label in self._labels(operand) if label in result]
 
     def _labels(self, tensor: int) -> list[int]:
         start, end = self.program.graph.dim_offset[tensor : tensor + 2].tolist()
@@ -130,21 +130,14 @@ class Splitting:
 
     def class_shares(self, tp: int) -> np.ndarray:
         """(C,) share of each class that a rank holds."""
-        if tp == 1:
-            return np.ones(len(self.classes))
-        share = formulas.device_share(self.classes, tp)
-        split = self.chosen.copy()
+        split, dims = self.chosen.copy(), self.program.graph.dims
         if self.uneven == "forbid":
-            dims = self.program.graph.dims
             # A class is split in all of its tensors or in none.
-            odd = (dims > 1) & (dims % tp != 0)
-            split[self.classes.label[odd]] = False
-        return np.where(split, share, 1.0)
+            split[self.classes.label[(dims > 1) & (dims % tp != 0)]] = False
+        return np.where(split & (tp > 1), formulas.device_share(self.classes, tp), 1.0)
 
     def dimension_shares(self, tp: int) -> np.ndarray:
         """(N,) share of each dimension of each tensor that a rank holds."""
-        if tp == 1:
-            return np.ones(len(self.program.graph.dims))
         shares = self.class_shares(tp)[self.classes.label]
         return np.where(self.program.graph.dims > 1, shares, 1.0)
 
@@ -152,25 +145,19 @@ class Splitting:
         """(T,) share of each tensor that a rank holds."""
         graph = self.program.graph
         share = np.ones(len(graph.element_type))
-        if tp > 1:
-            owner = np.repeat(np.arange(len(share)), np.diff(graph.dim_offset))
-            np.multiply.at(share, owner, self.dimension_shares(tp))
+        owner = np.repeat(np.arange(len(share)), np.diff(graph.dim_offset))
+        np.multiply.at(share, owner, self.dimension_shares(tp))
         return share
 
     def instruction_shares(self, tp: int) -> np.ndarray:
         """(I,) share of each instruction that a rank runs."""
-        graph = self.program.graph
-        share = np.ones(len(graph.opcode))
-        if tp > 1:
-            of_class = self.class_shares(tp)
-            factors = self.classes.factors
-            np.minimum.at(share, factors.instruction, of_class[self.classes.factor_class])
+        share, classes = np.ones(len(self.program.graph.opcode)), self.classes
+        of_factor = self.class_shares(tp)[classes.factor_class]
+        np.minimum.at(share, classes.factors.instruction, of_factor)
         return share
 
     def partial(self, tp: int) -> list[int]:
         """Instructions that leave partial results, ascending."""
-        if tp == 1:
-            return []
         factors = self.classes.factors
         split = self.class_shares(tp)[self.classes.factor_class] < 1
         return np.unique(factors.instruction[split & factors.partial]).tolist()
@@ -199,18 +186,17 @@ class Splitting:
 
     def reason_against(self, tp: int) -> str | None:
         """Why nothing can be divided among ``tp`` ranks, or None."""
-        name = self.program.graph.name
         if tp == 1 or (self.class_shares(tp) < 1).any():
             return None
         if not self.chosen.any():
-            why = (
-                "; ".join(self.notes) or "it has no attention, feed-forward network or dense layer"
+            why = "it has no attention, feed-forward network or dense layer"
+            return (
+                f"tp {tp}: no matrix of {self.program.graph.name} can be divided among ranks: "
+                f"{'; '.join(self.notes) or why}"
             )
-            return f"tp {tp}: no matrix of {name} can be divided among ranks: {why}"
         dims = self.program.graph.dims
-        split = self.chosen[self.classes.label] & (dims > 1)
-        widths = sorted(set(dims[split & (dims % tp != 0)].tolist()))[:3]
-        listed = ", ".join(map(str, widths))
+        odd = self.chosen[self.classes.label] & (dims > 1) & (dims % tp != 0)
+        listed = ", ".join(map(str, np.unique(dims[odd])[:3].tolist()))
         return f"tp {tp} divides none of the widths that would be split ({listed})"
 
 
@@ -290,13 +276,11 @@ def _instead(
         while waiting:
             tensor = waiting.pop()
             if tensor in chosen or not before.get(tensor):
-                if not program.free_tensors[tensor]:
-                    sources.append(tensor)
+                sources += [] if program.free_tensors[tensor] else [tensor]
                 continue
-            for other in before[tensor]:
-                if other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
+            new = [other for other in dict.fromkeys(before[tensor]) if other not in seen]
+            seen.update(new)
+            waiting += new
         instead[target] = tuple(sorted(sources))
     return instead
 
@@ -334,40 +318,38 @@ def _cut(
     known: dict[Any, tuple[int, ...]],
 ) -> set[int]:
     """The tensors of least bytes of which the targets can be made."""
-    tensors = list(
-        dict.fromkeys([*kernel.reads, *before, *(t for b in before.values() for t in b)])
-    )
+    sources = (other for others in before.values() for other in others)
+    tensors = list(dict.fromkeys([*kernel.reads, *before, *sources]))
     place = {tensor: number for number, tensor in enumerate(tensors)}
-    size, free = program.graph.tensor_bytes, program.free_tensors
-    largest = max((float(size[t]) for t in tensors), default=1.0)
-    weights = []
-    for tensor in tensors:
-        weight = int(_SCALE * float(size[tensor]) / largest) + (2 if tensor in before else 1)
-        weights.append(0 if tensor in kept or free[tensor] else weight)  # others are written, too
+    size = program.graph.tensor_bytes[tensors]
+    # Of equal bytes, what the kernel reads is better than what it must write, too.
+    weights = (_SCALE * size / max(size.max(initial=0), 1e-300)).astype(np.int64)
+    weights = weights + np.array([2 if tensor in before else 1 for tensor in tensors])
+    costless = [tensor in kept or bool(program.free_tensors[tensor]) for tensor in tensors]
+    weights = np.where(costless, 0, weights)
     made_of = [tuple(place[other] for other in before.get(tensor, ())) for tensor in tensors]
     wanted = tuple(sorted({place[tensor] for tensor in targets}))
-    key = (tuple(weights), tuple(made_of), wanted)
+    key = (tuple(weights.tolist()), tuple(made_of), wanted)
     if key not in known:
-        known[key] = _minimum_cut(weights, made_of, wanted)
+        known[key] = _minimum_cut(*key)
     return {tensors[number] for number in known[key]}
 
 
 def _minimum_cut(
-    weights: list[int], made_of: list[tuple[int, ...]], wanted: tuple[int, ...]
+    weights: tuple[int, ...], made_of: tuple[tuple[int, ...], ...], wanted: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The nodes of least weight on all ways from nodes made of nothing to those that are wanted."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
+    # A node is an edge from its entrance 2 k to its exit 2 k + 1, which has the node's weight.
     start, end = 2 * len(weights), 2 * len(weights) + 1
     unlimited = _SCALE * (len(weights) + 1)
-    edges = []
+    edges = [(2 * node + 1, end, unlimited) for node in wanted]
     for node, (weight, sources) in enumerate(zip(weights, made_of, strict=True)):
         edges.append((2 * node, 2 * node + 1, weight))
-        edges += [(2 * other + 1, 2 * node, unlimited) for other in sources]
-        if not sources:
-            edges.append((start, 2 * node, unlimited))
-    edges += [(2 * node + 1, end, unlimited) for node in wanted]
+        exits = [2 * other + 1 for other in sources] or [start]
+        edges += [(place, 2 * node, unlimited) for place in exits]
     # SciPy before 1.12 finds flows over indices of 32 bits alone.
     rows, columns, limits = np.array(edges).astype(np.int32).T
     capacity = coo_array((limits, (rows, columns)), shape=(end + 1, end + 1)).tocsr()
@@ -375,9 +357,8 @@ def _minimum_cut(
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()
     reached = set(breadth_first_order(residual, start, return_predecessors=False).tolist())
-    return tuple(
-        node for node in range(len(weights)) if 2 * node in reached and 2 * node + 1 not in reached
-    )
+    nodes = range(len(weights))
+    return tuple(k for k in nodes if 2 * k in reached and 2 * k + 1 not in reached)
 
 
 PARTS = 4
@@ -437,6 +418,13 @@ class Work:
         self.program, self.splitting = program, splitting
         self._known: dict[tuple[Any, ...], Any] = {}
 
+    def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns, which is called once for the same arguments."""
+        key = (make.__name__, *arguments)
+        if key not in self._known:
+            self._known[key] = make(*arguments)
+        return self._known[key]
+
     @property
     def element_bytes(self) -> float:
         """Bytes of an element of the graph's activations."""
@@ -469,37 +457,32 @@ class Work:
     @cached_property
     def products(self) -> dict[int, Product]:
         """Instruction -> the matrix product that it is."""
-        flow = self.program.flow
-        return {
-            kernel.members[0]: self._product(kernel.members[0])
-            for kernel in self.kernels
-            if flow.opcode[kernel.members[0]] == "dot"
-        }
+        first = [kernel.members[0] for kernel in self.kernels]
+        return {i: self._product(i) for i in first if self.program.flow.opcode[i] == "dot"}
 
     def _product(self, index: int) -> Product:
         graph, flow, program = self.program.graph, self.program.flow, self.program
         attribute = json.loads(graph.strings[graph.attribute[index]] or "{}").get("dot", {})
-        left, right = flow.operands[index][:2]
-        dims: list[list[int]] = [[], [], [], []]
+        operands = flow.operands[index][:2]
+        sizes = [1.0] * 4
         factors: list[tuple[int, int]] = []
-        roles = (
-            (left, attribute.get("lhs_batch", []), attribute.get("lhs_contracting", []), 1),
-            (right, attribute.get("rhs_batch", []), attribute.get("rhs_contracting", []), 2),
-        )
-        for side, (tensor, batch, contracted, free) in enumerate(roles):
+        for side, (name, tensor) in enumerate(zip(("lhs", "rhs"), operands, strict=True)):
+            batch, contracted = (attribute.get(f"{name}_{x}", []) for x in ("batch", "contracting"))
             start = int(graph.dim_offset[tensor])
             for dimension, size in enumerate(flow.shapes[tensor]):
-                place = 0 if dimension in batch else 3 if dimension in contracted else free
+                # The free dimensions of the left side are m, of the right side n.
+                place = 0 if dimension in batch else 3 if dimension in contracted else 1 + side
                 if place in (1, 2) or not side:  # both sides may be the same tensor
-                    dims[place].append(size)
+                    sizes[place] *= size
                     factors.append((place, start + dimension))
-        sizes = tuple(float(np.prod(row)) if row else 1.0 for row in dims)
-        grows = [bool(program.grows[program.source(t)]) for t in (left, right)]
-        result = bool(program.grows[flow.results[index][0]])
-        place_of = {(True, False): 1, (False, True): 2, (False, False): None}
-        both = 3 if not result else 0 if dims[0] else 1
-        which = both if all(grows) else place_of[grows[0], grows[1]]
-        return Product(sizes, which, tuple(factors))  # type: ignore[arg-type]
+        left, right = (bool(program.grows[program.source(t)]) for t in operands)
+        if left and right:
+            # A result that does not grow sums over the samples; batches grow, else rows do.
+            has_batch = any(place == 0 for place, _ in factors)
+            grows = 3 if not program.grows[flow.results[index][0]] else 0 if has_batch else 1
+        else:
+            grows = 1 if left else 2 if right else None
+        return Product(tuple(sizes), grows, tuple(factors))  # type: ignore[arg-type]
 
     def weigh(self, tensors: dict[int, float], shares: np.ndarray) -> np.ndarray:
         """(4,) the parts of tensors together, of each the given share, and that of a rank."""
@@ -514,80 +497,64 @@ class Work:
 
     def held(self, tp: int, sequence_parallel: bool) -> np.ndarray:
         """(T,) share of each tensor that a rank holds."""
-        key = ("held", tp, sequence_parallel)
-        if key not in self._known:
-            shares = self.splitting.tensor_shares(tp)
-            if sequence_parallel:
-                whole = (shares == 1) & self.program.grows
-                shares = np.where(whole, shares / tp, shares)
-            self._known[key] = shares
-        return self._known[key]
+        return self._once(self._held, tp, sequence_parallel)
+
+    def _held(self, tp: int, sequence_parallel: bool) -> np.ndarray:
+        shares = self.splitting.tensor_shares(tp)
+        whole = (shares == 1) & self.program.grows
+        return np.where(whole, shares / tp, shares) if sequence_parallel else shares
 
     def rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
         """The kernels of a layer, split among ``tp`` ranks."""
-        key = ("rows", label, tp, sequence_parallel)
-        if key not in self._known:
-            self._known[key] = self._rows(label, tp, sequence_parallel)
-        return self._known[key]
+        return self._once(self._rows, label, tp, sequence_parallel)
 
     def _rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
         program, opcode = self.program, self.program.flow.opcode
-        key = ("dimensions", tp)
-        if key not in self._known:
-            self._known[key] = (
-                self.splitting.dimension_shares(tp), self.splitting.instruction_shares(tp)
-            )  # fmt: skip
-        of_dimension, of_instruction = self._known[key]
+        of_dimension = self._once(self.splitting.dimension_shares, tp)
+        of_instruction = self._once(self.splitting.instruction_shares, tp)
         held = self.held(tp, sequence_parallel)
         products, others = [], []
         for number in self.of_label.get(label, []):
             kernel = self.kernels[number]
             index = kernel.members[0]
-            core = number in self.cores.kernels
-            times = self.runs[index]
+            place = (kernel.phase, number in self.cores.kernels, self.runs[index])
             if opcode[index] == "dot":
                 sizes, grows, dimensions = self.products[index]
                 shared = np.array(sizes)
-                for place, position in dimensions:
-                    shared[place] *= of_dimension[position]
+                for side, position in dimensions:
+                    shared[side] *= of_dimension[position]
                 growing = np.arange(PARTS) == (-1 if grows is None else grows)
-                products.append((shared, growing, kernel.phase, core, times, index))
+                products.append((shared, growing, *place, index))
                 continue
-            fused = opcode[index] in FUSIBLE
-            share = of_instruction[index]
+            fused, share = opcode[index] in FUSIBLE, of_instruction[index]
             flops = 0.0 if fused else program.graph.flops[index] * share
             if fused or opcode[index] == "convolution":
-                moved = {**dict.fromkeys(kernel.writes, 1.0)}
-                traffic = self.weigh(kernel.reads, held) + self.weigh(moved, held)
+                writes = dict.fromkeys(kernel.writes, 1.0)
+                traffic = self.weigh(kernel.reads, held) + self.weigh(writes, held)
             else:
                 traffic = self._moved(index) * share
             does = any(program.grows[t] for t in (*kernel.reads, *kernel.writes))
-            others.append((flops, does, traffic, kernel.phase, core, times))
-        sums = self._sums(label, tp, sequence_parallel, [row[-1] for row in products])
+            others.append((flops, does, traffic, *place))
+        sums = self._sums(label, tp, [row[-1] for row in products])
         return _rows_of(products, others, sums)
 
     def _moved(self, index: int) -> np.ndarray:
         """(4,) what an instruction moves that is never fused."""
-        program = self.program
-        graph, flow = program.graph, program.flow
-        results = flow.results[index]
-        size = bytes_of(
-            flow.opcode[index],
-            [float(graph.tensor_bytes[t]) for t in flow.operands[index]],
-            [float(graph.tensor_bytes[t]) for t in results],
-        )
-        parts = np.zeros(PARTS)
-        grows = any(program.grows[program.source(t)] for t in (*flow.operands[index], *results))
+        program, size, parts = self.program, self.program.graph.tensor_bytes, np.zeros(PARTS)
+        operands, results = program.flow.operands[index], program.flow.results[index]
+        read, written = ([float(size[t]) for t in tensors] for tensors in (operands, results))
+        moved = bytes_of(program.flow.opcode[index], read, written)
+        grows = any(program.grows[program.source(t)] for t in (*operands, *results))
         place = 0 if grows else 2
         if results and program.at_precision[results[0]]:
-            width = graph.tensor_bytes[results[0]] / max(program.elements[results[0]], 1.0)
-            parts[place] = size / width
+            width = size[results[0]] / max(program.elements[results[0]], 1.0)
+            parts[place] = moved / width
         else:
-            parts[place + 1] = size
+            parts[place + 1] = moved
         return parts
 
     def _sums(
-        self, label: int, tp: int, sequence_parallel: bool, products: list[int]
+        self, label: int, tp: int, products: list[int]
     ) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
         """All-reduces of a layer; in the backward pass those of input gradients may hide."""
         program, flow = self.program, self.program.flow
@@ -596,25 +563,17 @@ class Work:
         shares = self.splitting.tensor_shares(tp)
         place = {index: number for number, index in enumerate(products)}
         sums = []
-        for tensor, origins in self._summed(tp).items():
+        for tensor, origins in self._once(self.splitting.summed, tp).items():
             if program.label[origins[-1]] != label or self._makes_gradient(origins):
                 continue  # gradients of weights are summed once a step
             phase = int(program.graph.phase[origins[-1]])
             behind: set[int] = set()
             if phase == BACKWARD:
                 gradients = {program.source(t) for i in origins for t in flow.operands[i]}
-                behind = {
-                    place[r] for t in gradients for r in program.readers[t]
-                    if r in place and program.is_gradient[flow.results[r]].any()
-                }  # fmt: skip
+                readers = {r for t in gradients for r in program.readers[t] if r in place}
+                behind = {place[r] for r in readers if self._makes_gradient((r,))}
             sums.append((phase, self.weigh({tensor: 1.0}, shares), tuple(sorted(behind))))
         return tuple(sums)
-
-    def _summed(self, tp: int) -> dict[int, tuple[int, ...]]:
-        key = ("summed", tp)
-        if key not in self._known:
-            self._known[key] = self.splitting.summed(tp)
-        return self._known[key]
 
     def _makes_gradient(self, origins: tuple[int, ...]) -> bool:
         results = [t for i in origins for t in self.program.flow.results[i]]
@@ -628,33 +587,25 @@ class Work:
         """
         program, shares = self.program, self.splitting.tensor_shares(tp)
         if not program.twice:
-            tensors = {
-                t for t, origins in self._summed(tp).items() if self._makes_gradient(origins)
-            }
+            summed = self._once(self.splitting.summed, tp).items()
+            tensors = {t for t, origins in summed if self._makes_gradient(origins)}
         else:
-            of_instruction = self.splitting.instruction_shares(tp)
+            split = np.flatnonzero(self.splitting.instruction_shares(tp) < 1).tolist()
+            read = {program.source(t) for i in split for t in program.flow.operands[i]}
             weights = {t for held in self.weights.values() for t, trains in held if trains}
-            read = {
-                program.source(t) for index in np.flatnonzero(of_instruction < 1).tolist()
-                for t in program.flow.operands[index]
-            }  # fmt: skip
             tensors = {t for t in read & weights if shares[t] == 1}
         return float(sum(program.elements[t] * shares[t] for t in sorted(tensors)))
 
     @cached_property
     def weights(self) -> dict[int, list[tuple[int, bool]]]:
         """Label -> tensors of the weights that it holds, and whether each is trainable."""
-        program, graph = self.program, self.program.graph
+        graph = self.program.graph
         held: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-        for index, labels in program.weight_labels.items():
-            trainable = graph.parameter_role[index] == Role.VARIABLE
-            tensor = int(graph.parameter_tensor[index])
-            places = labels[:1]
+        for index, labels in self.program.weight_labels.items():
+            trainable = bool(graph.parameter_role[index] == Role.VARIABLE)
             # A tied weight is held twice, by embedding and head; any other one by its first layer.
-            if self.is_tied(labels):
-                places = [labels[0], labels[-1]]
-            for label in places:
-                held[label].append((tensor, bool(trainable)))
+            for label in [labels[0], labels[-1]] if self.is_tied(labels) else labels[:1]:
+                held[label].append((int(graph.parameter_tensor[index]), trainable))
         return held
 
     def is_tied(self, labels: list[int]) -> bool:
@@ -663,12 +614,9 @@ class Work:
 
     def tied_elements(self, tp: int = 1) -> float:
         """Numbers, on a rank, of the weights that the head shares with something in front of it."""
-        program, shares = self.program, self.held(tp, False)
-        tensors = program.graph.parameter_tensor
-        return float(sum(
-            program.elements[tensors[index]] * shares[tensors[index]]
-            for index, labels in program.weight_labels.items() if self.is_tied(labels)
-        ))  # fmt: skip
+        held = self.program.elements * self.held(tp, False)
+        tensor, labels = self.program.graph.parameter_tensor, self.program.weight_labels
+        return float(sum(held[tensor[i]] for i in labels if self.is_tied(labels[i])))
 
     def parameters(self, label: int, tp: int) -> float:
         """Numbers of the weights of a layer on a rank."""
@@ -682,57 +630,52 @@ class Work:
         ``mode`` is what is recomputed, ``"none"``, ``"selective"`` or ``"full"``; ``fused``
         attention is one kernel, which keeps no scores.
         """
-        key = ("kept", label, tp, sequence_parallel, mode, fused)
-        if key not in self._known:
-            tensors = self._entering if mode == "full" else self.kept_tensors
-            chosen = tensors.get(label, set())
-            if mode == "selective" or fused:
-                chosen = chosen - self.cores.inner
-            shares = self.held(tp, sequence_parallel)
-            self._known[key] = self.weigh(dict.fromkeys(sorted(chosen), 1.0), shares)
-        return self._known[key]
+        return self._once(self._kept, label, tp, sequence_parallel, mode, fused)
+
+    def _kept(self, label: int, tp: int, sequence_parallel: bool, mode: str, fused: bool) -> Any:
+        chosen = (self._entering if mode == "full" else self.kept_tensors).get(label, set())
+        if mode == "selective" or fused:
+            chosen = chosen - self.cores.inner
+        return self.weigh(dict.fromkeys(sorted(chosen), 1.0), self.held(tp, sequence_parallel))
 
     @cached_property
     def kept_tensors(self) -> dict[int, set[int]]:
         """Label -> tensors that its backward pass reads and none in front of it does."""
         program = self.program
-        weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
         phase = FORWARD if program.twice else BACKWARD
         first: dict[int, int] = {}
         for kernel in self.kernels:
-            if kernel.phase == phase:
-                for tensor in kernel.reads:
+            for tensor in kernel.reads if kernel.phase == phase else ():
+                maker = program.flow.producer[tensor]
+                is_result = maker >= 0 and program.flow.opcode[maker] != "parameter"
+                if not is_result or program.graph.phase[maker] == FORWARD:
                     first[tensor] = min(first.get(tensor, kernel.label), kernel.label)
-        kept: dict[int, set[int]] = defaultdict(set)
+        return self._by_label(first)
+
+    def _by_label(self, first: dict[int, int]) -> dict[int, set[int]]:
+        """Label -> those tensors with it that depend on the batch and are no weights."""
+        program = self.program
+        weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
+        tensors: dict[int, set[int]] = defaultdict(set)
         for tensor, label in first.items():
-            maker = program.flow.producer[tensor]
-            is_result = maker >= 0 and program.flow.opcode[maker] != "parameter"
-            if is_result and program.graph.phase[maker] != FORWARD:
-                continue
             if tensor not in weights and program.on_data[tensor]:
-                kept[label].add(tensor)
-        return kept
+                tensors[label].add(tensor)
+        return tensors
 
     @cached_property
     def _entering(self) -> dict[int, set[int]]:
         """Label -> tensors that it is the first to read and something in front of it makes."""
-        program = self.program
-        weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
         first: dict[int, int] = {}
         label_of: dict[int, int] = {}
         for kernel in self.kernels:
             if kernel.phase != FORWARD:
                 continue
-            for index in kernel.members:
-                label_of.update(dict.fromkeys(program.flow.results[index], kernel.label))
+            results = (self.program.flow.results[i] for i in kernel.members)
+            label_of.update(dict.fromkeys((t for part in results for t in part), kernel.label))
             for tensor in kernel.reads:
                 if label_of.get(tensor) != kernel.label:
                     first[tensor] = min(first.get(tensor, kernel.label), kernel.label)
-        entering: dict[int, set[int]] = defaultdict(set)
-        for tensor, label in first.items():
-            if tensor not in weights and program.on_data[tensor]:
-                entering[label].add(tensor)
-        return entering
+        return self._by_label(first)
 
     def largest(self, label: int) -> int | None:
         """The tensor of most numbers that a layer's forward pass makes, or None."""
@@ -749,10 +692,9 @@ def _rows_of(
     sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...],
 ) -> Rows:
     """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
-    wide = np.zeros((0, PARTS))
-    none = np.zeros(0, dtype=int)
-    no_products = [wide, wide > 0, none, none > 0, none]
-    no_others = [none, none > 0, wide, none, none > 0, none]
+    wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)
+    no_products = [wide, wide > 0, number, flag, number]
+    no_others = [number, flag, wide, number, flag, number]
     columns = []
     for rows, empty in ((products, no_products), (others, no_others)):
         arrays = [np.array(column) for column in zip(*rows, strict=True)]
