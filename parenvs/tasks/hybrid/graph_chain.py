@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph, Role
-from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, Program
+from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, PRODUCTS, Program
 from parenvs.tasks.hybrid.graph_work import Rows, Splitting, Work
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split, matmul_seconds, roofline_seconds
 from parenvs.tasks.hybrid.stack import Machine
@@ -33,11 +34,6 @@ class GraphLayer(Layer):
     label: int
     name: str
 
-    @property
-    def _is_inside(self) -> bool:
-        """Whether it is a layer, and neither in front of the first nor behind the last."""
-        return 0 < self.label <= self.work.program.layers
-
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``: kernels by fusion, products by (batch, m, n, k)."""
 
@@ -47,33 +43,30 @@ class GraphLayer(Layer):
 
         return LayerSeconds(*self._looked_up(split, figures, len(LayerSeconds._fields)))
 
-    def _part(self, split: Split) -> Figure:
-        """Samples over those of the graph's batch."""
-        return np.asarray(split.samples, dtype=float) / self.work.program.graph.batch_size
-
     def _seconds(
         self, machine: Machine, rows: Rows, tp: int, shared: bool, part: np.ndarray
     ) -> tuple[Figure, ...]:
         """The figures of ``LayerSeconds`` for (U,) parts of the batch."""
         products, others = _row_seconds(machine, rows, part)
+        program, peak = self.work.program, machine.attention_flops
 
         def total(phase: int, core: bool) -> np.ndarray:
             of_products = (rows.product_at == phase) & (rows.product_core == core)
             of_others = (rows.kernel_at == phase) & (rows.kernel_core == core)
             return products[of_products].sum(axis=0) + others[of_others].sum(axis=0)
 
-        forward, again = total(FORWARD, False), total(FORWARD, True)
-        backward, core_backward = total(BACKWARD, False), total(BACKWARD, True)
-        core = again
-        if machine.attention_flops is not None and rows.product_core.any():
-            core = self._fused_attention(machine, machine.attention_flops, rows, part)
-            again = np.zeros_like(part)
-            core_backward = 2.5 * core
-        if self.work.program.twice:
-            backward = BACKWARD_RATIO * forward
-            with_weights, of_data = self.work.program.remade_shares if self._is_inside else (0, 0)
-            backward = backward + with_weights * forward
-            if machine.attention_flops is None or not rows.product_core.any():
+        forward, backward = total(FORWARD, False), total(BACKWARD, False)
+        core, core_backward = total(FORWARD, True), total(BACKWARD, True)
+        again, is_fused = core, peak is not None and rows.product_core.any()
+        if peak is not None and is_fused:
+            core = self._fused_attention(machine, peak, rows, part)
+            again, core_backward = np.zeros_like(part), 2.5 * core
+        if program.twice:
+            # Only layers have products that checkpoints make again.
+            is_layer = 0 < self.label <= program.layers
+            with_weights, of_data = program.remade_shares if is_layer else (0, 0)
+            backward = BACKWARD_RATIO * forward + with_weights * forward
+            if not is_fused:
                 core_backward = (BACKWARD_RATIO + of_data) * core  # fused attention always does
         ahead, back = self._exchange(machine, rows, tp, shared, part, products)
         ends = np.flatnonzero((rows.product_at == FORWARD) & ~rows.product_core)
@@ -143,8 +136,7 @@ class GraphLayer(Layer):
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: of the head, its largest result's gradient (the logits')."""
         largest = self.work.largest(self.label)
-        is_head = self.label == self.work.program.layers + 1
-        if largest is None or not is_head:
+        if largest is None or self.label != self.work.program.layers + 1:
             return 0.0
 
         def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
@@ -161,19 +153,18 @@ class GraphLayer(Layer):
     ) -> np.ndarray:
         """(count, ...) figures for each plan, counted once for each combination of its numbers.
 
-        ``figures`` makes (count, U) figures of tp, sequence parallelism and (U,) parts.
+        ``figures`` makes (count, U) figures of tp, sequence parallelism and (U,) parts of the
+        graph's batch.
         """
-        tp, part, shared = np.broadcast_arrays(
-            np.asarray(split.tp), self._part(split), np.asarray(split.sequence_parallel)
-        )
+        samples = np.asarray(split.samples, dtype=float) / self.work.program.graph.batch_size
+        tp, part, shared = np.broadcast_arrays(split.tp, samples, split.sequence_parallel)
         result = np.empty((count, *tp.shape))
-        for rank in np.unique(tp).tolist():
-            for is_shared in (False, True):
-                which = (tp == rank) & (shared == is_shared)
-                if which.any():
-                    parts, place = np.unique(part[which], return_inverse=True)
-                    found = figures(int(rank), is_shared and rank > 1, parts)
-                    result[:, which] = found[:, place.reshape(-1)]
+        for rank, is_shared in product(np.unique(tp).tolist(), (False, True)):
+            which = (tp == rank) & (shared == is_shared)
+            if which.any():
+                parts, place = np.unique(part[which], return_inverse=True)
+                different = figures(rank, is_shared and rank > 1, parts)
+                result[:, which] = different[:, place.reshape(-1)]
         return result
 
 
@@ -260,17 +251,16 @@ class GraphChain:
 
     def flops(self, samples: float, recompute: bool = False) -> float:
         """FLOPs of products and convolutions; ``recompute`` counts forward passes twice."""
-        program, flow = self.program, self.program.flow
-        heavy = np.array([opcode in ("dot", "convolution") for opcode in flow.opcode])
-        each = np.where(heavy, program.graph.flops * self.work.runs, 0.0)
-        forward = each * (program.graph.phase == FORWARD)
+        program, phase = self.program, self.program.graph.phase
+        heavy = np.isin(program.flow.opcode, PRODUCTS)
+        flops = np.where(heavy & (program.label >= 0), program.graph.flops * self.work.runs, 0.0)
+        forward = flops * (phase == FORWARD)
         inside = (program.label > 0) & (program.label <= program.layers)
-        ahead = float(forward[program.label >= 0].sum())
-        back = float(each[(program.graph.phase == BACKWARD) & (program.label >= 0)].sum())
+        ahead = float(forward.sum())
         # Gradients of inputs and of weights: two products for each of the forward pass.
-        total = ahead + (2 * ahead if program.twice else back)
-        total += float(forward[inside].sum()) if recompute else 0.0
-        return total * samples / program.graph.batch_size
+        back = 2 * ahead if program.twice else float(flops[phase == BACKWARD].sum())
+        again = float(forward[inside].sum()) if recompute else 0.0
+        return (ahead + back + again) * samples / program.graph.batch_size
 
 
 def chain_of(
@@ -291,54 +281,39 @@ def chain_of(
         ParenvsError: the graph has no forward pass to plan.
     """
     program = Program.of(graph, cuts)
-    if not len(program.pivots):
+    count, names, bounds = len(program.pivots), program.borders.names, program.borders.bounds
+    if not count:
         raise ParenvsError(f"{graph.name}: its forward pass has no instruction; nothing to plan")
     work = Work(program, Splitting(program, uneven, chosen))
-    names = program.borders.names
     layers = [GraphLayer(work, label, name) for label, name in enumerate(names, 1)]
     kinds: dict[object, int] = {}
     kind_of = [kinds.setdefault(_signature(layer), len(kinds)) for layer in layers]
     different = tuple(layers[kind_of.index(kind)] for kind in range(len(kinds)))
-    bounds = program.borders.bounds
-    scale = work.element_bytes * graph_batch(program)
+    scale = work.element_bytes * program.graph.batch_size
     crossing = program.counted.cut[bounds[1:-1] - 1] / scale
-    ends = [
-        GraphLayer(work, label, name) if _does(work, label) else None
-        for label, name in ((0, "embedding"), (len(names) + 1, "head"))
-    ]
-    return GraphChain(work, different, tuple(kind_of), tuple(crossing.tolist()), ends[0], ends[1])
-
-
-def graph_batch(program: Program) -> int:
-    """Samples of the graph's batch."""
-    return program.graph.batch_size
-
-
-def _does(work: Work, label: int) -> bool:
-    """Whether anything is in front of the first layer, or behind the last."""
-    bounds = work.program.borders.bounds
-    pivots = bounds[0] > 0 if label == 0 else bounds[-1] < len(work.program.pivots)
-    return bool(pivots) or bool((work.program.label == label).any())
+    # Something is in front of the first layer, or behind the last.
+    front = bounds[0] > 0 or 0 in program.label
+    back = bounds[-1] < count or len(names) + 1 in program.label
+    embedding = GraphLayer(work, 0, "embedding") if front else None
+    head = GraphLayer(work, len(names) + 1, "head") if back else None
+    return GraphChain(work, different, tuple(kind_of), tuple(crossing.tolist()), embedding, head)
 
 
 def _signature(layer: GraphLayer) -> object:
     """What tells a layer from others: layers of one signature cost the same, split or not."""
-    work, label = layer.work, layer.label
-    program = work.program
-    flow, elements = program.flow, program.elements
+    work, label, program = layer.work, layer.label, layer.work.program
 
-    def sizes(tensors: object) -> tuple[object, ...]:
-        return tuple(sorted(
-            (float(elements[t]), bool(program.grows[t]), bool(program.at_precision[t]))
-            for t in tensors  # type: ignore[attr-defined]
-        ))  # fmt: skip
+    def sizes(tensors: Iterable[int]) -> tuple[object, ...]:
+        columns = (program.elements, program.grows, program.at_precision)
+        return tuple(sorted(tuple(column[t].item() for column in columns) for t in tensors))
 
-    rows = sorted(
-        (kernel.phase, flow.opcode[kernel.members[0]], number in work.cores.kernels,
-         work.products.get(kernel.members[0], (None,))[0] or (), sizes(kernel.reads),
-         sizes(kernel.writes))
-        for number in work.of_label.get(label, []) for kernel in (work.kernels[number],)
-    )  # fmt: skip
+    rows = []
+    for number in work.of_label.get(label, []):
+        kernel = work.kernels[number]
+        first = kernel.members[0]
+        product_sizes = work.products[first].sizes if first in work.products else ()
+        kind = (kernel.phase, program.flow.opcode[first], number in work.cores.kernels)
+        rows.append((*kind, product_sizes, sizes(kernel.reads), sizes(kernel.writes)))
     weights = sizes(t for t, _ in work.weights.get(label, []))
     kept = sizes(work.kept_tensors.get(label, ()))
-    return tuple(rows), weights, kept, label in work.cores.causal
+    return tuple(sorted(rows)), weights, kept, label in work.cores.causal

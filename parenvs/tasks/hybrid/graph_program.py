@@ -69,14 +69,16 @@ class Program:
         notes: list[str] = []
         written = unrolled(graph)
         names = np.array(written.opcodes)[written.opcode]
-        backward, twice = (written.phase == BACKWARD) & ~written.free, False
+        backward, twice = (written.phase == BACKWARD) & ~written.free, True
         if not backward.any():
             notes.append("it has no backward pass: twice the forward pass is taken")
-            twice = True
         elif written is not graph and (names[backward] == "while").any():
             notes.append("its backward pass is a loop over layers: twice the forward pass is taken")
-            twice = True
-        again = backward & _remade(written)
+        else:
+            twice = False
+        # Instructions of a forward pass that checkpoints make again.
+        is_remade = np.array(["rematted_computation" in text for text in written.strings])
+        again = backward & is_remade[written.op_name]
         if again.any():
             notes.append("its backward pass itself recomputes what its checkpoints say")
         remade = _product_flops(written, again) if twice and again.any() else (0.0, 0.0)
@@ -93,14 +95,12 @@ class Program:
                 f"crosses; {len(borders.names)} found"
             )
         label = np.full(len(written.opcode), NOWHERE)
-        place = np.searchsorted(borders.bounds, np.arange(len(pivots)), side="right")
-        label[pivots] = place
+        label[pivots] = np.searchsorted(borders.bounds, np.arange(len(pivots)), side="right")
         if not twice:
             _label_backward(written, flow, borders, label)
         for index in np.flatnonzero(written.parent >= 0).tolist():  # parents stand in front
             label[index] = label[written.parent[index]]
-        structure = np.array([opcode in STRUCTURE for opcode in flow.opcode])
-        label[structure | written.free] = NOWHERE
+        label[np.isin(flow.opcode, list(STRUCTURE)) | written.free] = NOWHERE
         return cls(written, flow, pivots, counted, borders, twice, label, tuple(notes), remade)
 
     @property
@@ -115,10 +115,8 @@ class Program:
             return 0.0, 0.0
         inside = (self.label > 0) & (self.label <= self.layers)
         flops = _product_flops(self.graph, inside & (self.graph.phase == FORWARD))
-        with_weights, of_data = (
-            a / b if b else 0.0 for a, b in zip(self.remade, flops, strict=True)
-        )
-        return with_weights, of_data
+        of_weights, of_data = (a / b if b else 0.0 for a, b in zip(self.remade, flops, strict=True))
+        return of_weights, of_data
 
     @cached_property
     def on_data(self) -> np.ndarray:
@@ -129,13 +127,10 @@ class Program:
     def is_gradient(self) -> np.ndarray:
         """(T,) bool: gradients of weights, which the update reads or the step returns."""
         flow, graph = self.flow, self.graph
-        gradients = [False] * len(flow.before)
+        gradients = np.zeros(len(flow.before), dtype=bool)
         phase, size = graph.phase.tolist(), self.elements.tolist()
-        read = {
-            t for i in np.flatnonzero(graph.phase == UPDATE).tolist()
-            for t in flow.operands[i]
-        }  # fmt: skip
-        waiting = [*read, *graph.outputs.tolist()]
+        updates = np.flatnonzero(graph.phase == UPDATE).tolist()
+        waiting = [*{t for i in updates for t in flow.operands[i]}, *graph.outputs.tolist()]
         seen = set(waiting)
         while waiting:
             tensor = waiting.pop()
@@ -144,21 +139,17 @@ class Program:
                 continue
             gradients[tensor] = True
             if flow.opcode[index] in (*ELEMENTWISE, *VIEWS, "reduce"):  # of dimensions of size 1
-                for other in flow.operands[index]:
-                    if other not in seen and size[other] == size[tensor]:
-                        seen.add(other)
-                        waiting.append(other)
-        return np.array(gradients)
+                same = {t for t in flow.operands[index] if size[t] == size[tensor]} - seen
+                seen |= same
+                waiting += same
+        return gradients
 
     @cached_property
     def elements(self) -> np.ndarray:
         """(T,) float64, numbers in each tensor."""
         ranks = np.diff(self.graph.dim_offset)
         size = np.ones(len(ranks))
-        shaped = ranks > 0
-        starts = self.graph.dim_offset[:-1][shaped]
-        if len(starts):
-            size[shaped] = np.multiply.reduceat(self.graph.dims.astype(np.float64), starts)
+        np.multiply.at(size, np.repeat(np.arange(len(ranks)), ranks), self.graph.dims)
         return size
 
     @cached_property
@@ -170,10 +161,9 @@ class Program:
     def is_half(self) -> bool:
         """Whether the graph says itself what is in half precision: most products' operands are."""
         flops = {True: 0.0, False: 0.0}
-        for index, opcode in enumerate(self.flow.opcode):
-            if opcode in ("dot", "convolution"):
-                kind = ELEMENT_TYPES[int(self.graph.element_type[self.flow.operands[index][0]])]
-                flops[kind[1] <= 16] += float(self.graph.flops[index])
+        for index in np.flatnonzero(np.isin(self.flow.opcode, PRODUCTS)).tolist():
+            kind = ELEMENT_TYPES[int(self.graph.element_type[self.flow.operands[index][0]])]
+            flops[kind[1] <= 16] += float(self.graph.flops[index])
         return flops[True] > flops[False]
 
     @cached_property
@@ -184,34 +174,32 @@ class Program:
         of; one of half precision says itself what is wider.
         """
         flow, graph = self.flow, self.graph
-        kinds = graph.element_type.tolist()
+        floating = np.isin(graph.element_type, list(FLOATING))
         if self.is_half:
-            bits = np.array([ELEMENT_TYPES.get(kind, ("", 0))[1] for kind in kinds])
-            at_plan = np.isin(kinds, list(FLOATING)) & (bits <= 16)
+            narrow = [kind for kind, (_, bits) in ELEMENT_TYPES.items() if bits <= 16]
+            at_plan = floating & np.isin(graph.element_type, narrow)
             weights = graph.parameter_tensor[graph.weights]
-            at_plan[weights] = np.isin(graph.element_type[weights], list(FLOATING))
+            at_plan[weights] = floating[weights]
             return at_plan
-        at_plan = np.isin(kinds, list(FLOATING))
         for index, opcode in enumerate(flow.opcode):
-            if opcode == "reduce" and not found_gradient(self, index):
-                at_plan[flow.results[index]] = False
-        at_plan[self._of_loss] = False
-        return at_plan
+            if opcode == "reduce" and not self.is_gradient[flow.results[index]].any():
+                floating[flow.results[index]] = False
+        floating[self._of_loss] = False
+        return floating
 
     @cached_property
     def _of_loss(self) -> list[int]:
         """Tensors between the last product of the head's forward pass and the first backward."""
-        flow, graph = self.flow, self.graph
+        flow, phase = self.flow, self.graph.phase
         head = np.flatnonzero(self.label == self.layers + 1).tolist()
-        products = [i for i in head if flow.opcode[i] in ("dot", "convolution")]
-        ahead = [i for i in products if graph.phase[i] == FORWARD]
+        products = [i for i in head if flow.opcode[i] in PRODUCTS]
+        ahead = [i for i in products if phase[i] == FORWARD]
         if not ahead:
             return []
         touched = {t for i in products for t in (*flow.operands[i], *flow.results[i])}
-        touched |= {t for i in products for o in flow.operands[i] for t in (self.source(o),)}
+        touched |= {self.source(t) for i in products for t in flow.operands[i]}
         behind = flow.descendants(flow.results[ahead[-1]])
-        later = [i for i in products if graph.phase[i] == BACKWARD]
-        end = later[0] if later else len(flow.opcode)
+        end = next((i for i in products if phase[i] == BACKWARD), len(flow.opcode))
         return [
             t for i in head if ahead[-1] < i < end and behind[flow.results[i]].any()
             for t in flow.results[i] if t not in touched
@@ -287,28 +275,17 @@ class Program:
         return np.searchsorted(bounds, np.arange(len(self.pivots)), side="right").tolist()
 
 
-def found_gradient(program: Program, index: int) -> bool:
-    """Whether an instruction makes the gradient of a weight."""
-    return bool(program.is_gradient[program.flow.results[index]].any())
-
-
 def _on_data(graph: Graph, flow: Flow) -> np.ndarray:
     """(T,) bool: tensors that depend on the batch."""
     return flow.descendants(graph.parameter_tensor[graph.parameter_role == Role.BATCH].tolist())
-
-
-def _remade(graph: Graph) -> np.ndarray:
-    """(I,) bool: instructions of a forward pass that checkpoints make again."""
-    return np.array(["rematted_computation" in text for text in graph.strings])[graph.op_name]
 
 
 def _product_flops(graph: Graph, which: np.ndarray) -> tuple[float, float]:
     """FLOPs of the products and convolutions among ``which``: with weights, and of data by data."""
     flow, sums = Flow(graph), [0.0, 0.0]
     data, flops = _on_data(graph, flow), graph.flops * runs(graph, graph.flops)
-    for index in np.flatnonzero(which).tolist():
-        if flow.opcode[index] in ("dot", "convolution"):
-            sums[all(data[t] for t in flow.operands[index][:2])] += float(flops[index])
+    for index in np.flatnonzero(which & np.isin(flow.opcode, PRODUCTS)).tolist():
+        sums[all(data[t] for t in flow.operands[index][:2])] += float(flops[index])
     return sums[0], sums[1]
 
 
@@ -341,15 +318,15 @@ def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarra
 
 def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[int]]:
     """Forward tensor or weight -> labels that make or read it, views counted through."""
-    labels_of: dict[int, set[int]] = {}
+    labels_of: dict[int, set[int]] = defaultdict(set)
     weights = set(graph.parameter_tensor[graph.weights].tolist())
-    views: set[int] = set()  # of weights
     forward = np.flatnonzero(label != NOWHERE).tolist()
-    of = set(weights)
+    views: set[int] = set()  # of weights
+    viewed = set(weights)
     for index in forward:
         operands = flow.operands[index]
-        if flow.opcode[index] in VIEWS and operands and operands[0] in of:
-            of.update(flow.results[index])
+        if flow.opcode[index] in VIEWS and operands and operands[0] in viewed:
+            viewed.update(flow.results[index])
             views.add(index)
     for index in reversed(forward):
         results = flow.results[index]
@@ -358,16 +335,16 @@ def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[in
         else:
             read = {int(label[index])}
             for tensor in results:
-                labels_of.setdefault(tensor, set()).add(int(label[index]))
+                labels_of[tensor] |= read
         for tensor in flow.operands[index]:
             if flow.producer[tensor] >= 0 or tensor in weights:
-                labels_of.setdefault(tensor, set()).update(read)
+                labels_of[tensor] |= read
+    # Structure, constants and inputs belong to no layer.
+    nowhere = graph.parameter_tensor[~np.isin(graph.parameter_tensor, list(weights))].tolist()
     for index in forward:
         if flow.opcode[index] in STRUCTURE or graph.free[index]:
-            for tensor in flow.results[index]:
-                labels_of.pop(tensor, None)
-    batch = graph.parameter_tensor[~np.isin(graph.parameter_tensor, list(weights))]
-    for tensor in batch.tolist():
+            nowhere += flow.results[index]
+    for tensor in nowhere:
         labels_of.pop(tensor, None)
     return labels_of
 
@@ -406,48 +383,37 @@ def kernels_of(program: Program) -> list[Kernel]:
     outputs = {program.source(t) for t in program.graph.outputs.tolist()}
     kernels = []
     for first, members in groups.items():
-        made = {t for i in members for t in program.flow.results[i]}
+        results = [t for i in members for t in program.flow.results[i]]
+        # What an instruction of another kernel reads, or the step returns.
         writes = tuple(
-            t for i in members for t in program.flow.results[i]
+            t for t in results
             if t in outputs or any(group_of.get(r) != first for r in program.readers[t])
         )  # fmt: skip
-        kernels.append(
-            Kernel(
-                int(program.label[first]),
-                int(program.graph.phase[first]),
-                tuple(members),
-                _reads(program, members, made),
-                writes,
-            )
-        )
+        label, phase = int(program.label[first]), int(program.graph.phase[first])
+        reads = _reads(program, members, set(results))
+        kernels.append(Kernel(label, phase, tuple(members), reads, writes))
     return kernels
 
 
 def _reads(program: Program, members: list[int], made: set[int]) -> dict[int, float]:
     """Tensors that come from outside, and the share of each that is read: slices read parts."""
     shares: dict[int, float] = defaultdict(float)
-    free = program.free_tensors
+    flow, size = program.flow, program.elements
     for index in members:
-        operands = program.flow.operands[index]
-        whole = program.flow.opcode[index] != "slice"
-        for tensor in {program.source(t) for t in operands}:
-            if tensor in made or free[tensor]:
+        for tensor in {program.source(t) for t in flow.operands[index]}:
+            if tensor in made or program.free_tensors[tensor]:
                 continue
-            if whole:
-                shares[tensor] = 1.0
-            else:
-                part = program.elements[program.flow.results[index][0]]
-                shares[tensor] += part / max(program.elements[tensor], 1.0)
-    return {tensor: min(share, 1.0) for tensor, share in shares.items()}
+            is_part = flow.opcode[index] == "slice"
+            part = size[flow.results[index][0]] / max(size[tensor], 1.0) if is_part else 1.0
+            shares[tensor] = min(shares[tensor] + part, 1.0)
+    return dict(shares)
 
 
 def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
     """First member -> members of each kernel."""
-    level = _levels(program, works)
-    opcode, sources, producer = program.flow.opcode, program.sources, program.flow.producer
-    label, phase = program.label.tolist(), program.graph.phase.tolist()
-    parent = program.graph.parent.tolist()
-    leader = {index: index for index in works}
+    level, producer = _levels(program, works), program.flow.producer
+    place = list(zip(*_places(program), program.graph.parent.tolist(), strict=True))
+    leader = {index: index for index in works if program.flow.opcode[index] in FUSIBLE}
 
     def find(index: int) -> int:
         while leader[index] != index:
@@ -455,46 +421,36 @@ def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
             index = leader[index]
         return index
 
-    for index in works:
-        if opcode[index] not in FUSIBLE:
-            continue
+    for index in leader:
         for tensor in program.flow.operands[index]:
-            maker = producer[sources[tensor]]
-            if (
-                maker in leader
-                and opcode[maker] in FUSIBLE
-                and level[maker] == level[index]
-                and label[maker] == label[index]
-                and phase[maker] == phase[index]
-                and parent[maker] == parent[index]
-            ):
-                one, other = find(maker), find(index)
-                leader[max(one, other)] = min(one, other)
+            maker = producer[program.source(tensor)]
+            if maker in leader and (level[maker], place[maker]) == (level[index], place[index]):
+                first, second = sorted((find(maker), find(index)))
+                leader[second] = first
     groups: dict[int, list[int]] = {}
     for index in works:
-        groups.setdefault(find(index), []).append(index)
+        groups.setdefault(find(index) if index in leader else index, []).append(index)
     return groups
+
+
+def _places(program: Program) -> tuple[list[int], list[int]]:
+    """(I,) layer and phase of each instruction."""
+    return program.label.tolist(), program.graph.phase.tolist()
 
 
 def _levels(program: Program, works: list[int]) -> dict[int, int]:
     """Instruction -> number of those that are never joined on the longest way to it."""
-    opcode, sources, producer = program.flow.opcode, program.sources, program.flow.producer
-    label, phase = program.label.tolist(), program.graph.phase.tolist()
+    opcode, producer = program.flow.opcode, program.flow.producer
+    place = list(zip(*_places(program), strict=True))
     level: dict[int, int] = {}
     for index in works:
-        most = 0
-        for tensor in program.flow.operands[index]:
-            maker = producer[sources[tensor]]
-            if maker in level:
-                most = max(most, level[maker] + (opcode[maker] not in FUSIBLE))
-        level[index] = most
-    for index in reversed(works):
-        if opcode[index] not in FUSIBLE:
-            continue
+        makers = [producer[program.source(t)] for t in program.flow.operands[index]]
+        ahead = [level[x] + (opcode[x] not in FUSIBLE) for x in makers if x in level]
+        level[index] = max(ahead, default=0)
+    # What is read later only is made as late as possible, beside what reads it.
+    for index in reversed([i for i in works if opcode[i] in FUSIBLE]):
         after = {r for t in program.flow.results[index] for r in program.readers[t]}
-        if after and all(
-            label[r] == label[index] != NOWHERE and phase[r] == phase[index] for r in after
-        ):
+        if after and all(place[r] == place[index] for r in after):
             level[index] = max(level[index], min(level[r] for r in after))
     return level
 
@@ -516,47 +472,43 @@ class Cores:
 
 def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
     """Find the attention cores among the kernels."""
-    cores = Cores()
-    flow, data = program.flow, program.on_data
-    of_label: dict[tuple[int, int], list[int]] = {}
+    cores, flow, parent = Cores(), program.flow, program.graph.parent
+    of_label: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, kernel in enumerate(kernels):
-        of_label.setdefault((kernel.label, kernel.phase), []).append(number)
-    maker = {t: number for number, k in enumerate(kernels) for i in k.members
-             for t in flow.results[i]}  # fmt: skip
-    for (label, phase), numbers in of_label.items():
-        if phase != FORWARD:
-            continue
-        products = {
-            n for n in numbers
-            if _opcode(program, kernels[n]) == "dot"
-            and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
-        }  # fmt: skip
-        core = _between(program, kernels, maker, numbers, products, products)
+        of_label[kernel.label, kernel.phase].append(number)
+    maker = {
+        t: number for number, k in enumerate(kernels) for i in k.members for t in flow.results[i]
+    }
+
+    def multiplies_data(number: int) -> bool:
+        operands = flow.operands[kernels[number].members[0]]
+        is_dot = _opcode(program, kernels[number]) == "dot"
+        return is_dot and all(program.on_data[program.source(t)] for t in operands)
+
+    for label in [label for label, phase in of_label if phase == FORWARD]:
+        numbers, behind = of_label[label, FORWARD], of_label.get((label, BACKWARD), [])
+        products = {n for n in numbers if multiplies_data(n)}
+        core = _between(program, kernels, maker, numbers, products)
         if not core:
             continue
-        touched = {t for n in core & products for t in (*kernels[n].reads, *kernels[n].writes)}
-        behind = of_label.get((label, int(BACKWARD)), [])
-        parent = program.graph.parent
+        ends = core & products
+        touched = {t for n in ends for t in (*kernels[n].reads, *kernels[n].writes)}
         in_loop = any(parent[kernels[n].members[0]] >= 0 for n in core)
         gradients = {
             n for n in behind
-            if _opcode(program, kernels[n]) == "dot"
+            if multiplies_data(n)
             and (
                 parent[kernels[n].members[0]] >= 0  # in blocks of queries or keys, one by one
                 if in_loop else not touched.isdisjoint(kernels[n].reads)
             )
             and all(program.grows[t] for t in kernels[n].writes)
-            and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
         }  # fmt: skip
         # The last product's result leaves the core, so it is kept even if the core is fused.
-        last = core & products - {
-            n for n in products for t in kernels[n].writes
-            if any(t in kernels[m].reads for m in core)
-        }  # fmt: skip
-        inner = {t for n in core - last for i in kernels[n].members for t in flow.results[i]}
-        cores.inner |= inner
+        read = {t for n in core for t in kernels[n].reads}
+        last = {n for n in ends if read.isdisjoint(kernels[n].writes)}
+        cores.inner |= {t for n in core - last for i in kernels[n].members for t in flow.results[i]}
         cores.kernels |= core | gradients
-        cores.kernels |= _between(program, kernels, maker, behind, gradients, gradients)
+        cores.kernels |= _between(program, kernels, maker, behind, gradients)
         members = [i for n in core for i in kernels[n].members]
         if any(flow.opcode[i] == "select" and _is_of_places(program, i) for i in members):
             cores.causal.add(label)
@@ -580,10 +532,9 @@ def _between(
     kernels: list[Kernel],
     maker: dict[int, int],
     numbers: Iterable[int],
-    first: Collection[int],
-    last: Collection[int],
+    ends: Collection[int],
 ) -> set[int]:
-    """Kernels on ways from one of ``first`` through fused kernels to one of ``last``, ends too."""
+    """Kernels on ways from one of ``ends`` through fused kernels to another, ends too."""
     ways: dict[int, set[int]] = {}  # kernel -> kernels on the ways that lead to it, itself too
     between: set[int] = set()
     before = -1
@@ -591,9 +542,8 @@ def _between(
         for number in numbers:  # what it waits for
             ahead = [maker[t] for t in kernels[number].reads if t in maker]
             led = set().union(*(ways[n] for n in ahead if n in ways))
-            if number in last and led:
-                between |= led | {number}
-            if number in first:
+            if number in ends:
+                between |= led | {number} if led else set()
                 ways[number] = {number}
             elif led and _opcode(program, kernels[number]) in FUSIBLE:
                 ways[number] = led | {number}
