@@ -155,8 +155,8 @@ def tiny(monkeypatch):
     from parenvs.datasets import models
 
     small = {"d_model": 8, "d_ff": 16, "heads": 2, "d_kv": 4, "vocab": 32, "tokens": 8}
-    made = [models.t5(layers, **small, batch_size=4, name=f"tiny-{layers}") for layers in (1, 2)]
-    monkeypatch.setattr(models, "MODELS", {model.name: model for model in made})
+    made = {f"tiny-{layers}": models.t5(layers, **small, batch_size=4) for layers in (1, 2)}
+    monkeypatch.setattr(models, "MODELS", made)
 
 
 def contents(folder):

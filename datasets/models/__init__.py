@@ -30,38 +30,35 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _llama_70b(name: str, scanned: bool) -> Model:
+def _llama_70b(scanned: bool) -> Model:
     source = "torchtitan, docs/performance.md of 2024: Llama 3 70B on 64 A100, batch 64"
-    return llama(80, 8192, 28672, 64, batch_size=64, scanned=scanned, trained_as=source, name=name)
+    return llama(80, 8192, 28672, 64, batch_size=64, scanned=scanned, trained_as=source)
 
 
 MODELS: dict[str, Model] = {
-    model.name: model
-    for model in (
-        vgg(name="vgg-19"),
-        t5(name="t5-base"),
-        t5(24, 1024, 16384, 32, 128, name="t5-3b"),
-        t5(24, 1024, 65536, 128, 128, name="t5-11b"),
-        bert(48, name="bert-48"),
-        llama(name="llama3-8b"),
-        llama(scanned=True, name="llama3-8b-scanned"),
-        _llama_70b("llama3-70b", scanned=False),
-        _llama_70b("llama3-70b-scanned", scanned=True),
-        gpt(name="gpt3-175b"),
-        gpt(scanned=True, name="gpt3-175b-scanned"),
-        mixtral(name="mixtral-8x7b"),
-        mixtral(scanned=True, name="mixtral-8x7b-scanned"),
-        lstm(name="big-lstm"),
-        resnet(name="resnet-50"),
-        convnext(name="convnext-l"),
-        vit(name="vit-h14"),
-        vit(scanned=True, name="vit-h14-scanned"),
-        mixer(name="mixer-l16"),
-        unet(name="unet-sd1"),
-        dit(name="dit-xl2"),
-        clip(name="clip-l14"),
-        whisper(name="whisper-large"),
-        dlrm(name="dlrm-criteo"),
-    )
+    "vgg-19": vgg(),
+    "t5-base": t5(),
+    "t5-3b": t5(24, 1024, 16384, 32, 128),
+    "t5-11b": t5(24, 1024, 65536, 128, 128),
+    "bert-48": bert(48),
+    "llama3-8b": llama(),
+    "llama3-8b-scanned": llama(scanned=True),
+    "llama3-70b": _llama_70b(scanned=False),
+    "llama3-70b-scanned": _llama_70b(scanned=True),
+    "gpt3-175b": gpt(),
+    "gpt3-175b-scanned": gpt(scanned=True),
+    "mixtral-8x7b": mixtral(),
+    "mixtral-8x7b-scanned": mixtral(scanned=True),
+    "big-lstm": lstm(),
+    "resnet-50": resnet(),
+    "convnext-l": convnext(),
+    "vit-h14": vit(),
+    "vit-h14-scanned": vit(scanned=True),
+    "mixer-l16": mixer(),
+    "unet-sd1": unet(),
+    "dit-xl2": dit(),
+    "clip-l14": clip(),
+    "whisper-large": whisper(),
+    "dlrm-criteo": dlrm(),
 }
 """The shipped models, by instance name."""

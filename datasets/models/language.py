@@ -34,7 +34,6 @@ def gpt(
     tokens: int = 2048,
     batch_size: int = 1536,
     scanned: bool = False,
-    name: str = "gpt",
 ) -> Model:
     """Return GPT-3; the defaults are its 175 B parameters (arXiv 2005.14165, Table 2.1).
 
@@ -63,13 +62,12 @@ def gpt(
             return cross_entropy(logits, batch["labels"])
 
     return Model(
-        name,
+        "gpt",
         f"GPT-3, {layers} layers, width {width}, {heads} heads",
         "arXiv 2005.14165",
         params,
         loss,
         {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        family="gpt",
         trained_as="arXiv 2104.04473, section 5.1: GPT-3 of 175 B parameters, batch 1,536",
         optimiser=adamw(),
     )
@@ -127,7 +125,6 @@ def llama(
     batch_size: int = 16,
     scanned: bool = False,
     trained_as: str = "torchtitan, benchmarks: Llama 3.1 8B on 8 H100, 2 sequences on each",
-    name: str = "llama",
 ) -> Model:
     """Return Llama 3 with grouped queries, rotary positions, RMSNorm and SwiGLU, without biases.
 
@@ -157,13 +154,12 @@ def llama(
         return _decoder_loss(params, batch, recomputing(block), layers, scanned)
 
     return Model(
-        name,
+        "llama",
         f"Llama 3, {layers} layers, width {width}, SwiGLU {hidden}, {heads} heads on {kv_heads}",
         "arXiv 2407.21783",
         params,
         loss,
         {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        family="llama",
         trained_as=trained_as,
         optimiser=adamw(),
     )
@@ -177,7 +173,6 @@ def lstm(
     samples: int = 8192,
     tokens: int = 20,
     batch_size: int = 128,
-    name: str = "lstm",
 ) -> Model:
     """Return a recurrent language model; the defaults are BIG LSTM (arXiv 1602.02410, Table 1).
 
@@ -233,7 +228,7 @@ def lstm(
             return (jnp.logaddexp(jax.nn.logsumexp(logits, -1), logit) - logit).mean()
 
     return Model(
-        name,
+        "lstm",
         f"LSTM language model, {layers} layers of {cells} cells, projected to {width}",
         "arXiv 1602.02410",
         params,
@@ -243,7 +238,6 @@ def lstm(
             "labels": integers(batch_size, tokens),
             "samples": integers(samples),
         },
-        family="lstm",
         trained_as="arXiv 1602.02410, section 4.4: batch 128, 20 steps, Adagrad, 8,192 samples",
         kept=("embedding", "softmax"),
         optimiser=adagrad(),
@@ -262,7 +256,6 @@ def mixtral(
     group: int = 1024,
     batch_size: int = 256,
     scanned: bool = False,
-    name: str = "mixtral",
 ) -> Model:
     """Return Mixtral, of which each token uses two experts; the defaults are Mixtral 8x7B.
 
@@ -298,13 +291,12 @@ def mixtral(
         return _decoder_loss(params, batch, block, layers, scanned)
 
     return Model(
-        name,
+        "mixtral",
         f"Mixtral, {layers} layers, width {width}, {experts} experts of {hidden}, two a token",
         "arXiv 2401.04088",
         params,
         loss,
         {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        family="mixtral",
         trained_as="Megatron-LM, megatron/core/transformer/moe/README.md: Mixtral 8x7B",
         optimiser=adamw(),
     )

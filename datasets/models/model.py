@@ -124,14 +124,13 @@ class Model:
     """A model to be trained, described by shapes.
 
     Attributes:
-        name: Lower-case instance name.
+        family: Architecture, which models of other sizes share; splits are by family.
         description: One line for listings.
         source: Where the architecture and its sizes come from.
         params: The parameters, a pytree of ``jax.ShapeDtypeStruct``.
         loss: ``loss(params, batch)``, a float32 scalar; with ``statistics`` it is
             ``loss(params, statistics, batch)`` and returns that scalar and the new statistics.
         batch: The batch, a dict of ``jax.ShapeDtypeStruct``, examples first.
-        family: Architecture, which models of other sizes share; splits are by family.
         trained_as: Source of batch size, sequence length and optimizer.
         mixed: Whether the loss sees a bfloat16 copy of the float32 parameters.
         kept: First keys of parameters that are not copied.
@@ -139,13 +138,12 @@ class Model:
         statistics: Shapes of what the loss updates without a gradient.
     """
 
-    name: str
+    family: str
     description: str
     source: str
     params: Tree
     loss: Callable[..., Any]
     batch: Tree
-    family: str = ""
     trained_as: str = ""
     mixed: bool = True
     kept: tuple[str, ...] = ()

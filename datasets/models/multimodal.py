@@ -48,7 +48,6 @@ def clip(
     tokens: int = 77,
     head: int = 64,
     batch_size: int = 32768,
-    name: str = "clip",
 ) -> Model:
     """Return CLIP; the defaults are ViT-L/14 (arXiv 2103.00020, Table 20).
 
@@ -112,7 +111,7 @@ def clip(
             return (cross_entropy(logits, pairs) + cross_entropy(logits.T, pairs)) / 2
 
     return Model(
-        name,
+        "clip",
         f"CLIP, image {image_layers} layers of {image_width}, text {text_layers} of {text_width}",
         "arXiv 2103.00020",
         params,
@@ -121,7 +120,6 @@ def clip(
             "images": floats(batch_size, image, image, 3),
             "tokens": integers(batch_size, tokens),
         },
-        family="clip",
         trained_as="arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay",
         optimiser=adam(4e-4, beta2=0.98, decay=0.2),
     )
@@ -142,7 +140,6 @@ def dlrm(
     bottom: Sequence[int] = (512, 256, 128),
     top: Sequence[int] = (1024, 1024, 512, 256, 1),
     batch_size: int = 65536,
-    name: str = "dlrm",
 ) -> Model:
     """Return DLRM; the defaults are the model of MLPerf's recommendation task.
 
@@ -157,7 +154,6 @@ def dlrm(
         bottom: Widths of the dense layers that the numbers go through; the last is ``width``.
         top: Widths of the dense layers after the products.
         batch_size: Examples in a batch.
-        name: Instance name.
     """
     vectors = len(rows) + 1
     pairs = vectors * (vectors - 1) // 2
@@ -199,7 +195,7 @@ def dlrm(
             return (jax.nn.softplus(logit) - clicked * logit).mean()
 
     return Model(
-        name,
+        "dlrm",
         f"DLRM, {len(rows)} tables of width {width}, {sum(rows):,} rows",
         "arXiv 1906.00091; MLPerf Training v0.7",
         params,
@@ -209,7 +205,6 @@ def dlrm(
             **{f"category_{i}": integers(batch_size) for i in range(len(rows))},
             "clicked": integers(batch_size),
         },
-        family="dlrm",
         trained_as="SparseOperationKit, DLRM benchmark: 65,536 examples on 8 A100",
         kept=("tables",),
         optimiser=descent(),
@@ -225,7 +220,6 @@ def whisper(
     vocab: int = 51865,
     tokens: int = 448,
     batch_size: int = 256,
-    name: str = "whisper",
 ) -> Model:
     """Return Whisper; the defaults are the large model (arXiv 2212.04356, Table 1).
 
@@ -288,7 +282,7 @@ def whisper(
             return cross_entropy(logits, batch["labels"])
 
     return Model(
-        name,
+        "whisper",
         f"Whisper, {layers}+{layers} layers, width {width}, {frames} frames, {tokens} tokens",
         "arXiv 2212.04356",
         params,
@@ -298,7 +292,6 @@ def whisper(
             "tokens": integers(batch_size, tokens),
             "labels": integers(batch_size, tokens),
         },
-        family="whisper",
         trained_as="arXiv 2212.04356, Table 17: batch 256, AdamW",
         optimiser=adam(1.75e-4, beta2=0.98, decay=0.1),
     )

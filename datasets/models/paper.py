@@ -66,7 +66,6 @@ def vgg(
     classes: int = 1000,
     image: int = 224,
     batch_size: int = 64,
-    name: str = "vgg",
 ) -> Model:
     """Return a VGG network; the defaults are VGG-19 (arXiv 1409.1556, Table 1, configuration E).
 
@@ -106,7 +105,7 @@ def vgg(
     batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
     depth = sum(convolutions for convolutions, _ in blocks) + 3
     description = f"VGG of {depth} layers, {image}x{image} images"
-    return float32_model(name, description, "arXiv 1409.1556", params, loss, batch, family="vgg")
+    return float32_model("vgg", description, "arXiv 1409.1556", params, loss, batch)
 
 
 POSITION_BUCKETS = 32
@@ -122,7 +121,6 @@ def t5(
     vocab: int = 32128,
     tokens: int = 512,
     batch_size: int = 64,
-    name: str = "t5",
 ) -> Model:
     """Return a T5 encoder-decoder; the defaults are T5-base (arXiv 1910.10683, section 3.1.1).
 
@@ -189,7 +187,7 @@ def t5(
 
     batch = {"inputs": integers(batch_size, tokens), "targets": integers(batch_size, tokens)}
     description = f"T5, {layers}+{layers} layers, width {d_model}, FFN {d_ff}, {heads} heads"
-    return float32_model(name, description, "arXiv 1910.10683", params, loss, batch, family="t5")
+    return float32_model("t5", description, "arXiv 1910.10683", params, loss, batch)
 
 
 def position_bias(table: Array, tokens: int, causal: bool) -> Array:
@@ -224,7 +222,6 @@ def bert(
     tokens: int = 512,
     predictions: int = 76,
     batch_size: int = 64,
-    name: str = "bert",
 ) -> Model:
     """Return BERT with its two pre-training losses; the defaults are BERT-large.
 
@@ -291,4 +288,4 @@ def bert(
         "nsp_labels": integers(batch_size),
     }
     description = f"BERT, {layers} layers, width {hidden}, FFN {intermediate}, {heads} heads"
-    return float32_model(name, description, "arXiv 1810.04805", params, loss, batch, family="bert")
+    return float32_model("bert", description, "arXiv 1810.04805", params, loss, batch)

@@ -38,7 +38,6 @@ def convnext(
     classes: int = 1000,
     image: int = 224,
     batch_size: int = 4096,
-    name: str = "convnext",
 ) -> Model:
     """Return a ConvNeXt; the defaults are ConvNeXt-L (arXiv 2201.03545, section 3).
 
@@ -81,13 +80,12 @@ def convnext(
         return classified(params, batch, lambda: layer_norm(params["norm"], x.mean((1, 2))))
 
     return Model(
-        name,
+        "convnext",
         f"ConvNeXt, blocks {'-'.join(str(n) for _, n in stages)}, widest {stages[-1][0]}",
         "arXiv 2201.03545",
         params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        family="convnext",
         trained_as="arXiv 2201.03545, Table 5: batch 4,096, AdamW",
         optimiser=adam(4e-3, decay=0.05),
     )
@@ -106,7 +104,6 @@ def dit(
     features: int = 4,
     classes: int = 1000,
     batch_size: int = 256,
-    name: str = "dit",
 ) -> Model:
     """Return a diffusion transformer; the defaults are DiT-XL/2 (arXiv 2212.09748, Table 1).
 
@@ -171,7 +168,7 @@ def dit(
 
     latents = floats(batch_size, image, image, features)
     return Model(
-        name,
+        "dit",
         f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents",
         "arXiv 2212.09748",
         params,
@@ -182,7 +179,6 @@ def dit(
             "steps": integers(batch_size),
             "labels": integers(batch_size),
         },
-        family="dit",
         trained_as="arXiv 2212.09748, section 4: batch 256, AdamW",
         optimiser=adam(1e-4),
     )
@@ -198,7 +194,6 @@ def mixer(
     classes: int = 1000,
     batch_size: int = 4096,
     scanned: bool = False,
-    name: str = "mixer",
 ) -> Model:
     """Return an MLP-Mixer; the defaults are Mixer-L/16 (arXiv 2105.01601, Table 1).
 
@@ -234,13 +229,12 @@ def mixer(
         return classified(params, batch, lambda: layer_norm(params["norm"], x).mean(1))
 
     return Model(
-        name,
+        "mixer",
         f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}",
         "arXiv 2105.01601",
         params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        family="mixer",
         trained_as="arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay",
         optimiser=adam(decay=0.1),
     )
@@ -255,7 +249,6 @@ def resnet(
     classes: int = 1000,
     image: int = 224,
     batch_size: int = 256,
-    name: str = "resnet",
 ) -> Model:
     """Return a residual network; the defaults are ResNet-50 v1.5 (arXiv 1512.03385, Table 1).
 
@@ -328,13 +321,12 @@ def resnet(
         return classified(params, batch, lambda: x.mean((1, 2))), new
 
     return Model(
-        name,
+        "resnet",
         f"ResNet v1.5 of {3 * sum(n for _, n in stages) + 2} layers, {image}x{image} images",
         "arXiv 1512.03385",
         params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        family="resnet",
         trained_as="arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum",
         optimiser=momentum(),
         statistics=units(statistic_shapes),
@@ -354,7 +346,6 @@ def unet(
     features: int = 4,
     text: tuple[int, int] = (77, 768),
     batch_size: int = 2048,
-    name: str = "unet",
 ) -> Model:
     """Return a diffusion U-Net; the defaults are that of Stable Diffusion v1.
 
@@ -370,7 +361,6 @@ def unet(
         features: Features of the latents.
         text: Tokens and width of the encoded text.
         batch_size: Images in a batch.
-        name: Instance name.
     """
     wide = 4 * widths[0]  # of the diffusion step's embedding
 
@@ -495,7 +485,7 @@ def unet(
 
     latents = floats(batch_size, image, image, features)
     return Model(
-        name,
+        "unet",
         f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text",
         "arXiv 2112.10752; Stable Diffusion v1 model card",
         params,
@@ -506,7 +496,6 @@ def unet(
             "steps": integers(batch_size),
             "text": floats(batch_size, *text),
         },
-        family="unet",
         trained_as="Stable Diffusion v1 model card: batch 2,048, AdamW",
         optimiser=adam(1e-4, decay=0.01),
     )
@@ -529,7 +518,6 @@ def vit(
     classes: int = 1000,
     batch_size: int = 4096,
     scanned: bool = False,
-    name: str = "vit",
 ) -> Model:
     """Return a vision transformer; the defaults are ViT-H/14 (arXiv 2010.11929, Table 1)."""
     tokens = (image // patch) ** 2 + 1
@@ -554,13 +542,12 @@ def vit(
         return classified(params, batch, lambda: layer_norm(params["norm"], x[:, 0]))
 
     return Model(
-        name,
+        "vit",
         f"ViT, {layers} layers, width {width}, patches of {patch}x{patch} in {image}x{image}",
         "arXiv 2010.11929",
         params,
         loss,
         {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        family="vit",
         trained_as="arXiv 2010.11929, Table 3: batch 4,096, Adam with weight decay",
         optimiser=adam(decay=0.1),
     )
