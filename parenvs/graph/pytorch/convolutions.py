@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -243,70 +242,6 @@ def _linear(
         above = jnp.take(x, high, axis=axis, mode="clip")
         x = below * (1 - share) + above * share
     return x
-
-
-def _cubic(share: Any, a: float = -0.75) -> list[Any]:
-    """Weights of the four neighbours of a place that is ``share`` behind the second of them."""
-
-    def near(x: Any) -> Any:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x: Any) -> Any:
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-
-    return [far(share + 1), near(share), near(1 - share), far(2 - share)]
-
-
-def _reflected(at: Array, size: int, align_corners: bool) -> Array:
-    """Places thrown back at both ends of a dimension until they lie between them."""
-    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
-    if not span:
-        return jnp.zeros_like(at)
-    away = jnp.mod(jnp.abs(at - low), 2 * span)
-    return low + jnp.where(away > span, 2 * span - away, away)
-
-
-@operation("grid_sampler_2d", "grid_sampler_3d")
-def _grid_sampler(
-    x: Array, grid: Array, interpolation: int, padding: int, align_corners: bool
-) -> Array:
-    """Sample images at places from -1 to 1, given as (batch, ..., axis), the last axis first."""
-    sizes = x.shape[2:]
-    places = []
-    for k, size in enumerate(sizes):
-        at = grid[..., len(sizes) - 1 - k]
-        at = (at + 1) / 2 * (size - 1) if align_corners else ((at + 1) * size - 1) / 2
-        if padding == 2:
-            at = _reflected(at, size, align_corners)
-        places.append(at if padding == 0 or interpolation == 2 else jnp.clip(at, 0, size - 1))
-    batch = jnp.arange(x.shape[0]).reshape(-1, *[1] * len(sizes))
-
-    def taken(index: Sequence[Array]) -> Array:
-        """(batch, places..., channels) values at whole places; zero outside, if so padded."""
-        inside: Any = True
-        held = []
-        for at, size in zip(index, sizes, strict=True):
-            if padding == 2 and interpolation == 2:
-                at = _reflected(at, size, align_corners)
-            inside = inside & (at >= 0) & (at <= size - 1)
-            held.append(jnp.clip(at, 0, size - 1).astype(jnp.int32))
-        values = jnp.moveaxis(x, 1, -1)[(batch, *held)]
-        return values if padding else jnp.where(inside[..., None], values, 0)
-
-    if interpolation == 1:
-        return jnp.moveaxis(taken([jnp.round(at) for at in places]), -1, 1)
-    lows = [jnp.floor(at) for at in places]
-    shares = [at - low for at, low in zip(places, lows, strict=True)]
-    near = range(-1, 3) if interpolation == 2 else range(2)
-    weights = [_cubic(s) if interpolation == 2 else [1 - s, s] for s in shares]
-    result: Any = 0.0
-    for steps in itertools.product(range(len(near)), repeat=len(sizes)):
-        weight: Any = math.prod(
-            (w[k] for w, k in zip(weights[1:], steps[1:], strict=True)), start=weights[0][steps[0]]
-        )
-        index = [low + near[k] for low, k in zip(lows, steps, strict=True)]
-        result = result + taken(index) * weight[..., None]
-    return jnp.moveaxis(result, -1, 1)
 
 
 @operation("searchsorted.Tensor")

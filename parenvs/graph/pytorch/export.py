@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import _pytree as fx_pytree
 from torch.fx import traceback as fx_traceback
@@ -352,6 +353,7 @@ def exported(
 
 def _table() -> dict[Any, Any]:
     table = torch.export.default_decompositions()
+    table.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
     for name in WHOLE:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)

@@ -231,29 +231,6 @@ def _addmm(start: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) 
     return product + (start if beta == 1 else beta * start) if beta else product
 
 
-@operation("_scaled_mm")
-def _scaled_product(
-    x: Array,
-    y: Array,
-    scale_a: Array,
-    scale_b: Array,
-    bias: Array | None = None,
-    scale_result: Array | None = None,
-    out_dtype: Any = None,
-    use_fast_accum: bool = False,
-) -> Array:
-    """Multiply 8-bit matrices and scale the product: by one number each, or row and column."""
-    rows = scale_a.ndim < 2 or scale_a.shape in ((1, 1), (x.shape[0], 1))
-    columns = scale_b.ndim < 2 or scale_b.shape in ((1, 1), (1, y.shape[1]))
-    if not (rows and columns):
-        raise NotImplementedError("scales of blocks of a matrix")
-    result = lax.dot(x, y, preferred_element_type=jnp.float32)
-    result = result * scale_a.astype(jnp.float32) * scale_b.astype(jnp.float32)
-    result = result if bias is None else result + bias.astype(jnp.float32)
-    result = result if scale_result is None else result * scale_result
-    return result.astype(out_dtype or x.dtype)
-
-
 @operation("_cdist_forward")
 def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = None) -> Array:
     """Distances of all rows to each other: Euclidean ones by a product, as PyTorch's are."""

@@ -34,6 +34,7 @@ from parenvs.graph.pytorch.nodes import (
 )
 from parenvs.graph.pytorch.operations import ELEMENTWISE, OPERATIONS, RANDOM, without_place
 from parenvs.graph.pytorch.randoms import KEY_WORDS, Key
+from parenvs.graph.reader import proto_of
 
 _TAKE = "getitem"
 _OUTSIDE = "loss"
@@ -166,8 +167,7 @@ def _draws(node: Node) -> bool:
     if node.operation not in RANDOM:
         return False
     if node.operation == "scaled_dot_product_attention":
-        given = [*node.arguments[4:5], node.keywords.get("dropout_p", 0.0)]
-        return any(share > 0 for share in given)
+        return any(x > 0 for x in (*node.arguments[4:5], node.keywords.get("dropout_p", 0.0)))
     if node.operation.endswith(".input"):
         share, train = node.arguments[5:7]
         return bool(share and train)
@@ -202,18 +202,13 @@ def _typed(made: Any, wanted: Any) -> Any:
         return made  # each is checked where it is taken
     if not isinstance(wanted, TensorType):
         return made
-    if isinstance(made, tuple):
-        made = made[0]
+    made = made[0] if isinstance(made, tuple) else made
     if tuple(made.shape) != wanted.shape:
         raise TypeError(f"shape {tuple(made.shape)}, and PyTorch's is {wanted.shape}")
     kind = _dtype(wanted.element)
     if isinstance(made, merged.Merged):
-        return merged.Merged(_cast(made.array, kind), made.groups)
-    return _cast(made, kind)
-
-
-def _cast(array: Any, kind: Any) -> Array:
-    return jax.lax.convert_element_type(array, kind)
+        return merged.Merged(lax.convert_element_type(made.array, kind), made.groups)
+    return lax.convert_element_type(made, kind)
 
 
 Tree = dict[str, Any]
@@ -343,9 +338,7 @@ class Step:
 
     def lowered(self) -> bytes:
         """Lower the step and return its serialized HloModuleProto."""
-        lowered = jax.jit(self.function, keep_unused=True).lower(*self.arguments)
-        module: Any = lowered.compiler_ir("hlo")
-        return module.as_serialized_hlo_module_proto()
+        return proto_of(jax.jit(self.function, keep_unused=True).lower(*self.arguments))
 
 
 def _like(weight: Any, wide: bool) -> jax.ShapeDtypeStruct:
