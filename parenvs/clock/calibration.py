@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from scipy.optimize import nnls
 
 from parenvs.clock.members import Shape, Timing, shared_memory_bytes, system_load
 from parenvs.cluster import (
-    COLLECTIVES,
     DEVICES,
     Cluster,
     Device,
@@ -63,49 +61,6 @@ class Line(NamedTuple):
                 "larger sizes"
             )
         return cls(float(latency), float(unit / slope))
-
-
-class Curve(NamedTuple):
-    """Seconds over bytes that never fall, straight in logarithms between measured sizes.
-
-    Attributes:
-        size: (n,) bytes, growing.
-        seconds: (n,).
-    """
-
-    size: np.ndarray
-    seconds: np.ndarray
-
-    @classmethod
-    def through(cls, size: Sequence[float], seconds: Sequence[float]) -> Curve:
-        """Make the curve of measured points; where seconds fall, neighbours are pooled."""
-        order = np.argsort(np.asarray(size, dtype=np.float64))
-        return cls(
-            np.asarray(size, dtype=np.float64)[order],
-            _rising(np.asarray(seconds, dtype=np.float64)[order]),
-        )
-
-    def at(self, size: float) -> float:
-        """Return the seconds of ``size`` bytes.
-
-        Below the smallest size they are those of the smallest; above the largest they grow in
-        proportion.
-        """
-        if size >= self.size[-1]:
-            return float(self.seconds[-1] * size / self.size[-1])
-        position = np.log(max(size, self.size[0]))
-        return float(np.exp(np.interp(position, np.log(self.size), np.log(self.seconds))))
-
-
-def _rising(values: np.ndarray) -> np.ndarray:
-    """Return the nearest rising values, in logarithms: pool adjacent violators."""
-    pools: list[list[float]] = []  # mean and number of each
-    for value in np.log(values).tolist():
-        pools.append([value, 1])
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (a, m), (b, n) = pools[-2:]
-            pools[-2:] = [[(a * m + b * n) / (m + n), m + n]]
-    return np.exp(np.concatenate([np.full(int(n), mean) for mean, n in pools]))
 
 
 SHAPES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (64, 1024, 4096), (2048, 2048, 512)]
@@ -156,36 +111,6 @@ class Calibration:
         assert isinstance(content, dict)
         content |= {"provenance": self.provenance, "measured": [x.to_json() for x in self.rows]}
         write_text(path, json.dumps(content, indent=1) + "\n")
-
-    @cached_property
-    def _curves(self) -> dict[tuple[str, int], Curve]:
-        points: dict[tuple[str, int], list[Measurement]] = {}
-        for row in self.rows:
-            points.setdefault((row.kind, row.group), []).append(row)
-        return {
-            key: Curve.through([x.bytes for x in rows], [x.seconds for x in rows])
-            for key, rows in points.items()
-            if key[0] in COLLECTIVES
-        }
-
-    def seconds(self, kind: str, size: float, group: int = 2) -> float:
-        """Predict the seconds of a collective from the measured sizes around it.
-
-        Args:
-            kind: one of ``parenvs.cluster.COLLECTIVES``.
-            size: bytes, as the methods of ``Links`` take them.
-            group: processes; sends are of 2.
-
-        Raises:
-            ClusterError: it was not measured for such a group.
-        """
-        if (kind, group) not in self._curves:
-            known = sorted({count for name, count in self._curves if name == kind})
-            raise ClusterError(
-                f"calibration: {kind} of {group} processes was not measured; groups that were: "
-                f"{known or 'none'}"
-            )
-        return self._curves[kind, group].at(size)
 
 
 def assembled(

@@ -1,13 +1,10 @@
-"""Fits of synthetic seconds: known lines come back, curves rise."""
+"""Fits of synthetic seconds: known lines come back; times of processes that run together."""
 
-import itertools
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parenvs.clock.calibration import Curve, Line
+from parenvs.clock.calibration import Line
 from parenvs.clock.members import Timing
 from parenvs.errors import ClusterError
 
@@ -26,19 +23,6 @@ def test_line__gives_back_what_made_the_seconds(latency, bandwidth):
 def test_line__refuses_seconds_without_a_bandwidth(seconds):
     with pytest.raises(ClusterError, match="measure larger sizes"):
         Line.through([1.0, 2.0, 3.0], seconds)
-
-
-@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=12))
-def test_curve__never_falls_and_passes_through_rising_points(seconds):
-    size = [4**k for k in range(len(seconds))]
-    curve = Curve.through(size[::-1], seconds[::-1])
-    asked = np.geomspace(0.5, 8 * size[-1], 60)
-    found = [curve.at(x) for x in asked]
-    assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(found))
-    rising = np.sort(seconds)
-    assert [Curve.through(size, rising).at(x) for x in size] == pytest.approx(rising)
-    assert min(seconds) * (1 - 1e-9) <= curve.at(size[0])
-    assert Curve.through(size, rising).at(10 * size[-1]) == pytest.approx(10 * rising[-1])
 
 
 def test_timing__of_processes_is_that_of_the_last_to_end():
