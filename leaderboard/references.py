@@ -196,20 +196,20 @@ def main(arguments: Iterable[str] | None = None) -> int:
         return 2
     try:
         if options.check:
-            return _check(_known(options.out), options)
+            return _check(options)
         with locked(options.out, beside=True):
             # Another process may have written it before this one had the lock.
-            _renew(_known(options.out), options)
+            _renew(options)
     except ParenvsError as error:
         print(f"{COMMAND}: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _check(old: TaskList | None, options: argparse.Namespace) -> int:
-    if old is None:
-        print(f"{COMMAND}: no file {options.out}", file=sys.stderr)
-        return 2
+def _check(options: argparse.Namespace) -> int:
+    if not options.out.exists():
+        raise ParenvsError(f"no file {options.out}")
+    old = read_tasks(options.out)
     lines: list[str] = []
     for name in options.tasks:
         task = make_task(
@@ -227,12 +227,9 @@ def _spread(options: argparse.Namespace) -> Spread:
     return map
 
 
-def _known(path: Path) -> TaskList | None:
-    return read_tasks(path) if path.exists() else None
-
-
-def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
+def _renew(options: argparse.Namespace) -> None:
     """Solve the problems again and write the list after every task, and what changed in it."""
+    old = read_tasks(options.out) if options.out.exists() else None
     known = {} if old is None else old.tasks
     is_same = old is not None and old.version == VERSION
     revision = old.revision if old is not None and is_same else 0

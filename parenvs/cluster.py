@@ -531,18 +531,16 @@ class Cluster:
                 raise ClusterError(
                     f"cluster: {key} must be a whole number from 1 to {_LIMIT}, not {shown(value)}"
                 )
-        rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw")}
-        for key in ("peak_flops", "memory_bw", "memory_bytes"):
-            rates[f"device.{key}"] = getattr(self.device, key)
+        rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw", "nic_bw")}
+        rates |= {f"device.{key}": getattr(self.device, key) for key in _DEVICE_KEYS[1:]}
         for name in _BY_PRECISION:
             pairs = getattr(self.device, name)
             rates |= {f"device.{name}.{key}": value for key, value in pairs}
-        if self.nic_bw is not None:
-            rates["nic_bw"] = self.nic_bw
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not _LEAST_RATE <= value <= MOST_RATE:
+            is_open = key == "nic_bw" and value is None
+            if not is_open and not (number and _LEAST_RATE <= value <= MOST_RATE):
                 limits = f"; {_LEAST_RATE:g} to {MOST_RATE:g} can be counted with"
                 raise ClusterError(
                     f"cluster: {key} must be a positive number, not {shown(value)}"

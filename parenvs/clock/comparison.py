@@ -258,15 +258,13 @@ class Run:
             )
         if not self.traffic:
             lines.append("collectives: none, as predicted")
-        told = self.predicted_memory or (0.0,) * len(self.memory)
-        ranks: dict[tuple[float, float], list[int]] = {}
-        for rank, both in enumerate(zip(self.memory, told, strict=True)):
-            ranks.setdefault(both, []).append(rank)
-        for (held, expected), some in ranks.items():
-            words = f"memory of device {', '.join(map(str, some))}: {size(held)}"
-            if self.predicted_memory:
-                words += f"; predicted {size(expected)} ({_ratio(expected, held)})"
-            lines.append(words)
+        ranks: dict[tuple[float, ...], list[str]] = {}  # devices that hold as many bytes
+        rows = [self.memory, self.predicted_memory] if self.predicted_memory else [self.memory]
+        for rank, figures in enumerate(zip(*rows, strict=True)):
+            ranks.setdefault(figures, []).append(str(rank))
+        for (held, *predicted), group in ranks.items():
+            more = (f"; predicted {size(x)} ({_ratio(x, held)})" for x in predicted)
+            lines.append(f"memory of device {', '.join(group)}: {size(held)}{''.join(more)}")
         lines.append(_seconds("step", self.step, self.seconds))
         lines.append(_seconds("one device", self.single_step, None))
         lines.append(f"load when it began: {self.load:.1f}")
@@ -362,26 +360,28 @@ def on_machine(calibration: Calibration, plan: Any, kind: str, where: str) -> An
     Raises:
         ParenvsError: the calibration is of other devices, or of fewer.
     """
-    told = calibration.provenance
-    device = calibration.cluster.device.name
+    known, cluster = calibration.provenance, calibration.cluster
+    device, wrong = cluster.device.name, ""
+    here: dict[str, Any] = {"processor": processor(), "cores": cores()}
+    other = next((key for key in here if known.get(key, here[key]) != here[key]), None)
     if (device == "cpu") != (kind == "cpu"):
-        raise ParenvsError(
-            f"--calibration {where}: a calibration of {device}, and the plan runs on {kind}; run "
-            f"parenvs calibrate --device {kind}"
+        wrong = (
+            f"a calibration of {device}, and the plan runs on {kind}; run parenvs calibrate "
+            f"--device {kind}"
         )
-    own: dict[str, Any] = {"processor": processor(), "cores": cores()}
-    for key, here in own.items():
-        if key in told and told[key] != here:
-            raise ParenvsError(
-                f"--calibration {where}: a calibration of another machine ({key} {told[key]}, here "
-                f"{here}); run parenvs calibrate here"
-            )
-    if calibration.cluster.devices < plan.cluster.devices:
-        raise ParenvsError(
-            f"--calibration {where}: of {calibration.cluster.devices} devices, and the plan has "
-            f"{plan.cluster.devices}; run parenvs calibrate --processes {plan.cluster.devices}"
+    elif other is not None:
+        wrong = (
+            f"a calibration of another machine ({other} {known[other]}, here {here[other]}); run "
+            "parenvs calibrate here"
         )
-    return replace(plan, cluster=calibration.cluster.part(plan.cluster.devices))
+    elif cluster.devices < plan.cluster.devices:
+        wrong = (
+            f"of {cluster.devices} devices, and the plan has {plan.cluster.devices}; run parenvs "
+            f"calibrate --processes {plan.cluster.devices}"
+        )
+    if wrong:
+        raise ParenvsError(f"--calibration {where}: {wrong}")
+    return replace(plan, cluster=cluster.part(plan.cluster.devices))
 
 
 def of_plan(

@@ -315,14 +315,11 @@ def profiled(
     )
 
 
-def _measured(
-    rank: int, source: str, arguments: str | None, name: str, repeats: int, warm_up: int,
-    device: str,
-) -> Layers:  # fmt: skip
+def _measured(rank: int, source: str, arguments: str | None, *settings: Any) -> Layers:
     module, loss, inputs, keywords = torch_module(source, arguments)
     if dist.is_initialized():
         dist.barrier()
-    return measured_layers(module, inputs, keywords, loss, name, repeats, warm_up, device)
+    return measured_layers(module, inputs, keywords, loss, *settings)
 
 
 def measured_layers(
