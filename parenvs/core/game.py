@@ -116,6 +116,7 @@ class Source(ABC):
     def next(self, stream: Stream) -> Any:
         """Return the problem of an environment's next episode."""
         problem = self.draw(stream)
+        # n environments share a sequence: each takes every n-th problem, none twice.
         stream.number += stream.count
         return problem
 
@@ -126,6 +127,7 @@ class Source(ABC):
     def preview(self) -> Any:
         """Return a problem to show before the first reset; no environment's stream advances."""
         stream = Stream()
+        # Seeded, so that an environment renders the same picture before each first reset.
         stream._rng, stream._seed = np.random.default_rng(0), 0
         return self.draw(stream)
 
@@ -351,6 +353,7 @@ class Game(ABC):
         Raises:
             ParenvsError: a value is refused, or would change the spaces.
         """
+        # Building a game may load a graph, and resets often repeat their options.
         if self._away is not None and self._away[0] == options:
             return self._away[1]
         arguments = dict(self._arguments)
@@ -362,6 +365,7 @@ class Game(ABC):
                 )
             del arguments["problem"]
         other = type(self)(self.count, **{**arguments, **options})
+        # Wrappers and policies hold on to the spaces that they were made with.
         for kind in ("action_space", "observation_space"):
             mine, its = getattr(self, kind), getattr(other, kind)
             if mine != its:
@@ -369,12 +373,14 @@ class Game(ABC):
                     f"options: {', '.join(options)} would change the {kind.replace('_', ' ')} from "
                     f"{_brief(mine)} to {_brief(its)}; make another environment for it"
                 )
+        # Objects are not kept: they may change, and comparing them may be slow.
         if all(isinstance(value, (str, int, float)) for value in options.values()):
             self._away = (dict(options), other.source)
         return other.source
 
     def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
         """Start the next episodes of rows, each of the next problem of its stream."""
+        # The usual case of one fixed problem: every row holds it already.
         if source is None and self.source.only is not None and self._shared is self.source.only:
             self.start(rows)
             return
@@ -386,6 +392,7 @@ class Game(ABC):
             if problem is not held[row]:
                 held[row] = problem
                 given.setdefault(id(problem), []).append(row)
+        # One call per problem, as ``put`` may build tables for it.
         for values in given.values():
             self.put(np.array(values), held[values[0]])
         self._shared = held[0] if all(problem is held[0] for problem in held) else None
@@ -472,6 +479,7 @@ class Groups(Generic[Part]):
             self._parts.append(make())
         self._of[rows] = number
         self.only = not self._of.any()
+        # Parts without rows stay until the first part plays all, so that numbers stay valid.
         if self.only:
             del self._parts[1:]
 

@@ -183,6 +183,7 @@ class TaskProblem:
             ParenvsError: its fingerprint is not the one that the references are for.
         """
         target = self.load()
+        # Scores of different graphs under one name must never be compared.
         if self.fingerprint_of(target) != self.fingerprint:
             raise ParenvsError(
                 f"tasks.json: problem {self.name!r}: field 'fingerprint' is not that of the "
@@ -215,6 +216,7 @@ class TaskProblem:
 
     def score(self, cost: float) -> float:
         """Return ``reference / cost``; above 1 only if the cost beats an unproven reference."""
+        # Rounding must not push a plan above a proven optimum.
         score = self.reference.cost / cost
         return score if self.improves(cost) else min(score, 1.0)
 
@@ -278,6 +280,7 @@ class Figure(NamedTuple):
 
 
 def _certified(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
+    # A problem without a plan counts as its trivial plan, as in the score.
     shares = [
         math.log(problem.reference.bound / (problem.trivial if cost is None else cost))
         for problem, cost in pairs

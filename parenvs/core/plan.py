@@ -145,6 +145,7 @@ class Answer:
     def __post_init__(self) -> None:
         """Evaluate the plan if the planner does not give its cost."""
         if self.cost is None:
+            # The dataclass is frozen; this is its constructor.
             object.__setattr__(self, "cost", self.report.cost)
 
     @cached_property
@@ -281,6 +282,7 @@ def price_of(report: Any) -> Price | None:
     if not task.supports(Task.strategy):
         return None
     strategy = task.strategy(report)
+    # A task whose report already holds the step time needs no second evaluation.
     if isinstance(strategy, Price):
         return strategy
     pricing = next(x for x in TASKS.values() if x.supports(Task.price))
@@ -461,11 +463,13 @@ def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -
             )
         return None
     pricing = next(x for x in TASKS.values() if x.supports(Task.baseline))
+    # The baseline must run where the plan does: ``--for`` constrains both.
     framework = getattr(getattr(request, "constraints", None), "framework", None)
     own, unit = float(price.seconds), " s a step"
     try:
         words, seconds = pricing.baseline(subject, said, framework)
     except InfeasibleError as error:
+        # A baseline that does not fit is worth a line, not an error of the plan.
         words = said if isinstance(said, str) else "what is usual"
         return Now(words=words, own=own, unit=unit, note=str(error))
     return Now(words=words, cost=seconds, own=own, unit=unit)

@@ -129,6 +129,7 @@ class Tasks(Mapping[str, Task]):
         Raises:
             KeyError: there is none of this name.
         """
+        # Imported on first use: ``import parenvs`` must not load every task's dependencies.
         if name not in self._loaded:
             task: Any = late(_OWN.get(name) or self._others[name])
             if not (isinstance(task, type) and issubclass(task, Task)):
@@ -138,6 +139,7 @@ class Tasks(Mapping[str, Task]):
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names, this package's first."""
+        # A registered task may replace one of the same name, which keeps its position.
         return iter(dict.fromkeys((*_OWN, *self._others, *self._loaded)))
 
     def __len__(self) -> int:
@@ -167,6 +169,7 @@ class Tasks(Mapping[str, Task]):
 
 def remedy(name: object, known: Collection[str]) -> str:
     """Return what a message says after an unknown task: its name now or a near one; the known."""
+    # Files may still have these names, so their errors name the successor.
     old = OLD_NAMES.get(name) if isinstance(name, str) else None
     if old is not None:
         return "; it is called " + ", ".join(f"{key} {value!r}" for key, value in old.items())

@@ -37,6 +37,7 @@ class Budget:
     ) -> None:
         self.begin = time.perf_counter()
         self._seconds = math.inf if seconds is None else seconds
+        # Without any limit a search would not end.
         self._plans = default if plans is None and math.isinf(self._seconds) else plans
 
     def end(self, share: float = 1.0) -> float:
@@ -133,6 +134,7 @@ class Request:
             ParenvsError: the planner is unknown, or no plan exists.
         """
         self.check(agent)
+        # Wall time, as planners may use several processes and solvers' threads.
         begin = time.perf_counter()
         answer = self.planners[agent](self)
         return replace(answer, method=agent, seconds=time.perf_counter() - begin)

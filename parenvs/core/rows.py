@@ -78,6 +78,7 @@ class Rowed(Game):
             actions[..., index] = rows[name]
         actions[~legal | over[:, None]] = 0.0
         context[over] = 0.0
+        # After the end every action is legal, as an all-zero mask would break samplers.
         return {
             "actions": actions,
             "context": context,
@@ -167,6 +168,8 @@ class RowGame(Rowed):
         """Set the known costs of the problems of rows; NaN where a cost is unknown."""
         for row, value in enumerate((start, bound, best, optimum)):
             self._known[row, rows] = value
+        # Without a known plan the return is relative to the start plan, and still comparable
+        # between policies on the same problem.
         self.reference[rows] = np.where(np.isnan(best), start, best)
 
     @property
@@ -202,6 +205,7 @@ class RowGame(Rowed):
         if not legal.all():
             moving, chosen, legally = rows[legal], chosen[legal], legal
             illegal = rows[~legal]
+            # The return becomes WORST whatever the episode had reached before.
             rewards[~legal] = WORST - self._worth[illegal]
             self.over[illegal], self.cost[illegal] = True, np.nan
             self._worth[illegal] = WORST
@@ -209,8 +213,10 @@ class RowGame(Rowed):
             part = EVERY if moving.size == self.count else moving
             self.move(moving, chosen, part)
             cost, before = self.cost[part], self._worth[part]
+            # cost may be inf: a plan that exceeds the memory has log 0, clipped to WORST.
             with np.errstate(divide="ignore"):
                 worth = np.maximum(np.log(self.reference[part] / cost), WORST)
+            # No complete plan yet: nothing is gained or lost.
             worth = np.where(np.isnan(cost), before, worth)
             rewards[legally] = worth - before
             self._worth[part], self._stale[part] = worth, True

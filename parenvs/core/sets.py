@@ -114,6 +114,7 @@ class ProblemSet:
         """Return the score of an episode from its return and its last info; -1 if illegal."""
         if self._kind.score is None:
             return total
+        # An episode that ended illegally has no cost in its info.
         try:
             return self._kind.score(info)
         except KeyError:
@@ -162,6 +163,7 @@ def share_kind(
         known = costs(name)
         if known is None:
             return unit(name)
+        # Shares: the best known cost has 1, and the bound allows value / bound >= 1.
         return BestValue(1.0, max(known.value / known.bound, 1.0), known.kind)
 
     return SetKind(

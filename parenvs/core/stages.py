@@ -35,6 +35,7 @@ class Stage:
 
     def moved(self, part: tuple[int, int]) -> Stage:
         """Return the stage with other layers: as many of each mode, the last mode for more."""
+        # Moved boundaries change the number of layers; recomputation is kept from the left.
         size = part[1] - part[0]
         modes = (*self.modes[:size], *(self.modes[-1:] * (size - len(self.modes))))
         return replace(self, layers=(part,), modes=modes)
@@ -148,6 +149,7 @@ class Stages:
                 f"instance: {framework} trains transformers, and {self.plan.instance} has no "
                 "attention"
             )
+        # Layers of one stack have names that differ in numbers alone: h.0, h.1, ...
         stacks = list(dict.fromkeys(_NUMBER.sub("N", name) for name in self.names))
         if len(stacks) > 1:
             raise ParenvsError(
