@@ -101,6 +101,17 @@ class Batch(NamedTuple):
     place: Place
 
     @classmethod
+    def stacked(cls, steps: Sequence[dict[str, Tensor]], after: Seen, place: Place) -> Batch:
+        """Return the batch of steps, each with the parts of ``seen`` and ``Batch``'s by name.
+
+        What else a step has is ``kept``.
+        """
+        figures = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
+        seen = Seen(*(figures.pop(name) for name in Seen._fields))
+        own = {name: figures.pop(name) for name in ("actions", "rewards", "ended", "episodes")}
+        return cls(seen=seen, kept=figures, after=after, place=place, **own)
+
+    @classmethod
     def joined(cls, parts: Sequence[Batch]) -> Batch:
         """Return the batch of environments next to each other."""
         across = {

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, keys_of, uniform
 from parenvs.agents.learning.net import Lens, Seen
-from parenvs.agents.learning.play import Share, Told, seeds_of
+from parenvs.agents.learning.play import Share, seeds_of
 from parenvs.errors import ParenvsError
 
 State = dict[str, Tensor]
@@ -174,6 +174,7 @@ class Fused:
         self.lens, self.draws, self.count, self.seats = Lens.of(env), True, share.size, 1
         self.turns = self.episodes = 0
         self.returns: list[float] = []
+        self.best = None  # problems change, so that episodes do not compare
         if compiled is None and env.device.type != "cpu":
             compiled = torch.compile
         self._turn = self._played if compiled is None else compiled(self._played)
@@ -192,26 +193,19 @@ class Fused:
     def collect(self, agent: Algorithm, turns: int, tick: Callable[[Any], object]) -> Batch:
         """See ``Play.collect``."""
         place = Place(self.share.first, self.share.total, self.turns // self.share.total)
-        told = []
+        steps = []
         for turn in range(turns):
             now = torch.tensor(place.turn + turn, device=self.env.device)
-            self._state, record = self._turn(agent, self._state, now)
-            told.append(record)
+            self._state, step = self._turn(agent, self._state, now)
+            steps.append(step)
             self.turns += self.share.total
-        stacked = {name: torch.stack([each[name] for each in told]) for name in told[0]}
-        over = stacked.pop("over")
-        self.returns = stacked.pop("returns")[over].tolist()
+        # Returns come to the CPU once for all turns, as the loop must not wait for the device.
+        returns = torch.stack([step.pop("returns") for step in steps])
+        batch = Batch.stacked(steps, self._seen(self.env.observe(self._state["states"])), place)
+        self.returns = returns[batch.ended].tolist()
         self.episodes += len(self.returns)
         tick(self)
-        seen = Seen(*(stacked.pop(name) for name in Seen._fields))
-        own = {name: stacked.pop(name) for name in ("actions", "rewards", "ended", "episodes")}
-        after = self._seen(self.env.observe(self._state["states"]))
-        return Batch(seen=seen, kept=stacked, after=after, place=place, **own)
-
-    def told(self) -> Told:
-        """See ``Play.told``."""
-        returns, self.returns = self.returns, []
-        return Told(returns, self.turns, self.episodes, None, {})
+        return batch
 
     def state(self) -> dict[str, Any]:
         """Return all that the next turns depend on."""
@@ -246,7 +240,7 @@ class Fused:
         record = {
             **seen._asdict(), **kept, "actions": actions,
             "rewards": paid + torch.where(cut, behind, 0.0), "ended": over,
-            "episodes": state["episodes"], "over": over, "returns": totals,
+            "episodes": state["episodes"], "returns": totals,
         }  # fmt: skip
         following["totals"] = torch.where(over, 0.0, totals)
         following["episodes"] = state["episodes"] + over

@@ -48,11 +48,9 @@ class Seen(NamedTuple):
         legal = self.rows[self.mask]
         half = self.context.half()
         context = half if torch.equal(half.float(), self.context) else self.context
+        scores, features = legal[:, :1].numpy(), legal[:, 1:].half().numpy()
         bits = np.packbits(self.mask.numpy())
-        return Packed(
-            self.rows.shape, bits, legal[:, :1].numpy(), legal[:, 1:].half().numpy(),
-            context.numpy(),
-        )  # fmt: skip
+        return Packed(self.rows.shape, bits, scores, features, context.numpy())
 
 
 class Packed(NamedTuple):
@@ -129,29 +127,19 @@ class Lens:
         """Return what is seen of a batch of n observations."""
         if self.scored:
             rows, context, mask = (observation[name] for name in OWN)
-            seen = torch.from_numpy(halved(rows))
-            contexts = [context, observation[JOINT]] if self.joint else [context]
-            return Seen(
-                seen,
-                torch.from_numpy(np.concatenate(contexts, axis=-1, dtype=np.float32)),
-                torch.from_numpy(np.array(mask, dtype=np.bool_)),
-            )
-        parts = self._parts()
-        values = observation if isinstance(self.observed, spaces.Dict) else {"": observation}
-        flat = [_flat(parts[name], values[name]) for name in parts]
+            rows, contexts = halved(rows), [context]
+        else:
+            values = observation if isinstance(self.observed, spaces.Dict) else {"": observation}
+            contexts = [_flat(part, values[name]) for name, part in self._parts().items()]
+            rows = np.zeros((len(contexts[0]), self.actions, 0), dtype=np.float32)
+            mask = values.get("action_mask", infos.get("action_mask"))
+            mask = np.ones(rows.shape[:2]) if mask is None else mask
         if self.joint:
-            flat.append(np.asarray(values[JOINT], dtype=np.float32))
-        count = len(flat[0])
-        mask = values.get("action_mask") if isinstance(values, Mapping) else None
-        if mask is None:
-            mask = infos.get("action_mask")
-        legal = np.ones((count, self.actions), dtype=np.bool_)
-        if mask is not None:
-            legal = np.array(mask, dtype=np.bool_)
+            contexts.append(observation[JOINT])
         return Seen(
-            torch.zeros(count, self.actions, 0),
-            torch.from_numpy(np.concatenate(flat, axis=1)),
-            torch.from_numpy(legal),
+            torch.from_numpy(rows),
+            torch.from_numpy(np.concatenate(contexts, axis=-1, dtype=np.float32)),
+            torch.from_numpy(np.array(mask, dtype=np.bool_)),
         )
 
     def _parts(self) -> dict[str, spaces.Space[Any]]:
@@ -168,6 +156,12 @@ def _flat(space: spaces.Space[Any], values: Any) -> np.ndarray:
         return batch.reshape(len(batch), -1).astype(np.float32)
     flat = [spaces.utils.flatten(space, value) for value in batch]
     return np.asarray(flat, dtype=np.float32)
+
+
+def layers_to(last: nn.Linear, inputs: int, width: int) -> nn.Sequential:
+    """Return an MLP of two hidden layers in front of its last one."""
+    layers = (nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+    return nn.Sequential(*layers, last)
 
 
 WIDTH = 64
@@ -209,12 +203,8 @@ class RowsNet(nn.Module):
             self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), self.last_value)
         else:
             self.last = nn.Linear(width, outputs * lens.actions)
-            self.head, self.value = (
-                nn.Sequential(
-                    nn.Linear(lens.contexts, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(),
-                    last,
-                ) for last in (self.last, self.last_value)
-            )  # fmt: skip
+            self.head = layers_to(self.last, lens.contexts, width)
+            self.value = layers_to(self.last_value, lens.contexts, width)
             for layer in (*self.head, *self.value):
                 if isinstance(layer, nn.Linear):
                     nn.init.orthogonal_(layer.weight, 2**0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,51 +20,11 @@ from parenvs.errors import InfeasibleError, ParenvsError, one_line, shown
 from parenvs.files import replacing
 from parenvs.graph.checks import UNREADABLE, read_arrays
 
-
-def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a ``.npz`` file; nothing in it is unpickled.
-
-    Raises:
-        ParenvsError: the file cannot be read.
-    """
-    try:
-        return read_arrays(path)
-    except UNREADABLE as error:
-        raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
-
-
-def check_named(weights: Mapping[str, Any], names: Iterable[str], where: object) -> None:
-    """Raise ``ParenvsError`` unless weights have these names, and no others."""
-    if sorted(weights) != sorted(names):
-        raise ParenvsError(
-            f"{where}: weights must be named {', '.join(names)}; not {shown([*weights])}"
-        )
-
-
-def single(
-    weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: object
-) -> dict[str, np.ndarray]:
-    """Return weights in float32; raise ``ParenvsError`` on a wrong shape or numbers not finite."""
-    result = {}
-    for name, shape in shapes.items():
-        array = np.asarray(weights[name])
-        is_float = array.dtype.kind == "f"
-        with np.errstate(over="ignore"):
-            kept = array.astype(np.float32) if is_float else array
-        if array.shape != shape or not is_float or not np.isfinite(kept).all():
-            raise ParenvsError(
-                f"{where}: {name!r} must be finite numbers of the shape {shape}, not "
-                f"{array.dtype} {array.shape}"
-            )
-        result[name] = kept
-    return result
-
-
 LAYERS = ("context", "action", "row.1", "pool.0", "head.0", "last")
 """Layers of a policy; ``action`` has no biases."""
-NAMES = ("weight", *(f"{x}.{y}" for x in LAYERS for y in ("weight", "bias")))
-"""Names of arrays: the weight of the rule's score, then weights and biases of layers."""
-WEIGHTS = tuple(name for name in NAMES if name != "action.bias")
+_NAMES = ("weight", *(f"{x}.{y}" for x in LAYERS for y in ("weight", "bias")))
+WEIGHTS = tuple(name for name in _NAMES if name != "action.bias")
+"""Names of arrays: the weight of the heuristic's score, then weights and biases of layers."""
 BLOCK = 32
 """Rows that are multiplied together."""
 LOWEST = np.float32(-1e9)
@@ -82,21 +42,33 @@ class Network:
     """
 
     def __init__(self, weights: Mapping[str, Any], where: str = "weights") -> None:
-        check_named(weights, WEIGHTS, where)
+        if sorted(weights) != sorted(WEIGHTS):
+            raise ParenvsError(
+                f"{where}: weights must be named {', '.join(WEIGHTS)}; not {shown([*weights])}"
+            )
         arrays = {name: np.asarray(weights[name]) for name in WEIGHTS}
         width = arrays["context.bias"].size
         self.features, self.contexts = (arrays[f"{x}.weight"].shape[-1:] for x in LAYERS[1::-1])
-        layers = {
-            "weight": (), "context": (width, *self.contexts), "action": (width, *self.features),
-            "row.1": (width, width), "pool.0": (width, 2 * width + sum(self.contexts)),
-            "head.0": (width, 2 * width), "last": (1, width),
+        columns = {
+            "context": sum(self.contexts), "action": sum(self.features), "row.1": width,
+            "pool.0": 2 * width + sum(self.contexts), "head.0": 2 * width, "last": width,
         }  # fmt: skip
-        shapes = {}
-        for name in WEIGHTS:
+        self.weights: dict[str, np.ndarray] = {}
+        for name, array in arrays.items():
             layer, _, kind = name.rpartition(".")
-            shape = layers[layer or name]
-            shapes[name] = shape[:1] if kind == "bias" else shape
-        self.weights = single(arrays, shapes, where)
+            shape: tuple[int, ...] = ()
+            if layer:
+                rows = 1 if layer == "last" else width
+                shape = (rows,) if kind == "bias" else (rows, columns[layer])
+            is_float = array.dtype.kind == "f"
+            with np.errstate(over="ignore"):
+                values = array.astype(np.float32) if is_float else array
+            if array.shape != shape or not is_float or not np.isfinite(values).all():
+                raise ParenvsError(
+                    f"{where}: {name!r} must be finite numbers of the shape {shape}, not "
+                    f"{array.dtype} {array.shape}"
+                )
+            self.weights[name] = values
 
     @classmethod
     def load(cls, path: Path) -> Network:
@@ -105,13 +77,16 @@ class Network:
         Raises:
             ParenvsError: the file cannot be read, or its weights are wrong.
         """
-        return cls(read_weights(path), str(path))
+        try:
+            weights = read_arrays(path)
+        except UNREADABLE as error:
+            raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
+        return cls(weights, str(path))
 
     def save(self, path: Path) -> None:
         """Write the weights into an ``.npz`` file."""
-        arrays: dict[str, Any] = dict(self.weights)
         with replacing(path) as stream:
-            np.savez_compressed(stream, **arrays)
+            np.savez_compressed(stream, **self.weights)  # type: ignore[arg-type]
 
     def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the logits of actions, (n, A) float32; those of illegal ones are ``LOWEST``.
@@ -137,9 +112,9 @@ class Network:
         pooled = _positive(self._layer("pool.0", pooled))
         # The head's layer of (row, pool) is a sum of two, of which one is the turn's.
         width = hidden.shape[1]
-        weights, biases = self.weights["head.0.weight"].T, self.weights["head.0.bias"]
-        turn = _product(pooled, weights[width:]) + biases
-        head = _positive(_product(hidden, weights[:width]) + turn[owner])
+        weights = self.weights["head.0.weight"].T
+        shared = _product(pooled, weights[width:]) + self.weights["head.0.bias"]
+        head = _positive(_product(hidden, weights[:width]) + shared[owner])
         rated = self._layer("last", head)[:, 0] + self.weights["weight"] * rows[:, 0]
         result = np.full(legal.shape, LOWEST)
         result[legal] = rated
@@ -171,8 +146,7 @@ def _positive(values: np.ndarray) -> np.ndarray:
 
 def file_of(env_id: str) -> Path:
     """Return the file of the network that ships for an environment."""
-    folder = resources.files("parenvs.agents.learning").joinpath("data")
-    return Path(str(folder.joinpath(f"{env_id}.npz")))
+    return Path(str(resources.files("parenvs.agents.learning") / "data" / f"{env_id}.npz"))
 
 
 @cache
@@ -239,30 +213,29 @@ def decode(
     """
     begin = time.process_time()
     samples = samples if policy is not None else 0
-    count = samples + (rule or policy is None)
+    copies = samples + (rule or policy is None)
     rng = np.random.default_rng(seed)
     game.put(EVERY, problem)
     starts = game.restarts(problem, samples)
     for copy, start in enumerate(starts[1:], 1):
         game.put(np.array([copy]), start)
     game.start(EVERY)
-    waited = np.zeros(count, dtype=np.int64)
+    waited = np.zeros(copies, dtype=np.int64)
     while time.perf_counter() < deadline:
         part = np.flatnonzero(~game.over & (waited < PATIENCE))
         if not part.size:
             break
-        rows = EVERY if part.size == count else part
+        rows = EVERY if part.size == copies else part
         seen = game.observation(rows)
         legal = seen["action_mask"] != 0
         actions = np.where(legal, seen["actions"][..., 0], -np.inf).argmax(axis=1)
-        own = int((part < samples).sum())  # the rule's copy is the last
-        if own:
-            assert policy is not None
-            logits = policy.rate({name: values[:own] for name, values in seen.items()})
-            is_best = (part[:own] < len(starts))[:, None]
-            drawn = np.where(is_best, 0.0, rng.gumbel(size=logits.shape))
-            rated = np.nan_to_num(logits + drawn)  # weights that are far too large rate nothing
-            actions[:own] = np.where(legal[:own], rated, -np.inf).argmax(axis=1)
+        count = int((part < samples).sum())  # the heuristic's copy is the last
+        if count and policy is not None:
+            logits = policy.rate({name: values[:count] for name, values in seen.items()})
+            is_best = (part[:count] < len(starts))[:, None]
+            noise = np.where(is_best, 0.0, rng.gumbel(size=logits.shape))
+            rated = np.nan_to_num(logits + noise)  # weights that are far too large rate nothing
+            actions[:count] = np.where(legal[:count], rated, -np.inf).argmax(axis=1)
         before = game.cost[part]
         game.play(rows, actions)
         same = game.foreseen & (game.cost[part] >= before)

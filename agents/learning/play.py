@@ -93,6 +93,11 @@ class Told(NamedTuple):
     figures: dict[str, float]
 
     @classmethod
+    def of(cls, play: Any) -> Told:
+        """Return what a player reports of its last turns."""
+        return cls(play.returns, play.turns, play.episodes, play.best, {})
+
+    @classmethod
     def joined(cls, parts: Sequence[Told]) -> Told:
         """Return what players next to each other report; turns and figures are the first one's."""
         episodes = [part.best for part in parts if part.best is not None]
@@ -222,7 +227,7 @@ class Play:
 
     Attributes:
         turns: turns so far, of all environments of the training.
-        returns: of the episodes that have ended since they were taken.
+        returns: of the episodes that have ended in the last call of ``collect``.
         best: the best episode so far, where they compare.
         history: (t, n) actions since ``restart``, by which a run goes on from a checkpoint.
     """
@@ -260,22 +265,15 @@ class Play:
             ParenvsError: a reward is not finite.
         """
         assert self._seen is not None
-        seen: list[Seen] = []
-        kept: list[dict[str, Tensor]] = []
-        actions = torch.zeros(turns, self.count, dtype=torch.int64)
-        rewards = torch.zeros(turns, self.count)
-        ended = torch.zeros(turns, self.count, dtype=torch.bool)
-        episodes = torch.zeros(turns, self.count, dtype=torch.int64)
+        steps = []
+        self.returns = []
         place = Place(self.first, self.total, self.turns // self.total)
         for turn in range(turns):
-            seen.append(self._seen)
             now = place._replace(turn=place.turn + turn)
-            chosen, told = algorithm.act(self._seen, Chance(self.seed, now, self.count))
+            chosen, kept = algorithm.act(self._seen, Chance(self.seed, now, self.count))
             if algorithm.taught:
                 assert self._worth is not None
-                told = {**told, "worth": self._worth}
-            kept.append(told)
-            actions[turn], episodes[turn] = chosen, torch.from_numpy(self._episodes)
+                kept = {**kept, "worth": self._worth}
             taken = chosen.numpy() + self.lens.first
             step = self.envs.step(taken)
             self.history.append(taken)
@@ -283,22 +281,19 @@ class Play:
             if not np.isfinite(step.paid).all():
                 raise ParenvsError("a reward is not finite")
             self._totals += step.paid
-            rewards[turn] = torch.from_numpy(step.paid.astype(np.float32))
+            rewards = torch.from_numpy(step.paid.astype(np.float32))
             if step.last is not None:  # what is left to earn, where episodes were cut off
                 discount = getattr(algorithm, "discount", 1.0)
-                rewards[turn, step.cut] += discount * algorithm.values(step.last)
-            ended[turn] = torch.from_numpy(step.over)
+                rewards[step.cut] += discount * algorithm.values(step.last)
+            steps.append({
+                **self._seen._asdict(), **kept, "actions": chosen, "rewards": rewards,
+                "ended": torch.from_numpy(step.over),
+                "episodes": torch.from_numpy(self._episodes.copy()),
+            })  # fmt: skip
             self._finish(np.flatnonzero(step.over))
             self._seen, self._worth = step.seen, step.worth
             tick(self)
-        stacked = Seen(*(torch.stack(values) for values in zip(*seen, strict=True)))
-        joined = {name: torch.stack([each[name] for each in kept]) for name in kept[0]}
-        return Batch(stacked, actions, joined, rewards, ended, episodes, self._seen, place)
-
-    def told(self) -> Told:
-        """Return what episodes returned since the last call."""
-        returns, self.returns = self.returns, []
-        return Told(returns, self.turns, self.episodes, self.best, {})
+        return Batch.stacked(steps, self._seen, place)
 
     def state(self) -> dict[str, Any]:
         """Return all that the next turns depend on."""

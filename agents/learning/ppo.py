@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from parenvs.agents.learning.algorithm import Batch, Settings, ValueAlgorithm
-from parenvs.agents.learning.net import Lens, RowsNet, Seen, beside, entropy, log_policy
+from parenvs.agents.learning.net import Lens, RowsNet, Seen, beside, entropy, layers_to, log_policy
 from parenvs.errors import ParenvsError
 
 
@@ -305,9 +305,7 @@ class CentralNet(RowsNet):
     def __init__(self, lens: Lens, width: int, **shape: Any) -> None:
         super().__init__(lens, width=width, **shape)
         self.value = nn.Sequential()  # the critic takes its place
-        inputs = nn.Linear(lens.contexts + lens.joint, width)
-        hidden = nn.Linear(width, width)
-        self.critic = nn.Sequential(inputs, nn.Tanh(), hidden, nn.Tanh(), self.last_value)
+        self.critic = layers_to(self.last_value, lens.contexts + lens.joint, width)
 
     def forward(self, seen: Seen) -> tuple[Tensor, Tensor]:
         """See ``RowsNet.forward``."""

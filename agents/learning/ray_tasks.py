@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, one_line, shown
@@ -128,24 +129,17 @@ def on_ray(
     """
     with session(address, jobs) as ray:
         remote = ray.remote(num_cpus=1, max_retries=TRIES)(_call)
-        waiting = enumerate(items)
-        pending: dict[Any, int] = {}
-        ready: dict[int, Found] = {}
-        due = 0
+        waiting, pending = iter(items), []
         try:
             while True:
-                while len(pending) + len(ready) < (2 * jobs if in_order else jobs):
-                    number, item = next(waiting, (-1, None))
-                    if number < 0:
-                        break
-                    pending[remote.remote(function, item)] = number
+                free = (2 * jobs if in_order else jobs) - len(pending)
+                pending += [remote.remote(function, item) for item in islice(waiting, free)]
                 if not pending:
-                    break
-                for reference in ray.wait(list(pending), num_returns=1)[0]:
-                    ready[pending.pop(reference)] = _got(ray, reference)
-                while ready and (not in_order or due in ready):
-                    yield ready.pop(due if in_order else next(iter(ready)))
-                    due += 1
+                    return
+                first = pending[0] if in_order else ray.wait(pending, num_returns=1)[0][0]
+                result = _got(ray, first)
+                pending.remove(first)
+                yield result
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)

@@ -158,7 +158,7 @@ class Actor(Play):
     def play_as(self, played: dict[str, Any], turns: int) -> tuple[Batch, Told]:
         """Play turns as an agent whose ``played`` this is."""
         self.agent.play_as(played)
-        return self.collect(self.agent, turns), self.told()
+        return self.collect(self.agent, turns), Told.of(self)
 
 
 class Actors(Processes):
@@ -166,8 +166,7 @@ class Actors(Processes):
 
     def __init__(self, recipe: Recipe, share: Share) -> None:
         super().__init__(recipe, share, Actor)
-        self.count, self.turns = share.size * self.seats, 0
-        self.returns: list[float] = []
+        self.count = share.size * self.seats
 
     def restart(self, part: int) -> None:
         """See ``Play.restart``."""
@@ -176,14 +175,9 @@ class Actors(Processes):
     def collect(self, agent: Algorithm, turns: int, tick: Tick) -> Batch:
         """See ``Play.collect``."""
         batches, told = zip(*self.each("play_as", agent.played(), turns), strict=True)
-        self._told = Told.joined(told)
-        self.turns, self.returns = self._told.turns, self._told.returns
+        self.returns, self.turns, self.episodes, self.best, _ = Told.joined(told)
         tick(self)
         return Batch.joined(batches)
-
-    def told(self) -> Told:
-        """See ``Play.told``."""
-        return self._told
 
     def state(self) -> list[Any]:
         """Return the state of each actor."""
@@ -224,7 +218,7 @@ class Learner:
             self.play.restart(part)
             self.agent.forget()
         batch = self.play.collect(self.agent, turns, tick or (lambda play: None))
-        told = self.play.told()
+        told = Told.of(self.play)
         progress = min(told.turns / self.recipe.config.steps, 1.0)
         return told._replace(figures=self.agent.learn(batch, progress))
 

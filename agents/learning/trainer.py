@@ -52,7 +52,7 @@ TRIES = 4
 """How often processes may be lost between two checkpoints."""
 AHEAD = 16
 """Updates that learners make without a word, where they need not wait for each other."""
-_KEPT = ("number", "part", "turns", "episodes", "target_steps", "target_seconds", "seconds", "done")
+_KEPT = ("updates", "turns", "episodes", "target_steps", "target_seconds", "done")
 """Figures of a run that a checkpoint holds."""
 Say = Callable[[str], object]
 
@@ -215,9 +215,9 @@ class Training:
         self.recipe = Recipe(config, engine, address)
         settings = self.recipe.settings
         self.length = min(settings.turns, -(-config.steps // settings.envs))
+        self.part = max(PART // self.length, 1)  # updates after which all episodes begin anew
         self.team = Team(self.recipe)
-        self.number = self.part = 0  # updates of the part so far, and parts
-        self.turns = self.episodes = 0
+        self.updates = self.turns = self.episodes = 0
         self.best: Episode | None = None
         self.curve: list[tuple[int, float]] = []
         self.done: list[float] = []  # returns since the last point of the curve
@@ -262,9 +262,9 @@ class Training:
 
     def update(self) -> None:
         """Play some turns, and learn from them; several times where learners need not wait."""
-        length = max(PART // self.length, 1)
-        times = 1 if self.config.staleness is None else min(length - self.number, AHEAD)
-        parts = [self.part if self.number + each == 0 else None for each in range(times)]
+        part, number = divmod(self.updates, self.part)
+        times = 1 if self.config.staleness is None else min(self.part - number, AHEAD)
+        parts = [None if number else part, *[None] * (times - 1)]
         for told in self.team.updates(parts, self.length, self._tick):
             self.figures, self.turns, self.episodes = told.figures, told.turns, told.episodes
             self.done += told.returns
@@ -272,9 +272,7 @@ class Training:
             wanted = self.target if self.target_steps is None else None
             if wanted is not None and best is not None and best.value >= wanted:
                 self.target_steps, self.target_seconds = best.turns, self.seconds
-        self.number += times
-        if self.number == length:
-            self.number, self.part = 0, self.part + 1
+        self.updates += times
         self._told()
 
     def trained(self) -> Trained:
@@ -373,12 +371,13 @@ class Training:
         self._due = now + (now - begin) / SHARE
 
     def _state(self) -> dict[str, Any]:
-        figures = {**vars(self), "seconds": self.seconds}
         return {
-            **{name: figures[name] for name in _KEPT},
-            "team": self.team.state(), "curve": self.curve,
+            **{name: getattr(self, name) for name in _KEPT},
+            "seconds": self.seconds,
+            "team": self.team.state(),
+            "curve": self.curve,
             "best": None if self.best is None else tuple(self.best),
-        }  # fmt: skip
+        }
 
     def _hold(self, state: dict[str, Any]) -> None:
         stream = io.BytesIO()
@@ -395,15 +394,15 @@ class Training:
             return False
         try:
             for name in _KEPT:
-                if name != "seconds":
-                    setattr(self, name, state[name])
-            if not 0 <= int(self.number) < PART or int(self.part) < 0:
-                raise ValueError(f"update {self.number} of part {self.part}")
+                setattr(self, name, state[name])
+            part, number = divmod(int(self.updates), self.part)
+            if part < 0:
+                raise ValueError(f"update {self.updates}")
             self.curve = [(int(steps), float(value)) for steps, value in state["curve"]]
             self._before = float(state["seconds"])
             self._begin = time.process_time()
             self.best = None if state["best"] is None else Episode(*state["best"])
-            self.team.load(state["team"], self.part if self.number else None)
+            self.team.load(state["team"], part if number else None)
             return True
         except LostError:
             raise
