@@ -4,10 +4,7 @@ import json
 
 import pytest
 
-from parenvs.agents.hybrid.references import (
-    hybrid_fault,
-    plan_of_row,
-)
+from parenvs.agents.hybrid.references import hybrid_fault, plan_of_row
 from parenvs.agents.references import ReferenceFile
 from parenvs.datasets.hybrid.problems import find_hybrid, problem_sets
 from parenvs.datasets.references import HETERO, HYBRID, read, references
@@ -50,14 +47,9 @@ def test_references__are_resumed(tmp_path, capsys):
         made.append(number)
         return {"length": float(number), "bound": 1.0}
 
-    file = ReferenceFile(
-        "some.json",
-        "python -m some",
-        lambda: map(str, range(2, 6)),
-        int,
-        make,
-        lambda number, row: "" if row["length"] == number else "is wrong",
-    )
+    fault = lambda number, row: "" if row["length"] == number else "is wrong"  # noqa: E731
+    names = lambda: map(str, range(2, 6))  # noqa: E731
+    file = ReferenceFile("some.json", "python -m some", names, int, make, fault)
     path.write_text(json.dumps({"3": {"length": 9.0, "bound": 1.0}}))
     made.append(None)
     with pytest.raises(KeyboardInterrupt):

@@ -13,21 +13,10 @@ MARGIN = 3.0
 """Processor seconds that preparation, a step of a search and the judge may take beyond a limit,
 without compiled loops, too."""
 SEARCHES = {  # task -> a large problem, and the planners that search until their time is up
-    "partition": (
-        {"graph": "t5-11b", "reward": "step_time"},
-        ("exact",),
-    ),
-    "pipeline": (
-        {"graph": "bert-48", "cluster": "64x8:h100"},
-        ("exact", "search"),
-    ),
+    "partition": ({"graph": "t5-11b", "reward": "step_time"}, ("exact",)),
+    "pipeline": ({"graph": "bert-48", "cluster": "64x8:h100"}, ("exact", "search")),
     "sharding": ({"graph": "intra-op-outside/mesh-000"}, ("exact",)),
 }
-
-
-def loaded(task):
-    options = dict(SEARCHES[task][0])
-    return parenvs.problem(options.pop("graph"), task=task, **options)
 
 
 @pytest.mark.slow
@@ -36,7 +25,7 @@ def loaded(task):
     [(task, agent) for task, (_, planners) in SEARCHES.items() for agent in planners],
 )
 def test_time_limits__are_kept(task, agent):
-    problem = loaded(task)
+    problem = parenvs.problem(task=task, **SEARCHES[task][0])
     for limit in (1.0, 0.05):
         begin = time.process_time()
         try:

@@ -1,12 +1,11 @@
 """What all environments do alike: options, infos, masked observations, attributes of batches."""
 
 import warnings
-from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, both, drawn, modes
+from batches import assert_alike, assert_same, both, drawn, modes
 from cases import each
 
 from parenvs.datasets.pipeline import problems as instance_sets
@@ -165,15 +164,7 @@ def test_conventions__masks_in_observations(kind, mode):
         autoreset_mode=gym.vector.AutoresetMode(mode),
     )
     assert batched.observation_space == single.observation_space
-    rng = np.random.default_rng(0)
-    assert_same(batched.reset(seed=0), single.reset(seed=0))
-    for _ in range(10):
-        actions = drawn(batched.action_masks(), rng, 0.1)
-        outcome = batched.step(actions)
-        assert_same(outcome, single.step(actions))
-        assert batched.observation_space.contains(outcome[0])
-        if mode == "Disabled" and outcome[2].any():
-            assert_same(*(e.reset(options={"reset_mask": outcome[2]}) for e in (batched, single)))
+    assert_alike(batched, single, mode, np.random.default_rng(0), 10, 0.1)
 
 
 @kinds
@@ -212,15 +203,3 @@ def test_conventions__infeasible_problems_warn():
         gym.make("HybridPlan-v1", instance="hybrid-outside/gpt-003")
     with pytest.raises(ParenvsError, match="automap forbids to partition a dimension that"):
         gym.make("DataParallel-v0", instance="t5-base", rules="automap")
-
-
-FORMER = (
-    "HybridPlan", "IntraOpSharding", "ElasticPlan", "PartitionPlan",
-)  # fmt: skip
-
-
-@each("name", FORMER)
-def test_conventions__former_versions_name_the_new_one(name):
-    for make in (gym.make, partial(gym.make_vec, num_envs=2)):
-        with pytest.raises(gym.error.DeprecatedEnv, match=f"use `{name}-v1` instead"):
-            make(f"{name}-v0")

@@ -6,7 +6,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, both, drawn, modes
+from batches import assert_alike, both, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
@@ -146,26 +146,16 @@ def test_rows__a_batch_is_single_to_the_last_bit(game, mode):
     env_id, _, _, kind = game
     for rows in ("ahead", "bare"):
         batched, single = both(kind, {"rows": rows, **SMALL[env_id][0]}, 3, mode)
-        rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
-        assert_same(batched.reset(seed=4), single.reset(seed=4))
-        for turn in range(30):
-            if over.any() and mode == "Disabled":
-                options = {"reset_mask": over.copy()}
-                assert_same(*(x.reset(options=dict(options)) for x in (batched, single)))
-            if turn == 17:
-                options = SMALL[env_id][1]
-                assert_same(*(x.reset(options=dict(options)) for x in (batched, single)))
-            actions = drawn(batched.action_masks(), rng, 0.02)
-            outcome = batched.step(actions)
-            assert_same(outcome, single.step(actions))
-            over = outcome[2]
+        rng = np.random.default_rng(0)
+        assert_alike(batched, single, mode, rng, illegal=0.02, resets={17: SMALL[env_id][1]})
 
 
-@each("name", ["HybridPlan", "IntraOpSharding"])
+@each("name", ["HybridPlan", "IntraOpSharding", "ElasticPlan", "PartitionPlan"])
 def test_rows__version_0_is_gone_with_a_line_that_names_this_one(name, tmp_path):
     old, words = f"{name}-v0", f"Please use `{name}-v1`"
-    with pytest.raises(gym.error.DeprecatedEnv, match=words):
-        gym.make(old)
+    for make in (gym.make, partial(gym.make_vec, num_envs=2)):
+        with pytest.raises(gym.error.DeprecatedEnv, match=words):
+            make(old)
     with pytest.raises(ParenvsError, match=words):
         app(["train", old, "--out", str(tmp_path / "run")], standalone_mode=False)
     with pytest.raises(ParenvsError, match=rf"no environment '{old}' \(did you mean"):

@@ -52,6 +52,23 @@ def drawn(masks, rng, illegal=0.0):
     return np.where(rng.random(len(masks)) < illegal, other, actions)
 
 
+def assert_alike(batched, single, mode, rng, steps=30, illegal=0.05, resets=None):
+    """Step a batch and single environments side by side; ``resets``: step -> options of a reset."""
+    assert_same(batched.reset(seed=4), single.reset(seed=4))
+    over = np.zeros(batched.num_envs, dtype=bool)
+    for turn in range(steps):
+        if over.any() and mode == "Disabled":
+            masks = ({"reset_mask": over.copy()} for _ in range(2))
+            assert_same(batched.reset(options=next(masks)), single.reset(options=next(masks)))
+        if turn in (resets or {}):
+            assert_same(*(env.reset(options=dict(resets[turn])) for env in (batched, single)))
+        actions = drawn(batched.action_masks(), rng, illegal)
+        outcome = batched.step(actions)
+        assert_same(outcome, single.step(actions))
+        assert batched.observation_space.contains(outcome[0])
+        over = outcome[2]
+
+
 def deface(thing):
     """Write over every array."""
     for value in thing.values() if isinstance(thing, dict) else thing:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import gymnasium as gym
@@ -89,24 +90,18 @@ def beside_one(config, parts):
         alone.update(part, recipe.settings.turns)
     peers = Threads(3)
     learners = [Learner(recipe, share) for share in whole.dealt(3, recipe.copies)]
-    errors = []
 
     def run(rank):
-        peers.local.rank = rank
-        learners[rank].agent.peers = peers
+        peers.local.rank, learners[rank].agent.peers = rank, peers
         try:
             for part in parts:
                 learners[rank].update(part, recipe.settings.turns)
-        except BaseException as error:
+        except BaseException:
             peers.barrier.abort()
-            errors.append(error)
+            raise
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, range(3)))
     return before, weights(alone.agent), [weights(learner.agent) for learner in learners]
 
 
@@ -144,14 +139,10 @@ def test_server__that_does_not_wait_learns():
 
 def test_shares__are_whole_and_as_equal_as_can_be():
     dealt = Share(0, 65, 65).dealt(64, 1)
-    assert (
-        sorted({each_.size for each_ in dealt}) == [1, 2] and dealt[-1].size + dealt[-1].first == 65
-    )
-    assert [each_.size for each_ in Share(4, 12, 20).dealt(2, 4)] == [4, 8]
-    assert (
-        TrainConfig(**ELASTIC, agent="ppo", distribution="actors", actors=650).agent_settings().envs
-        == 650
-    )
+    assert {share.size for share in dealt} == {1, 2} and sum(share.size for share in dealt) == 65
+    assert [tuple(share) for share in Share(4, 12, 20).dealt(2, 4)] == [(4, 4, 20), (8, 8, 20)]
+    config = TrainConfig(**ELASTIC, agent="ppo", distribution="actors", actors=650)
+    assert config.agent_settings().envs == 650
 
 
 @each(

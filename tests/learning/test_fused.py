@@ -59,12 +59,10 @@ def test_fused__gives_the_weights_of_single(name, short):
     one, other = train(config), train(replace(config, distribution="fused"))
     assert one.result.episodes == other.result.episodes > 8 and one.curve == other.curve
     before = Recipe(config).agent(Recipe(config).look().lens)
-    for a, b in zip(one.algorithm.net.parameters(), other.algorithm.net.parameters(), strict=True):
-        assert (a - b).abs().max() < 1e-5
-    assert any(
-        not torch.equal(a, c)
-        for a, c in zip(other.algorithm.net.parameters(), before.net.parameters(), strict=True)
-    )
+    agents = (one.algorithm, other.algorithm, before)
+    weights = list(zip(*(agent.net.parameters() for agent in agents), strict=True))
+    assert all((a - b).abs().max() < 1e-5 for a, b, _ in weights)
+    assert any(not torch.equal(b, c) for _, b, c in weights)
 
 
 @pytest.mark.slow

@@ -104,36 +104,22 @@ def test_step__as_single_environments(setting, count):
     native.close()
 
 
-# Masks, attributes, methods.
-
-
-def test_seeds_and_options(monkeypatch):
-    native, _ = pair(SETTINGS[0], 3)
-    asked = []
-    reset = native.batch.reset
-
-    def spy(**kwargs):
-        asked.append(kwargs)
-        return reset(**kwargs)
-
-    monkeypatch.setattr(native.batch, "reset", spy)
-    native.reset()
-    native.reset()
-    native.set_options({"micro_batches": 7})
-    native.seed(9)
-    native.reset()
-    native.reset()
-    assert asked == [
-        {"seed": [3, 4, 5], "options": None},
-        {"seed": None, "options": None},
-        {"seed": [9, 10, 11], "options": {"micro_batches": 7}},
-        {"seed": None, "options": None},
-    ]
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[6]], ids=name_of)
+def test_seeds_and_options(setting):
+    envs = native, single = pair(setting, 3)
+    options = {"micro_batches": 7} if setting[0] == CUT else {}
+    for change in (
+        lambda env: None,
+        lambda env: env.seed(9),
+        lambda env: env.set_options(options),
+        lambda env: None,
+    ):
+        for env in envs:
+            change(env)
+        assert_same(native.reset(), dict(single.reset()))
+        assert_same(native.reset_infos, single.reset_infos)
+        play(native, single, 5, np.random.default_rng(0))
     native.set_options([{}, {}, {"micro_batches": 7}])
     with pytest.raises(ValueError, match="same options"):
         native.reset()
-    one, other = pair(SETTINGS[0], 3)
-    assert one.action_space.sample() == other.action_space.sample()
-
-
-# Which environments are a batch.
+    assert native.action_space.sample() == single.action_space.sample()

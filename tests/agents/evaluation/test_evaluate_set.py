@@ -146,32 +146,30 @@ def test_evaluate_set__of_rows(name, family):
     assert found.reference in str(found)
 
 
-@pytest.mark.parametrize(
-    ("task", "instance", "env_id", "kwargs", "judged_on"),
+@each(
+    ("env_id", "kwargs", "judged_on"),
     [
-        ("hybrid", None, "HybridPlan-v1", {}, ("hybrid-validation", None)),
-        ("hybrid", "hetero-32", "HybridPlan-v1", {"instance": "hetero-32"},
-         ("hetero-32-validation", None)),
-        (None, "hetero-8", "HybridPlan-v1", {"instance": "hetero-8"},
-         ("hetero-8-validation", None)),
-        ("sharding", None, "IntraOpSharding-v1", {}, ("intra-op-validation", "mesh")),
-        ("partition", None, "PartitionPlan-v1", {}, ("partition-validation", None)),
-        (None, "partition-train", "PartitionPlan-v1", {"instance": "partition-train"},
-         ("partition-validation", None)),
-        ("elastic", None, "ElasticPlan-v1", {}, ("elastic-validation", None)),
+        ("HybridPlan-v1", {}, ("hybrid-validation", None)),
+        ("HybridPlan-v1", {"instance": "hetero-32"}, ("hetero-32-validation", None)),
+        ("HybridPlan-v1", {"instance": "hetero-8"}, ("hetero-8-validation", None)),
+        ("IntraOpSharding-v1", {}, ("intra-op-validation", "mesh")),
+        ("PartitionPlan-v1", {"instance": "partition-train"}, ("partition-validation", None)),
+        ("ElasticPlan-v1", {}, ("elastic-validation", None)),
     ],
-)  # fmt: skip
-def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwargs, judged_on):
+)
+def test_validation__sets_of_environments(env_id, kwargs, judged_on):
+    assert validation_of(env_id, kwargs)[:2] == judged_on
+
+
+@each("task, env_id", [("hybrid", "HybridPlan-v1"), ("elastic", "ElasticPlan-v1")])
+def test_train__plays_the_environment_of_a_task(monkeypatch, task, env_id):
     asked = []
 
-    def stop(config, folder, *others):
-        asked.append(config)
+    def stop(config, *others):
+        asked.append((config.env_id, config.env_kwargs))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("parenvs.agents.learning.trainer.train", stop)
-    given = [] if instance is None else [instance]
-    given += [] if task is None else ["--task", task]
     with pytest.raises(ParenvsError, match="interrupted"):
-        app(["train", *given], standalone_mode=False)
-    assert (asked[0].env_id, asked[0].env_kwargs) == (env_id, kwargs)
-    assert validation_of(env_id, kwargs)[:2] == judged_on
+        app(["train", "--task", task], standalone_mode=False)
+    assert asked == [(env_id, {})]
