@@ -134,12 +134,8 @@ def plans(processes: int) -> dict[str, Any]:
     }
 
 
-def losses(plan: Any = None) -> tuple[list[float], dict[str, int]]:
-    """Train, on one device or as a plan says.
-
-    Returns:
-        The loss of each step, and the collectives of one more by kind.
-    """
+def losses(plan: Any = None) -> list[float]:
+    """Train, on one device or as a plan says, and return the loss of each step."""
     from parenvs.exports.parallel import Parallel
 
     model, _ = make()
@@ -160,7 +156,7 @@ def losses(plan: Any = None) -> tuple[list[float], dict[str, int]]:
         else:
             curve.append(parallel.step(words, targets))
         optimiser.step()
-    return curve, {} if plan is None else parallel.collectives(words, targets)
+    return curve
 
 
 def join(rank: int, processes: int, port: int) -> None:
@@ -178,18 +174,15 @@ def join(rank: int, processes: int, port: int) -> None:
 def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
     """Train under every plan in one of the processes, and compare with one device."""
     join(rank, processes, port)
-    single, _ = losses()
+    single = losses()
     if rank == 0:
         print(f"one device: loss {single[0]:.4f} -> {single[-1]:.4f}", flush=True)
     for name, plan in found.items():
-        curve, counts = losses(plan)
+        curve = losses(plan)
         worst = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
         if rank == 0:
-            kinds = (
-                ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no collective"
-            )
             words = f"loss -> {curve[-1]:.4f}, relative difference at most {worst:.1e}"
-            print("; ".join(filter(None, (f"{name}: {plan.words}", kinds, words))), flush=True)
+            print(f"{name}: {plan.words}; {words}", flush=True)
         assert worst < 1e-4, name
     torch.distributed.destroy_process_group()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -61,11 +60,6 @@ class HybridRequest(HybridSearch, Request):
         raise ParenvsError(
             f"task {self.problem.task} trains on drawn problems: parenvs train --task hybrid"
         )
-
-    @property
-    def env_kwargs(self) -> dict[str, Any]:
-        """See ``env_id``."""
-        return {"instance": self.problem.instance, "cluster": self.problem.cluster.to_json()}
 
     @cached_property
     def space(self) -> UniformSpace:

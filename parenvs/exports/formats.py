@@ -14,12 +14,13 @@ from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.core.stages import Stage, Stages
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.exports.stages import (
     layout_of,
     loss,
     noted,
     recomputed,
+    refuse,
     run_with,
     stages_of,
     with_parts,
@@ -28,13 +29,6 @@ from parenvs.graph.graph import Graph
 
 Parts = Sequence[tuple[int, int]]
 """Ranges of layers, in the model's order."""
-
-
-def refuse(*reasons: tuple[object, str]) -> None:
-    """Raise an ``InfeasibleError`` with the first reason that holds."""
-    for holds, words in reasons:
-        if holds:
-            raise InfeasibleError(words)
 
 
 def settings_in(text: str, pattern: str) -> dict[str, str]:

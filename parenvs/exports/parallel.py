@@ -13,7 +13,7 @@ import math
 import operator
 import re
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -38,7 +38,6 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.exports.rules import Apart, Shares, Synchronized, Whole, regrouped, without_partial
@@ -325,16 +324,6 @@ _SCHEDULES = {
     "GPipe": pipelining.ScheduleGPipe,
     "Interleaved1F1B": pipelining.ScheduleInterleaved1F1B,
 }
-# Operation of PyTorch -> collective.
-_COLLECTIVES = {
-    "all_reduce": "all-reduce",
-    "allreduce_": "all-reduce",
-    "all_gather_into_tensor": "all-gather",
-    "_allgather_base_": "all-gather",
-    "reduce_scatter_tensor": "reduce-scatter",
-    "_reduce_scatter_base_": "reduce-scatter",
-    "all_to_all_single": "all-to-all",
-}
 # What gloo and NCCL say if a process of the group has ended, or does not answer.
 _LOST = re.compile(
     "connection (closed|reset)|broken pipe|socket error|remote (process exited|error)|timed out",
@@ -467,25 +456,6 @@ class Parallel:
                     f"the shape {shape}, and this one has {tuple(x.shape)}; a plan has fixed "
                     "shapes: pad what is smaller, or leave it out"
                 )
-
-    def collectives(self, *batch: torch.Tensor) -> dict[str, int]:
-        """Run a step as ``step`` does, and return how many collectives of each kind it takes.
-
-        Those of DTensors, ``fully_shard`` and the gradients of replicas are counted, in this
-        process; sends between stages and the mean of the loss are not. Gradients that are there are
-        put aside, and are there again afterwards: added to them, those of each micro-batch would be
-        summed on their own.
-        """
-        gradients = [(x, x.grad) for x in self.parameters()]
-        for parameter, _ in gradients:
-            parameter.grad = None
-        try:
-            with _Counted() as counted:
-                self.step(*batch)
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-        return dict(sorted(counted.counts.items()))
 
     def _whole(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         plan, (part,) = self.plan, self.parts
@@ -679,27 +649,6 @@ def _lost(error: Exception) -> Exception | None:
     while cause is not None and not _LOST.search(str(cause)):
         cause = cause.__cause__ or cause.__context__
     return cause if isinstance(cause, Exception) else None
-
-
-class _Counted(TorchDispatchMode):
-    """Counts collectives by kind while it is entered; PyTorch's own counter fails on some modules.
-
-    Attributes:
-        counts: kind -> number.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it comes again, on local tensors
-        name = str(func.overloadpacket).split(".")[-1]
-        loss = name == "allreduce_" and args[0][0].numel() == 1
-        if name in _COLLECTIVES and not loss:
-            self.counts[_COLLECTIVES[name]] += 1
-        return func(*args, **(kwargs or {}))
 
 
 class _Part(nn.Module):

@@ -12,7 +12,7 @@ from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
 from parenvs.core.task import Task
-from parenvs.errors import shown
+from parenvs.errors import InfeasibleError, shown
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout
 from parenvs.view.words import duration
@@ -36,6 +36,13 @@ def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) ->
     return replace(
         stages, notes=(*stages.notes, f"with the cuts moved, {_cost(stages, stages.run)}")
     )
+
+
+def refuse(*reasons: tuple[object, str]) -> None:
+    """Raise an ``InfeasibleError`` with the first reason that holds."""
+    for holds, words in reasons:
+        if holds:
+            raise InfeasibleError(words)
 
 
 def recomputed(planned: Stages, mode: str, framework: str) -> Stages:

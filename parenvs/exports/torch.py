@@ -15,7 +15,7 @@ from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import layout_of, stages_of
+from parenvs.exports.stages import layout_of, refuse, stages_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import DATA, MODEL, Layout
 
@@ -122,53 +122,63 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     """
     task = task_with(plan, Task.layout, Task.stages)
     layout: Layout | None = None
+    splits, notes = _Splits({}, {}, {}, {}), ()
     if task.supports(Task.layout):
         layout = layout_of(plan, graph, eager=True)
         graph = layout.graph
-    if not task.supports(Task.stages) and layout is not None:
-        layout.check_even("PyTorch")
-        sizes = {axis.name: axis.size for axis in layout.axes}
-        data, model = sizes.get(DATA, 1), sizes.get(MODEL, 1)
-        own = _splits(layout)
-        words = TorchPlan(
-            plan.instance, plan.task, 1, data, model, *own, batch=layout.graph.batch_size,
-            apart=data > 1 == model and not own.placements and _has_samples(layout.graph),
-            notes=layout.notes,
-        )  # fmt: skip
-        return Exported(words, layout, None)
-    planned = stages_of(plan, graph, measured)
-    if planned.schedule not in SCHEDULES:
-        raise InfeasibleError(
-            f"schedule: {planned.schedule} is none of {', '.join(SCHEDULES)}, which run in PyTorch"
-        )
-    if planned.shared:
-        raise InfeasibleError(
-            f"cuts: {planned.shared[0].replace('/', '.')} is one weight on several stages, whose "
-            "gradients PyTorch does not sum; untie it, or plan one stage"
-        )
-    if planned.micro_batches < len(planned.stages):
-        raise InfeasibleError(
-            f"micro_batch: it makes {planned.micro_batches} of a step, and PyTorch's pipelines of "
-            f"{len(planned.stages)} stages need as many micro-batches at least; plan smaller ones"
-        )
-    tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
-    own = _Splits({}, {}, {}, {})
-    notes = list(planned.notes)
+    planned = None
+    if task.supports(Task.stages):
+        planned = stages_of(plan, graph, measured)
+        _check_stages(planned)
+        notes = planned.notes
     if layout is not None:
         layout.check_even("PyTorch")
-        own = _splits(layout)
-        notes += layout.notes
+        splits, notes = _splits(layout), (*notes, *layout.notes)
+    if planned is None:
+        assert layout is not None
+        sizes = {axis.name: axis.size for axis in layout.axes}
+        data, model = sizes.get(DATA, 1), sizes.get(MODEL, 1)
+        words = TorchPlan(
+            plan.instance, plan.task, 1, data, model, *splits, batch=layout.graph.batch_size,
+            apart=data > 1 == model and not splits.placements and _has_samples(layout.graph),
+            notes=notes,
+        )  # fmt: skip
+        return Exported(words, layout, None)
+    tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
     if zero == 1:
-        notes.append("zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2")
+        words_of_zero = "zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2"
+        notes = (*notes, words_of_zero)
     words = TorchPlan(
-        plan.instance, plan.task, len(planned.stages), dp, tp, *own,
-        batch=planned.batch, zero=zero, cuts=_cuts(planned), chunks=planned.chunks,
-        schedule=SCHEDULES[planned.schedule], micro_batches=planned.micro_batches,
+        plan.instance, plan.task, len(planned.stages), dp, tp, *splits,
+        batch=planned.batch, zero=zero,
+        cuts=tuple(planned.names[first].replace("/", ".") for first, _ in planned.parts[1:]),
+        chunks=planned.chunks, schedule=SCHEDULES[planned.schedule],
+        micro_batches=planned.micro_batches,
         apart=layout is not None and dp > 1 and not zero
-        and (not own.inputs or (tp == 1 and _has_samples(layout.graph))),
-        notes=tuple(notes),
+        and (not splits.inputs or (tp == 1 and _has_samples(layout.graph))),
+        notes=notes,
     )  # fmt: skip
     return Exported(words, layout, planned)
+
+
+def _check_stages(planned: Stages) -> None:
+    shared = planned.shared[0].replace("/", ".") if planned.shared else ""
+    refuse(
+        (
+            planned.schedule not in SCHEDULES,
+            f"schedule: {planned.schedule} is none of {', '.join(SCHEDULES)}, which run in PyTorch",
+        ),
+        (
+            shared,
+            f"cuts: {shared} is one weight on several stages, whose gradients PyTorch does not "
+            "sum; untie it, or plan one stage",
+        ),
+        (
+            planned.micro_batches < len(planned.stages),
+            f"micro_batch: it makes {planned.micro_batches} of a step, and PyTorch's pipelines of "
+            f"{len(planned.stages)} stages need as many micro-batches at least; plan smaller ones",
+        ),
+    )
 
 
 def _has_samples(graph: Graph) -> bool:
@@ -182,10 +192,6 @@ def _has_samples(graph: Graph) -> bool:
     )
 
 
-def _cuts(planned: Stages) -> tuple[str, ...]:
-    return tuple(planned.names[first].replace("/", ".") for first, _ in planned.parts[1:])
-
-
 class _Splits(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     placements: dict[str, Split]
@@ -194,32 +200,31 @@ class _Splits(NamedTuple):
 
 
 def _splits(layout: Layout) -> _Splits:
-    graph = layout.graph
-    rows = list(
-        zip(
-            graph.paths,
-            graph.parameter_role.tolist(),
-            graph.parameter_tensor.tolist(),
-            strict=True,
-        )
-    )
-    weights = (Role.VARIABLE, Role.FROZEN)
-    shapes = {path.replace("/", "."): graph.shape(t) for path, role, t in rows if role in weights}
-    codes = [k for k, name in enumerate(graph.opcodes) if name == "convolution"]
-    convolutions = np.flatnonzero(np.isin(graph.opcode, codes))
-    kernels = set(graph.operands[graph.operand_offset[convolutions] + 1].tolist())
+    graph, weights = layout.graph, (Role.VARIABLE, Role.FROZEN)
+    names = [path.replace("/", ".") for path in graph.paths]
+    roles, tensors = graph.parameter_role.tolist(), graph.parameter_tensor.tolist()
+    rows = list(zip(names, roles, tensors, strict=True))
+    shapes = {name: graph.shape(tensor) for name, role, tensor in rows if role in weights}
+    kernels = _operands(graph, "convolution", 1)
     splits: dict[bool, dict[str, Split]] = {True: {}, False: {}}
-    for path, role, tensor in rows:
+    for name, role, tensor in rows:
         spec = layout.unshared_spec(tensor)
-        split = tuple(spec.index(name) if name in spec else None for name in (DATA, MODEL))
+        split = tuple(spec.index(axis) if axis in spec else None for axis in (DATA, MODEL))
         if role in (*weights, Role.BATCH) and split != (None, None):
             if role != Role.BATCH and tensor in kernels:
                 raise InfeasibleError(
-                    f"tp: {path.replace('/', '.')} is of a convolution, which PyTorch's DTensors "
+                    f"tp: {name} is of a convolution, which PyTorch's DTensors "
                     "cannot split; plan replicas alone"
                 )
-            splits[role != Role.BATCH][path.replace("/", ".")] = (split[0], split[1])
+            splits[role != Role.BATCH][name] = (split[0], split[1])
     return _Splits(shapes, splits[True], splits[False], _styles(layout, splits[True]))
+
+
+def _operands(graph: Graph, opcode: str, number: int) -> set[int]:
+    """Tensors that are the operand of this number of an instruction with the opcode."""
+    codes = [k for k, name in enumerate(graph.opcodes) if name == opcode]
+    instructions = np.flatnonzero(np.isin(graph.opcode, codes))
+    return set(graph.operands[graph.operand_offset[instructions] + number].tolist())
 
 
 def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:
@@ -228,8 +233,7 @@ def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:
     A linear layer's weight is (outputs, inputs), an embedding's (words, features).
     """
     graph = layout.graph
-    codes = [k for k, name in enumerate(graph.opcodes) if name == "gather"]
-    tables = set(graph.operands[graph.operand_offset[:-1][np.isin(graph.opcode, codes)]].tolist())
+    tables = _operands(graph, "gather", 0)
     tensors = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=False))
     styles = {}
     for name, (data, split) in placements.items():

@@ -163,6 +163,7 @@ class Indexed(torch.nn.Module):
 def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     """They run on samples of their own, and sum gradients; before, the plan was refused."""
     from parenvs import from_torch
+    from parenvs.clock.torch_runs import Meter
     from parenvs.exports.parallel import Parallel
 
     module = Indexed()
@@ -178,8 +179,9 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     module(words[:4], mask[:4], labels[:4]).backward()  # this process's; sums are its own part
     for own, parameter in zip(module.parameters(), parallel.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, own.grad / 2)
-    counts = parallel.collectives(words, mask, labels, torch.zeros(8))
-    assert counts == {"all-reduce": len(list(module.parameters()))}
+    with Meter() as meter:
+        parallel.step(words, mask, labels, torch.zeros(8))
+    assert meter.traffic["all-reduce"][0] == len(list(module.parameters()))
 
 
 @pytest.mark.parametrize("is_tied", [False, True])

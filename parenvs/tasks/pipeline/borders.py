@@ -218,7 +218,7 @@ def _level_borders(
         else:
             groups.append((first, last, [key]))
     merged: list[tuple[int, int, list[Path]]] = []
-    following = [first for first, *_ in groups[1:]] + [0]
+    following = [*(first for first, *_ in groups[1:]), 0][: len(groups)]
     for (first, last, keys), behind in zip(groups, following, strict=True):
         if merged and not _any_within(meets.all, first, max(behind - 1, last)):
             start, _, before = merged.pop()  # it has no weights: part of the layer in front
