@@ -2,7 +2,6 @@
 
     python -m parenvs.agents.partition.sets                   # draw and solve all sets anew
     python -m parenvs.agents.partition.sets partition-test    # of these
-    python -m parenvs.agents.partition.sets --check           # solve again, change nothing
 
 A problem is a shipped training step of a family on a drawn cluster, mostly of a slow network, with
 drawn micro-batches and recomputation, and a limit of memory: between the bytes of the leanest plan
@@ -33,8 +32,6 @@ from parenvs.datasets.partition.problems import (
     PARTITION_SETS,
     SetRow,
     build,
-    members,
-    row_of,
     save_set,
     unlimited,
 )
@@ -329,45 +326,14 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
             raise ParenvsError(f"{name}: {taken} draws of {family} suit; draw other ones")
 
 
-def fault(row: Row | None, anew: Row) -> str:
-    """Return what is wrong with a stored reference in words, or an empty text."""
-    if row is None:
-        return "is missing"
-    if row.get("fingerprint") != anew["fingerprint"]:
-        return "is of another graph"
-    for key in ("replicated", "length", "bound"):
-        if not np.isclose(row[key], anew[key], rtol=1e-6):
-            return f"field {key!r} is {row[key]}, solved anew {anew[key]}"
-    return ""
-
-
-def check(sets: Iterable[str], references: dict[str, Row]) -> int:
-    """Solve all problems of sets again, print faults, and return their number."""
-    faults = 0
-    for set_name in sets:
-        for name in members(set_name):
-            problem = build(row_of(name), name)
-            wrong = fault(references.get(name), solved(Linear.of(problem, name), problem)[0])
-            faults += bool(wrong)
-            if wrong:
-                print(f"{name}: {wrong}", flush=True)
-    return faults
-
-
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = command_line(MODULE, __doc__, SEED)
-    parser.add_argument("--check", action="store_true", help="solve again, change nothing")
-    options = read_options(parser, PARTITION_SETS, arguments)
+    options = read_options(command_line(MODULE, __doc__, SEED), PARTITION_SETS, arguments)
     if options is None:
         return 2
     sets, path = options.sets, options.out / PARTITIONS
     try:
         references = read(path)
-        if options.check:
-            faults = check(sets, references)
-            print(f"{path}: {len(references)} references, {faults} wrong")
-            return 1 if faults else 0
         for set_name in sets:
             rows: dict[str, SetRow] = {}
             others = {k: v for k, v in references.items() if not k.startswith(f"{set_name}/")}
