@@ -71,6 +71,7 @@ def exact_partition(
             break
         assert round_.chosen is not None and memory_limit is not None
         at = problem.footprint.memory(round_.chosen).at
+        # The limit at one more moment: the programs only get harder, so bounds stay valid.
         program.limit_memory(at, memory_limit, round_.chosen)
     if not proven:  # partitions that need no search may be as good
         simple = np.zeros(len(problem.classes), dtype=bool), program.greedy(weights)

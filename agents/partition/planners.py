@@ -127,6 +127,7 @@ def expert(space: PartitionSpace) -> Answer:
         f"{words.blocked(labels[0])}"
         for kind, labels in whole.items()
     )
+    # Megatron's blocks may be of tensors that the scope does not decide.
     beyond = np.setdiff1d(np.flatnonzero(chosen), problem.decidable())
     if len(beyond):
         chosen[beyond] = False

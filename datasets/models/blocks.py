@@ -98,6 +98,7 @@ def run_stack(
 def rms_norm(scale: Array, x: Array, epsilon: float = 1e-5) -> Array:
     """Divide the last dimension of ``x`` by its root mean square, and scale it."""
     with named_scope("norm"):
+        # Squares of bfloat16 lose too many digits to be averaged.
         y = x.astype(jnp.float32)
         y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)
         return y.astype(x.dtype) * scale

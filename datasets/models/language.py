@@ -198,6 +198,7 @@ def lstm(
 
         def step(state: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
             hidden, cell = state
+            # Input, forget and output gates, and the candidate g of the cell.
             i, f, g, o = jnp.split(given + hidden @ weights["recurrent"], 4, axis=-1)
             cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
             hidden = (jax.nn.sigmoid(o) * jnp.tanh(cell)) @ weights["projection"]

@@ -107,6 +107,7 @@ def clip(
         with named_scope("loss"):
             scale = jnp.exp(params["temperature"].astype(jnp.float32))
             logits = (images @ texts.T).astype(jnp.float32) * scale
+            # Contrastive in both directions: an image's text is the one of its own index.
             pairs = lax.iota(jnp.int32, batch_size)
             return (cross_entropy(logits, pairs) + cross_entropy(logits.T, pairs)) / 2
 
@@ -186,12 +187,14 @@ def dlrm(
         with named_scope("products"):
             both = jnp.stack(features, 1)
             products = jnp.einsum("bid,bjd->bij", both, both)
+            # Products are symmetric, so each pair is taken once, without the squares.
             below = [products[:, i, :i] for i in range(1, vectors)]
             x = jnp.concatenate([x, *below], 1)
         with named_scope("top"):
             logit = run(params["top"], x, False)[:, 0].astype(jnp.float32)
         with named_scope("loss"):
             clicked = batch["clicked"].astype(jnp.float32)
+            # Binary cross-entropy from logits: log(1 + e^z) - y z does not overflow.
             return (jax.nn.softplus(logit) - clicked * logit).mean()
 
     return Model(

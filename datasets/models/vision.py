@@ -66,6 +66,7 @@ def convnext(
         for stage, (width, blocks) in enumerate(stages):
             key = f"stage{stage}_down"
             with named_scope(key):
+                # The stem is normalized behind its convolution, later stages before theirs.
                 if stage:
                     x = conv(params[key], layer_norm(params[key]["norm"], x), 2, "VALID")
                 else:
@@ -149,6 +150,7 @@ def dit(
                 weights = params["dit"][f"layer_{i}"]
                 with named_scope(f"layer_{i}"):
                     with named_scope("modulation"):
+                        # adaLN-Zero: shift, scale and gate, of attention and feed-forward block.
                         given = jnp.split(dense(weights["modulation"], y), 6, axis=-1)
                     with named_scope("attention"):
                         z = modulated(x, given[0], given[1])
@@ -286,6 +288,7 @@ def resnet(
         x = conv(weights["kernel"], x, stride)
         y = x.astype(jnp.float32)
         mean = y.mean((0, 1, 2))
+        # Var x = E x^2 - (E x)^2 reads x once.
         variance = jnp.square(y).mean((0, 1, 2)) - jnp.square(mean)
         new = {
             "mean": AVERAGE * running["mean"] + (1 - AVERAGE) * mean,
@@ -462,6 +465,7 @@ def unet(
             added = np.linspace(FIRST**0.5, LAST**0.5, STEPS) ** 2
             signal = jnp.asarray(np.cumprod(1 - added), jnp.float32)
             signal = embed(signal, batch["steps"])[:, None, None, None]
+            # x_t = sqrt(a_t) x_0 + sqrt(1 - a_t) noise (arXiv 2006.11239, equation 4).
             x = jnp.sqrt(signal) * batch["latents"] + jnp.sqrt(1 - signal) * batch["noise"]
             x = x.astype(jnp.bfloat16)
         with named_scope("step"):

@@ -390,6 +390,7 @@ def _cliques(rivals: Sequence[np.ndarray], count: int) -> np.ndarray:
     of, cliques = [set(row.tolist()) for row in rivals], []
     pairs = {(i, j) for i, row in enumerate(of) for j in row if i < j}
     while pairs:
+        # Greedy: large cliques first leave few rows, and tighten the relaxation more than pairs.
         clique = list(min(pairs))
         for k in sorted(of[clique[0]] & of[clique[1]]):
             if of[k].issuperset(clique):

@@ -194,6 +194,7 @@ class PartitionChoice(RowGame):
         bare[:, 0] = 1.0
         bare[:, 1 : 1 + len(CLASS)] = tables.figures[slot, stake]
         bare[:, 1 + len(CLASS) :] = boards.excluded(rows, stake, is_open)
+        # Features of a choice that the mask forbids say nothing.
         actions[~mask] = 0.0
         context = np.empty((len(rows), len(self.contexts)), dtype=np.float32)
         size = tables.size[slot]
@@ -233,6 +234,7 @@ class PartitionChoice(RowGame):
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)
         is_open = boards.known[rows] == OPEN
         self.position[rows] = first = is_open.argmax(axis=1)
+        # Without an open class argmax is 0, which is then a decided one.
         complete = rows[~is_open[np.arange(len(rows)), first]]
         if complete.size:
             self.over[complete] = True

@@ -138,9 +138,11 @@ class _Reader:
 
     def instruction(self, index: int, opcode: str) -> None:
         read, written = self.operands[index], self.results[index]
+        # Rules number operands from 0 up and results from -1 down.
         slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(written)}}
         linked: set[int] = set()
         for factor in self.factors_of(index, opcode, read, written):
+            # Its dimensions are then in no factor, which blocks their classes.
             if factor.kind == Kind.REDUCED and self.whole(index, opcode, written):
                 continue
             members = [
@@ -185,6 +187,7 @@ class _Reader:
         operands = tuple(self.shapes[t] for t in read)
         results = tuple(self.shapes[t] for t in written)
         attribute = int(self.graph.attribute[index])
+        # Shapes are part of the key: they decide what a reshape can split.
         key = (opcode, attribute, operands, results)
         if key not in self.known:
             text = self.graph.strings[attribute]
@@ -361,6 +364,7 @@ class DimensionClasses:
             uneven: ``"pad"`` or ``"forbid"``, as in ``dimension_classes``.
             devices: devices that a dimension would be split over.
         """
+        # Blocks by size alone have no instruction, and are found anew for the new sizes.
         dims, blocked = self.graph.dims, self.blocked_by >= 0
         if uneven == "forbid":
             blocked[self.label[(dims > 1) & (dims % max(devices, 1) != 0)]] = True
@@ -371,6 +375,7 @@ class DimensionClasses:
         graph, indices = self.graph, self.parameters(scope)
         tensors = graph.parameter_tensor[indices]
         begin, end = graph.dim_offset[tensors], graph.dim_offset[tensors + 1]
+        # A legal plan splits one dimension of a tensor; of an illegal one the first is named.
         split = np.flatnonzero(chosen[self.label] & (graph.dims > 1))
         first = np.append(split, len(graph.dims))[np.searchsorted(split, begin)]
         found = first < end
@@ -530,6 +535,7 @@ class StepSettings:
     def repetitions(self, graph: Graph, again: np.ndarray | int = 0) -> np.ndarray:
         """(I,) runs of each instruction per step, loops aside; ``again`` (I,) bool runs twice."""
         passes = self.micro_batches * (1.0 + again) * np.ones(len(graph.opcode))
+        # Weights are updated once per step, however many micro-batches it has.
         return np.where(graph.phase == Phase.UPDATE, 1.0, passes)
 
     def synchronisations(self, classes: DimensionClasses, again: np.ndarray | int) -> np.ndarray:
@@ -559,6 +565,7 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
     Raises:
         ParenvsError: it is no limit, see ``StepSettings.of``.
     """
+    # A bool is an int in Python, so these come before numbers.
     if memory_limit is None or memory_limit is False:
         return None
     if memory_limit is True or memory_limit == DEVICE:
@@ -609,6 +616,7 @@ def at_micro_batch(
             f"micro_batch: no input of {graph.name} has its batch of {graph.batch_size} as first "
             "dimension; leave micro_batch out"
         )
+    # A dimension of size 1 is in no factor, so it does not follow the batch.
     follows = batch[classes.label] & (graph.dims > 1)
     dims = graph.dims.copy()
     dims[follows], remainder = np.divmod(dims[follows] * micro_batch, graph.batch_size)
@@ -673,6 +681,7 @@ def _costs(
         read = np.bincount(use, g.tensor_bytes[tensor], minlength=len(every))
         sums.append(read + g.tensor_bytes_of(every))
     np.divide(sums[1], sums[0], out=ratios, where=sums[0] > 0)
+    # These read a part of an operand, so their bytes are not in proportion to its size.
     parts = [code for code, name in enumerate(graph.opcodes) if name in PARTS_READ]
     for index in np.flatnonzero(np.isin(graph.opcode, parts) & (ratios != 1)).tolist():
         opcode = graph.opcodes[graph.opcode[index]]

@@ -143,6 +143,7 @@ def blockers(problem: Partitioning) -> list[Blocker]:
     graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
     unsplittable, together = Explainer(classes).blocking()
     conflicts: dict[str, list[tuple[int, int]]] = {
+        # -1 stands for no instruction.
         SIZES: [(-1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()],
         TOGETHER: together.tolist(),
     }

@@ -35,6 +35,7 @@ def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICI
     them into what uses them. The HLO is unfused, so that elementwise instructions pay for reading
     and writing all of their operands and results.
     """
+    # Roofline: the slower of computing and moving data.
     compute = graph.flops / (efficiency * graph.peak_flops(device))
     seconds = np.maximum(compute, graph.bytes_accessed / device.memory_bw)
     seconds[graph.free | np.isin(graph.opcode, _codes(graph, STRUCTURE))] = 0.0
@@ -307,6 +308,7 @@ class Footprint:
     def memory(self, chosen: np.ndarray) -> Memory:
         """What a device holds when most is in use."""
         size = self.bytes * self.scale(chosen)
+        # Parameters are there throughout, so what comes and goes decides the fullest moment.
         at = int(self._alive(size).argmax())
         now = size * self._copies_at(at)
         held, role = size[self.parameters], self.graph.parameter_role
@@ -376,6 +378,7 @@ class Footprint:
         own = np.flatnonzero(self.gradient[tensor])
         first_use = self.first[tensor[own]]
         until = moment[np.maximum(used[tensor[own]], first_use)]
+        # Sums of gradients exist from the first moment on, as they start at 0.
         starts = first.copy()
         starts[own] = 0
         self.stays = Stays(
@@ -415,10 +418,12 @@ class Footprint:
         np.minimum.at(needs, own[remade], needed[remade])
         runs = self._needed_again(remade, crosses, end)
         moment, twice, passed = np.arange(steps), np.full(steps, -1), 0
+        # Segments run again in the order in which the backward pass needs them.
         order = np.lexsort((-np.arange(len(borders)), needs))
         for index in order[needs[order] < steps].tolist():
             inside = np.flatnonzero(runs & (part == index))
             twice[inside] = needs[index] + passed + np.arange(len(inside))
+            # All that comes later is delayed by what runs again.
             moment[needs[index] :] += len(inside)
             passed += len(inside)
         self.again = twice >= 0
@@ -511,6 +516,7 @@ class Footprint:
             if role in roles
         )
         donated = []
+        # An output takes the memory of an argument of its type and shape, as donated buffers do.
         for tensor in graph.outputs.tolist():
             if uses[kind(tensor)] > 0:
                 uses[kind(tensor)] -= 1

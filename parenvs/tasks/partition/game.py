@@ -132,6 +132,7 @@ class PartitionSpace:
         rivals = [
             [k for k in position[problem.classes.rivals(c)].tolist() if k >= 0] for c in first
         ]
+        # With linkage a class is asked about once, at its first dimension.
         questions = np.array(list(first.values())) if linkage else order
         question_class = class_of[questions].tolist()
         paid, initial = [(0.0, float(weights[c])) for c in first], 0.0
@@ -140,6 +141,7 @@ class PartitionSpace:
             initial = paper_reward(0, int(fixed.sum()))
         if linkage:
             question_paid = [paid[k] for k in question_class]
+            # What can never be partitioned pays, too: with the first question.
             replicated, partitioned = question_paid[0]
             question_paid[0] = (replicated + initial, partitioned + initial)
         elif paper:
@@ -315,6 +317,7 @@ def transitions_of(space: PartitionSpace) -> Transitions:
     shares: list[float] = []
     paid = np.zeros(len(codes) + 1)
     varies = np.zeros(len(codes) + 1, dtype=bool)
+    # Sets of classes as integers: whether two of them meet is one AND.
     bits = [reduce(or_, (1 << rival for rival in row), 0) for row in space.rivals]
     for code, (question, choice) in enumerate(codes):
         label = int(question_class[question])

@@ -114,6 +114,7 @@ class ClassLayout(Layout):
         """
         graph, classes, chosen = self.graph, self.classes, self.chosen[axis]
         partial = set(formulas.partial_instructions(classes, chosen).tolist())
+        # A softmax begins with a maximum, whose operand DTensor gathers instead.
         gathered = [
             number
             for number in sorted(partial)
@@ -301,6 +302,7 @@ class Decisions:
             variable that the plan forgets shows.
         """
         report = self._report
+        # All dimensions of a class go together: a plan with a part of it would be illegal.
         if classes:
             partition = {
                 path: dimension

@@ -263,6 +263,7 @@ def _moments(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, 
     np.add.at(step, (first, group[tensor]), footprint.bytes[tensor])
     np.subtract.at(step, (last + 1, group[tensor]), footprint.bytes[tensor])
     ends = np.unique(np.minimum(last, len(step) - 2))  # moments after which something goes
+    # Bytes are whole numbers, so rounding removes the error of the running sums.
     held = np.rint(np.cumsum(step, axis=0)[ends] if len(ends) else step[:1])
     held += np.bincount(
         group[footprint.parameters], footprint.bytes[footprint.parameters], len(members)
@@ -450,6 +451,7 @@ class Boards:
             slot = self._slots[problem] = len(self.problems)
             self.problems.append(problem)
             if slot == len(self.tables.gain):
+                # Slots double, so that a problem costs constant time on average.
                 more = Tables(slot, self.largest)
                 for name, mine in vars(self.tables).items():
                     setattr(self.tables, name, np.concatenate([mine, getattr(more, name)]))
@@ -498,6 +500,7 @@ class Boards:
 
     def decide(self, rows: np.ndarray, stake: np.ndarray, split: np.ndarray) -> None:
         """Decide the classes that ``rooms`` was asked about last: split those of ``split``."""
+        # ``rooms`` has computed the other choice beside: switch witnesses that now make it.
         self.now[rows] ^= self.plans[rows, stake] != split[:, None]
         self.plans[rows, stake] = split[:, None]
         self.known[rows, stake] = np.where(split, PARTITION, REPLICATE)
@@ -515,6 +518,7 @@ class Boards:
         can = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)
         can[:, :, :-1] = is_open
         can[:, every, stake] = False
+        # Partitioning the class at stake excludes its rivals.
         can[1][self.rivals(rows, stake)] = False
         paid = np.where(can, tables.paid[slot], 0.0)
         members = tables.members[slot] + every[:, None, None] * paid.shape[2]

@@ -92,6 +92,7 @@ def megatron_classes(classes: DimensionClasses) -> tuple[np.ndarray, dict[str, l
     for block in find_blocks(classes):
         if classes.blocked[block.label]:
             whole.setdefault(block.kind, []).append(block.label)
+        # Blocks that exclude each other: the first in the expert's order is split.
         elif not chosen[classes.rivals(block.label)].any():
             chosen[block.label] = True
     return chosen, whole
@@ -173,6 +174,7 @@ class _Flow:
         """Whether a class is a heads dimension: kept by two consecutive dots of data."""
         if not self.columns[label] and not self.classes.blocked[label]:
             return False  # it comes in with the data
+        # Heads go through two dots: q k^T makes the scores, scores times v the context.
         products = set(self._products[label])
         reached = {t for index in products for t in self.results[index]}
         reached |= self._tied(reached)
@@ -195,6 +197,7 @@ class _Flow:
         scores: set[int] = set()
         contexts: set[int] = set()
         forward = [i for i, is_forward in enumerate(self._forward) if is_forward]
+        # A loop leads values back to earlier instructions, which a second pass reaches.
         for index in [*forward, *forward] if self._ties else forward:
             read, opcode = self.operands[index], self.opcodes[index]
             product = opcode == "dot" and self._is_product(index)
@@ -211,6 +214,7 @@ class _Flow:
         """Whether a class is the hidden width of a feed-forward network on the residual width."""
         if label in self._reduced or not self._bends(label):
             return False
+        # A block reads and writes the residual stream: one class before and behind it.
         into = {x for index in self.columns[label] for x in self._contracted[index]}
         out = {x for index in self.rows[label] for x in self._made[index]}
         return bool(into & out) or not into  # not into: blocked by the instruction that makes it

@@ -194,6 +194,7 @@ def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.nda
         )
     if reasons:
         return reasons
+    # Only of a plan that can be: what it should have named, too.
     tied = classes.partition(chosen, plan.scope)
     for path, dimension in tied.items():
         if path in plan.partition:
@@ -443,6 +444,7 @@ class Partitioning:
         """
         if self.reward != "paper":
             return sum(self._parts(chosen))
+        # To minimize 1 / return is to maximize the return, which is never negative here.
         value = float(self.returns.value(chosen))
         return 1.0 / value if value else math.inf
 
@@ -624,6 +626,7 @@ class PartitionReport(Report):
         cluster = self.problem.cluster
         if not self.step_seconds:
             return 0.0
+        # With infinite bandwidth the roofline leaves the seconds of the FLOPs.
         device = replace(cluster.device, memory_bw=math.inf)
         graph = self.problem.classes.graph
         once = formulas.instruction_seconds(graph, device, efficiency=1.0)
@@ -751,6 +754,7 @@ def load_partitioning(
 @lru_cache(maxsize=64)
 def _cached(scope: str, reward: str, step: StepSettings, *key: Any) -> Partitioning:
     """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
+    # The classes depend on the micro-batch, but not on scope, reward or memory limit.
     classes = _cached_classes(*key, step.micro_batch)
     return replace(classes, scope=scope, reward=reward, step=step.on(classes.graph))
 

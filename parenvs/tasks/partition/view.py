@@ -148,6 +148,7 @@ def cells(
         fault = bool(wrong[label].any()) or path in wrong_paths
         return Cell(path, graph.shape(tensor), state, fault, size, size * float(scale[tensor]))
 
+    # Parameters stand in the order in which the step first reads them: as the layers run.
     reader = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.operand_offset))
     first = np.full(len(graph.element_type), len(graph.opcode))
     np.minimum.at(first, graph.operands, reader)
@@ -211,6 +212,7 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
     smallest_first = sorted(
         blocks, key=lambda block: (len(block) > 1, sum(map(len, block.values())))
     )
+    # The smallest tables become lists until the others fit side by side.
     while smallest_first and (
         len(smallest_first[0]) == 1
         or len(smallest_first) > MAX_TABLES
@@ -268,6 +270,7 @@ def _layer_table(block: Block) -> LayerTable:
     ]
     if len(rows) > _MANY_ROWS:
         rows = [_joined_rows(list(same)) for _, same in groupby(rows, _look)]
+    # Rounded up: so many layers share a row that at most ``MOST_ROWS`` are left.
     step = -(-len(rows) // MOST_ROWS)
     rows = [_joined_rows(rows[k : k + step]) for k in range(0, len(rows), step)]
     return LayerTable(title, tuple(columns), tuple(rows))
@@ -617,6 +620,7 @@ def difference(a: PartitionReport, b: PartitionReport) -> PartitionDiff:
     changes = []
     for label in np.flatnonzero(a.chosen != b.chosen).tolist():
         alone = np.arange(len(problem.classes)) == label
+        # The step time is linear in the classes, so their seconds add up to the difference.
         sign = 1 if b.chosen[label] else -1
         change = ClassChange(
             label=label,

@@ -47,6 +47,7 @@ class Explainer:
         classes = self.classes
         at = int(classes.blocked_by[label])
         if at < 0:
+            # No instruction blocks the class: a size that leaves a remainder does.
             splittable = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
             odd = splittable[self.graph.dims[splittable] % classes.devices != 0][0]
             return (
@@ -72,6 +73,7 @@ class Explainer:
         where, positions = factors.untouchable.T
         unsplittable = np.stack([where, classes.label[positions]], axis=1)
         split = np.stack([factors.instruction, classes.factor_class], axis=1).astype(np.int64)
+        # A pair that stands twice is an instruction with two factors in one class.
         pairs, count = np.unique(split, axis=0, return_counts=True)
         return np.unique(unsplittable, axis=0), pairs[count > 1]
 
@@ -124,6 +126,7 @@ class Explainer:
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Linked pairs of dimensions as sorted numbers, and the first instruction of each."""
+        # A pair as one number, so that a binary search finds its instruction.
         low, high = np.sort(self.classes.factors.links, axis=1).T
         pairs, first = np.unique(low * len(self.graph.dims) + high, return_index=True)
         return pairs, self.classes.factors.link_at[first]
