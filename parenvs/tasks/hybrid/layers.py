@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,17 +149,31 @@ class _Product(NamedTuple):
     times: Figure = 1.0
     batch: Figure = 1
 
-
-def _weight_gradient(machine: Machine, product: _Product) -> Figure:
-    _, m, n, k, times, batch = product
-    return times * matmul_seconds(machine, k, n, m, batch)
+    def seconds(self, machine: Machine) -> list[Figure]:
+        """Return the seconds of Y = X W, dX = dY W^T and dW = X^T dY, of the same FLOPs each."""
+        _, m, n, k, times, batch = self
+        sizes = ((m, n, k), (m, k, n), (k, n, m))
+        return [times * matmul_seconds(machine, *size, batch) for size in sizes]
 
 
 @dataclass(frozen=True)
-class TransformerBlock(Layer):
-    """One block: norm, attention, norm, feed-forward network."""
+class _ShapeLayer(Layer):
+    """A layer of a transformer of a shape."""
 
     shape: TransformerShape
+
+    def _tokens(self, split: Split) -> Figure:
+        """Tokens of a micro-batch on a device."""
+        return self.shape.sequence * split.samples / split.context
+
+    def _stream(self, split: Split) -> Figure:
+        """Numbers of the residual stream of a micro-batch on a device."""
+        return self._tokens(split) * self.shape.hidden / split.shared
+
+
+@dataclass(frozen=True)
+class TransformerBlock(_ShapeLayer):
+    """One block: norm, attention, norm, feed-forward network."""
 
     def _widths(self, split: Split) -> tuple[Figure, Figure]:
         """Width of queries, and of keys (as of values), on a device; few heads are copied."""
@@ -169,9 +182,6 @@ class TransformerBlock(Layer):
         # More ranks than heads of keys: each rank holds a copy of a whole head.
         keys = np.maximum(shape.kv_heads * shape.head_width / split.tp, shape.head_width)
         return queries, keys
-
-    def _tokens(self, split: Split) -> Figure:
-        return self.shape.sequence * split.samples / split.context
 
     def _products(self, machine: Machine, split: Split) -> list[_Product]:
         """The products with weights, in the order of the forward pass."""
@@ -215,7 +225,7 @@ class TransformerBlock(Layer):
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.weight_seconds``."""
-        return sum(map(partial(_weight_gradient, machine), self._products(machine, split)))
+        return sum(product.seconds(machine)[2] for product in self._products(machine, split))
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
@@ -224,15 +234,13 @@ class TransformerBlock(Layer):
         last: Figure = 0.0
         weight_gradients: dict[str, Figure] = {}
         for product in self._products(machine, split):
-            part, m, n, k, times, batch = product
-            last = times * matmul_seconds(machine, m, n, k, batch)
+            last, input_gradient, weight_gradient = product.seconds(machine)
             forward += last
-            weight_gradient = _weight_gradient(machine, product)
-            # dX = dY W^T and dW = X^T dY: each with the FLOPs of the forward product.
-            backward += weight_gradient + times * matmul_seconds(machine, m, k, n, batch)
-            weight_gradients[part] = weight_gradients.get(part, 0.0) + weight_gradient
+            backward += weight_gradient + input_gradient
+            done = weight_gradients.get(product.part, 0.0)
+            weight_gradients[product.part] = done + weight_gradient
         beside = forward, backward
-        stream = tokens * shape.hidden / split.shared
+        stream = self._stream(split)
         inner = tokens * shape.feed_forward / split.tp * (shape.active + shape.shared_experts)
         dropped = 1.0 if shape.dropout else 0.0
         gate_forward, gate_backward = (6, 10) if shape.gated else (4, 6)
@@ -399,17 +407,12 @@ class TransformerBlock(Layer):
 
 
 @dataclass(frozen=True)
-class Embedding(Layer):
+class Embedding(_ShapeLayer):
     """The table of tokens, and of positions, in front of the first block."""
-
-    shape: TransformerShape
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``: one gather."""
-        tokens = self.shape.sequence * split.samples / split.context
-        return LayerSeconds(
-            kernel_seconds(machine, 4 * tokens * self.shape.hidden / split.shared), 0.0
-        )
+        return LayerSeconds(kernel_seconds(machine, 4 * self._stream(split)), 0.0)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
@@ -418,12 +421,11 @@ class Embedding(Layer):
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: a mask if there is dropout (section 4.3)."""
-        tokens = self.shape.sequence * split.samples / split.context
-        return tokens * self.shape.hidden / split.shared * (1.0 if self.shape.dropout else 0.0)
+        return self._stream(split) * (1.0 if self.shape.dropout else 0.0)
 
 
 @dataclass(frozen=True)
-class Head(Layer):
+class Head(_ShapeLayer):
     """The product with the vocabulary and the loss, behind the last block.
 
     Modules that predict tokens behind the next one stand beside it; see ``next_tokens`` of shapes.
@@ -432,42 +434,35 @@ class Head(Layer):
         seen: share of the tokens whose words are predicted, 1 but for masked language models.
     """
 
-    shape: TransformerShape
     seen: float = 1.0
+
+    def _logits(self, split: Split) -> tuple[Figure, Figure]:
+        """Tokens whose words are predicted, and words, on a device."""
+        tokens = self.seen * self.shape.sequence * split.samples / split.context
+        return tokens, self.shape.vocabulary / split.tp
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``."""
-        shape = self.shape
-        tokens = self.seen * shape.sequence * split.samples / split.context
-        words = shape.vocabulary / split.tp
-        forward = matmul_seconds(machine, tokens, words, shape.hidden)
-        forward += kernel_seconds(machine, 10 * tokens * words)
-        backward = matmul_seconds(machine, tokens, shape.hidden, words)
-        backward += self.weight_seconds(machine, split)
-        backward += kernel_seconds(machine, 8 * tokens * words)
-        head = LayerSeconds(forward, backward)
-        if not shape.next_tokens:
-            return head
-        block = TransformerBlock(shape.module).seconds(machine, split)
-        joined = [(tokens, shape.hidden / split.tp, 2 * shape.hidden)]
-        joined += [
-            (tokens, 2 * shape.hidden, joined[0][1]),
-            (joined[0][1], 2 * shape.hidden, tokens),
-        ]
-        times = [matmul_seconds(machine, *sizes) for sizes in joined]
-        count = shape.next_tokens
+        (tokens, words), hidden = self._logits(split), self.shape.hidden
+        count = self.shape.next_tokens
+        product, input_gradient, weights = _Product("", tokens, words, hidden).seconds(machine)
+        forward = product + kernel_seconds(machine, 10 * tokens * words)
+        backward = input_gradient + weights + kernel_seconds(machine, 8 * tokens * words)
+        if not count:
+            return LayerSeconds(forward, backward)
+        block = TransformerBlock(self.shape.module).seconds(machine, split)
+        joined = _Product("", tokens, hidden / split.tp, 2 * hidden).seconds(machine)
         return LayerSeconds(
-            forward + count * (forward + block.forward + times[0]),
-            backward + count * (backward + block.backward + times[1] + times[2]),
+            forward + count * (forward + block.forward + joined[0]),
+            backward + count * (backward + block.backward + joined[1] + joined[2]),
             count * block.forward_exchange,
             count * block.backward_exchange,
         )
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.weight_seconds``."""
-        shape = self.shape
-        tokens = self.seen * shape.sequence * split.samples / split.context
-        return matmul_seconds(machine, shape.hidden, shape.vocabulary / split.tp, tokens)
+        tokens, words = self._logits(split)
+        return matmul_seconds(machine, self.shape.hidden, words, tokens)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: the last norm is counted with it."""
@@ -481,15 +476,15 @@ class Head(Layer):
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: input of the norm and of the product (section 4.3)."""
-        tokens = self.shape.sequence * split.samples / split.context
+        tokens, count = self._tokens(split), self.shape.next_tokens
         head = 2 * machine.width * tokens * self.shape.hidden / split.shared
-        if not self.shape.next_tokens:
+        if not count:
             return head
         block = TransformerBlock(self.shape.module).saved_bytes(machine, split, mode)
-        return head + self.shape.next_tokens * (2 * head + block)
+        return head + count * (2 * head + block)
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, again in fp32 for the loss, and more."""
-        tokens = self.seen * self.shape.sequence * split.samples / split.context
-        each = machine.width + 4 + machine.stack.logit_bytes
-        return each * tokens * self.shape.vocabulary / split.tp
+        tokens, _ = self._logits(split)
+        size = machine.width + 4 + machine.stack.logit_bytes
+        return size * tokens * self.shape.vocabulary / split.tp
