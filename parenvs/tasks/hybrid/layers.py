@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import SELECTIVE, TILE, Machine
 
@@ -95,6 +96,56 @@ class Layer(ABC):
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """Return the bytes that exist only while the layer itself runs."""
         return 0.0
+
+
+_SECONDS = len(LayerSeconds._fields)
+_SAVED = _SECONDS + len(RECOMPUTE_MODES)
+FIGURES = _SAVED + 4
+"""Numbers of a layer of which all that formulas ask of it is looked up, see ``figures_of``."""
+
+
+def figures_of(layer: Layer, machine: Machine, split: Split, count: int) -> np.ndarray:
+    """(13, count) figures of a layer under so many splits.
+
+    They are the fields of ``LayerSeconds``, bytes kept by ``RECOMPUTE_MODES``, working bytes,
+    parameters of all replicas and of experts, and seconds of weight gradients.
+    """
+    figures = np.empty((FIGURES, count))
+    saved = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
+    parts = (
+        *layer.seconds(machine, split), *saved, layer.working_bytes(machine, split),
+        *layer.parameters(split), layer.weight_seconds(machine, split),
+    )  # fmt: skip
+    for line, part in zip(figures, parts, strict=True):
+        line[:] = part
+    return figures
+
+
+@dataclass(frozen=True, eq=False)
+class LookedUp(Layer):
+    """A layer whose ``figures_of`` plans are known, (13, ...); those of weights may be left out."""
+
+    figures: np.ndarray
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """See ``Layer.seconds``."""
+        return LayerSeconds(*self.figures[:_SECONDS])
+
+    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.weight_seconds``."""
+        return self.figures[-1]
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.parameters``."""
+        return self.figures[_SAVED + 1], self.figures[_SAVED + 2]
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """See ``Layer.saved_bytes``."""
+        return self.figures[_SECONDS + RECOMPUTE_MODES.index(mode)]
+
+    def working_bytes(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.working_bytes``."""
+        return self.figures[_SAVED]
 
 
 class Chain(NamedTuple):
@@ -429,22 +480,12 @@ class Head(_ShapeLayer):
     """The product with the vocabulary and the loss, behind the last block.
 
     Modules that predict tokens behind the next one stand beside it; see ``next_tokens`` of shapes.
-
-    Attributes:
-        seen: share of the tokens whose words are predicted, 1 but for masked language models.
     """
-
-    seen: float = 1.0
-
-    def _logits(self, split: Split) -> tuple[Figure, Figure]:
-        """Tokens whose words are predicted, and words, on a device."""
-        tokens = self.seen * self.shape.sequence * split.samples / split.context
-        return tokens, self.shape.vocabulary / split.tp
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``."""
-        (tokens, words), hidden = self._logits(split), self.shape.hidden
-        count = self.shape.next_tokens
+        tokens, words = self._tokens(split), self.shape.vocabulary / split.tp
+        hidden, count = self.shape.hidden, self.shape.next_tokens
         product, input_gradient, weights = _Product("", tokens, words, hidden).seconds(machine)
         forward = product + kernel_seconds(machine, 10 * tokens * words)
         backward = input_gradient + weights + kernel_seconds(machine, 8 * tokens * words)
@@ -461,8 +502,8 @@ class Head(_ShapeLayer):
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.weight_seconds``."""
-        tokens, words = self._logits(split)
-        return matmul_seconds(machine, self.shape.hidden, words, tokens)
+        words = self.shape.vocabulary / split.tp
+        return matmul_seconds(machine, self.shape.hidden, words, self._tokens(split))
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: the last norm is counted with it."""
@@ -485,6 +526,5 @@ class Head(_ShapeLayer):
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, again in fp32 for the loss, and more."""
-        tokens, _ = self._logits(split)
         size = machine.width + 4 + machine.stack.logit_bytes
-        return size * tokens * self.shape.vocabulary / split.tp
+        return size * self._tokens(split) * self.shape.vocabulary / split.tp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from parenvs.core.sets import BOUND, OPTIMUM, BestValue
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step
-from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.layers import FIGURES, Chain, LookedUp, Split, figures_of
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
@@ -256,9 +256,7 @@ MAX_STAGES = 64
 """Most stages of a plan."""
 JUDGED = 2048
 """Plans that are judged together, so that their arrays stay in the cache."""
-_SECONDS = len(LayerSeconds._fields)
-_KEPT = _SECONDS + len(RECOMPUTE_MODES)
-_FIGURES = _KEPT + 3  # working bytes, parameters of all replicas, of experts
+_FIGURES = FIGURES - 1  # such plans split no backward passes, so gradients of weights are left out
 _RATES = ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
 _LINKS = ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
 _AXES = ("samples", "tp", "context", "expert")
@@ -312,31 +310,8 @@ def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
     figures = np.zeros((len(layers), _FIGURES, len(samples)))
     for layer, table in zip(layers, figures, strict=True):
         if layer is not None:
-            kept = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
-            working, parameters = layer.working_bytes(machine, split), layer.parameters(split)
-            parts = (*layer.seconds(machine, split), *kept, working, *parameters)
-            for line, figure in zip(table, parts, strict=True):
-                line[:] = figure
+            table[:] = figures_of(layer, machine, split, len(samples))[:_FIGURES]
     return Prepared(problem, values, figures)
-
-
-@dataclass(frozen=True, eq=False)
-class _LookedUp(Layer):
-    """One layer of every stage of several plans; ``figures`` is (12, S, N)."""
-
-    figures: np.ndarray
-
-    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        return LayerSeconds(*self.figures[:_SECONDS])
-
-    def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        return self.figures[-2], self.figures[-1]
-
-    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
-        return self.figures[_SECONDS + RECOMPUTE_MODES.index(mode)]
-
-    def working_bytes(self, machine: Machine, split: Split) -> Figure:
-        return self.figures[_KEPT]
 
 
 class Judged(NamedTuple):
@@ -454,7 +429,7 @@ class Table:
             which = slice(begin, min(begin + JUDGED, count))
             part = plans.take(np.arange(begin, which.stop)).trimmed()
             stages, machine, size = self.stages(part), self.machine(part.rows), len(part.devices)
-            front, back, *kinds = map(_LookedUp, self._look_up(part))
+            front, back, *kinds = map(LookedUp, self._look_up(part))
             model = Chain(kinds, front, back, self.tied[part.rows])
             parameters = formulas.parameters(model, stages)
             memory: Memory = formulas.memory(model, machine, stages, parameters)

@@ -114,51 +114,42 @@ class TransformerShape:
         fill = object.__setattr__
         fill(self, "kv_heads", self.kv_heads or self.heads)
         fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
-        if not self.head_width:
-            if self.hidden % self.heads:
-                raise UnknownInstanceError(
-                    f"shape {shown(self.name)}: {self.heads} heads do not divide hidden "
-                    f"{self.hidden}; give head_width"
-                )
-            fill(self, "head_width", self.hidden // self.heads)
-        if self.heads % self.kv_heads or self.active > self.experts:
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: kv_heads must divide heads, and active be at most "
-                "experts"
-            )
-        behind = self.dense_feed_forward, self.shared_experts, self.leading_dense
-        if self.experts == 1 and (self.experts_every, *behind) != (1, 0, 0, 0):
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: experts_every, dense_feed_forward, leading_dense and "
-                "shared_experts need experts"
-            )
-        if self.leading_dense >= self.layers:
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: leading_dense {self.leading_dense} leaves no block of "
-                f"{self.layers} with experts"
-            )
-        if not self.key_rank and (self.query_rank or self.rope_width):
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: query_rank and rope_width need key_rank"
-            )
-        if self.key_rank and self.kv_heads != self.heads:
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: latent attention has as many kv_heads as heads"
-            )
-        if self.full_every == 1 or (self.full_every and not self.window):
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: full_every {self.full_every} needs a window, and to be "
-                "0 or at least 2; leave out both where all blocks attend to the whole sample"
-            )
-        if (self.router_bias or self.expert_bias) and self.experts == 1:
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: router_bias and expert_bias need experts"
-            )
-        if self.experts_every == 1 and not self.leading_dense and self.dense_feed_forward:
-            raise UnknownInstanceError(
-                f"shape {shown(self.name)}: dense_feed_forward needs experts_every of at least 2, "
-                "or leading_dense"
-            )
+        dense = self.dense_feed_forward, self.shared_experts, self.leading_dense
+        has_dense = self.experts_every > 1 or self.leading_dense > 0
+        conflict = f"full_every {self.full_every} needs a window, and to be 0 or at least 2"
+        rules = {
+            f"{self.heads} heads do not divide hidden {self.hidden}; give head_width": (
+                self.head_width or self.hidden % self.heads == 0
+            ),
+            "kv_heads must divide heads, and active be at most experts": (
+                self.heads % self.kv_heads == 0 and self.active <= self.experts
+            ),
+            "experts_every, dense_feed_forward, leading_dense and shared_experts need experts": (
+                self.experts > 1 or (self.experts_every, *dense) == (1, 0, 0, 0)
+            ),
+            f"leading_dense {self.leading_dense} leaves no block of {self.layers} with experts": (
+                self.leading_dense < self.layers
+            ),
+            "query_rank and rope_width need key_rank": (
+                self.key_rank or not (self.query_rank or self.rope_width)
+            ),
+            "latent attention has as many kv_heads as heads": (
+                not self.key_rank or self.kv_heads == self.heads
+            ),
+            f"{conflict}; leave out both where all blocks attend to the whole sample": (
+                self.full_every == 0 or (self.full_every > 1 and self.window)
+            ),
+            "router_bias and expert_bias need experts": (
+                self.experts > 1 or not (self.router_bias or self.expert_bias)
+            ),
+            "dense_feed_forward needs experts_every of at least 2, or leading_dense": (
+                has_dense or not self.dense_feed_forward
+            ),
+        }
+        for reason, holds in rules.items():
+            if not holds:
+                raise UnknownInstanceError(f"shape {shown(self.name)}: {reason}")
+        fill(self, "head_width", self.head_width or self.hidden // self.heads)
 
     @property
     def fingerprint(self) -> str:
@@ -178,9 +169,8 @@ class TransformerShape:
         Of each, those with a window stand before those that attend to the whole sample. It is the
         shape itself where all blocks are equal.
         """
-        if self.experts_every == 1 and not self.leading_dense and not self.full_every:
-            return (self,)
-        return self._alternatives
+        is_mixed = self.experts_every > 1 or self.leading_dense or self.full_every
+        return self._alternatives if is_mixed else (self,)
 
     @property
     def kind_of(self) -> tuple[int, ...]:
@@ -195,16 +185,14 @@ class TransformerShape:
 
     @property
     def _alternatives(self) -> tuple[TransformerShape, ...]:
-        equal = replace(
-            self, experts_every=1, dense_feed_forward=0, leading_dense=0, full_every=0,
-            next_tokens=0,
-        )  # fmt: skip
+        plain = {"experts_every": 1, "leading_dense": 0, "dense_feed_forward": 0}
+        equal = replace(self, full_every=0, next_tokens=0, **plain)
         kinds: tuple[TransformerShape, ...] = (equal,)
         if self.experts_every > 1 or self.leading_dense:
             inner = self.dense_feed_forward or self.feed_forward
-            dense: dict[str, Any] = {"experts": 1, "active": 1, "capacity": 1.0}
-            dense |= {"shared_experts": 0, "router_bias": False, "expert_bias": False}
-            kinds = replace(equal, feed_forward=inner, **dense), equal
+            absent: dict[str, Any] = {"experts": 1, "active": 1, "capacity": 1.0}
+            absent |= {"shared_experts": 0, "router_bias": False, "expert_bias": False}
+            kinds = replace(equal, feed_forward=inner, **absent), equal
         if self.full_every:
             kinds = tuple(x for kind in kinds for x in (kind, replace(kind, window=0)))
         return kinds
@@ -239,22 +227,22 @@ class TransformerShape:
 
         A dense feed-forward network counts outside. For dense blocks among them see ``kinds``.
         """
-        h, f, wide = self.hidden, self.feed_forward, self.heads * self.head_width
-        narrow = self.kv_heads * self.head_width
+        h, wide = self.hidden, self.heads * self.head_width
+        inner = (2 if self.gated else 1) * self.feed_forward  # columns of the first matrices
         attention = sum(n * k for n, k in self.attention_products)
-        one = (3 if self.gated else 2) * h * f
-        norms = 2 * h * self.norm_rows
+        network = (inner + self.feed_forward) * h
         if self.bias:
-            attention += wide + 2 * narrow + h
+            attention += wide + 2 * self.kv_heads * self.head_width + h
         if self.bias or self.expert_bias:
-            one += (2 * f if self.gated else f) + h
-        norms += self.query_rank + self.key_rank + (2 * self.head_width if self.qk_norm else 0)
+            network += inner + h
+        norms = 2 * h * self.norm_rows + self.query_rank + self.key_rank
+        norms += 2 * self.head_width if self.qk_norm else 0
         attention += self.heads if self.sinks else 0
         if self.experts == 1:
-            return float(attention + norms + one), 0.0
+            return float(attention + norms + network), 0.0
         router = (h + (1 if self.router_bias else 0)) * self.experts
-        dense = attention + norms + router + self.shared_experts * one
-        return float(dense), float(one * self.experts)
+        dense = attention + norms + router + self.shared_experts * network
+        return float(dense), float(network * self.experts)
 
     @property
     def attention_products(self) -> list[tuple[int, int]]:

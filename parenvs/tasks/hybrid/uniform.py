@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,41 +11,13 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, of_chunks
-from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.layers import Chain, LookedUp, Split, figures_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.schedules import piece_of
 from parenvs.tasks.hybrid.stack import Machine
 
 SECONDS = ("core", "tail", "tied", "optimizer", "length")
 """Parts of a step of uniform plans, and their sum."""
-
-
-@dataclass(frozen=True, eq=False)
-class _AskedOnce(Layer):
-    """A layer of N plans, asked once for each split; ``which`` is (N,) numbers of splits."""
-
-    layer: Layer
-    split: Split
-    which: np.ndarray
-
-    def _of_all(self, figure: Figure) -> Figure:
-        return figure if np.ndim(figure) == 0 else np.asarray(figure)[self.which]
-
-    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        return LayerSeconds(*map(self._of_all, self.layer.seconds(machine, self.split)))
-
-    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
-        return self._of_all(self.layer.weight_seconds(machine, self.split))
-
-    def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        dense, experts = self.layer.parameters(self.split)
-        return self._of_all(dense), self._of_all(experts)
-
-    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
-        return self._of_all(self.layer.saved_bytes(machine, self.split, mode))
-
-    def working_bytes(self, machine: Machine, split: Split) -> Figure:
-        return self._of_all(self.layer.working_bytes(machine, self.split))
 
 
 @dataclass(frozen=True)
@@ -110,11 +81,11 @@ class Uniform:
         A stage is as fast as its slowest server; servers stand in the order of the cluster.
         """
         figures = {name: np.empty(self.size) for name in SECONDS}
-        for which, asked, stages in self._by_stages(model):
+        for which, chain, stages in self._by_stages(model, machine):
             if cluster.speeds:
                 group = self.devices[which] // len(stages.device)
                 stages = stages._replace(speed=_slowest(cluster, stages.device, group))
-            step = formulas.step(asked, cluster, machine, stages)
+            step = formulas.step(chain, cluster, machine, stages)
             for name, values in figures.items():
                 values[which] = getattr(step, name)
         return figures
@@ -122,24 +93,29 @@ class Uniform:
     def memory(self, model: HybridModel, machine: Machine) -> dict[str, np.ndarray]:
         """Return (N,) figures of ``Memory`` by name, on a device of the fullest stage."""
         figures = {name: np.empty(self.size) for name in Memory._fields}
-        for which, asked, stages in self._by_stages(model):
-            held = formulas.memory(asked, machine, stages)
+        for which, chain, stages in self._by_stages(model, machine):
+            held = formulas.memory(chain, machine, stages)
             fullest = held.total.argmax(axis=0)
             for name, values in figures.items():
                 values[which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]
         return figures
 
-    def _by_stages(self, model: HybridModel) -> Iterator[tuple[np.ndarray, Chain, Stages]]:
+    def _by_stages(
+        self, model: HybridModel, machine: Machine
+    ) -> Iterator[tuple[np.ndarray, Chain, Stages]]:
         """Yield the plans of as many stages and one schedule: which, their chain, their stages."""
         _, order = np.unique(self.schedule, return_inverse=True)
         groups = order * (self.pp.max(initial=0) + 1) + self.pp
         # Layers are asked once for each different split: thousands of plans have a few hundred.
         split, alike = self._splits()
+        layers = (model.embedding, model.head, *model.kinds)
+        tables = [x and figures_of(x, machine, split, len(split.tp)) for x in layers]
         for group in np.unique(groups):
             which = np.flatnonzero(groups == group)
-            asked = partial(_AskedOnce, split=split, which=alike[which])
-            front, back = (x and asked(x) for x in (model.embedding, model.head))
-            chain = Chain([asked(x) for x in model.kinds], front, back, model.tied_parameters)
+            front, back, *kinds = (
+                None if table is None else LookedUp(table[:, alike[which]]) for table in tables
+            )
+            chain = Chain(kinds, front, back, model.tied_parameters)
             yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
     def _splits(self) -> tuple[Split, np.ndarray]:
