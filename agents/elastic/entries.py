@@ -27,7 +27,6 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.library import EVENTS
 from parenvs.tasks.elastic.problem import Elastic, PolicyReport, Run, follow, hindsight, replay
 from parenvs.tasks.elastic.problems import (
     ELASTIC_SETS,
@@ -36,6 +35,7 @@ from parenvs.tasks.elastic.problems import (
     Markov,
     elastic_rows,
     load_elastic,
+    load_library,
 )
 
 KIND = "elastic"
@@ -228,25 +228,22 @@ AGENTS: dict[str, Description] = {
 
 def mean_chain() -> Markov:
     """Return a chain with the mean probabilities of the training set, bulk preemptions included."""
-    leave, join = [], []
-    for row in elastic_rows(MEAN).values():
-        chain = row.chain
-        leave.append(np.mean(chain.leave) + chain.bulk * chain.severity)
-        join.append(np.mean(chain.join))
-    nodes = max(row.chain.nodes for row in elastic_rows(MEAN).values())
-    return Markov(nodes, nodes // 2, (float(np.mean(leave)),), (float(np.mean(join)),))
+    chains = [row.chain for row in elastic_rows(MEAN).values()]
+    leave = np.mean([np.mean(chain.leave) + chain.bulk * chain.severity for chain in chains])
+    join = np.mean([np.mean(chain.join) for chain in chains])
+    nodes = max(chain.nodes for chain in chains)
+    return Markov(nodes, nodes // 2, (float(leave),), (float(join),))
 
 
 def _mean_chain() -> dict[str, Any]:
     tables = {}
     for model in MEASURED:
-        library = load_elastic(f"{next(iter(TRACES))}/{model}").library
+        library = load_library(model)
         best = optimal(Elastic(library, mean_chain(), name=f"mean/{model}"))
         half = best.problem.intervals // 2
         choice = best.change[half].astype(int)
         keeps = best.stays[half, :, :, 0]
         choice[0] = np.where(keeps, np.arange(len(library)), choice[0])
-        assert choice.shape[0] == EVENTS
         tables[library.name] = choice.tolist()
     return {"kind": "table", "tables": tables}
 

@@ -19,7 +19,7 @@ from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic.game import ElasticChoice, Job
 from parenvs.tasks.elastic.library import CHECKPOINT
-from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, follow, hindsight
+from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, hindsight
 
 ENV_ID = "ElasticPlan-v1"
 Best = Callable[[Any, np.ndarray], int]
@@ -124,21 +124,12 @@ def _exact(request: ElasticRequest) -> Answer:
 def _optimal(request: ElasticRequest) -> Answer:
     policy = optimal(request.problem)
     note = f"the policy earns {policy.value:.4f} of the ideal in expectation, which is proven"
-    return _followed(request, policy, (note,))
+    return _played(policy, request, (note,))
 
 
-def _learned(request: ElasticRequest) -> Answer:
+def _played(policy: Policy, request: ElasticRequest, notes: tuple[str, ...] = ()) -> Answer:
     problem = request.problem
-    return _answer(request, play(problem, problem.drawn(request.seed), policy_of(LEARNED)()))
-
-
-def _by_rule(rule: Callable[[], Policy], request: ElasticRequest) -> Answer:
-    return _followed(request, rule())
-
-
-def _followed(request: ElasticRequest, policy: Policy, notes: tuple[str, ...] = ()) -> Answer:
-    problem = request.problem
-    return _answer(request, follow(problem, problem.drawn(request.seed), policy), notes=notes)
+    return _answer(request, play(problem, problem.drawn(request.seed), policy), notes=notes)
 
 
 def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
@@ -150,9 +141,9 @@ def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
 
 ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
     "exact": _exact,
-    **{name: partial(_by_rule, rule) for name, rule in RULES.items()},
+    **{name: lambda r, rule=rule: _played(rule(), r) for name, rule in RULES.items()},
     "optimal": _optimal,
-    LEARNED: _learned,
+    LEARNED: lambda r: _played(policy_of(LEARNED)(), r),
 }
 """Planners of elastic jobs by name.
 
@@ -175,17 +166,17 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
     def worth() -> np.ndarray:
         nonlocal seen
         rows = np.flatnonzero(~game.over).tolist()
-        known = {id(job): seen.get(id(job)) for job in (game.jobs[row] for row in rows)}
+        played = {id(game.jobs[row]) for row in rows}
+        seen = {key: entry for key, entry in seen.items() if key in played}
         result = np.full(game.mask.shape, np.nan, dtype=np.float32)
         for row in rows:
             job = game.jobs[row]
-            mine = known[id(job)] or (job, Foresight(job.problem, job.course))
-            known[id(job)] = mine
+            if id(job) not in seen:
+                seen[id(job)] = job, Foresight(job.problem, job.course)
             figures = (game.interval, game.nodes, game.plans, game.event, game.since)
-            values = mine[1].worth(Moment(*(int(figure[row]) for figure in figures)))
+            values = seen[id(job)][1].worth(Moment(*(int(figure[row]) for figure in figures)))
             values *= len(job.course) / job.known.best
             result[row, : len(values) - 1], result[row, -1] = values[:-1], values[-1]
-        seen = {key: value for key, value in known.items() if value is not None}
         return np.where(game.legal & np.isfinite(result), result, np.nan)
 
     return worth

@@ -185,11 +185,6 @@ def outlook(problem: Elastic) -> Outlook:
     return _KEPT[key]
 
 
-def stacked(outlooks: Sequence[Outlook], name: str) -> np.ndarray:
-    """Return an array of several outlooks, one below the other."""
-    return np.stack([getattr(each, name) for each in outlooks])
-
-
 def _padded(array: np.ndarray, *shape: int) -> np.ndarray:
     result = np.zeros(shape, dtype=array.dtype)
     result[tuple(slice(length) for length in array.shape)] = array
@@ -440,38 +435,44 @@ class ElasticChoice(RowGame):
     def _kit(self, mine: Outlook, rows: Rows) -> int:
         if mine in self.outlooks:
             return self.outlooks.index(mine)
+        # Outlooks that only these rows had are given up.
         others = np.ones(self.count, dtype=np.bool_)
         others[rows] = False
-        used = np.unique(self.kit[others]).tolist() if self.outlooks else []
-        self.kit[others] = np.searchsorted(used, self.kit[others]) if used else 0
-        self.outlooks = [*(self.outlooks[i] for i in used), mine]
-        each = self.outlooks
-        self._earned = stacked(each, "earned").ravel()
-        self._plan_columns = {
-            name: stacked(each, name).ravel()
-            for name in ("lost_samples", "saved", "used", "held", "anew")
-        }
-        width = max(x.library.borders.shape[1] for x in each)
-        self._borders = stacked(each, "borders")[..., :width].reshape(-1, width)
-        fits = stacked(each, "fits").reshape(-1, MAX_PLANS)
-        self._fits = np.pad(fits, ((0, 0), (0, 1)))  # nothing is said of checkpoints
-        self._every = np.array([x.every for x in each])
-        self._save = np.array([x.save for x in each])
-        self._speed = stacked(each, "plain")[:, :, 5].ravel()
+        used = np.unique(self.kit[others]) if self.outlooks else self.kit[:0]
+        self.kit[others] = np.searchsorted(used, self.kit[others])
+        self.outlooks = [*(self.outlooks[i] for i in used.tolist()), mine]
         self._tables()
-        return len(each) - 1
+        return len(self.outlooks) - 1
 
     def _tables(self) -> None:
-        """Lay out rows of actions by nodes, with zeros where a turn has a say."""
-        each, width = self.outlooks, len(self.shown)
-        base = np.zeros((len(each), MAX_NODES + 1, ACTIONS, width), dtype=np.float32)
-        base[:, :, :MAX_PLANS, -8:-2] = stacked(each, "plain")[:, None]
+        """Stack the arrays of the outlooks, and lay out action features by nodes.
+
+        Features that depend on the episode stay 0.
+        """
+
+        def stacked(name: str) -> np.ndarray:
+            return np.stack([getattr(outlook, name) for outlook in self.outlooks])
+
+        self._earned = stacked("earned").ravel()
+        self._plan_columns = {
+            name: stacked(name).ravel()
+            for name in ("lost_samples", "saved", "used", "held", "anew")
+        }
+        width = max(x.library.borders.shape[1] for x in self.outlooks)
+        self._borders = stacked("borders")[..., :width].reshape(-1, width)
+        self._every, self._save = stacked("every"), stacked("save")
+        fits, plain = stacked("fits"), stacked("plain")
+        # Nothing is said of checkpoints.
+        self._fits = np.pad(fits.reshape(-1, MAX_PLANS), ((0, 0), (0, 1)))
+        self._speed = plain[:, :, 5].ravel()
+        base = np.zeros((*fits.shape[:2], ACTIONS, len(self.shown)), dtype=np.float32)
+        base[:, :, :MAX_PLANS, -8:-2] = plain[:, None]
         if self.looks:
-            base[:, :, :MAX_PLANS, 6:12] = stacked(each, "after")
-            self._change = stacked(each, "change").reshape(-1, MAX_PLANS, 2)
-            self._chances = stacked(each, "chances").reshape(-1, MAX_PLANS, 3)
-        base[:, :, :MAX_PLANS] *= stacked(each, "fits")[..., None]
-        self._base = base.reshape(-1, ACTIONS, width)
+            base[:, :, :MAX_PLANS, 6:12] = stacked("after")
+            self._change = stacked("change").reshape(-1, MAX_PLANS, 2)
+            self._chances = stacked("chances").reshape(-1, MAX_PLANS, 3)
+        base[:, :, :MAX_PLANS] *= fits[..., None]
+        self._base = base.reshape(-1, ACTIONS, len(self.shown))
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing runs."""
@@ -582,10 +583,8 @@ class ElasticChoice(RowGame):
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: play an interval, and let nodes leave and come."""
-        old, event, since, kit = (
-            array[part] for array in (self.plans, self.event, self.since, self.kit)
-        )
-        at = self.interval[part]
+        old, event, since = self.plans[part], self.event[part], self.since[part]
+        kit, at = self.kit[part], self.interval[part]
         saving = actions == CHECKPOINT
         plan = np.where(saving, old, actions)
         own = kit * MAX_PLANS + old
@@ -596,8 +595,7 @@ class ElasticChoice(RowGame):
         gone = (event == GONE).nonzero()[0]
         # What was trained since the state was safe is lost with it.
         samples[gone] -= since[gone] * self._plan_columns["lost_samples"][own[gone]]
-        total = self.total[part] + samples
-        self.total[part] = total
+        self.total[part] += samples
         self.chosen[rows, at] = actions
         at = at + 1
         self.interval[part], self.plans[part] = at, plan
@@ -606,7 +604,7 @@ class ElasticChoice(RowGame):
         over = at == self.length[part]
         self.over[part] = over
         # A job that lost all that it trained costs infinity, and has no negative cost.
-        total = np.maximum(total + self._rest[rows, at], 0.0)
+        total = np.maximum(self.total[part] + self._rest[rows, at], 0.0)
         with np.errstate(divide="ignore"):
             self.cost[part] = 1.0 / total
         if over.any():
@@ -616,18 +614,16 @@ class ElasticChoice(RowGame):
             self._next(rows, at, part)
 
     def _next(self, rows: np.ndarray, at: np.ndarray, part: Rows) -> None:
+        """Let nodes leave and come before the next interval of episodes that are not over."""
         place = rows * self._counts.shape[2] + at
         self._count(part, self._counts.reshape(3, -1).take(place, axis=1))
         losing = self._now[0, part].nonzero()[0]
         if losing.size:
-            hit, at = rows[losing], at[losing]
+            hit, lost = rows[losing], self._lost[rows[losing], at[losing]]
             own = self.kit[hit] * MAX_PLANS + self.plans[hit]
-            count = self._lost[hit, at, self._plan_columns["used"][own]]
-            self.hits[hit] = np.minimum(count, LOST)
-            in_use = count.nonzero()[0]
-            hit, at, own = hit[in_use], at[in_use], own[in_use]
             used, held = (self._plan_columns[name][own] for name in ("used", "held"))
-            self.event[hit] = happened(self._lost[hit, at], used, held, self._borders[own])
+            self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
+            self.event[hit] = happened(lost, used, held, self._borders[own])
 
     def _count(self, part: Rows, counts: np.ndarray) -> None:
         """Note nodes that left and came before a new interval, and those that are there, (3, k)."""
@@ -725,7 +721,7 @@ def source_of(
             )
         families = FAMILIES if family is None else (family,)
         models = MEASURED if model is None else (model,)
-        return Drawn(partial(_fresh if fresh else _of_bank, families, models))
+        return Drawn(partial(_generated, families, models, fresh))
     if is_set:
         assert instance is not None
         names = _members(instance, family, model)
@@ -747,11 +743,8 @@ def _members(name: str, family: str | None, model: str | None) -> list[str]:
         models = {member: row[1] for member, row in windows().items()}
     else:
         models = {member: row.model for member, row in elastic_rows(name).items()}
-    families = list(dict.fromkeys(map(family_named, models)))
-    for key, value, known in (
-        ("family", family, families),
-        ("model", model, sorted(set(models.values()))),
-    ):
+    families, known_models = dict.fromkeys(map(family_named, models)), sorted(set(models.values()))
+    for key, value, known in (("family", family, families), ("model", model, known_models)):
         if value is not None and value not in known:
             raise ParenvsError(
                 f"{key}: {name} has none of {shown(value)}{did_you_mean(value, known)}; known: "
@@ -759,8 +752,8 @@ def _members(name: str, family: str | None, model: str | None) -> list[str]:
             )
     return [
         f"{name}/{member}"
-        for member, its in models.items()
-        if family in (None, family_named(member)) and model in (None, its)
+        for member in models
+        if family in (None, family_named(member)) and model in (None, models[member])
     ]
 
 
@@ -779,14 +772,11 @@ def _one_of(names: Sequence[str], stream: Stream) -> str:
     return names[int(stream.rng.integers(len(names)))] if len(names) > 1 else names[0]
 
 
-def _of_bank(families: Sequence[str], models: Sequence[str], stream: Stream) -> Job:
+def _generated(families: Sequence[str], models: Sequence[str], fresh: bool, stream: Stream) -> Job:
     family, model = _one_of(families, stream), _one_of(models, stream)
+    if fresh:
+        return Job.of(drawn_by(stream.rng, family, model))
     return _numbered(int(stream.rng.integers(COUNT)), family, model)
-
-
-def _fresh(families: Sequence[str], models: Sequence[str], stream: Stream) -> Job:
-    family, model = _one_of(families, stream), _one_of(models, stream)
-    return Job.of(drawn_by(stream.rng, family, model))
 
 
 def _on_chain(names: Sequence[str], sequential: bool, stream: Stream) -> Job:
