@@ -80,13 +80,9 @@ def plan_name(run: Run, plan: int) -> str:
 
 def clock(run: Run, interval: int) -> str:
     """The time of an interval, as hours and minutes, or minutes and seconds."""
-    seconds = round(interval * run.problem.seconds)
-    hours, remainder = divmod(seconds, 3600)
-    return (
-        f"{hours}:{remainder // 60:02d} h"
-        if hours
-        else f"{remainder // 60}:{remainder % 60:02d} min"
-    )
+    minutes, seconds = divmod(round(interval * run.problem.seconds), 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours}:{rest:02d} h" if hours else f"{minutes}:{seconds:02d} min"
 
 
 def bars(values: np.ndarray, top: float) -> str:
@@ -115,8 +111,7 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
         f"samples  {bars(run.samples, float(run.problem.best[nodes].max()))}",
     ]
     changes = np.flatnonzero(run.changed)
-    for t in changes[:_MAX_CHANGES].tolist():
-        lines.append(clip(_change(run, t), COLUMNS))
+    lines += [clip(_change(run, t), COLUMNS) for t in changes[:_MAX_CHANGES].tolist()]
     if len(changes) > _MAX_CHANGES:
         lines.append(f"and {plural(len(changes) - _MAX_CHANGES, 'change')} more")
     return "\n".join(lines)
@@ -125,9 +120,8 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
 def _change(run: Run, t: int) -> str:
     before, after = plan_name(run, int(run.plans[t - 1])), plan_name(run, int(run.plans[t]))
     words = f"{before} -> {after}" if before != after else f"{after} repaired"
-    reason = ""
-    if run.events[t]:
-        reason = ", state lost" if run.events[t] == GONE else ", nodes lost"
+    lost = ", state lost" if run.events[t] == GONE else ", nodes lost"
+    reason = lost if run.events[t] else ""
     moved = run.problem.library.tables[1][run.events[t], run.plans[t - 1], run.plans[t]]
     return (
         f"{clock(run, t):>10}  {int(run.course.nodes[t]):2d} nodes  {words}{reason}: "
@@ -165,6 +159,15 @@ def draw(viewable: Run | Elastic) -> Figure:
     _plans(panels[1], run, edges, width / edges[-1])
     _samples(panels[2], run, edges)
     _changes(panels[3], run, edges)
+    for axes, words in zip(panels, ("nodes", "plan", "samples\na second", "seconds\nof changes"),
+                           strict=True):  # fmt: skip
+        axes.set_ylabel(words, color=QUIET, size=8)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(
+                loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
+                labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0,
+                borderpad=0.1,
+            )  # fmt: skip
     panels[3].set_xlabel(f"time ({unit})", color=QUIET, size=9)
     return page.figure
 
@@ -179,8 +182,6 @@ def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
         axes.stairs(used + spares, starts, fill=True, color=tone, label="spare")
         axes.stairs(used, starts, fill=True, color="#5FB3DE", label="in use")
     axes.set_ylim(0, run.problem.nodes * 1.05)
-    axes.set_ylabel("nodes", color=QUIET, size=8)
-    _legend(axes)
 
 
 def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
@@ -196,7 +197,6 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
             ink = QUIET if plan == 0 else ink_on(colour)
             axes.text((left + right) / 2, 0.5, words, size=7, ha="center", va="center", color=ink)
     axes.set(ylim=(0, 1), yticks=[])
-    axes.set_ylabel("plan", color=QUIET, size=8)
     axes.annotate(
         "a change of colour is a change of plan; tensor, pipeline and data parallel ranks where "
         "there is room", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
@@ -213,8 +213,6 @@ def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
         rate = np.maximum(run.samples / run.problem.seconds, 0.0)
         axes.stairs(rate, edges[: count + 1], fill=True, color="#2A9D84", label="the job")
     axes.set_ylim(0, float(run.problem.library.rate.max()) * 1.08)
-    axes.set_ylabel("samples\na second", color=QUIET, size=8)
-    _legend(axes)
 
 
 def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
@@ -225,13 +223,3 @@ def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
             seconds = run.seconds[which]
             axes.vlines(edges[which], 0, seconds, colors=colour, linewidth=1.2, label=words)
     axes.set_ylim(0, max(float(run.seconds.max(initial=0.0)), 1.0) * 1.1)
-    axes.set_ylabel("seconds\nof changes", color=QUIET, size=8)
-    _legend(axes)
-
-
-def _legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(
-            loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
-            labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0, borderpad=0.1,
-        )  # fmt: skip

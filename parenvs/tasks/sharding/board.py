@@ -8,7 +8,7 @@ so that the headroom is what the decided nodes leave if all others use their lea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -55,6 +55,10 @@ class Usage(NamedTuple):
     starts: np.ndarray
     lengths: np.ndarray
     amount: np.ndarray
+
+    def least(self, room: np.ndarray) -> np.ndarray:
+        """Return the least room, of (T + 1,), in each interval, (j,)."""
+        return np.minimum.reduceat(room[self.first : self.last], self.starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +223,14 @@ class Board:
         """The problem; one that is kept without is drawn again."""
         assert self.whole.problem is not None
         return self.whole.problem
+
+    def costs_of(self, node: int, chosen: np.ndarray, without: Container[int] = ()) -> np.ndarray:
+        """Return the costs of a node's strategies, (k,), with its neighbors in a plan, but some."""
+        costs = self.costs[self.offset[node] : self.offset[node + 1]].copy()
+        for other in self.beside[node]:
+            if other.node not in without:
+                costs += other.table[chosen[other.node]]
+        return costs
 
     def spend(self, room: np.ndarray, node: int, strategy: int, sign: int) -> None:
         """Add to the room, (T + 1,), what a strategy uses (1), or take it off (-1)."""
@@ -481,7 +493,7 @@ def _flat(board: Board) -> dict[str, np.ndarray]:
     intervals, headroom = np.zeros((2, len(board)), dtype=np.int64)
     for node, usage in enumerate(board.usage):
         if usage is not None:
-            least = np.minimum.reduceat(board.headroom[usage.first : usage.last], usage.starts)
+            least = usage.least(board.headroom)
             intervals[node], headroom[node] = len(least), least.min()
             begin.append(usage.first + usage.starts)
             length.append(usage.lengths)

@@ -8,7 +8,7 @@ that are not free, the witness can be mended for it (``parenvs.tasks.sharding.bo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -123,16 +123,14 @@ class Construct:
         self.length[row], self.unit[row] = len(board), board.unit
         self.reference[row] = max(board.reference, 1)
         self.is_free[row], self.is_exact[row] = board.is_free, board.is_exact
-        wish = len(board.headroom) if self.by_messages else 0
+        times = len(board.headroom)
         for name, size in (
-            ("costs", len(board.costs)), ("room", len(board.headroom)), ("wish", wish),
+            ("costs", len(board.costs)), ("room", times), ("wish", times * self.by_messages),
             ("chosen", len(board)),
         ):  # fmt: skip
             array = getattr(self, name)
-            if array.shape[1] < size:
-                widened = np.zeros((len(array), size), dtype=array.dtype)
-                widened[:, : array.shape[1]] = array
-                setattr(self, name, widened)
+            more = max(size - array.shape[1], 0)
+            setattr(self, name, np.pad(array, ((0, 0), (0, more))) if more else array)
 
     def start(self, rows: np.ndarray) -> None:
         """Start episodes, (k,) int64, with nothing decided."""
@@ -214,11 +212,10 @@ class Construct:
                 wanted = tables.amounts[tables.amount[interval] + tables.wanted[node[k]]]
                 times = ranges(rows[k] * self.wish.shape[1] + tables.begin[interval], length)
                 self.wish.reshape(-1)[times] -= np.repeat(used - wanted, length)
-        if not self.is_free[rows].all():
-            for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
-                witness = self.witness[row]
-                if witness is not None:
-                    witness.take(int(self.turn[row]), strategy)
+        for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
+            witness = self.witness[row]
+            if witness is not None:
+                witness.take(int(self.turn[row]), strategy)
 
     def _intervals(self, node: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield places in nodes, (k,), and an interval of each: the first ones, the second ones."""
@@ -231,10 +228,11 @@ class Construct:
         if not len(rows):
             return
         hand = _Hand(self, rows)
-        for k, part in hand.unsafe():
-            witness = self.witness[int(rows[k])]
+        for k, row in enumerate(rows.tolist()):
+            witness, begin = self.witness[row], hand.parts[k]
             if witness is not None:
-                witness.look(int(self.turn[rows[k]]), self.costs[rows[k]], hand.legal[part])
+                legal = hand.legal[begin : begin + hand.size[k]]
+                witness.look(int(self.turn[row]), self.costs[row], legal)
         none = ~np.logical_or.reduceat(hand.legal, hand.parts)
         if none.any():
             self.dead[rows[none]] = self.over[rows[none]] = True
@@ -276,11 +274,6 @@ class _Hand:
             self.legal &= np.isfinite(self.ahead)
         self._memory()
         self.regret = self._regret(self.own)
-
-    def unsafe(self) -> Iterator[tuple[int, slice]]:
-        """Yield the episodes whose masks a witness has to look at, and the places in ``legal``."""
-        for k in (~self.turns.is_free[self.rows]).nonzero()[0].tolist():
-            yield k, slice(int(self.parts[k]), int(self.parts[k] + self.size[k]))
 
     def _ahead(self) -> np.ndarray:
         """Return the least that neighbors which follow cost more with each strategy, (m,)."""
@@ -409,29 +402,36 @@ def completed(board: Board) -> Board:
         InfeasibleError: no legal plan was found.
     """
     board = replace(board, witness=board.lean if board.is_free else _first_witness(board))
-    width = int(board.sizes.max())
-    episode, row = Construct(1, width, ("both",)), np.zeros(1, dtype=np.int64)
+    episode = Construct(1, int(board.sizes.max()), ("both",))
     episode.put(0, board)
+    first = _played(episode, lambda row: episode.best(row, "both", -1))
+    return replace(board, first=first, reference=board.reduced.cost(first))
+
+
+def _played(episode: Construct, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Play a single episode, whose board is given, and return what it chose, (n,)."""
+    row = np.zeros(1, dtype=np.int64)
     episode.start(row)
     while not episode.over[0]:
-        episode.play(row, episode.best(row, "both", -1))
-    first = episode.chosen[0, : len(board)].copy()
-    return replace(board, first=first, reference=board.reduced.cost(first))
+        episode.play(row, choose(row))
+    return episode.chosen[0, : episode.length[0]].copy()
 
 
 def _first_witness(board: Board) -> np.ndarray:
     """Find a legal plan that uses little: the leanest legal strategies, then drawn ones."""
-    episode, row = Construct(1, int(board.sizes.max()), ("mass",), False), np.zeros(1, np.int64)
+    episode = Construct(1, int(board.sizes.max()), ("mass",), guarded=False)
     episode.put(0, board)
     rng = np.random.default_rng(0)
     for attempt in range(_TRIES):
-        episode.start(row)
-        while not episode.over[0]:
+
+        def leanest(_: np.ndarray, noise: float = 0.1 * attempt / _TRIES) -> np.ndarray:
             score = episode.rows[0, :, 0].astype(float)
-            score += 0.1 * attempt / _TRIES * rng.random(len(score)) if attempt else 0.0
-            episode.play(row, np.where(episode.legal, score, np.inf).argmin(axis=1))
+            score += noise * rng.random(len(score)) if noise else 0.0
+            return np.where(episode.legal, score, np.inf).argmin(axis=1)
+
+        chosen = _played(episode, leanest)
         if not episode.dead[0]:
-            return episode.chosen[0, : len(board)].copy()
+            return chosen
     raise InfeasibleError(
         f"{board.instance}: no legal plan was found in {_TRIES} attempts; there may be none"
     )
@@ -526,14 +526,9 @@ class Block:
         free = room.copy()
         for node in nodes:
             board.spend(free, node, int(chosen[node]), 1)
-        inside = set(nodes)
         own, shares = [], []
         for node in nodes:
-            costs = board.costs[board.offset[node] : board.offset[node + 1]].copy()
-            for other in board.beside[node]:
-                if other.node not in inside:
-                    costs += other.table[chosen[other.node]]
-            share = self._share(node, free)
+            costs, share = board.costs_of(node, chosen, nodes), self._share(node, free)
             costs[share > 1.0] = np.inf
             own.append(costs)
             shares.append(share)
@@ -555,9 +550,9 @@ class Block:
         usage = self.board.usage[node]
         if usage is None:
             return np.zeros(int(self.board.sizes[node]))
-        free_share = np.minimum.reduceat(free[usage.first : usage.last], usage.starts)[:, None]
-        over = usage.amount > free_share
-        return np.where(over, np.inf, usage.amount / np.maximum(free_share, 1)).max(axis=0)
+        least = usage.least(free)[:, None]
+        share = usage.amount / np.maximum(least, 1)
+        return np.where(usage.amount > least, np.inf, share).max(axis=0)
 
     def _best(
         self, own: list[np.ndarray], shares: list[np.ndarray], prices: np.ndarray
@@ -782,12 +777,8 @@ class _State:
         self.gain[root] = self.last
 
     def _measure(self, nodes: range | list[int]) -> None:
-        board = self.board
         for node in nodes:
-            costs = board.costs[board.offset[node] : board.offset[node + 1]].copy()
-            for other in board.beside[node]:
-                costs += other.table[self.chosen[other.node]]
-            self.costs[node] = costs
+            self.costs[node] = costs = self.board.costs_of(node, self.chosen)
             self.now[node] = costs[self.chosen[node]]
             self.could[node] = self.now[node] - costs.min()
 
@@ -797,8 +788,7 @@ class _State:
         for node in np.flatnonzero(singles > 0).tolist():
             usage = board.usage[node]
             if usage is not None:
-                free = np.minimum.reduceat(self.room[usage.first : usage.last], usage.starts)
-                free += usage.amount[:, self.chosen[node]]
+                free = usage.least(self.room) + usage.amount[:, self.chosen[node]]
                 fits = (usage.amount <= free[:, None]).all(axis=0)
                 singles[node] = self.now[node] - self.costs[node][fits].min()
         return singles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,25 +81,23 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     if not isinstance(report, Sharding) and report.cost is not None:
         chosen = np.array(report.plan.strategies, dtype=np.int64)
         used = problem.usages[problem.offset[:-1] + chosen]
-        upper.fill_between(
-            *_profile(problem, used), step="post", color=_COLOUR, label="of the plan"
-        )
+        _usage(upper, problem, used, label="of the plan")
         _costs(lower, problem, chosen)
     else:
         for bound, alpha, words in ((np.maximum, 0.3, "at most"), (np.minimum, 1.0, "at least")):
             used = bound.reduceat(problem.usages, problem.offset[:-1])
-            upper.fill_between(
-                *_profile(problem, used), step="post", color=_COLOUR, alpha=alpha, lw=0, label=words
-            )
+            _usage(upper, problem, used, alpha=alpha, lw=0, label=words)
         least = np.minimum.reduceat(problem.costs, problem.offset[:-1])
         lower.bar(np.arange(len(problem)), least, 1.0, color=_NODE, label="cheapest of the node")
     if problem.limit is not None:
         upper.axhline(problem.limit, color=RED, lw=1.2, linestyle=(0, (4, 2)), label="limit")
-    upper.set_xlabel("places at which a node begins or ends, in their order", color=QUIET, size=9)
-    upper.set_ylabel("memory in use", color=QUIET, size=9)
+    for axes, across, up in (
+        (upper, "places at which a node begins or ends, in their order", "memory in use"),
+        (lower, "node", "cost, as the file counts it"),
+    ):
+        axes.set_xlabel(across, color=QUIET, size=9)
+        axes.set_ylabel(up, color=QUIET, size=9)
     upper.yaxis.set_major_formatter(lambda x, _: size(x, tick=True))
-    lower.set_xlabel("node", color=QUIET, size=9)
-    lower.set_ylabel("cost, as the file counts it", color=QUIET, size=9)
     lower.yaxis.set_major_formatter(lambda x, _: _counted(x))
     for axes in (upper, lower):
         axes.set_ylim(bottom=0)
@@ -131,7 +129,8 @@ def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
     axes.bar(numbers, edges, 1.0, bottom=nodes, color=_EDGE, label="half of each of its edges")
 
 
-def _profile(problem: Sharding, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places at which what is used changes, by number, and what is used from there on."""
+def _usage(axes: Axes, problem: Sharding, used: np.ndarray, **style: Any) -> None:
+    """Fill what nodes, (n,), use from one place at which it changes to the next, by number."""
     _, nodes, signs = problem.events
-    return np.arange(len(nodes)), np.cumsum(used[nodes].astype(float) * signs)
+    total = np.cumsum(used[nodes].astype(float) * signs)
+    axes.fill_between(np.arange(len(nodes)), total, step="post", color=_COLOUR, **style)
