@@ -580,10 +580,8 @@ class Dual:
 
     def keep(self, kept: np.ndarray, model: Arrays) -> None:
         """Go on with some of the strategies, (s,) bool, whose model is given."""
-        old = self.model
-        sizes = np.diff(old.offset)
-        source = np.repeat(np.arange(len(sizes)), np.diff(old.start))
-        entry = kept[ranges(old.offset[source], sizes[source])]
+        source = self.model.source
+        entry = kept[ranges(self.model.offset[source], self.model.sizes[source])]
         self.model, self.messages = model, self.messages[entry]
         self.best_messages = self.best_messages[entry]
         self.costs, self.marginals = self.costs[kept], self.marginals[kept]
@@ -658,8 +656,7 @@ class Dual:
         """Take a step of Polyak's length along what the decoded choice uses beyond the limit."""
         model = self.model
         decode(model, self.costs, self.messages, self.chosen, self.work)
-        node = np.repeat(np.arange(len(self.chosen)), np.diff(model.term_start))
-        used = model.usage[model.term_at + self.chosen[node]]
+        used = model.usage[model.term_at + self.chosen[model.owner]]
         excess = sums_over_time(model.term_times, used, len(model.slack)) - model.slack
         excess = excess.astype(float)
         # Projected subgradient: a price of 0 cannot fall.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.highs import solver
-from parenvs.tasks.sharding.messages import Arrays, arrays_of, ranges
+from parenvs.tasks.sharding.messages import Arrays, arrays_of, begins, ranges
 from parenvs.tasks.sharding.problem import NEVER, Reduced, sums_over_time
 
 # Every number that is computed is less than two to this power.
@@ -72,10 +72,8 @@ def certify(
     # Any prices from 0 and any messages give a valid bound; a bad one is only weak.
     price = np.where(np.isfinite(price), np.maximum(price, 0.0), 0.0)
     moved = np.where(np.isfinite(messages), messages, 0.0)
-    node = np.repeat(np.arange(len(reduced)), np.diff(model.offset))
-    sizes = np.diff(model.offset)
-    source = np.repeat(np.arange(len(reduced)), np.diff(model.start))
-    at = ranges(model.offset[source], sizes[source])  # strategy of each entry of the messages
+    source = model.source
+    at = ranges(model.offset[source], model.sizes[source])  # strategy of each entry of messages
     used_at, term, used = usages_of(model)
     allowed = reduced.costs < NEVER
     allowed = allowed if kept is None else allowed & kept
@@ -110,7 +108,7 @@ def certify(
         own[~allowed] = 2**62
     # The bound is the sum of these minima, those of the edges, less what the slack pays.
     least = np.minimum.reduceat(own, model.offset[:-1])
-    extra = own - least[node]
+    extra = own - least[model.node]
     rows, edges = _edges(reduced, model, whole_messages, shift, allowed[at])
     np.add.at(extra, at, rows)
     return Certificate(sum(least.tolist()) + edges - paid, extra, shift)
@@ -130,8 +128,7 @@ class Usages(NamedTuple):
 
 def usages_of(model: Arrays) -> Usages:
     """Return what the strategies of a problem use."""
-    sizes = np.diff(model.offset)
-    node = np.repeat(np.arange(len(sizes)), np.diff(model.term_start))
+    sizes, node = model.sizes, model.owner
     return Usages(
         ranges(model.offset[node], sizes[node]),
         np.repeat(np.arange(len(node)), sizes[node]),
@@ -160,6 +157,21 @@ def _scaled(used: np.ndarray, worth: np.ndarray, shift: int) -> np.ndarray:
     return out
 
 
+def _ends_of_pairs(
+    model: Arrays, edges: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the heights and widths of directed edges' tables, and the two ends of each pair.
+
+    The ends are entries of messages: of the source's strategy, and of the neighbor's.
+    """
+    height = model.sizes[model.source[edges]]
+    width = model.sizes[model.neighbor[edges]]
+    widths = np.repeat(width, height)
+    first = np.repeat(ranges(model.message[edges], height), widths)
+    second = ranges(np.repeat(model.message[model.reverse[edges]], height), widths)
+    return height, width, first, second
+
+
 def _edges(
     reduced: Reduced, model: Arrays, messages: np.ndarray, shift: int, allowed: np.ndarray
 ) -> tuple[np.ndarray, int]:
@@ -167,8 +179,8 @@ def _edges(
 
     The first is ordered as messages are.
     """
-    count, source = len(reduced.ends), np.repeat(np.arange(len(reduced)), np.diff(model.start))
-    (forward,) = np.nonzero(source < model.neighbor)  # as edges by nodes, ascending
+    count = len(reduced.ends)
+    (forward,) = np.nonzero(model.source < model.neighbor)  # as edges by nodes, ascending
     order = np.lexsort((reduced.ends[:, 1], reduced.ends[:, 0]))
     degree = int(np.diff(model.start).max(initial=0))
     cap = 2**_BITS // (degree + 1)
@@ -181,22 +193,16 @@ def _edges(
         end = max(int(np.searchsorted(ends, before + _PART, side="right")), begin + 1)
         part, p = order[begin:end], forward[begin:end]
         entry = ranges(reduced.edge_offset[part], length[begin:end])
-        width = np.diff(model.offset)[model.neighbor[p]]
-        height = length[begin:end] // width
-        row = ranges(model.message[p], height)
-        each_row = np.repeat(row, np.repeat(width, height))
-        column = ranges(
-            np.repeat(model.message[model.reverse[p]], height), np.repeat(width, height)
-        )
+        height, width, first, second = _ends_of_pairs(model, p)
         cost = reduced.edge_costs[entry]
-        left = (np.where(cost < NEVER, cost, 0) << shift) - messages[each_row] - messages[column]
+        left = (np.where(cost < NEVER, cost, 0) << shift) - messages[first] - messages[second]
         # Forbidden pairs: above every number that is computed, which are less than 2^61.
-        left[(cost >= NEVER) | ~allowed[each_row] | ~allowed[column]] = 2**62
-        starts = np.concatenate([[0], np.cumsum(np.repeat(width, height))[:-1]])
-        of_row = np.minimum.reduceat(left, starts)
-        of_edge = np.minimum.reduceat(of_row, np.concatenate([[0], np.cumsum(height)[:-1]]))
+        left[(cost >= NEVER) | ~allowed[first] | ~allowed[second]] = 2**62
+        of_row = np.minimum.reduceat(left, begins(np.repeat(width, height)))
+        of_edge = np.minimum.reduceat(of_row, begins(height))
         of_column = np.full(len(messages), 2**62)
-        np.minimum.at(of_column, column, left)
+        np.minimum.at(of_column, second, left)
+        row = ranges(model.message[p], height)
         column = ranges(model.message[model.reverse[p]], width)
         extra[row] = np.minimum(of_row - np.repeat(of_edge, height), cap)
         extra[column] = np.minimum(of_column[column] - np.repeat(of_edge, width), cap)
@@ -292,15 +298,11 @@ class Program:
         from scipy.sparse import coo_matrix
 
         m, count = self.model, len(self.reduced)
-        sizes, strategies = np.diff(m.offset), len(m.costs)
-        source = np.repeat(np.arange(count), np.diff(m.start))
-        node = np.repeat(np.arange(count), sizes)
-        own = ranges(m.offset[source], sizes[source])  # strategy of each message
+        strategies, source, node = len(m.costs), m.source, m.node
+        own = ranges(m.offset[source], m.sizes[source])  # strategy of each message
         (p,) = np.nonzero(source < m.neighbor)
-        height, width = sizes[source[p]], sizes[m.neighbor[p]]
+        height, width, first, second = _ends_of_pairs(m, p)
         pair = ranges(m.table[p], height * width)
-        first = np.repeat(ranges(m.message[p], height), np.repeat(width, height))
-        second = ranges(np.repeat(m.message[m.reverse[p]], height), np.repeat(width, height))
         possible = np.isfinite(m.pair[pair])
         pair, first, second = pair[possible], first[possible], second[possible]
         self.ends = own[first], own[second]  # strategies of each pair
@@ -332,8 +334,7 @@ class Program:
 
     def _add_times(self, times: list[int]) -> None:
         """Add what the strategies use at some times, as shares of the slack there."""
-        m = self.model
-        owner = np.repeat(np.arange(len(self.reduced)), np.diff(m.term_start))
+        m, owner = self.model, self.model.owner
         for at in times:
             used = np.zeros(len(m.costs))
             (terms,) = np.nonzero((m.term_times[:, 0] <= at) & (at < m.term_times[:, 1]))
@@ -496,7 +497,7 @@ class Tree:
         self.chosen: np.ndarray | None = None
         reduced = program.reduced
         kept = reduced.costs < NEVER
-        self.node = np.repeat(np.arange(len(reduced)), np.diff(reduced.offset))
+        self.node = program.model.node
         self.usage = usages_of(program.model)
         zeros = np.zeros(len(program.model.slack)), np.zeros(int(program.model.message[-1]))
         self.none = Relaxation(None, *zeros)

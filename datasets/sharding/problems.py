@@ -319,7 +319,7 @@ def _with_limit(
 
 def set_names(name: str) -> list[str]:
     """Return the names of a set's problems, ``SET/FAMILY-NUMBER``."""
-    return [f"{name}/{member}" for member in _sets()[name]]
+    return [f"{name}/{member}" for member in fingerprints()[name]]
 
 
 def fingerprint_of(name: str) -> str:
@@ -332,7 +332,7 @@ def fingerprint_of(name: str) -> str:
         ParenvsError: there is no such problem.
     """
     set_name, _, member = name.partition("/")
-    members = _sets().get(set_name, {})
+    members = fingerprints().get(set_name, {})
     if member not in members:
         raise ParenvsError(
             f"unknown problem {shown(name)}{did_you_mean(member, members)}; sets: "
@@ -392,7 +392,8 @@ def _member(set_name: str, member: str) -> Sharding:
 
 
 @lru_cache(maxsize=1)
-def _sets() -> dict[str, dict[str, str]]:
+def fingerprints() -> dict[str, dict[str, str]]:
+    """Return the fingerprints of the problems of all sets, set -> FAMILY-NUMBER -> fingerprint."""
     path = data_folder() / FILE
     try:
         return json.loads(path.read_text(encoding="utf-8"))["sets"]

@@ -6,10 +6,10 @@ from cases import each
 
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic import problems
-from parenvs.tasks.elastic import problems as elastic_sets
 from parenvs.tasks.elastic.problems import (
     CHAINS,
     ELASTIC_SETS,
+    FAMILIES,
     MEASURED,
     STRIDE,
     TRACES,
@@ -20,11 +20,10 @@ from parenvs.tasks.elastic.problems import (
     window,
     windows,
 )
-from parenvs.tasks.elastic.problems import CHAINS as DRAWN
 
 
 def test_elastic_sets__are_those_of_the_command(tmp_path, capsys):
-    assert elastic_sets.main(["--out", str(tmp_path)]) == 0
+    assert problems.main(["--out", str(tmp_path)]) == 0
     for name in ELASTIC_SETS:
         made = (tmp_path / f"{name}.json").read_bytes()
         assert made == (data_folder() / f"{name}.json").read_bytes()
@@ -32,12 +31,12 @@ def test_elastic_sets__are_those_of_the_command(tmp_path, capsys):
         assert {row.split("-")[0] for row in rows} == set(CHAINS)
     chains = [row.chain for name in ELASTIC_SETS for row in elastic_rows(name).values()]
     assert len(set(chains)) == len(chains)  # none is trained on and tested
-    assert elastic_sets.main(["elastic-tes"]) == 2
+    assert problems.main(["elastic-tes"]) == 2
     assert "no set 'elastic-tes'" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
-@each("family", DRAWN)
+@each("family", FAMILIES)
 def test_banks__are_the_numbered_courses(family):
     kept = problems.bank(family)
     assert len(kept) == len(kept.arrays["gone"]) == problems.COUNT
@@ -48,7 +47,7 @@ def test_banks__are_the_numbered_courses(family):
     assert 0.5 < shares.mean() < 1 and shares.max() <= 1
 
 
-@each("family", DRAWN)
+@each("family", FAMILIES)
 def test_draw_course__is_a_course(family):
     for seed in range(3):
         course = draw_course(np.random.default_rng(seed), family, 20, 90)

@@ -22,9 +22,9 @@ def ruled(observation, mask):
     return int(np.where(mask, observation["actions"][:, 0], -np.inf).argmax())
 
 
-def in_env(problem, best):
+def in_env(problem, best, **arguments):
     """What an agent chooses in an environment, and its samples."""
-    env = ElasticChoiceEnv(problem=problem)
+    env = ElasticChoiceEnv(problem=problem, **arguments)
     observation, info = env.reset(seed=0)
     actions, over = [], False
     while not over:
@@ -56,13 +56,12 @@ def test_policy_of__takes_the_network_that_ships_and_files(tmp_path):
         run = play(problem, problem.course(), policy_of(source)())
         assert run.chosen.tolist() == planned.chosen.tolist()
     assert run.policy == "mine"
-    with pytest.raises(ParenvsError, match=r"none\.npz: no file of weights"):
-        policy_of("none.npz")
-
-
-def test_policy_of__refuses():
-    with pytest.raises(ParenvsError, match=r"'fastst' is unknown \(did you mean 'fastest'\?\)"):
-        policy_of("fastst")
+    for source, words in (
+        ("none.npz", r"none\.npz: no file of weights"),
+        ("fastst", r"'fastst' is unknown \(did you mean 'fastest'\?\)"),
+    ):
+        with pytest.raises(ParenvsError, match=words):
+            policy_of(source)
 
 
 @pytest.mark.thorough
@@ -82,12 +81,7 @@ def test_policy_of__takes_the_folder_of_a_training(tmp_path):
         train(config, tmp_path / folder)
     agent, chain = player(tmp_path / "elastic"), toys.problem("bulk", 20)
     problem = replace(chain, source=Recorded("course", chain.drawn(0)))
-    env = ElasticChoiceEnv(problem=problem, rows="bare")
-    observation, info = env.reset(seed=0)
-    actions, over = [], False
-    while not over:
-        actions.append(int(agent.predict(observation, info["action_mask"] > 0)[0]))
-        observation, _, over, _, info = env.step(actions[-1])
+    actions, _ = in_env(problem, lambda *seen: int(agent.predict(*seen)[0]), rows="bare")
     run = play(problem, problem.course(), policy_of(str(tmp_path / "elastic"))())
     assert run.chosen.tolist() == actions and run.policy == "elastic"
     for folder, words in (("other", "was trained in PipelineCut-v0"), (".", "config.json")):

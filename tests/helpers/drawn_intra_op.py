@@ -46,7 +46,7 @@ def draw(seed, nodes=6, most=3, edges=8, forbidden=0.2, slack=None):
 
 
 def second_cost(problem, strategies):
-    """Cost and peak in scalars, as the contest's evaluator sums them."""
+    """Cost, peak and its first time in scalars, as the contest's evaluator sums them."""
     cost, used = 0, {}
     for node, strategy in enumerate(strategies):
         cost += int(problem.costs[problem.offset[node] + strategy])
@@ -56,14 +56,15 @@ def second_cost(problem, strategies):
     for edge, (a, b) in enumerate(problem.ends):
         at = strategies[a] * problem.sizes[b] + strategies[b]
         cost += int(problem.edge_costs[problem.edge_offset[edge] + at])
-    return cost, max(used.values(), default=0)
+    peak = max(used.values(), default=0)
+    return cost, peak, min((time for time in used if used[time] == peak > 0), default=0)
 
 
 def optimum(problem):
     """Least cost of a legal plan that takes nothing forbidden, by trying all; None if none."""
     best = None
     for strategies in product(*(range(size) for size in problem.sizes)):
-        cost, peak = second_cost(problem, strategies)
+        cost, peak, _ = second_cost(problem, strategies)
         if cost < FORBIDDEN and (problem.limit is None or peak <= problem.limit):
             best = cost if best is None else min(best, cost)
     return best

@@ -16,14 +16,6 @@ from parenvs.tasks.sharding.turns import board_of
 
 
 @pytest.mark.thorough
-def test_drawn__is_known_by_its_number():
-    one, other = drawn("mesh", 2), drawn("mesh", 2)
-    assert one.fingerprint == other.fingerprint
-    assert one.name == "intra-op/inside/mesh/2"
-    assert drawn("mesh", 3).fingerprint != one.fingerprint
-
-
-@pytest.mark.thorough
 def test_drawn__mesh_is_free_and_its_limit_is_felt():
     for number in (1, 2, 3):
         board = board_of(drawn("mesh", number))
@@ -57,7 +49,7 @@ def test_sets__hold_what_the_generator_draws(monkeypatch):
     assert problem.name == problem.instance == "intra-op-test/mesh-001"
     with pytest.raises(ParenvsError, match="unknown problem 'intra-op-test/mesh-99'"):
         of_set("intra-op-test/mesh-99")
-    changed = {**intra_op._sets(), "intra-op-test": {"mesh-001": "sha256:0"}}
-    monkeypatch.setattr(intra_op, "_sets", lambda: changed)
+    changed = {**intra_op.fingerprints(), "intra-op-test": {"mesh-001": "sha256:0"}}
+    monkeypatch.setattr(intra_op, "fingerprints", lambda: changed)
     with pytest.raises(ParenvsError, match="draws another problem now than when the set was made"):
         of_set("intra-op-test/mesh-001")

@@ -13,7 +13,6 @@ from gymnasium.utils.env_checker import check_env
 from intra_op_files import FOLDER, needs_files
 from scipy.sparse.csgraph import connected_components
 
-from parenvs import judge
 from parenvs.core.rows import WORST
 from parenvs.datasets.sharding.problems import (
     BANKS,
@@ -86,13 +85,11 @@ def completions(board, decided):
 
 
 def masks_of(board):
-    """Decided strategies and the mask, of every turn that legal actions lead to."""
+    """Decided strategies and the mask, of every step that legal actions lead to."""
     waiting = [()]
     while waiting:
         decided = waiting.pop()
-        episode = Construct(1, int(board.sizes.max()))
-        episode.put(0, board)
-        episode.start(ROW)
+        episode = started(board)
         for strategy in decided:
             episode.play(ROW, np.array([strategy]))
         if episode.over[0]:
@@ -100,6 +97,14 @@ def masks_of(board):
             continue
         yield decided, episode.legal[0]
         waiting += [(*decided, int(x)) for x in np.flatnonzero(episode.legal[0])]
+
+
+def started(board, columns=()):
+    """An episode on a board."""
+    episode = Construct(1, int(board.sizes.max()), columns)
+    episode.put(0, board)
+    episode.start(ROW)
+    return episode
 
 
 @pytest.mark.thorough
@@ -182,9 +187,7 @@ def test_messages__decide_trees_without_a_limit():
             board = board_of(problem, reduction=False)
         except InfeasibleError:
             continue
-        turns = Construct(1, int(board.sizes.max()), ("rule",))
-        turns.put(0, board)
-        turns.start(ROW)
+        turns = started(board, ("rule",))
         while not turns.over[0]:
             turns.play(ROW, turns.best(ROW, "rule"))
         assert (wanted_of(board) == turns.chosen[0, : len(board)]).all()
@@ -245,18 +248,18 @@ def test_construct__episodes_of_any_boards_are_played_together_as_alone(columns)
     mixed += [*boards(2, free=True, **FREE), *boards(3, free=False, nodes=9, edges=14)]
     width, rng = max(int(board.sizes.max()) for board in mixed), np.random.default_rng(0)
     whole = Construct(len(mixed), width, columns)
-    single = [Construct(1, width, columns) for _ in mixed]
+    single = [started(board, columns) for board in mixed]
     for row, board in enumerate(mixed):
         whole.put(row, board)
-        single[row].put(0, board)
-        single[row].start(ROW)
     whole.start(np.arange(len(mixed)))
     while not whole.over.all():
         rows = np.flatnonzero(~whole.over)
         for row in rows.tolist():
-            for name in ("rows", "contexts", "legal"):
+            np.testing.assert_array_equal(whole.contexts[row], single[row].contexts[0])
+            for name in ("rows", "legal"):
                 mine, its = getattr(whole, name)[row], getattr(single[row], name)[0]
-                np.testing.assert_array_equal(mine, its)
+                np.testing.assert_array_equal(mine[: len(its)], its)
+                assert not mine[len(its) :].any()
         actions = drawn(whole.legal[rows], rng)
         whole.play(rows, actions)
         for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
@@ -305,15 +308,8 @@ def test_env__illegal_actions_end_the_episode(form, action):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "kwargs",
-    [{"form": "improve", "problem": SMALL}, *slow({"form": "improve"}, {"problem": SMALL})],
-    ids=batches.named,
-)
-def test_env__gymnasium_and_sb3_accept_it(kwargs):
-    check_env(make(**kwargs), skip_render_check=True)
-    checker = pytest.importorskip("stable_baselines3.common.env_checker")
-    checker.check_env(make(**kwargs), skip_render_check=True)
+def test_env__gymnasium_accepts_the_improving_form():
+    check_env(make(form="improve", problem=SMALL), skip_render_check=True)
 
 
 @needs_files
@@ -322,17 +318,10 @@ def test_env__the_contests_example():
     for seed in range(4):
         rewards, info = play(env, np.random.default_rng(seed))
         strategies = env.plan().strategies
-        cost, peak = second_cost(env.problem, strategies)
+        cost, peak, _ = second_cost(env.problem, strategies)
         assert cost == info["cost"] < FORBIDDEN
         assert peak <= env.problem.limit
         assert sum(rewards) == pytest.approx(max(np.log(info["start"] / cost), WORST))
-
-
-def test_env__a_saved_plan_is_judged(tmp_path):
-    env = make(problem=SMALL)
-    _, info = play(env, np.random.default_rng(1))
-    env.plan().save(tmp_path / "plan.json")
-    assert judge(tmp_path / "plan.json", env.problem).cost == info["cost"]
 
 
 def test_env__reset_draws_under_the_seed_and_options_name_a_problem():
@@ -409,23 +398,6 @@ def test_vector__equals_single_ones(kwargs, mode):
         for index in range(3):
             assert batched.plan(index) == single.envs[index].plan()
     assert ended > 2
-
-
-@pytest.mark.slow
-def test_vector__plays_a_set_in_its_order():
-    batch = gym.make_vec(ID, num_envs=3, instance="intra-op-validation", family=None,
-                         order="sequential", autoreset_mode="SameStep")  # fmt: skip
-    assert batch.single_action_space.n == 25
-    for seed in (0, 1):
-        _, infos = batch.reset(seed=seed)
-        seen = [[name] for name in infos["instance"]]
-        while min(map(len, seen)) < 3:
-            outcome = batch.step(batch.action_masks().argmax(axis=1))
-            for row in np.flatnonzero(outcome[2]):
-                seen[row].append(outcome[4]["instance"][row])
-        for row, names in enumerate(seen):
-            numbers = [row, row + 3, row + 6]
-            assert names[:3] == [f"intra-op-validation/mesh-{number:03d}" for number in numbers]
 
 
 @pytest.mark.thorough

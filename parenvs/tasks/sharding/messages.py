@@ -42,44 +42,57 @@ class Arrays(NamedTuple):
     usage: np.ndarray  # int64, usages of each term by strategy
     slack: np.ndarray  # (T,) int64, what the terms may use at each time
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(n,) number of strategies of each node."""
+        return np.diff(self.offset)
+
+    @property
+    def node(self) -> np.ndarray:
+        """(s,) node of each strategy."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @property
+    def source(self) -> np.ndarray:
+        """(d,) node that each directed edge leads from."""
+        return np.repeat(np.arange(len(self.sizes)), np.diff(self.start))
+
+    @property
+    def owner(self) -> np.ndarray:
+        """(u,) node of each term."""
+        return np.repeat(np.arange(len(self.sizes)), np.diff(self.term_start))
+
 
 def arrays_of(reduced: Reduced) -> Arrays:
     """Return the arrays of a reduced problem."""
-    count, sizes = len(reduced), np.diff(reduced.offset)
+    sizes = np.diff(reduced.offset)
     a, b = reduced.ends.T
-    source = np.concatenate([a, b])
-    target = np.concatenate([b, a])
-    edges = len(a)
+    source, target, edges = np.concatenate([a, b]), np.concatenate([b, a]), len(a)
     # Directed edges by source, then neighbor: loops over a node read memory in order.
     order = np.lexsort((target, source))
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
-    edge_sizes = np.diff(reduced.edge_offset)
-    lengths = np.concatenate([edge_sizes, edge_sizes])[order]
+    position = np.argsort(order)
+    lengths = np.tile(np.diff(reduced.edge_offset), 2)[order]
     table = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     pair = np.empty(int(table[-1]))
     values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
     for edge in range(edges):
-        costs_of_edge = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
+        costs = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
         first, second = table[position[edge]], table[position[edge + edges]]
-        pair[first : first + len(costs_of_edge)] = costs_of_edge
-        pair[second : second + len(costs_of_edge)] = costs_of_edge.reshape(
-            sizes[a[edge]], -1
-        ).T.ravel()
+        pair[first : first + len(costs)] = costs
+        pair[second : second + len(costs)] = costs.reshape(sizes[a[edge]], -1).T.ravel()
     message = np.concatenate([[0], np.cumsum(sizes[source[order]])]).astype(np.int64)
+    nodes = np.arange(len(reduced) + 1)
     by_node = np.argsort(reduced.term_node, kind="stable")
     return Arrays(
         offset=reduced.offset,
         costs=reduced.costs.astype(float),
-        start=np.searchsorted(source[order], np.arange(count + 1)).astype(np.int64),
+        start=np.searchsorted(source[order], nodes).astype(np.int64),
         neighbor=target[order],
         reverse=position[(order + edges) % max(2 * edges, 1)],
         table=table[:-1],
         pair=pair,
         message=message,
-        term_start=np.searchsorted(reduced.term_node[by_node], np.arange(count + 1)).astype(
-            np.int64
-        ),
+        term_start=np.searchsorted(reduced.term_node[by_node], nodes).astype(np.int64),
         term_times=np.ascontiguousarray(reduced.term_times[by_node]),
         term_at=reduced.term_offset[:-1][by_node],
         usage=reduced.usages,
