@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,7 +83,7 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
 
     problem = files.find(target)
     sizes = problem.sizes
-    content = {
+    content: dict[str, Any] = {
         "name": problem.name,
         "fingerprint": problem.fingerprint,
         "nodes": len(problem),
@@ -95,19 +95,17 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     }
     of = files.known(problem.name)
     if of is not None:
-        content |= {"contest": of._asdict()}
+        content["contest"] = of._asdict()
     if reduced:
         with Step("reducing"):
             small = reduce(problem)
-        content |= {
-            "reduced": {
-                "nodes": len(small),
-                "edges": len(small.ends),
-                "strategies": len(small.costs),
-                "edge_costs": len(small.edge_costs),
-                "usage_terms": len(small.term_node),
-                "times": len(small.slack),
-            }
+        content["reduced"] = {
+            "nodes": len(small),
+            "edges": len(small.ends),
+            "strategies": len(small.costs),
+            "edge_costs": len(small.edge_costs),
+            "usage_terms": len(small.term_node),
+            "times": len(small.slack),
         }
     if as_json:
         say_json(content)
@@ -149,12 +147,9 @@ def solve(
         seconds = SECONDS
     if seconds is not None and not 0 < seconds < float("inf"):
         raise ParenvsError(f"--seconds must be a number above 0, not {seconds:g}")
-    if rounds is not None and rounds < 1:
-        raise ParenvsError(f"--rounds must be a whole number from 1, not {rounds}")
-    if threads < 1:
-        raise ParenvsError(f"--threads must be a whole number from 1, not {threads}")
-    if seed < 0:
-        raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
+    for name, value, minimum in (("rounds", rounds, 1), ("threads", threads, 1), ("seed", seed, 0)):
+        if value is not None and value < minimum:
+            raise ParenvsError(f"--{name} must be a whole number from {minimum}, not {value}")
     if path is not None and path.suffix != ".json":
         raise ParenvsError(f"--out must be a .json file, not {path}")
     problem = files.find(target)

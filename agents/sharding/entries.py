@@ -172,53 +172,56 @@ def _limited(graph: str, cluster: str, limit: int, name: str) -> Sharding:
 
 def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
     """Yield the problems without references; those of the contest need no file here."""
+    rows: list[tuple[str, str, dict[str, Any]]] = []
     for export in _EXPORTS:
         for limit in export.limits:
+            name = f"{export.graph}-{export.label}-{limit}MB"
             settings: dict[str, Any] = {
                 "tier": EXPORTS,
                 "graph": export.graph,
                 "cluster": export.cluster,
                 "limit": limit * 10**6,
             }
-            name = f"{export.graph}-{export.label}-{limit}MB"
-            if instances is not None and name not in instances:
-                continue
-            target = _limited(export.graph, export.cluster, settings["limit"], name)
-            yield ShardingProblem(
-                name, ShardingPlan.task, "", name, target.fingerprint, settings, UNKNOWN, 0.0
-            )
+            if instances is None or name in instances:
+                target = _limited(export.graph, export.cluster, settings["limit"], name)
+                rows.append((name, target.fingerprint, settings))
     for letter, fingerprint in _FINGERPRINTS.items():
-        row, name = files.KNOWN[letter], f"{_PREFIX}{letter}"
-        settings = {"tier": CONTEST, "model": row.model, "seconds": row.seconds}
+        known, name = files.KNOWN[letter], f"{_PREFIX}{letter}"
+        settings = {"tier": CONTEST, "model": known.model, "seconds": known.seconds}
         if instances is None or name in instances:
-            yield ShardingProblem(
-                name, ShardingPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
-            )
+            rows.append((name, fingerprint, settings))
+    for name, fingerprint, settings in rows:
+        yield ShardingProblem(
+            name, ShardingPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
+        )
 
 
-def _contest(pairs: list[tuple[TaskProblem, float | None]]) -> list[tuple[str, float | None]]:
-    rows = [(problem.name.removeprefix(_PREFIX), cost) for problem, cost in pairs if problem.added]
+_Pairs = list[tuple[TaskProblem, float | None]]
+
+
+def _contest(pairs: _Pairs) -> list[tuple[files.Known, float | None]]:
+    """Return what is known of the contest's problems, and costs; empty if none was judged."""
+    rows = [
+        (files.KNOWN[problem.name.removeprefix(_PREFIX)], cost)
+        for problem, cost in pairs
+        if problem.added
+    ]
     return rows if any(cost is not None for _, cost in rows) else []
 
 
-def _points(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
+def _points(pairs: _Pairs) -> float | None:
     """Return the contest's points: the sum of best team's cost / cost, 0 for a missing plan."""
     rows = _contest(pairs)
-    if not rows:
-        return None
-    return math.fsum(files.KNOWN[letter].contest / cost for letter, cost in rows if cost)
+    return math.fsum(known.contest / cost for known, cost in rows if cost) if rows else None
 
 
-def _geometric(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
+def _geometric(pairs: _Pairs) -> float | None:
     """Return the geometric mean of best known cost / cost over the problems of the contest."""
-    rows = _contest(pairs)
-    if not rows:
-        return None
     shares = [
-        math.log(files.KNOWN[letter].best / cost) if cost else -math.log(_WORST)
-        for letter, cost in rows
+        math.log(known.best / cost) if cost else -math.log(_WORST)
+        for known, cost in _contest(pairs)
     ]
-    return math.exp(math.fsum(shares) / len(shares))
+    return math.exp(math.fsum(shares) / len(shares)) if shares else None
 
 
 POINTS = Figure(

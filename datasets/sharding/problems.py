@@ -264,23 +264,21 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | 
     lives = np.clip(whole.intervals[nodes], first, last) - first
     lives[whole.intervals[nodes, 0] == whole.intervals[nodes, 1]] = 0
     typical = float(np.median(whole.costs[whole.costs > 0])) if (whole.costs > 0).any() else 1e3
-    costs: list[list[int]] = []
-    usages: list[list[int]] = []
-    for node in nodes.tolist():
+    costs, usages = [], []
+    for node, (starts, stops) in zip(nodes.tolist(), lives.tolist(), strict=True):
         at = slice(*whole.offset[node : node + 2])
-        own = whole.costs[at].astype(float)
-        if lives[len(costs), 0] == lives[len(costs), 1] and len(own) == 2:
+        drawn_costs = whole.costs[at].astype(float)
+        if starts == stops and len(drawn_costs) == 2:
             # Classes would nearly all be partitioned at the true costs.
-            own = (own + typical * (rng.random(2) < 0.5)) * np.exp(rng.standard_normal(2))
-        own *= np.exp(ranges.noise * rng.standard_normal(len(own)))
-        costs.append(np.rint(own).astype(np.int64).tolist())
+            drawn_costs += typical * (rng.random(2) < 0.5)
+            drawn_costs *= np.exp(rng.standard_normal(2))
+        drawn_costs *= np.exp(ranges.noise * rng.standard_normal(len(drawn_costs)))
+        costs.append(np.rint(drawn_costs).astype(np.int64).tolist())
         usages.append(whole.usages[at].tolist())
     inner = np.flatnonzero((index[whole.ends] >= 0).all(axis=1))
     ends = index[whole.ends[inner]].tolist()
-    tables = [
-        whole.edge_costs[slice(*whole.edge_offset[edge : edge + 2])].tolist()
-        for edge in inner.tolist()
-    ]
+    spans = zip(whole.edge_offset[inner], whole.edge_offset[inner + 1], strict=True)
+    tables = [whole.edge_costs[begin:end].tolist() for begin, end in spans]
     return _with_limit(rng, ranges, name, "classes", lives, costs, usages, ends, tables)
 
 
@@ -407,14 +405,9 @@ def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of sharding problems; see ``SetKind``."""
 
     def known(name: str) -> BestValue | None:
-        return costs(name, fingerprint_of(name))
+        return costs_of(INTRA_OP, name, fingerprint_of(name))
 
     return share_kind("IntraOpSharding-v1", set_names, of_set, known, "family")
-
-
-def costs(name: str, fingerprint: str) -> BestValue | None:
-    """Return the least known cost and the bound of a problem of a set or a bank, or None."""
-    return costs_of(INTRA_OP, name, fingerprint)
 
 
 BANKS = {"mesh": 400, "classes": 200}
@@ -443,11 +436,11 @@ def numbered(family: str, number: int, ranges: str = "inside") -> Board:
     )  # fmt: skip
     name = name_of(family, number, ranges)
     return replace(
-        Board.made(name, reduced),
+        Board.of_reduced(name, reduced),
         witness=row["witness"],
         first=row["first"],
         reference=reduced.cost(row["first"]),
-        known=known_of(costs(name, str(row["fingerprint"]))),
+        known=known_of(name, str(row["fingerprint"])),
         draw=find,
         cache={"messages": row["messages"]},
     )
@@ -456,11 +449,12 @@ def numbered(family: str, number: int, ranges: str = "inside") -> Board:
 def board_of_set(name: str) -> Board:
     """Return the board of a problem of a set, with what is known of it."""
     problem = of_set(name)
-    return replace(board_of(problem), known=known_of(costs(name, problem.fingerprint)))
+    return replace(board_of(problem), known=known_of(name, problem.fingerprint))
 
 
-def known_of(reference: BestValue | None) -> Known:
-    """Return costs that are known from a reference."""
+def known_of(name: str, fingerprint: str) -> Known:
+    """Return what is known of the costs of a problem of a set or a bank."""
+    reference = costs_of(INTRA_OP, name, fingerprint)
     if reference is None:
         return Known()
     best = reference.value

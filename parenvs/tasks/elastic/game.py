@@ -19,6 +19,7 @@ from parenvs.core.sets import family_named
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.elastic import problems
 from parenvs.tasks.elastic.library import (
     CHECKPOINT,
     EVENTS,
@@ -43,19 +44,7 @@ from parenvs.tasks.elastic.problem import (
     known_of,
     replay,
 )
-from parenvs.tasks.elastic.problems import (
-    COUNT,
-    ELASTIC_SETS,
-    FAMILIES,
-    MEASURED,
-    WINDOWS,
-    drawn_by,
-    elastic_rows,
-    known_family,
-    load_elastic,
-    of_bank,
-    windows,
-)
+from parenvs.tasks.elastic.problems import ELASTIC_SETS, FAMILIES, MEASURED, WINDOWS, load_elastic
 
 HORIZON = 10
 """Intervals in which a change has to pay off."""
@@ -713,7 +702,7 @@ def source_of(
             raise ParenvsError(f"{name}: it is {words}; leave it out")
     if is_bank:
         if family is not None:
-            known_family(family)
+            problems.known_family(family)
         if model not in (None, *MEASURED):
             raise ParenvsError(
                 f"model: {shown(model)} is none of {', '.join(MEASURED)}"
@@ -740,9 +729,9 @@ def source_of(
 def _members(name: str, family: str | None, model: str | None) -> list[str]:
     """Return the names of a set's problems, of a family or with a model."""
     if name == WINDOWS:
-        models = {member: row[1] for member, row in windows().items()}
+        models = {member: row[1] for member, row in problems.windows().items()}
     else:
-        models = {member: row.model for member, row in elastic_rows(name).items()}
+        models = {member: row.model for member, row in problems.elastic_rows(name).items()}
     families, known_models = dict.fromkeys(map(family_named, models)), sorted(set(models.values()))
     for key, value, known in (("family", family, families), ("model", model, known_models)):
         if value is not None and value not in known:
@@ -764,7 +753,7 @@ def _window(name: str) -> Job:
 
 @lru_cache(maxsize=KEPT)
 def _numbered(number: int, family: str, model: str) -> Job:
-    problem, known = of_bank(number, family, model)
+    problem, known = problems.of_bank(number, family, model)
     return Job(problem, problem.course(), known)
 
 
@@ -775,8 +764,8 @@ def _one_of(names: Sequence[str], stream: Stream) -> str:
 def _generated(families: Sequence[str], models: Sequence[str], fresh: bool, stream: Stream) -> Job:
     family, model = _one_of(families, stream), _one_of(models, stream)
     if fresh:
-        return Job.of(drawn_by(stream.rng, family, model))
-    return _numbered(int(stream.rng.integers(COUNT)), family, model)
+        return Job.of(problems.drawn_by(stream.rng, family, model))
+    return _numbered(int(stream.rng.integers(problems.COUNT)), family, model)
 
 
 def _on_chain(names: Sequence[str], sequential: bool, stream: Stream) -> Job:

@@ -107,10 +107,10 @@ class Board:
                 f"{problem.name}: its reduction decides every node, and leaves nothing to play; "
                 "give reduction=False to play it as it is"
             )
-        return cls.made(problem.instance, reduced)
+        return cls.of_reduced(problem.instance, reduced)
 
     @classmethod
-    def made(cls, instance: str, reduced: Reduced) -> Board:
+    def of_reduced(cls, instance: str, reduced: Reduced) -> Board:
         """Make the arrays of what a problem was reduced to.
 
         Raises:

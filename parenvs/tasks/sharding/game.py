@@ -12,16 +12,7 @@ from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Strea
 from parenvs.core.rows import AHEAD, RowGame
 from parenvs.core.sets import family_named
 from parenvs.datasets.sharding import problems
-from parenvs.datasets.sharding.problems import (
-    BANKS,
-    FAMILIES,
-    NODES,
-    RANGES,
-    SETS,
-    STRATEGIES,
-    board_of_set,
-    numbered,
-)
+from parenvs.datasets.sharding.problems import BANKS, FAMILIES, NODES, RANGES, SETS, STRATEGIES
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError, shown
@@ -64,9 +55,8 @@ def source_of(
         return Fixed(board_of(problem, reduction))
     families = list(FAMILIES) if family is None else [family]
     if instance is None:
-        if fresh or ranges != "inside":
-            return Drawn(partial(_fresh, families, ranges))
-        return Drawn(partial(_of_bank, families))
+        # The pool is of the ranges "inside".
+        return Drawn(partial(_generated, families, ranges, fresh or ranges != "inside"))
     if instance not in SETS:
         return Fixed(named(instance, reduction))
     members = [x for x in problems.set_names(instance) if family_named(x) in families]
@@ -91,14 +81,8 @@ def named(name: object, reduction: bool = True) -> Board:
     return _of_file(name, reduction)
 
 
-@lru_cache(maxsize=KEPT)
-def _numbered(family: str, number: int, ranges: str) -> Board:
-    return numbered(family, number, ranges)
-
-
-@lru_cache(maxsize=KEPT)
-def _of_set(name: str) -> Board:
-    return board_of_set(name)
+_numbered = lru_cache(maxsize=KEPT)(problems.numbered)
+_of_set = lru_cache(maxsize=KEPT)(problems.board_of_set)
 
 
 @lru_cache(maxsize=32)
@@ -106,18 +90,13 @@ def _of_file(name: str, reduction: bool) -> Board:
     return board_of(files.find(name, SETS), reduction)
 
 
-def _family(families: list[str], stream: Stream) -> str:
-    return families[int(stream.rng.integers(len(families)))] if len(families) > 1 else families[0]
-
-
-def _of_bank(families: list[str], stream: Stream) -> Board:
-    family = _family(families, stream)
-    return _numbered(family, int(stream.rng.integers(BANKS[family])), "inside")
-
-
-def _fresh(families: list[str], ranges: str, stream: Stream) -> Board:
-    family = _family(families, stream)
-    return numbered(family, int(stream.rng.integers(BANKS[family], DRAWS)), ranges)
+def _generated(families: list[str], ranges: str, fresh: bool, stream: Stream) -> Board:
+    """Return the board of a problem of the pool, or of a new one."""
+    rng = stream.rng
+    family = families[int(rng.integers(len(families)))] if len(families) > 1 else families[0]
+    if fresh:
+        return problems.numbered(family, int(rng.integers(BANKS[family], DRAWS)), ranges)
+    return _numbered(family, int(rng.integers(BANKS[family])), ranges)
 
 
 FORMS = ("construct", "improve")
@@ -246,9 +225,8 @@ class IntraOpSharding(RowGame):
         super().__init__(count, self._most(family) if only is None else self._needs(only), rows)
         self.turns = self._turns(count)
         # The turns write them.
-        self.actions, self.context, self.mask = (
-            self.turns.rows, self.turns.contexts, self.turns.legal
-        )  # fmt: skip
+        turns = self.turns
+        self.actions, self.context, self.mask = turns.rows, turns.contexts, turns.legal
         self.boards: list[Board] = self.turns.boards
 
     def _turns(self, count: int) -> Construct | Improve:
