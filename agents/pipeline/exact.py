@@ -295,14 +295,14 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
     weights_limit = limit * (1 + 1e-12)
     needed_devices = np.full(n + 1, devices + 1)  # more than there are where k stages cannot do it
     needed_devices[n] = 0
-    ends: list[np.ndarray] = []
+    choices: list[np.ndarray] = []
     for k in range(1, stages + 1):
         # Whatever the cuts, the stages before p and those behind hold all parameters once.
         legal = weights[-1] - weights[:-1] <= k * weights_limit
         legal &= weights[:-1] <= (stages - k) * weights_limit
         p = np.flatnonzero(legal) if k < stages else np.zeros(1, dtype=np.int64)
         first_end = np.searchsorted(variables, variables[p], side="right")  # with a variable
-        fewest, end_of = np.full(len(p), devices + 1), np.zeros(n + 1, dtype=np.int64)
+        fewest, choice = np.full(len(p), devices + 1), np.zeros((2, 1, n + 1), dtype=np.int64)
         devices_behind = RangeTable(needed_devices)
         furthest = _reach(pipeline, p, devices - stages + 1, k, limit)
         rows = np.flatnonzero(first_end <= furthest)  # for which more devices may be of use
@@ -315,30 +315,28 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
             end = devices_behind.place(first_end[row], last + 1)
             total = needed_devices[end] + group
             fewer = total < fewest[row]
-            fewest[row[fewer]], end_of[p[row[fewer]]] = total[fewer], end[fewer]
+            fewest[row[fewer]] = total[fewer]
+            choice[0, 0, p[row[fewer]]], choice[1, 0, p[row[fewer]]] = end[fewer], group
             rows = rows[(reach < furthest[rows]) & (group + 1 < fewest[rows])]
         needed_devices = np.full(n + 1, devices + 1)
         needed_devices[p] = fewest
-        ends.append(end_of)
+        # The choice does not depend on the devices that are left.
+        choices.append(np.broadcast_to(choice, (2, devices + 1, n + 1)))
         if needed_devices.min() > devices:
             return None
-    if needed_devices[0] > devices:
-        return None
-    return _unroll(pipeline, ends, limit)
+    return _chosen(choices) if needed_devices[0] <= devices else None
 
 
 def _whole_within(pipeline: Pipeline, limit: float) -> Cuts | None:
     """``plan_within`` where devices share no sample, so that more of them are not always allowed.
 
-    ``ends[k - 1][d, p]`` is where the first of k stages that hold the pivots from p on, on exactly
-    d devices, may end; 0 if they cannot.
+    States are the pivots from p on over exactly d devices.
     """
     n, devices, stages = len(pipeline.profile), pipeline.cluster.devices, pipeline.stages
     variables, sizes = pipeline.variable_sum, np.flatnonzero(pipeline.is_group).tolist()
     fits = np.zeros((devices + 1, n + 1), dtype=np.bool_)
     fits[0, n] = True
-    ends: list[np.ndarray] = []
-    groups: list[np.ndarray] = []
+    choices: list[np.ndarray] = []
     places = np.arange(n + 1)
     for k in range(1, stages + 1):
         p = np.arange(n) if k < stages else np.zeros(1, dtype=np.int64)
@@ -347,42 +345,32 @@ def _whole_within(pipeline: Pipeline, limit: float) -> Cuts | None:
         # Of each place, the next one from which the stages behind can go on.
         following = np.where(fits, places, n + 1)
         following = np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1]
-        end_of, group_of = np.zeros((2, devices + 1, n + 1), dtype=np.int64)
+        end_of, group_of = choice = np.zeros((2, devices + 1, n + 1), dtype=np.int64)
         for group in sizes:
             reach = _reach(pipeline, p, group, k, limit)
             end = following[: devices + 1 - group, first_end]
-            found = (end <= reach) & has_variable & (end_of[group:, p] == 0)
-            row, column = np.nonzero(found)
+            row, column = np.nonzero((end <= reach) & has_variable & (end_of[group:, p] == 0))
             end_of[row + group, p[column]] = end[row, column]
             group_of[row + group, p[column]] = group
         fits = end_of > 0
-        ends.append(end_of)
-        groups.append(group_of)
-    if not fits[devices, 0]:
-        return None
-    cuts, device_cuts, left = [0], [0], devices
-    for k in range(stages, 0, -1):
-        start = cuts[-1]
-        cuts.append(int(ends[k - 1][left, start]))
-        left -= int(groups[k - 1][left, start])
-        device_cuts.append(devices - left)
-    return np.array(cuts[1:-1]), np.array(device_cuts[1:-1])
+        choices.append(choice)
+    return _chosen(choices) if fits[devices, 0] else None
 
 
-def _unroll(pipeline: Pipeline, ends: list[np.ndarray], limit: float) -> Cuts:
-    """The plan of the ends that ``plan_within`` chose, (n+1,) for each first pivot in row k - 1.
+def _chosen(choices: list[np.ndarray]) -> Cuts:
+    """Return the plan of what was chosen for 1, 2, ... last stages; the last takes what is left.
 
-    Each stage gets as few devices as it needs, the last one those that are left over.
+    Choices are (2, D+1, n+1): where the first of the stages ends and how many devices it has, by
+    the devices left and its first pivot.
     """
-    bounds, groups = [0], []
-    for k in range(len(ends), 0, -1):
-        end = int(ends[k - 1][bounds[-1]])
-        sizes = np.arange(1, pipeline.cluster.devices + 1)
-        first = np.full_like(sizes, bounds[-1])
-        memory = pipeline.memory_of(first, np.full_like(sizes, end), sizes, np.full_like(sizes, k))
-        groups.append(int(sizes[memory <= limit][0]))
-        bounds.append(end)
-    return np.array(bounds[1:-1]), np.cumsum(groups[:-1])
+    start, left = 0, choices[0].shape[1] - 1
+    plan = []
+    for choice in choices[:0:-1]:
+        start, group = choice[:, left, start].tolist()
+        left -= group
+        plan.append((start, left))
+    cuts, devices_left = np.array(plan).reshape(-1, 2).T
+    return cuts, choices[0].shape[1] - 1 - devices_left
 
 
 def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) -> np.ndarray:

@@ -201,23 +201,20 @@ _MAX_ROWS = 8
 
 
 class Remarks:
-    """What is said of an answer.
+    """Remarks on an answer.
 
     Args:
-        request: what was asked.
-        answer: the answer.
         choice: how stages and devices were chosen; None if they were given.
     """
 
-    def __init__(self, request: PipelineRequest, answer: Answer, choice: Choice | None) -> None:
-        self.request, self.answer, self.choice = request, answer, choice
+    def __init__(self, choice: Choice | None) -> None:
+        self.choice = choice
 
     def to_json(self) -> dict[str, Any]:
         """Return the remarks as an object of JSON types."""
-        content: dict[str, Any] = {}
-        if self.choice is not None:
-            content["tried"] = [tried.to_json() for tried in self.choice.tried]
-        return content
+        if self.choice is None:
+            return {}
+        return {"tried": [tried.to_json() for tried in self.choice.tried]}
 
     def lines(self) -> Iterator[str | Table]:
         """Yield sentences and tables."""

@@ -294,7 +294,7 @@ class PipelineTask(Task):
     def remarks(self, request: PipelineRequest, answer: Answer, choice: Any) -> Remarks:
         from parenvs.agents.pipeline.planners import Remarks
 
-        return Remarks(request, answer, choice)
+        return Remarks(choice)
 
     def stages(self, plan: PipelinePlan, graph: Any = None, measured: bool = False) -> Stages:
         from parenvs.tasks.pipeline.borders import stages
