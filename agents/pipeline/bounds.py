@@ -73,6 +73,7 @@ def least_length(pipeline: Pipeline) -> float:
 def least_lengths(pipeline: Pipeline, devices: int) -> np.ndarray:
     """``least_length`` of 1, 2, ... stages on so many devices, (devices,)."""
     m, stages = pipeline.micro_batches, np.arange(1, devices + 1)
+    # Fact 2 for whole plans: M C <= U (D - S + capacity).
     most_work = devices - stages + capacity(devices, m)[1:]
     return np.asarray(formulas.compose(m * pipeline.seconds_sum[-1] / most_work, 0.0))
 
@@ -330,6 +331,7 @@ class Bounds:
         """The states (p,), with bounds by the work of the stages in front of p alone (fact 1)."""
         pipeline, cluster, s = self.pipeline, self.pipeline.cluster, self.stages - k
         work = pipeline.seconds_sum[p]
+        # Fact 1.
         before = work / (e - s + 1)
         if np.isfinite(budget):
             before = np.maximum(before, work - (e - s) * budget / pipeline.micro_batches)
@@ -397,6 +399,7 @@ class Relaxation:
         )
         # Of a matrix, rows are the blocks where stages end, columns those where they start.
         work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
+        # From the last pivot of one block to the first of another: the least that lies between.
         self._work = np.maximum(work[first][:, None] - work[last], 0.0)
         self._rest = work[-1] - work[last]
         self._weights = np.maximum(parameters[first][:, None] - parameters[last], 0.0)
@@ -409,6 +412,7 @@ class Relaxation:
     def greatest(self, low: float, high: float, excluded: Callable[[float], bool]) -> float:
         """The greatest of some seconds from ``low`` to ``high`` that are known to be excluded."""
         while high > low * (1 + STEP) and self._goes_on():
+            # Steps are relative, so the middle is the geometric one.
             middle = (low * high) ** 0.5
             low, high = (middle, high) if excluded(middle) else (low, middle)
         return low
@@ -472,6 +476,7 @@ class Relaxation:
                 bounds = least[:-1] - prices[:-1, None] * np.where(known, free, 0.0)
                 passed = np.where(known, np.maximum(bounds.max(axis=0), passed), np.inf)
             sums[:, :, (least[-1] > free * (1 + _ROUNDING)) | ~np.isfinite(passed)] = np.inf
+        # Weak duality: a plan within both limits would cost no more than this at any price.
         return bool((sums.min(axis=0)[:, -1] > counts * core + prices * devices).any())
 
     def _extended(

@@ -275,6 +275,7 @@ class Corridor:
         yield np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         for cut, device in zip(*plan, strict=True):
             near = device + device_step * np.arange(-width.reach, width.reach + 1)
+            # Both boundaries of the server: stages that cross neither have the fast network.
             floor = device // server * server
             group = np.unique(np.append(near, [floor, floor + server]))
             group = group[(group >= 1) & (group < devices)]
@@ -318,6 +319,7 @@ class Corridor:
         size = group[first, end]
         seconds = formulas.compute_seconds(work[q[end]] - work[p[first]], size)
         before = passed[first] + seconds
+        # One micro-batch passes the stages in front, then all others pass this one.
         keep = formulas.through(before, seconds, pipeline.micro_batches) <= budget
         if not pipeline.fractions:
             keep &= pipeline.is_group[size]
@@ -461,6 +463,7 @@ def _extend(
                         merged_core, merged_tail, merged_parent, merged, core, tail,
                         parents[side, i],
                     )  # fmt: skip
+            # Evenly over the front, its ends included: the least core and the least tail stay.
             kept, begin = min(merged, most), starts[same, place]
             for rank in range(kept):
                 i = rank * (merged - 1) // max(kept - 1, 1)
@@ -541,6 +544,7 @@ def search(
     if best is None:
         return None
     descend(best, corridor.wide)
+    # Restarts differ in how far they go, so that both small and large changes are tried.
     idle = 0
     while not is_over() and idle < patience:
         before = upper
@@ -569,6 +573,7 @@ def changed(pipeline: Pipeline, plan: Cuts, rng: np.random.Generator) -> Cuts:
     first = int(rng.integers(size))
     end = int(rng.integers(first + 1, size + 1))
     reach = rng.choice([0.5, 1.0, 2.0])
+    # Way 0 moves cuts, way 1 devices, way 2 both.
     if (way := rng.integers(3)) != 0:
         step = reach * pipeline.cluster.devices / (size + 1)
         devices[first:end] += np.rint(rng.normal(0.0, step)).astype(np.int64)

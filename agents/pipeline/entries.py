@@ -206,6 +206,7 @@ class DrawnPipeline(DrawnProblem, PipelineProblem):
 
     def load(self) -> Pipeline:
         """See ``TaskProblem.load``."""
+        # Families take turns by the problem's number.
         family = list(FAMILIES)[sum(self.number) % len(FAMILIES)]
         return draw(self.rng, family, name=self.instance).pipeline
 

@@ -48,6 +48,7 @@ def exact_candidates(space: CutSpace) -> Answer:
     """
     prepare()
     pipeline = space.pipeline
+    # Each candidate has its device cut, so suffixes start only where both agree.
     groups = {
         (k, int(e)): space.pivots[space.allowed[space.stages - 1 - k] & (space.devices == e)]
         for k in range(1, space.stages)
@@ -86,6 +87,7 @@ def exact_points(
     prepare()
     pipeline = space.pipeline
     deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
+    # A good plan over few points lets the search over all of them drop most labels.
     best, evaluations = space.plan(*even_plan(space)), 0
     other = usable(pipeline, incumbent)
     places = space.pivots, space.devices
@@ -266,6 +268,7 @@ def least_excess(pipeline: Pipeline) -> tuple[Cuts, float]:
     # The stages together hold all parameters, so one of them holds an even share.
     weights = formulas.weight_bytes(float(pipeline.parameter_sum[-1]), pipeline.copies)
     low = weights / stages * (1 - 1e-12)  # no plan fits below
+    # Doubling finds a memory that is enough, bisection the least one.
     probe, best = max(low, 1.0), None
     while best is None:
         best = plan_within(pipeline, probe)

@@ -63,6 +63,7 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
         cuts, device_cuts = space.plan(random_episodes(space, size, rng))
         excess = np.maximum(pipeline.excess_bytes(cuts, device_cuts), 0.0)
         length = pipeline.length(cuts, device_cuts)
+        # Least excess first: of plans that fit, whose excess is 0, the shortest.
         i = int(np.lexsort((length, excess))[0])
         if best is None or (excess[i], length[i]) < best[:2]:
             best = float(excess[i]), float(length[i]), (cuts[i], device_cuts[i])
@@ -259,6 +260,7 @@ def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:
     stages, devices = len(cuts) + 1, pipeline.cluster.devices
     ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
     sizes = np.flatnonzero(pipeline.is_group)
+    # First within the memory; where nothing fits, as near as possible without a limit.
     for limit in (pipeline.memory_limit, np.inf):
         away = np.full(devices + 1, np.inf)  # sum of distances, by the devices dealt out
         away[0] = 0.0

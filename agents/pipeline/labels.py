@@ -233,6 +233,7 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
             near = 1 if e // machine.server == (d - 1) // machine.server else 0
             same = 1 if e // machine.server == d // machine.server else 0
             link = min(fast, slow) if near else slow
+            # The transfer in front adds at least link to the core, and half of it to the sum.
             core_most, sum_most = core_limit - link, sum_limit - link / 2
             begin, stop = labels.start[same, d], labels.start[same, d + 1]
             while begin < stop:  # the first label behind p
@@ -398,6 +399,7 @@ class LabelSearch:
                 if time.perf_counter() > self.deadline:
                     raise OutOfTimeError
                 end = min(first + chunk, len(states.pivot))
+                # Plans that were found meanwhile lower the limits of the states.
                 saved = upper - self.upper if np.isfinite(upper) else 0.0
                 found, seconds, counts, bound, core, tail, state, parent = _extend(
                     self._chain, self._machine, labels, states, flight, first, end,
@@ -458,6 +460,7 @@ class LabelSearch:
         if length >= self.upper * (1.0 - SLACK):
             return
         self.upper = length
+        # Parents lead from the first stage back to the last.
         cuts, device_cuts = [int(states.pivot[state])], [int(states.device[state])]
         for layer in self._layers[:0:-1]:
             cuts.append(int(layer.pivot[parent]))
@@ -487,6 +490,7 @@ def _machine_of(pipeline: Pipeline) -> Machine:
         sync_seconds(1.0, groups, bandwidth, pipeline.sync)
         for bandwidth in (cluster.inter_bw, cluster.intra_bw)
     ]
+    # The other stage that holds a tied weight may be in any server.
     exchange = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
     return Machine(
         int(pipeline.micro_batches), cluster.devices_per_server, pipeline.is_group, np.array(sync),

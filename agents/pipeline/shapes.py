@@ -219,6 +219,7 @@ class _Run:
         end = self.begin + _CLIMB_SHARE * self.time_limit
         done: set[int] = set()
         assert self.best is not None
+        # Length changes slowly with the stages: large steps first, halved where none gains.
         step = max(self.best.stages // 4, 1)
         while step:
             centre = self.best
@@ -278,6 +279,7 @@ class _Run:
     def survey(self) -> None:
         """Look for good plans on the devices that are not the best, to tell how good they are."""
         best = None if self.best is None else self.best.cluster
+        # The table of shapes says how near plans on other devices come.
         for cluster in (x for x in self.clusters if x != best):
             end = min(self.deadline, time.perf_counter() + _SURVEY_SECONDS)
             known = {x.stages: x for x in self.trials if x.devices == cluster.devices}

@@ -97,6 +97,7 @@ def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
     block = _merged(rng, operations, per_block)
     rows = [np.tile([0.1, 0.01, 1.0], (1 + body - blocks * per_block, 1))]
     for group, count in enumerate(counts):
+        # FLOPs per pivot stay even, as activations shrink while weights grow.
         scale = [rng.lognormal(0.0, 0.2), grow**group, shrink**-group]
         section = np.tile(block * scale, (count, 1))
         section[-1, 2] *= pool
@@ -145,6 +146,7 @@ def heavy_head(rng: np.random.Generator, n: int) -> ChainArrays:
     rows[heavy, 1] = rng.uniform(0.2, 1.0, count)
     for column, low, high in ((0, 0.5, 0.8), (1, 0.5, 0.95)):
         if which in (2, 1 - column):
+            # A share s of the total is s / (1 - s) of all others.
             share = rng.uniform(low, high)
             others = rows[:, column].sum() - rows[heavy, column].sum()
             rows[heavy, column] *= share / (1.0 - share) * others / rows[heavy, column].sum()
@@ -269,6 +271,7 @@ def _merged(
     """
     last = len(operations) - 1
     chances = None if weights is None else weights[:-1] / weights[:-1].sum()
+    # The last operation always ends a pivot; of the others, count - 1 do.
     ends = np.append(np.sort(rng.choice(last, count - 1, replace=False, p=chances)), last)
     merged = np.add.reduceat(operations, np.append(0, ends[:-1] + 1), axis=0)
     merged[:, 2] = operations[ends, 2]

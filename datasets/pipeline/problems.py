@@ -227,6 +227,8 @@ def draw(
     for _ in range(TRIES):
         problem = _attempt(rng, family, ranges, name or f"generated/{family}")
         try:
+            # Many stages do not fit a PointSpace; a plan of graded stages shows that some plan
+            # fits.
             if ranges.graded:
                 fitting(problem.pipeline)
             else:
@@ -367,6 +369,7 @@ def problem_of(number: int, family: str | None, ranges: str) -> DrawnProblem:
         family: draw problems of this family only; None draws the family, too.
         ranges: a key of ``RANGES``.
     """
+    # Stream 0 draws the family as well, so its problems differ from those of any family.
     stream = 0 if family is None else 1 + list(FAMILIES).index(family)
     rng = np.random.default_rng([FEW_VERSION, list(RANGES).index(ranges), stream, number])
     return draw(rng, family, RANGES[ranges], name_of(number, family, ranges))
@@ -526,6 +529,7 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
         key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
     }
     for problem, restored in zip(problems, _problems(typed, Path(path)), strict=True):
+        # A set stores 13 bits per number and no settings: refuse what would be read back otherwise.
         if _identity(problem) != _identity(restored):
             raise ParenvsError(
                 f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "

@@ -52,6 +52,7 @@ def scopes_of(name: str, of_graph: bool) -> tuple[Path, str]:
         of_graph: whether the last part is the instruction's own name, which is no scope.
     """
     before = ""
+    # Transformations wrap each other, as in jvp(vmap(f)): each round takes off the innermost.
     while before != name:
         before = name
         name = _TRANSFORM.sub(r"\1", _FUNCTION.sub("", name))
@@ -191,6 +192,7 @@ def _numbered_borders(
     inner = _level_borders(named, counted, meets, told_by, 2)
     if outer is None or inner is None:
         return outer or inner
+    # Few outer layers may be stages of a network (ResNet), whose blocks are the layers.
     if len(outer.names) >= FEW or len(inner.names) <= len(outer.names):
         return outer
     cut = counted.cut
@@ -277,12 +279,14 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
     last = np.full(len(graph.element_type), -1)
     np.maximum.at(last, tensor, position)
     passed = np.searchsorted(products, np.arange(count + 1))
+    # Products over which a tensor lives: masks and encoder outputs live over many.
     span = passed[np.maximum(last[produced], 0)] - passed[producer]
     crossing = (last[produced] > producer) & on_data[producer]
     crossing &= span <= max(FEW, FAR * len(products))
     change = np.zeros(count + 1)
     np.add.at(change, producer[crossing], 1)
     np.subtract.at(change, last[produced[crossing]], 1)
+    # Tensors that cross each place: one more behind the producer, one less at the last reader.
     number = np.cumsum(change)[:count]
     places = [
         int(earlier + 1 + number[earlier:later].argmin())
@@ -480,6 +484,7 @@ def nearest_borders(cuts: Sequence[int], borders: np.ndarray) -> list[int]:
         borders: (B,) increasing places, at least as many.
     """
     count = len(borders)
+    # A dynamic program over cuts: the last one lies on a border in front of the next.
     distance = np.abs(np.subtract.outer(np.asarray(cuts), np.asarray(borders))).astype(float)
     best = np.zeros(count + 1)  # least sum of the cuts so far, on borders below each one
     came: list[np.ndarray] = []

@@ -99,8 +99,10 @@ class CutKernel:
         self.end, self.start = count, count + 1
         self.low, self.high = [low for low, _ in windows], [high for _, high in windows]
         follower = space.followers()
+        # What may follow the start is what may be the first cut.
         self.follower = np.append(follower, follower[-1])
         self.shares = (space.pivots / len(pipeline.profile)).astype(np.float32)
+        # Entries c and c+1 are the end of the chain and its start.
         self.pivot = np.append(space.pivots, [len(pipeline.profile), 0])
         self.device = np.append(space.devices, [cluster.devices, 0])
         # A group of devices is inside a server if that of its first device is that of its last.
@@ -120,6 +122,8 @@ class CutKernel:
         reduce = float(cluster.sync_seconds(pipeline.parameter_sum[-1:], *whole)[0])
         most_crossing = crossing[:count].max()
         transfer = float(formulas.transfer_seconds(most_crossing, cluster.bandwidth(*whole)))
+        # The instance's maxima: all parameters over all devices, the largest cut over the cluster.
+        # What is always 0 is not divided.
         self._scale = np.array([reduce or 1.0, transfer or 1.0, 1.0])
         self.slow, self.fast = self._scaled(self.transfers, 1)
         self._ahead = [np.array([self.start]), *(np.arange(*window) for window in windows)]
@@ -139,6 +143,7 @@ class CutKernel:
         self.inside = [bool(edge[-1] > cut[0]) for edge, cut in zip(edges, after, strict=True)]
         sizes = [len(last) * len(cut) for last, cut in zip(self._ahead, after, strict=True)]
         variants = sum(size * len(edge) for size, edge in zip(sizes, edges, strict=True))
+        # Bytes of the tables: 72 per pair of cuts, 12 per pair and side of a server, and masks.
         masks = sum(len(last) for last in self._ahead) * count
         self.tabulated = 72 * sum(sizes) + 12 * variants + masks <= most_bytes
         self.step_rows: list[tuple[np.ndarray, np.ndarray]] = []
@@ -149,6 +154,7 @@ class CutKernel:
             self._tabulate_rows(before, edges)
         self.first = self._first_features()
         self.openings = self._opening_features()
+        # Environments of a problem share its kernel.
         for attribute in vars(self).values():
             if isinstance(attribute, np.ndarray):
                 attribute.setflags(write=False)
@@ -204,6 +210,8 @@ class CutKernel:
             new_paces = np.stack([compute, -compute], axis=-1)
         if step == 0:
             return new_peaks, new_paces
+        # The transfer over the cut before is known only now: whether it stays in a server depends
+        # on where this stage ends.
         link = self.slow.take(last)
         if self.inside[step]:
             link = np.where(cut < self.edge.take(chains[step - 1]), self.fast.take(last), link)
@@ -258,6 +266,7 @@ class CutKernel:
             done = self.seconds_sum[last]
             ideal = done + (self.seconds_sum[self.end] - done) / (self.cuts + 1 - k)
             cut = np.searchsorted(before, ideal).clip(1, self.end - 1)
+            # searchsorted gives the first candidate behind the ideal; the one before may be nearer.
             cut -= ideal - before[cut - 1] < before[cut] - ideal
             least = np.maximum(self.follower[last], self.low[k])
             chains[k + 1] = cut.clip(least, self.high[k] - 1)
@@ -428,6 +437,7 @@ def kernel_of(space: CutSpace, most_bytes: int = MOST_BYTES) -> CutKernel:
     pipeline, profile = space.pipeline, space.pipeline.profile
     options = tuple(pipeline.options.values())
     settings = (pipeline.cluster, pipeline.micro_batches, options, profile.tied, space.stages)
+    # The content is the key, so environments that load a problem separately share its tables.
     key = hashlib.sha256(repr((*settings, most_bytes)).encode())
     arrays = [profile.forward, profile.backward, profile.cut_bytes, profile.parameter_bytes]
     optional = (profile.resident_bytes, profile.frozen_bytes)
@@ -589,6 +599,7 @@ class PipelineCut(Rowed):
                 f"{problem.instance} on {problem.cluster}: the fullest stage exceeds that of a "
                 f"device by {lowest_excess:,.0f} bytes or more, so every episode pays -1"
             )
+        # Tables that take longer to build pay off in many environments.
         if count > 1 and not kernel.tabulated:
             kernel = kernel_of(space, MAX_BYTES_VECTOR)
         self.source = Fixed(kernel)
@@ -706,6 +717,8 @@ class PipelineCut(Rowed):
                 plans[step + 1] = cut
                 kernel.evenly(step, plans)
                 reward[index[episode], cut] = kernel.reward(*kernel.length_and_excess(plans))
+        # Relative to the best legal candidate, the score does not depend on how good the problem
+        # is.
         best = np.where(legal, reward, -np.inf).max(axis=1, keepdims=True)
         reduce, transfer, balance = features.transpose(2, 0, 1)
         columns = {
@@ -792,6 +805,7 @@ class PipelineCut(Rowed):
             self.figures[0, rows], self.figures[1, rows] = length, excess_bytes
             self.over[rows] = True
             return kernel.reward(length, excess_bytes)
+        # The next cut lies in its step's window, and behind what may follow this one.
         self._window[rows, 0] = np.maximum(kernel.follower.take(actions), kernel.low[step + 1])
         self._window[rows, 1] = kernel.high[step + 1]
         self._peaks[rows], self._paces[rows] = kernel.settle(

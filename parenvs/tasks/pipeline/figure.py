@@ -152,6 +152,7 @@ def _lengths(axes: Axes, report: Report, scale: float) -> None:
         ("L", report.length_seconds, (0, (5, 2))),
         ("simulated", report.simulated_seconds, (0, (1.5, 1.5))),
     ]
+    # The earlier line has its name to the left, so that the names do not overlap.
     if report.simulated_seconds < 0.999 * report.length_seconds:
         both.reverse()
     for (name, seconds, dashes), side in zip(both, ("right", "left"), strict=True):
@@ -309,6 +310,7 @@ def _draw_chain(
     crossing = np.array(pipeline.cut_before[1:])
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
     largest = max(float(crossing.max()), 1.0)
+    # A logarithmic axis has no 0: cuts that send next to nothing lie at its lower end.
     floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
     axes.set_yscale("log")
     axes.set_ylim(floor, largest * 2)

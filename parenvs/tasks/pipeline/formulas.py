@@ -140,6 +140,7 @@ def core_and_tail(
         micro_batches: M, a number or (...).
     """
     core = core_of(running_sums(seconds), seconds, micro_batches)
+    # Backward passes in front of a stage run after its own, while it reduces its gradients.
     return core, tail_of(all_reduce, (running_sums(backward) - backward)[::2])
 
 

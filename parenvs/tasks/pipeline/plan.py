@@ -156,6 +156,7 @@ def stage_counts(devices: int, largest: int, sizes: Sequence[int]) -> list[int]:
         largest: largest number of stages.
         sizes: sizes that groups may have.
     """
+    # Sets of numbers as bits: a shift by a group's size deals that group out.
     reached, counts = 1, []  # bit d: d devices are dealt out
     for stages in range(1, largest + 1):
         grown = 0

@@ -141,6 +141,7 @@ class Repeated(Drawn):
 
     def next(self, stream: Stream) -> Any:
         """See ``Source.next``; a stream that is seeded anew begins with another problem."""
+        # The stream counts episodes; a seed sets its count back to the first.
         episode = (stream.number - stream.row) // stream.count
         if episode % self.repeat == 0:
             self._problems[stream.row] = self.draw(stream)
@@ -341,6 +342,7 @@ class PipelinePlanning(Rowed):
         self.figures[2, rows[~legal]] = ILLEGAL
         rows, actions = rows[legal], actions[legal]
         stage, is_unit = np.divmod(self.made[rows], 2)
+        # Units are numbered behind the points.
         chosen = actions - POINTS * is_unit
         for kind, starts, most in ((0, self.points, POINTS), (1, self.units, UNITS)):
             of_kind = is_unit == kind
@@ -349,6 +351,7 @@ class PipelinePlanning(Rowed):
             self._observed["plan"][row, kind, number] = position / most
         self.made[rows] += 1
         rewards = np.where(legal, 0.0, ILLEGAL)
+        # The last choice completes the plan: one point and one unit per stage but the first.
         ended = self.made[rows] == 2 * (self.stages[rows] - 1)
         for board, _, index in self._groups(rows[ended]):
             row, count = rows[ended][index], board.space.stages
@@ -405,6 +408,7 @@ class PipelinePlanning(Rowed):
         if options.get("instance", self._instance) in (None, *problems.SETS):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         instance = options.get("instance", self._instance)
+        # Settings of the environment are for models; problems of sets have their own.
         settings = options if _is_member(instance) else {**self._settings, **options}
         return Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
 
@@ -453,6 +457,8 @@ class PipelinePlanning(Rowed):
                 columns["stage"][index, : share.shape[1]] = share * even
                 weights = shares["weights"][:-1] - shares["weights"][point]
                 columns["weights"][index, : share.shape[1]] = weights
+                # Row 1 is what crosses the end of each point; a cut before point j crosses that of
+                # j - 1.
                 transfer = board.observed["chain"][1, : share.shape[1] - 1]
                 columns["transfer"][index, 1 : share.shape[1]] = transfer
             context[index, 8], context[index, 9] = made / (2 * last), is_unit
@@ -464,6 +470,7 @@ class PipelinePlanning(Rowed):
                 points, units = (starts[:, : last + 1] for starts in plans)
                 board.space.complete_evenly(points, units, made + 1)
                 columns["reward"][index[episode], action] = board.outcome(points, units)[2]
+        # Relative to the best legal action, the score does not depend on how good the problem is.
         best = np.where(legal, columns["reward"], -np.inf).max(axis=1, keepdims=True)
         columns["rule"] = SHARP * (columns["reward"] - best)
         return self.as_rows(columns, context, legal, self.over[rows])

@@ -176,6 +176,7 @@ class Pipeline(ChainSums):
     def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
         """Return the seconds of every stage and transfer of plans, shape (..., 2S-1)."""
         seconds = self._seconds(cuts, device_cuts)
+        # Transfers stand at the odd places and synchronize nothing.
         all_reduce = np.zeros_like(seconds.forward)
         all_reduce[::2] = seconds.all_reduce
         rows = (seconds.forward, seconds.backward, all_reduce)
@@ -206,6 +207,7 @@ class Pipeline(ChainSums):
 
         Both are elementwise; arguments are those of ``memory_of``.
         """
+        # Under 1F1B a stage holds the activations of K micro-batches.
         flight = formulas.in_flight(stages_left, self.micro_batches)
         weights = self.weight_bytes(first, end)
         if self.recompute == "none":
@@ -281,6 +283,7 @@ class Pipeline(ChainSums):
             **self.options,
         }
         reasons = malformed(plan, len(self.profile), self.cluster.devices)
+        # No formula holds for a malformed plan; all other faults are found beside its cost.
         is_computable = not reasons
         reasons += mismatches(plan, self.profile, self.cluster, settings)
         stages: tuple[Stage, ...] = ()

@@ -139,6 +139,7 @@ class StageProfile:
         """``sha256:...`` of the graph behind the chain, or of the chain's own arrays."""
         if self.source:
             return self.source
+        # Names and the device are left out, as no plan's cost depends on them.
         digest = hashlib.sha256(f"profile {len(self)} {self.micro_batch}".encode())
         for key in self._numeric:
             digest.update(key.encode())
@@ -173,6 +174,7 @@ class StageProfile:
         read, graph = graph, unrolled(graph)
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
+        # FLOPs / (efficiency * peak), scaled from the graph's batch to the micro-batch.
         forward = graph.flops[pivots] * scale / (efficiency * graph.peak_flops(device)[pivots])
         counted = chain_bytes(graph, pivots)
         return cls(
@@ -353,6 +355,7 @@ def _quoted(name: str) -> str:
 def _number(text: str, where: str, column: str) -> float:
     """Parse a field from 0 to ``LARGEST``; milliseconds become seconds."""
     try:
+        # In decimals, milliseconds become seconds without a rounding of their own.
         number = Decimal(text.strip())
         value = float(number.scaleb(-3) if column.endswith("_ms") else number)
     except (ArithmeticError, ValueError):  # of decimal and of float
@@ -366,6 +369,7 @@ def _number(text: str, where: str, column: str) -> float:
 
 
 def _text(value: float, column: str) -> str:
+    # repr is the shortest text that reads back as the same number.
     number = Decimal(repr(float(value)))
     return str(number.scaleb(3) if column.endswith("_ms") else number)
 
@@ -399,9 +403,11 @@ class TiedWeights:
             before = np.searchsorted(positions, np.append(places, pivots), side="left")
             inside = before[None, :] - before[:, None]  # of its reads, between two ranks
             reads_it = inside > 0
+            # An earlier pivot has read the weight if one of its reads lies before the first rank.
             again = bytes_ * (reads_it & (before[:, None] > 0))
             if trainable:
                 self.again += again
+                # Another pivot reads it as well if some of its reads lie outside.
                 self.shared += bytes_ * (reads_it & (inside < len(positions)))
             else:
                 self.frozen += again
@@ -436,6 +442,7 @@ class RangeTable:
     def value(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """The best value of each range ``[first, end)``, elementwise; ``first < end``."""
         level = np.frexp(end - first)[1] - 1
+        # Two ranges of 2^level values, which may overlap, cover [first, end).
         last = end - (1 << level)
         return self._best(self.rows[level, first], self.rows[level, last])
 
@@ -511,6 +518,7 @@ class ChainSums:
     def cut_before(self) -> np.ndarray:
         """Bytes that cross a cut right before each pivot, (n+1,); zero at both ends."""
         crossing_bytes = np.concatenate([[0.0], self.profile.cut_bytes])
+        # Nothing is sent behind the last pivot, whatever a measurement says.
         crossing_bytes[-1] = 0.0
         return crossing_bytes
 

@@ -46,6 +46,7 @@ def centre_cuts(pipeline: Pipeline, stages: int) -> np.ndarray:
     """
     cluster = pipeline.cluster
     even_cuts = np.arange(1, stages) * cluster.devices / stages
+    # With a server for each stage, stages begin at servers, so that all-reduces stay inside one.
     unit_devices = cluster.devices_per_server if cluster.servers >= stages else 1
     return (np.rint(even_cuts / unit_devices) * unit_devices).astype(np.int64)
 
@@ -62,6 +63,7 @@ def local_minima(pipeline: Pipeline) -> np.ndarray:
     plateau_end = np.flatnonzero(np.append((crossing[1:] != crossing[:-1]) | new_device, True))
     plateau_bytes, plateau_device = crossing[plateau_end], device[plateau_end]
     other_device = plateau_device[1:] != plateau_device[:-1]
+    # Plateaus of another device cut are no neighbours, so each device cut keeps a minimum.
     rises = np.append(other_device | (plateau_bytes[1:] > plateau_bytes[:-1]), True)
     falls = np.append(True, other_device | (plateau_bytes[1:] < plateau_bytes[:-1]))
     return plateau_end[rises & falls] + 1
@@ -210,8 +212,10 @@ def graded(pipeline: Pipeline) -> list[Cuts]:
     They have a variable and a device in each stage; they need not fit the memory.
     """
     stages, m = pipeline.stages, pipeline.micro_batches
+    # The terms of the core, sum_{s<=j} x_s + (M-1) x_j, are equal for x_{j+1} = (1 - 1/M) x_j.
     fall = (1.0 - 1.0 / max(m, 2)) ** np.arange(stages)  # what stages take that limit a step alike
     even = np.ones(stages)
+    # Of many more stages than micro-batches, the last ones get next to no work.
     used = np.where(np.arange(stages) < min(stages, max(2 * m, 2)), 1.0, 1e-6)
     weights = pipeline.parameter_sum
     rows = [
@@ -253,6 +257,7 @@ def ascending(pipeline: Pipeline, cuts: np.ndarray) -> np.ndarray:
     """Cuts near given ones, (S-1,), so that each stage holds a variable."""
     variables, holders = pipeline.variable_sum, int(pipeline.variable_sum[-1])
     wanted = spaced(variables[np.asarray(cuts)], holders)
+    # Cuts between the same two variables give stages the same variables.
     low, high = np.searchsorted(variables, wanted), np.searchsorted(variables, wanted, "right") - 1
     return np.clip(cuts, low, high)
 
@@ -260,6 +265,7 @@ def ascending(pipeline: Pipeline, cuts: np.ndarray) -> np.ndarray:
 def spaced(wanted: np.ndarray, end: int) -> np.ndarray:
     """Ascending whole numbers from 1 to ``end`` - 1 near the wanted ones, (k,), no two equal."""
     rank = np.arange(len(wanted))
+    # Less its rank, an ascending sequence is one that does not fall.
     wanted = np.maximum.accumulate(np.maximum(wanted, 1) - rank) + rank
     rest = end - 1 - rank[::-1]
     return np.minimum(wanted, rest)
@@ -450,6 +456,7 @@ def network_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> n
     spread = coarse_pivots(pipeline, pivots, max_points)
     cluster = pipeline.cluster
     transfer = formulas.transfer_seconds(np.median(pipeline.cut_before[spread]), cluster.inter_bw)
+    # A transfer there and back, over the work of one device.
     slowness = 2 * transfer / (pipeline.seconds_sum[-1] / cluster.devices)
     cheap = round(max_points / 2 * float(slowness / (1 + slowness)))
     spread = coarse_pivots(pipeline, pivots, max_points - cheap)
@@ -470,6 +477,7 @@ def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np
         total = prefix_sum[-1]
         shares = shares + prefix_sum[pivots] / (1.0 if total == 0 else total)
     bins = np.minimum((shares / 3 * max_points).astype(np.int64), max_points - 1)
+    # Sorted by bin, then by bytes: the first of each bin is its smallest cut.
     order = np.lexsort((pipeline.cut_before[pivots], bins))
     first_of_bin = np.append(True, np.diff(bins[order]) > 0)
     return np.sort(pivots[order[first_of_bin]])
@@ -486,6 +494,7 @@ def units(pipeline: Pipeline, max_units: int = UNITS) -> np.ndarray:
     server_size, unit_size = cluster.devices_per_server, 1
     if cluster.devices > max_units:
         unit_size = server_size * -(-cluster.servers // max_units)
+        # Each stage needs a unit of its own.
         if cluster.servers < min(max(STAGES, pipeline.stages), max_units + 1):
             sizes = range(1, server_size + 1)
             unit_size = next(size for size in sizes if -(-cluster.devices // size) <= max_units)

@@ -61,6 +61,7 @@ def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> l
         label = printable(chain.label(cut))
         prefix = AFTER if label.startswith(AFTER) else ""
         words[cut] = prefix + _fit(label.removeprefix(prefix), width)
+    # Shortening may have made two names equal; those cuts are named by their pivots.
     count = Counter(words.values())
     return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in pivots]
 
@@ -277,6 +278,7 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[st
     line, begin = "", 0
     for number, end in enumerate(ends):
         last = number == len(ends) - 1
+        # The last column of a stage is the bar of the cut behind it.
         inside = max(int(end) - begin - (not last), 0)
         label = f" {number} " if stages else " no cut "
         segment = (label if len(label) <= inside else "").center(inside, "━")
@@ -323,6 +325,7 @@ def _gantt(report: Report, colour: bool) -> list[str]:
         )
         reduce = _covered(edges, table.reduce_start[[row]], table.reduce_end[[row]])
         quarter = 0.25 * span / _TRACK
+        # Row 2 of the argmax never wins; 'both' is set where each direction fills a quarter.
         mark = 2 + np.argmax([forward, backward, 0 * reduce, reduce], axis=0)
         mark[(forward >= quarter) & (backward >= quarter)] = 4
         busy = forward + backward + reduce
