@@ -267,7 +267,7 @@ def _draw_strip(page: Page, top: float, width: float, share: np.ndarray, report:
     stages = report.stages
     axes = page.axes(LEFT, top, width, 0.34)
     axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
-    style = {"size": 9, "weight": "bold", "ha": "center", "va": "center"}
+    style: dict[str, Any] = {"size": 9, "weight": "bold", "ha": "center", "va": "center"}
     for number, stage in enumerate(stages):
         begin, end = share[stage.first], share[stage.end]
         fill = _fill(number, stage, report.memory_limit_bytes)
@@ -319,21 +319,22 @@ def _draw_chain(
         axes.axvspan(share[stage.first], share[stage.end], **style)
     lowest, highest = _envelope(share[1:], crossing)
     x = np.linspace(0, 100, len(lowest) + 1)
-    style = {"baseline": floor, "fill": True, "color": "#9AA5B1", "alpha": 0.45, "linewidth": 0}
-    axes.stairs(np.maximum(highest, floor), x, **style)
+    area: dict[str, Any] = {
+        "baseline": floor,
+        "fill": True,
+        "color": "#9AA5B1",
+        "alpha": 0.45,
+        "linewidth": 0,
+    }
+    axes.stairs(np.maximum(highest, floor), x, **area)
     axes.stairs(np.maximum(lowest, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
     for mark in marks:
         axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)))
     for stage in stages[:-1]:
         sent = max(float(pipeline.cut_before[stage.end]), floor)
         axes.axvline(share[stage.end], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-        style: dict[str, Any] = {
-            "color": INK,
-            "markersize": 5,
-            "markeredgecolor": "white",
-            "zorder": 4,
-        }
-        axes.plot([share[stage.end]], [sent], "o", clip_on=False, **style)
+        dot: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white", "zorder": 4}
+        axes.plot([share[stage.end]], [sent], "o", color=INK, clip_on=False, **dot)
     ticks = _log_ticks(floor * (2 * largest / floor) ** 0.08, largest * 2)
     axes.set_yticks(ticks, [size(y, tick=True) for y in ticks])
     axes.set_yticks([], minor=True)
@@ -410,7 +411,7 @@ def _draw_memory(page: Page, top: float, height: float, report: Report) -> None:
         axes.text(end, number, words, **style)
     axes.axvline(limit, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
     side = "right" if limit > longest / 2 else "left"
-    style = {"size": 8.5, "color": INK, "va": "bottom", "ha": side}
-    axes.text(limit, -0.5 - 0.06 / row, f"limit {size(limit)}", **style)
+    words, above = f"limit {size(limit)}", -0.5 - 0.06 / row
+    axes.text(limit, above, words, size=8.5, color=INK, va="bottom", ha=side)
     axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size(x, tick=True)))

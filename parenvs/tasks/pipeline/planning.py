@@ -303,7 +303,7 @@ class PipelinePlanning(Rowed):
             }
         )
         self._observed = {
-            key: np.zeros((count, *self.observation_space[key].shape), dtype=np.float32)
+            key: np.zeros((count, *(self.observation_space[key].shape or ())), dtype=np.float32)
             for key in ("chain", "topology", "numbers", "plan")
         }
         if rows is not None:

@@ -92,7 +92,7 @@ class Pipeline(ChainSums):
         fill(self, "cluster", Cluster.parse(self.cluster))
         fill(self, "instance", self.instance or self.profile.name)
         timed, device = self.profile.device, self.cluster.device
-        alike = {"name": "", "memory_bytes": 0}  # what seconds do not depend on
+        alike: dict[str, Any] = {"name": "", "memory_bytes": 0}  # what seconds do not depend on
         if timed and replace(timed, **alike) != replace(device, **alike):
             raise ProfileError(
                 f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
@@ -331,7 +331,7 @@ class Pipeline(ChainSums):
             ],
             axis=1,
         )
-        spans = zip(*map(itertools.pairwise, (bounds, devices)), figures.tolist(), strict=True)
+        spans: Any = zip(*map(itertools.pairwise, (bounds, devices)), figures.tolist(), strict=True)
         return tuple(
             Stage(*pivots, str(profile.names[pivots[1] - 1]), *group, *values)
             for pivots, group, values in spans

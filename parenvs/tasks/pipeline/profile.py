@@ -236,9 +236,9 @@ class StageProfile:
                 values[key].append(_number(row[header.index(key)], f"{path}: line {line}", key))
         if not names:
             raise ProfileError(f"{path}: no rows below the header")
-        columns = (np.array(column) for column in values.values())
+        arrays: Any = {key.removesuffix("_ms"): np.array(x) for key, x in values.items()}
         try:
-            return cls(path.stem, np.array(names, dtype=object), *columns, micro_batch=micro_batch)
+            return cls(path.stem, np.array(names, dtype=object), **arrays, micro_batch=micro_batch)
         except ProfileError as error:
             raise ProfileError(f"{path}: {error}") from None
 
