@@ -23,6 +23,7 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tensors import check_finite
 
+# The constants of splitmix64 (Steele, Lea, Flood 2014), as int64: torch has no unsigned arithmetic.
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
@@ -45,6 +46,7 @@ class Chance:
     """
 
     def __init__(self, seed: int, place: Place, count: int, device: Any = "cpu") -> None:
+        # Keyed by the number among all environments, so that any split over processes draws alike.
         envs = torch.arange(place.first, place.first + count, device=device)
         turn = torch.as_tensor(place.turn, device=device)
         self._keys = keys_of(seed + turn * _STEP, envs)
@@ -63,11 +65,13 @@ def keys_of(words: Tensor, numbers: Tensor) -> Tensor:
 def uniform(keys: Tensor, count: int) -> Tensor:
     """Return ``count`` numbers from 0 to 1 of each key, (n, count)."""
     words = _mixed(keys[:, None] + torch.arange(count, device=keys.device) * _STEP)
+    # 24 bits: as many as a float32 below 1 holds without rounding up to 1.
     return ((words >> 40) & 0xFFFFFF).float() * 2**-24
 
 
 def _mixed(words: Tensor) -> Tensor:
     """The finalizer of splitmix64."""
+    # Shifts of int64 keep the sign, which the masks take away.
     words = (words ^ ((words >> 30) & ((1 << 34) - 1))) * _FACTORS[0]
     words = (words ^ ((words >> 27) & ((1 << 37) - 1))) * _FACTORS[1]
     return words ^ ((words >> 31) & ((1 << 33) - 1))
@@ -220,6 +224,7 @@ class Algorithm(ABC):
     ) -> None:
         self.lens, self.settings, self.device = lens, settings, torch.device(device)
         self.peers, self.progress = Peers(), 0.0
+        # Weights depend on the seed alone, not on what else has drawn from torch's generator.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = self.network().to(self.device)
@@ -285,6 +290,7 @@ class Algorithm(ABC):
         """Take a step by gradients of a sum in one row, and, last, the turns that it is of."""
         gradient = flat[:-1] / flat[-1]
         norm = torch.linalg.vector_norm(gradient)
+        # Clipped by the norm of the mean over all learners, so that they stay equal to the bit.
         gradient *= (self.settings.gradient / (norm + 1e-6)).clamp(max=1.0)
         parts = gradient.split([weight.numel() for weight in self.weights])
         for weight, part in zip(self.weights, parts, strict=True):
@@ -293,6 +299,7 @@ class Algorithm(ABC):
 
     def moments(self, values: Tensor) -> tuple[float, float, float]:
         """Return mean, standard deviation and count of numbers of all learners, (k,) here."""
+        # Sums of learners add up, means do not; doubles, as squares of like numbers cancel.
         values = values.double()
         sums = torch.stack([values.sum(), values.square().sum(), values.new_tensor(len(values))])
         total, squares, count = self.peers.sum(sums).tolist()
@@ -449,6 +456,7 @@ def algorithm(name: str) -> type[Algorithm]:
     if name in _registered:
         return _registered[name]
     refuse_removed("agent", name)
+    # Names of this package win: an installed package cannot replace its agents.
     known = {x.name: x.value for x in entry_points(group=GROUP)} | ALGORITHMS
     if name not in known:
         hint = did_you_mean(name, names())

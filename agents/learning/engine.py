@@ -161,6 +161,7 @@ class Local(Engine):
 
     def end(self) -> None:
         """See ``Engine.end``."""
+        # A process whose pipe is closed ends by itself; those in the midst of work are terminated.
         for pipe, _ in self.processes:
             pipe.close()
         for _, process in self.processes:
@@ -334,17 +335,17 @@ class Reduced(Peers):
 
     def gather(self, values: Tensor) -> Tensor:
         """See ``Peers.gather``: padded to the longest."""
-        own = values.to(self.device)
-        (sizes,) = self._gathered(torch.tensor([len(own)], device=self.device)).T.tolist()
-        room = torch.zeros(max(sizes), *own.shape[1:], dtype=own.dtype, device=self.device)
-        room[: len(own)] = own
-        every = self._gathered(room)
-        return torch.cat([x[:size] for x, size in zip(every, sizes, strict=True)]).to(values.device)
+        local = values.to(self.device)
+        (sizes,) = self._gathered(torch.tensor([len(local)], device=self.device)).T.tolist()
+        padded = local.new_zeros(max(sizes), *local.shape[1:])
+        padded[: len(local)] = local
+        parts = zip(self._gathered(padded), sizes, strict=True)
+        return torch.cat([part[:size] for part, size in parts]).to(values.device)
 
     def _gathered(self, values: Tensor) -> Tensor:
-        every = [torch.zeros_like(values) for _ in range(self.size)]
-        self._wait(lambda: self.group.allgather([every], [values]))
-        return torch.stack(every)
+        gathered = [torch.zeros_like(values) for _ in range(self.size)]
+        self._wait(lambda: self.group.allgather([gathered], [values]))
+        return torch.stack(gathered)
 
     def _wait(self, send: Callable[[], Any]) -> None:
         try:
@@ -420,13 +421,13 @@ class Server:
 
     def serve(self) -> None:
         """Serve until the turns of all learners are over."""
-        heard: dict[int, Any] = {}  # learner -> what it waits with
-        active = dict.fromkeys(range(self.learners), 0)  # steps of those that go on
+        heard: dict[int, Any] = {}  # learner -> its message, which is not answered yet
+        active = dict.fromkeys(range(self.learners), 0)  # steps of learners that go on
         while active:
-            waiting = {self.links[rank]: rank for rank in active if rank not in heard}
-            told: list[Any] = connection.wait(list(waiting)) if waiting else []
-            for link in told:
-                rank = waiting[link]
+            silent = {self.links[rank]: rank for rank in active if rank not in heard}
+            ready: list[Any] = connection.wait(list(silent)) if silent else []
+            for link in ready:
+                rank = silent[link]
                 with _linked():
                     message = received(link.recv_bytes())
                 if not message:
@@ -435,8 +436,9 @@ class Server:
                     continue
                 heard[rank] = message
                 if self.staleness is not None:
-                    self._take(message[0], message[1], message[2])
+                    self._take(*message)
                     active[rank] += 1
+            # Without lockstep the fastest learner waits for the slowest at the staleness' limit.
             if self.staleness is not None:
                 ahead = min(active.values(), default=0) + self.staleness
                 free = [rank for rank in heard if active[rank] <= ahead]

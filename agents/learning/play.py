@@ -38,6 +38,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def vector_maker(env_id: str) -> Any:
+    """Return what makes a batch of an environment; None if it is not registered with one."""
+    entry: Any = gym.spec(env_id).vector_entry_point
+    return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
 def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
     """Make n environments whose ended episodes start again in the same step.
 
@@ -48,8 +54,7 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
         ParenvsError: there is no such environment, or it refuses its arguments.
     """
     try:
-        entry: Any = gym.spec(env_id).vector_entry_point
-        maker = load_env_creator(entry) if isinstance(entry, str) else entry
+        maker = vector_maker(env_id)
         mode: dict[str, Any] = {"autoreset_mode": SAME_STEP}
         if maker is not None and "autoreset_mode" in inspect.signature(maker).parameters:
             return gym.make_vec(env_id, count, "vector_entry_point", **mode, **env_kwargs)
@@ -117,6 +122,7 @@ class Share(NamedTuple):
 
     def dealt(self, parts: int, unit: int) -> list[Share]:
         """Return equal shares of players, in whole units; ``ParenvsError`` if that cannot be."""
+        # Copies of a problem stay in one process: their groups must not be torn apart.
         if self.size % unit:
             raise ParenvsError(f"envs must be a multiple of copies, {unit}, not {self.size}")
         if self.size // unit < parts:
@@ -216,6 +222,7 @@ def stacked(observations: Sequence[Any]) -> Any:
 
 def seeds_of(seed: int, part: int, total: int, copies: int) -> np.ndarray:
     """Return the seed of each environment in a part of a training, (total,) int64."""
+    # Copies of a problem share a seed, so that an algorithm can compare their returns.
     groups = np.random.SeedSequence([seed, part]).generate_state(total // copies)
     return np.repeat(groups & 0x7FFFFFFF, copies).astype(np.int64)
 
@@ -277,7 +284,7 @@ class Play:
             taken = chosen.numpy() + self.lens.first
             step = self.envs.step(taken)
             self.history.append(taken)
-            self.turns += self.total
+            self.turns += self.total  # steps are counted over all learners, who are in lockstep
             if not np.isfinite(step.paid).all():
                 raise ParenvsError("a reward is not finite")
             self._totals += step.paid
@@ -309,6 +316,7 @@ class Play:
         if part is None:
             return
         self.restart(part)
+        # Environments have no state that could be stored: their actions are taken again.
         for actions in state["history"].numpy():
             step = self.envs.step(actions)
             self.history.append(actions)
@@ -326,6 +334,7 @@ class Play:
         self.envs.close()
 
     def _finish(self, rows: np.ndarray) -> None:
+        """Count the episodes that ended in environments ``rows``, (k,)."""
         if not rows.size:
             return
         returns = self._totals[rows]
@@ -416,6 +425,7 @@ class Player:
             actions = self.agent.best(seen).numpy() + self.agent.lens.first
             observation, rewards, terminated, truncated, infos = env.step(actions)
             totals[goes_on] += rewards[goes_on]
+            # An environment that has ended goes on with its next episode, which does not count.
             goes_on &= ~(terminated | truncated)
         env.close()
         return totals

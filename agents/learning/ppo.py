@@ -84,15 +84,16 @@ class PPO(ValueAlgorithm):
     def improve(self, seen: Seen, data: dict[str, Tensor]) -> dict[str, float]:
         """Go over turns, (k, ...) each, several times; return the means of the last pass."""
         settings, keys = self.settings, data.pop("keys")
-        told: list[dict[str, Tensor]] = []
+        figures: list[dict[str, Tensor]] = []
         for steps in self.parts(keys, turns_a_step(settings, self.lens), settings.passes):
-            told = []
+            figures = []
             for index in steps:
                 part = {name: value[index].to(self.device) for name, value in data.items()}
-                losses, figures = self.losses(seen.at(index).to(self.device), part)
+                losses, parts = self.losses(seen.at(index).to(self.device), part)
                 self.step(losses)
-                told.append(figures)
-        return {name: self.mean(torch.cat([each[name] for each in told])) for name in told[0]}
+                figures.append(parts)
+        names = figures[0]
+        return {name: self.mean(torch.cat([parts[name] for parts in figures])) for name in names}
 
     def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each turn, (k,), and figures of them, (k,) each."""
@@ -179,6 +180,7 @@ class Group(PPO):
             logs=batch.kept["logs"], rewards=batch.rewards, ended=batch.ended,
             episodes=batch.episodes, envs=torch.arange(envs).expand(turns, envs),
         )  # fmt: skip
+        # Steps of episodes whose group has not ended wait for the next batches.
         if self.held is not None:
             seen = beside([self.held[0], seen])
             data = {name: torch.cat([self.held[1][name], data[name]]) for name in data}
@@ -293,6 +295,7 @@ class Imitate(PPO):
         chosen = known & (worth == best)
         cross = -torch.where(chosen, logs, -torch.inf).logsumexp(dim=1)
         is_whole = (known == seen.mask).all(dim=1)
+        # Without the values of all actions a regret would favor those that nobody rated.
         loss = torch.where(is_whole, expected, cross)
         spread = entropy(logs)
         told = {"loss": loss.detach(), "entropy": spread.detach()}

@@ -101,9 +101,10 @@ class Memory:
         weights = (len(priority) * priority[chosen] / ends[-1]) ** -correction
         weights /= weights.max()
         batch, turn, env = np.unravel_index(chosen, (self.count, turns, envs))
-        own = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
-        chosen, weights, batch, turn = (x[own] for x in (chosen, weights, batch, turn))
-        env = env[own] - self.first
+        # All learners draw the same steps; each returns those of its own environments.
+        here = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
+        chosen, weights, batch, turn = (x[here] for x in (chosen, weights, batch, turn))
+        env = env[here] - self.first
         at = tuple(torch.from_numpy(x) for x in (batch, turn, env))
         later = (at[0], at[1] + self.parts["ahead"][at], at[2])
         return Minibatch(
@@ -334,6 +335,7 @@ class Rainbow(ValueAlgorithm):
 
     def measure(self, sums: Tensor) -> None:
         """See ``ValueAlgorithm.measure``; qualities in rewards stay the same."""
+        # Outputs are in units of the spread: scaled by its change they mean the same rewards.
         before = self.spread
         super().measure(sums)
         self._scale(self.net, before / self.spread)

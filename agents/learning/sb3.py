@@ -12,7 +12,6 @@ import numpy as np
 import sb3_contrib
 import torch
 from gymnasium import spaces
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 from sb3_contrib.common.maskable.distributions import MaskableDistribution
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import OWN, SHARPNESS, Lens, RowsNet, Seen, log_policy
+from parenvs.agents.learning.play import vector_maker
 from parenvs.agents.learning.ppo import PPOSettings, turns_a_step
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError
@@ -160,6 +160,7 @@ class MaskablePPO(Algorithm):
             self.starts = ended[turn]
         buffer.compute_returns_and_advantage(self.values(batch.after), ended[-1])
         model._current_progress_remaining = 1.0 - progress
+        # Its buffer shuffles by NumPy's global generator: seeded here, so that runs resume equally.
         before = np.random.get_state()
         np.random.seed(int(torch.randint(2**31, (), generator=self.random)))
         try:
@@ -229,8 +230,7 @@ def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
     wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
     if wrapping or spec.additional_wrappers or spec.max_episode_steps is not None:
         return False
-    entry: Any = spec.vector_entry_point
-    maker = load_env_creator(entry) if isinstance(entry, str) else entry
+    maker = vector_maker(spec.id)
     return isinstance(maker, type) and issubclass(maker, GameVectorEnv)
 
 
@@ -300,6 +300,7 @@ class NativeVecEnv(VecEnv):
                     "terminal_observation": batch_info["final_obs"][row],
                     "episode": {"r": total, "l": steps, "t": seconds},
                 }
+                # The next episode has begun in the same step, so its start's info is here, too.
                 self.reset_infos[row] = info_of(batch_info, row)
             self._returns[ended] = 0.0
             self._steps[ended] = 0

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -262,10 +262,11 @@ class Training:
 
     def update(self) -> None:
         """Play some turns, and learn from them; several times where learners need not wait."""
+        # Parts bound the actions that a resumed run has to take again.
         part, number = divmod(self.updates, self.part)
         times = 1 if self.config.staleness is None else min(self.part - number, AHEAD)
         parts = [None if number else part, *[None] * (times - 1)]
-        for told in self.team.updates(parts, self.length, self._tick):
+        for told in self.team.updates(parts, self.length, self._show):
             self.figures, self.turns, self.episodes = told.figures, told.turns, told.episodes
             self.done += told.returns
             self.best = best = told.best
@@ -273,7 +274,7 @@ class Training:
             if wanted is not None and best is not None and best.value >= wanted:
                 self.target_steps, self.target_seconds = best.turns, self.seconds
         self.updates += times
-        self._told()
+        self._show()
 
     def trained(self) -> Trained:
         """Write the model, judge it, and write what was found."""
@@ -327,15 +328,14 @@ class Training:
             self._tell(f"not judged: {error}")
             return None
 
-    def _tick(self, play: Any) -> None:
-        self._told(play.turns, play.returns)
-
-    def _told(self, turns: int = 0, returns: Sequence[float] = ()) -> None:
+    def _show(self, play: Any = None) -> None:
+        """Report the progress, at most once a second; ``play`` is in the midst of an update."""
         if time.monotonic() - self._shown > 1.0:
+            turns, returns = (self.turns, []) if play is None else (play.turns, play.returns)
             done = [*self.done, *returns]
             mean = f"; mean return {np.mean(done):.4f} of {len(done)} episodes" if done else ""
-            told = "".join(f", {name} {value:.3g}" for name, value in self.figures.items())
-            self._tell(f"{turns or self.turns:,} of {self.config.steps:,} steps{mean}{told}")
+            figures = "".join(f", {name} {value:.3g}" for name, value in self.figures.items())
+            self._tell(f"{turns:,} of {self.config.steps:,} steps{mean}{figures}")
 
     def _tell(self, text: str) -> None:
         self._shown = time.monotonic()
@@ -368,6 +368,7 @@ class Training:
             write_text(self.place / CURVE, "steps,return\n" + rows)
         self._lost = 0
         now = time.monotonic()
+        # A checkpoint that took s seconds is followed by s / SHARE seconds of training.
         self._due = now + (now - begin) / SHARE
 
     def _state(self) -> dict[str, Any]:
@@ -380,6 +381,7 @@ class Training:
         }
 
     def _hold(self, state: dict[str, Any]) -> None:
+        # Bytes, since the tensors of a state change with the next update.
         stream = io.BytesIO()
         torch.save(state, stream)
         self._first = stream.getvalue()

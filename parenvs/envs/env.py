@@ -45,8 +45,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             cls.metadata = {"render_modes": RENDER_MODES, "render_fps": game.render_fps}
 
     def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise ValueError(f"render_mode must be one of {RENDER_MODES}")
+        check_mode(render_mode)
         self.render_mode = render_mode
         self.game = self.game_class(1, **arguments)
         self.action_space = self.game.action_space
@@ -79,7 +78,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             ParenvsError: an option is unknown or would change the spaces, or the environment
                 refuses it; the episode before goes on then.
         """
-        source = elsewhere(self.game, options)
+        source = elsewhere(self.game, options)  # may refuse, so it comes before anything changes
         super().reset(seed=seed)
         if seed is not None:
             self._streams[0].reseed(seed)
@@ -94,6 +93,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         number, game = whole_number(action), self.game
         reward = game.after_end
         if not game.over[0]:
+            # Numbers that no int64 holds are as illegal as the nearest illegal action.
             within = min(max(number, -1), self._actions)
             reward = float(game.play(EVERY, np.array([within]))[0])
         return self._observation(), reward, bool(game.over[0]), False, self._info()
@@ -175,6 +175,12 @@ def elsewhere(game: Game, options: dict[str, Any] | None) -> Any:
 def owned(values: np.ndarray) -> np.ndarray:
     """Return an array that no later call changes: views are copied, see ``Game.observation``."""
     return values if values.base is None else values.copy()
+
+
+def check_mode(mode: str | None) -> None:
+    """Raise ``ValueError`` unless the render mode is known or None."""
+    if mode is not None and mode not in RENDER_MODES:
+        raise ValueError(f"render_mode must be one of {RENDER_MODES}")
 
 
 def rendered(game: Game, row: int, mode: str) -> Any:

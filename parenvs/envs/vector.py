@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from parenvs.core.game import EVERY, Game, Stream
-from parenvs.envs.env import RENDER_MODES, GameEnv, elsewhere, owned, rendered, whole_number
+from parenvs.envs.env import GameEnv, check_mode, elsewhere, owned, rendered, whole_number
 from parenvs.errors import ParenvsError, shown
 
 # Python looks up a module's names faster than an Enum's members, and compares dtypes faster than
@@ -81,8 +81,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}")
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise ValueError(f"render_mode must be one of {RENDER_MODES}")
+        check_mode(render_mode)
         self.num_envs, self.copy, self.render_mode = num_envs, copy, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.game = game = self.game_class(num_envs, **arguments)
@@ -162,6 +161,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         self.game.deal(rows, self._streams, source)
         infos = self._infos()
         observation = self._observation(infos["action_mask"])
+        # As Gymnasium's batches do it, infos of environments that go on are zeros without a mask.
         if mask is not None:
             infos["action_mask"][~mask] = 0
             infos["_action_mask"] = mask.copy()
@@ -204,6 +204,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
                 final["final_info"].update(infos)
                 infos, begun = final, ended
                 game.deal(EVERY if ended.size == self.num_envs else ended, self._streams)
+        # Masks come last: those of environments that began anew are of their new episodes.
         infos = {**infos, **self._infos()}
         if begun.size:
             self._name(infos, begun)
@@ -276,6 +277,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             raise ValueError(f"{self.num_envs} actions are needed, not shape {checked.shape}")
         if checked.dtype != INT64:
             if checked.dtype.kind not in "iub":
+                # Clipped as integers, since large floats have no int64.
                 numbers = [whole_number(x) for x in checked]
                 checked = np.array([min(max(x, -1), self._actions) for x in numbers])
             checked = checked.astype(np.int64)

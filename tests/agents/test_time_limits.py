@@ -13,9 +13,9 @@ MARGIN = 3.0
 """Processor seconds that preparation, a step of a search and the judge may take beyond a limit,
 without compiled loops, too."""
 SEARCHES = {  # task -> a large problem, and the planners that search until their time is up
-    "partition": ({"graph": "t5-11b", "reward": "step_time"}, ("exact",)),
-    "pipeline": ({"graph": "bert-48", "cluster": "64x8:h100"}, ("exact", "search")),
-    "sharding": ({"graph": "intra-op-outside/mesh-000"}, ("exact",)),
+    "partition": ({"source": "t5-11b", "reward": "step_time"}, ("exact",)),
+    "pipeline": ({"source": "bert-48", "cluster": "64x8:h100"}, ("exact", "search")),
+    "sharding": ({"source": "intra-op-outside/mesh-000"}, ("exact",)),
 }
 
 
