@@ -126,15 +126,6 @@ def test_reader__broken_module(apply, message):
     assert "\n" not in str(caught.value)
 
 
-def test_reader__unknown_opcode():
-    message = (
-        r"^file\.pb: instruction 'callee\.3' has opcode 'frobnicate', which no rule knows; "
-        r"known opcodes are listed in parenvs\.graph\.opcodes$"
-    )
-    with pytest.raises(HloError, match=message):
-        read(small_module(opcode="frobnicate"))
-
-
 def test_reader__parameters_by_number_whatever_their_ids():
     module = small_module()
     first, second = entry(module).instructions[:2]
@@ -146,13 +137,6 @@ def test_reader__parameters_by_number_whatever_their_ids():
     assert graph.paths == ["w", "batch"]
     assert [graph.shape(t) for t in graph.parameter_tensor] == [(8,), (4, 2)]
     assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "BATCH"]
-
-
-@each("opcode", ["all-reduce", "all-gather", "reduce-scatter", "send"])
-def test_reader__partitioned_module(opcode):
-    message = rf"'callee\.3' has opcode '{opcode}': the module is already partitioned; give the mod"
-    with pytest.raises(HloError, match=message):
-        read(small_module(opcode=opcode))
 
 
 @each(
@@ -269,33 +253,6 @@ def test_reader__batch_size():
     assert jax_graph(function, f32(8, 4), batch).batch_size == 32
     assert jax_graph(function, f32(8, 4), batch, batch_size=5).batch_size == 5
     assert jax_graph(lambda p: p + 1, f32(8)).batch_size == 1
-
-
-def test_reader__free_tensors():
-    jax = pytest.importorskip("jax")
-
-    def function(params, batch, rate):
-        positions = jax.numpy.arange(8.0) * 2 + rate
-        mask = jax.numpy.tril(jax.numpy.ones((8, 8)))
-        noise = jax.random.normal(jax.random.wrap_key_data(batch["key"]), (8,))
-        return (params * positions) @ mask + noise
-
-    key = jax.ShapeDtypeStruct((2,), np.uint32)
-    graph = jax_graph(function, f32(8), {"key": key}, f32())
-    assert (np.diff(graph.result_offset)[graph.opcode != graph.opcodes.index("return")] > 0).all()
-    rows = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.result_offset))
-    owner = dict(zip(graph.results.tolist(), rows.tolist(), strict=True))
-    dot = names(graph).index("dot")
-    product, mask = graph.operands[
-        graph.operand_offset[dot] : graph.operand_offset[dot + 1]
-    ].tolist()
-    assert graph.free[owner[mask]]
-    assert not graph.free[owner[product]]
-    start = graph.operand_offset[owner[product]]
-    params, positions = graph.operands[start : start + 2].tolist()
-    assert graph.free[owner[positions]]
-    assert not graph.free[owner[params]]
-    assert not graph.free[names(graph).index("while")]  # the random bits depend on the batch
 
 
 def test_reader__from_jax_takes_jitted_functions():

@@ -10,7 +10,6 @@ jax_that_verifies()
 
 from benchmarks.shardy import STRICTER, Case  # noqa: E402
 from benchmarks.single_ops import OPS  # noqa: E402
-from parenvs.graph import opcodes  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 
@@ -36,31 +35,3 @@ def test_rules_oracle__never_laxer_and_stricter_only_where_documented(opcode):
     assert counts["legal in both"]
     assert not counts["disagree"], odd
     assert stricter <= set(STRICTER), odd
-
-
-def test_rules_oracle__finds_a_laxer_rule(monkeypatch):
-    """Rows that are written, not added, have an order: Shardy does not split them."""
-    monkeypatch.setattr(opcodes, "_COMBINERS", [*opcodes._COMBINERS, []])
-    counts, odd, _ = outcomes("scatter")
-    assert counts["disagree"]
-    assert all("set" in x for x in odd)
-
-
-def test_rules_oracle__finds_a_missing_link(monkeypatch):
-    def one_sided(x):
-        return (opcodes.Factor(f.pairs[:1], f.kind) for f in opcodes.dot(x))
-
-    monkeypatch.setitem(opcodes.RULES, "dot", one_sided)
-    assert outcomes("dot")[0]["disagree"]
-
-
-def test_rules_oracle__finds_a_wrong_kind(monkeypatch):
-    """Where a contraction is split there is an all-reduce, and nowhere else."""
-
-    def kept(x):
-        return (opcodes.Factor(f.pairs) for f in opcodes.dot(x))
-
-    monkeypatch.setitem(opcodes.RULES, "dot", kept)
-    counts, odd, _ = outcomes("dot")
-    assert counts["disagree"]
-    assert all(x.endswith("other all-reduces") for x in odd)
