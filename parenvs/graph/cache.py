@@ -132,6 +132,7 @@ def _write(place: Path, stem: str, model: Lowered, files: dict[str, str]) -> Non
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     with replacing(place / f"{stem}-{_digest(head)[:16]}.model") as stream:
         stream.write(head + b"\n" + packed)
+    # The last used first: what is beyond either limit is what was not used for longest.
     surplus = _entries(place, f"{stem}-*")[_ENTRIES:]
     left = _TOTAL
     for entry in _entries(place, "*.model"):

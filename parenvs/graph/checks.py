@@ -330,6 +330,7 @@ def _wrong_order(arrays: Arrays) -> Wrong:
     if (source < 0).any() or (source >= user).any():
         yield "operands", "an operand is used before it is made"
         return
+    # Loops take all values as operands, so nothing reads a tensor of another computation.
     computation = _computations(arrays)
     if (computation[source] != computation[user]).any():
         yield "operands", "an operand is of another computation"
@@ -356,6 +357,7 @@ def _wrong_nesting(arrays: Arrays) -> Wrong:
         return
     kinds = arrays["element_type"].tolist()
     tensors = list(zip(kinds, rows_of(arrays["dims"], arrays["dim_offset"]), strict=True))
+    # Costs, phases and unrolling walk loops by these returns, so each must end as it should.
     used = rows_of(arrays["operands"], arrays["operand_offset"])
     for outer in sorted(nested):
         parts, taken = [], []

@@ -62,6 +62,7 @@ class Flow:
             for tensor in results:
                 self.producer[tensor] = index
         self.before: list[list[int]] = [[] for _ in range(tensors)]
+        # A loop's results are not made of all of its operands, but of what takes their position.
         carried = self._carried()
         for index, results in enumerate(self.results):
             if self.opcode[index] in BARRIERS:
@@ -318,11 +319,13 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
         if is_view:
             of[results[0]] = of[read[0]]
             views.setdefault(of[read[0]], []).append(results[0])
+    # A weight counts where it is first computed with: its casts and layouts move with it.
     firsts = np.sort([min(proper.get(index, places)) for index, places in direct.items()])
     reads: dict[int, list[int]] = {}
     unsent: set[int] = set()
     for index, places in direct.items():
         later = sorted(set(proper.get(index, [])))
+        # A view far ahead of its reader would send the weight through every cut between.
         early = bool(later) and _apart(firsts, places[0], later[0])
         if any(_apart(firsts, places[0], place) for place in later[-1:]):
             unsent.update(views.get(index, ()))
@@ -334,6 +337,7 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
 
 
 def _apart(firsts: np.ndarray, earlier: int, later: int) -> bool:
+    # Places are apart if another weight is first read between: a cut may fall there.
     after, before = np.searchsorted(firsts, [earlier, later], side="left")
     local = int(np.searchsorted(firsts, earlier, side="right") - after)
     return bool(before - after - local > 0)
@@ -354,6 +358,7 @@ def free_instructions(
     for index, (opcode, ins, outs) in enumerate(zip(opcodes, operands, results, strict=True)):
         if opcode == "parameter":
             free[index] = scalars.issuperset(outs)
+        # What draws numbers gives others each time, so it cannot be computed anew anywhere.
         elif opcode not in _IMPURE and ins:
             free[index] = free_tensors.issuperset(ins)
         else:

@@ -157,6 +157,7 @@ class Graph:
         The first operand's type decides, as a product's result may be wider; without operands, the
         first result's.
         """
+        # Element types are uint8, so a table of 256 has an entry for any code.
         peaks = np.full(256, device.peak_flops)
         for code, (name, _) in ELEMENT_TYPES.items():
             peaks[code] = device.peak_of(name)
@@ -193,6 +194,7 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """``sha256:...`` over the arrays; name and compression of the file do not change it."""
+        # The batch size decides costs, so it is part of what a plan is made for; the name is not.
         digest = hashlib.sha256(f"graph {SCHEMA} {self.batch_size}".encode())
         for key in _ARRAYS:
             array = getattr(self, key)
@@ -243,6 +245,7 @@ class Graph:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to ``path``, a compressed ``.npz``."""
+        # Notes and twins are written only where there are any, so that old files keep their bytes.
         head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
         if self.notes:
             head["notes"] = list(self.notes)

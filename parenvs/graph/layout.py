@@ -107,6 +107,7 @@ class Layout:
     @cached_property
     def _shared(self) -> dict[int, int]:
         """Tensor of an input -> its dimension that ZeRO splits: the largest that can be."""
+        # ZeRO 1 and 2 differ in gradients alone, which are no inputs of the step.
         roles = WEIGHTS if self.zero == 3 else STATES if self.zero else ()
         shared: dict[int, int] = {}
         for tensor, role in zip(
@@ -135,6 +136,7 @@ class Layout:
     def spec(self, tensor: int) -> Spec:
         """Return the axis that splits each dimension of a tensor, None where none does."""
         spec = list(self.unshared_spec(tensor))
+        # A new value lies as the input whose place it takes, so the next step can start there.
         source = self.taken_places.get(tensor, tensor)
         if source in self._shared and self.graph.shape(tensor) == self.graph.shape(source):
             spec[self._shared[source]] = self.axes[0].name

@@ -196,6 +196,7 @@ def _found(
 
     ways: dict[int, list[Cut]] = {}
     taken = taken_apart(closed.jaxpr)[0]
+    # Splits into single elements are indexing, not several weights in one.
     sizes = sorted(known for known in taken if len(known) <= _MOST_WAYS and max(known) > 1)
     for number, leaf in enumerate(leaves):
         if not hasattr(leaf, "dtype") or not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
@@ -228,6 +229,7 @@ def _found(
             continue
         tried, ties = {**cuts, **open_ways}, Ties()
         jax.eval_shape(dry(tried, ties), _abstract(leaves, tried))
+        # The roles cost a lowering, so they are asked for only if something was found.
         if ties.met:
             ties.met &= weights()
         tied = ties.with_met()

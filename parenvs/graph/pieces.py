@@ -362,6 +362,7 @@ class Ties:
 
     def tie(self, *origins: frozenset[int]) -> frozenset[int]:
         """Tie inputs to each other, and return them."""
+        # A weight, its gradient and its moments meet in the update, so they are taken apart alike.
         every = frozenset().union(*origins)
         if len(every) > 1:
             self._groups.append(every)
@@ -524,6 +525,7 @@ class Interpreter:
     def _elementwise(self, equation: Any, operands: list[Any]) -> Any:
         if equation.primitive.multiple_results:
             return None
+        # All operands have to be in the same parts; numbers and repeated dimensions fit any.
         first = next(x for x in operands if isinstance(x, Pieces))
         rows = []
         for x in operands:
@@ -577,6 +579,7 @@ class Interpreter:
         for part, size in zip(x.parts, x.sizes, strict=True):
             shape[axis] = size
             result.append(lax.broadcast_in_dim(whole(part), tuple(shape), dimensions))
+        # A bias that is repeated for each sample is no weight any more.
         same = math.prod(result[0].shape) == math.prod(x.parts[0].shape)
         return x.like(axis, result, x.made if same else max(x.made, Made.OTHER))
 
@@ -605,6 +608,7 @@ class Interpreter:
     def _dot_general(self, equation: Any, operands: list[Any]) -> Any:
         numbers = equation.params["dimension_numbers"]
         sides = [k for k, x in enumerate(operands) if isinstance(x, Pieces)]
+        # A product of two arrays in parts follows the one of lower rank.
         side = min(sides, key=lambda k: len(operands[k].parts[0].shape))  # weights before data
         x, other = operands[side], operands[1 - side]
         gone, shared = list(numbers[0][side]), list(numbers[1][side])
@@ -806,6 +810,7 @@ class Interpreter:
         """
         forms = [_form(x) for x in carried]
         refused: set[int] = set()
+        # Parts spread through a loop until what goes in and what comes out agree (a fixed point).
         while True:
             result = [
                 _form(x) for x in call(list(map(_unpacked, map(_packed, carried, forms), forms)))

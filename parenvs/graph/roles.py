@@ -135,6 +135,7 @@ def with_arguments_named(
         return graph
     role = with_roles(graph, flow=flow, known=known).parameter_role.tolist()
     named = (Role.VARIABLE, Role.FROZEN, Role.BATCH)
+    # Optimizer state has the paths of its weights, which makes nothing ambiguous.
     alike = Counter(path for path, assigned in zip(paths, role, strict=True) if assigned in named)
     mixed = {
         argument
@@ -317,6 +318,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
         # A floating number may be trained, as a temperature is; a whole one may not.
         if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
             detected[tensor] = Role.SCALAR, "it is a number"
+    # Keys come first: one that a step carries on would be taken as a counter.
     keys = _by_keys(graph, flow, detected)
     _by_update(graph, flow, detected)
     for tensor in tensors:
@@ -332,6 +334,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     given = [t for t in tensors if detected[t][0] == Role.BATCH]
     if given and (keys or retained):
         axes, phase = Axes(flow), graph.phase.tolist()
+        # Whether there is a key per sample, and a state per sample, is known once the batch is.
         size, _ = samples(axes, given, phase)
         for tensor in keys:
             if flow.shapes[tensor][0] == size:
@@ -503,6 +506,7 @@ def _is_statistic(flow: Flow, update: Update) -> bool:
     """Whether a forward pass reads an input for nothing but its new value, by sums over a batch."""
     roots = {flow.opcode[flow.producer[root]] for root in update.roots}
     readers = {flow.opcode[r] for r in viewed_readers(flow, update.source)}
+    # Running means are mixed with a mean over the batch, element by element, and go nowhere else.
     if not readers <= ELEMENTWISE or not roots <= {"reduce", "scatter"}:
         return False
     made_of_it = flow.descendants([update.source])
@@ -523,6 +527,7 @@ def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> Non
         return
     use = Use(flow, known, unknown, forward_of(graph.phase.tolist()))
     arguments = graph.parameter_argument.tolist()
+    # What nothing identifies is taken as most of its argument is: trees hold things of one kind.
     roles_of: dict[int, Counter[Role]] = {}  # argument -> roles of its arrays
     for tensor, argument in zip(tensors, arguments, strict=True):
         if tensor not in found and tensor in use.known:

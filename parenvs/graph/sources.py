@@ -75,6 +75,7 @@ def of_program(thing: Any) -> Any:
         return thing
     guarded = "check_guards" in inspect.signature(thing.module).parameters
     module = thing.module(check_guards=False) if guarded else thing.module()
+    # An exported program has lost its module's class but for these records of tracing.
     stacks = (node.meta.get("nn_module_stack") for node in thing.graph.nodes)
     kinds = [next(iter(stack.values()))[1] for stack in stacks if stack]
     kind = kinds[0] if kinds else type(module)
@@ -132,6 +133,7 @@ def lower_module(
     try:
         program, step = made()
     except RefusedError as error:
+        # In evaluation mode there may be no dropout or statistics that were the reason.
         raise RefusedError(error.what, _cure(module, made) + error.remedy) from error
     notes = program.notes
     fused = step.program.fused

@@ -83,6 +83,7 @@ class Training:
         roots |= {root for output in returned for root in walk(flow, output).roots}
         if not roots:
             return None
+        # Losses and metrics are made of few roots; a norm of the gradients is made of all.
         losses = _losses(flow, updates, returned, roots, others)
         # Without a loss among the outputs, the forward pass is what first reads the variables.
         if losses:
@@ -390,6 +391,7 @@ def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
 def _first_readers(
     flow: Flow, updates: list[Update], returned: dict[int, int], roots: set[int]
 ) -> list[int]:
+    # Without a loss, the gradients' ancestors that read a weight first are where the model begins.
     needed = flow.ancestors(roots)
     first = []
     for source in {u.source for u in updates} | set(returned.values()):
@@ -491,6 +493,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
             any(after_backward[t] for t in reads) or any(after_backward[t] for t in results)
         ):
             phase[index] = _UPDATE
+    # Backwards, so that the users of an instruction have their phase before it.
     earliest = [_UPDATE + 1] * len(flow.before)  # more than any phase: nothing uses it
     for t in flow.graph.outputs.tolist():
         earliest[t] = _UPDATE
@@ -551,6 +554,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
             retained[index] = True
             waiting += set(flow.operands[index]) - needed
             needed.update(flow.operands[index])
+    # State that other weights' updates need, too, stays: a shared step count.
     state -= needed
     for index, results in enumerate(flow.results):
         if flow.opcode[index] == "parameter" and graph.parent[index] < 0:

@@ -322,6 +322,7 @@ class _Unroller:
             source = value.source if isinstance(value, Reshaped) else value
             if isinstance(source, Part) and self.old.parameter_role[source.parameter] == Role.BATCH:
                 shape = self.program.shapes[row.results[0]]
+                # A block of one micro-batch has a leading 1, behind which its samples are.
                 rest = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
                 self.batches.update(rest[:1])
 
@@ -338,6 +339,7 @@ class _Unroller:
         ]
         same = takewhile(lambda words: len(set(words)) == 1, zip(*paths, strict=False))
         read = "/".join(words[0] for words in same) or "while"
+        # A scope in brackets is JAX's own, like jvp(...), and says nothing of the model.
         titles = [] if "(" in scope.rpartition("/")[2] else [scope]
         longer = f"{scope}/{read}".lstrip("/")
         titles += [longer, *(f"{longer}_{n}" for n in range(2, len(self.titles) + 3))]
@@ -452,6 +454,7 @@ class _Unroller:
             return value.tensor
         if isinstance(value, Part):
             return self.parameter(value, phase)
+        # A tensor of a later phase must not be read earlier: it would widen forward cuts.
         done = [t for p, t in value.tensors.items() if p <= phase]
         if not done:
             value.tensors[phase] = self.become(value, phase)
@@ -533,6 +536,7 @@ class _Unroller:
                 self.divide(read[index])
 
     def divide(self, read: Sequence[Part]) -> None:
+        # The largest parts first: what they are divided into may be divided again.
         waiting = [part for part in read if not any(contains(other, part) for other in read)]
         while waiting:
             whole = waiting.pop()

@@ -156,6 +156,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             if place != OUT and not data[flow.operands[index][place]]
         )
 
+    # Each input votes for the size of its first dimension that no loop, attention or ensemble has.
     votes: Counter[int] = Counter()
     floating: set[int] = set()  # of numbers, not of indices, which may be the edges of a graph
     ahead: dict[int, tuple[str, int]] = {}  # size of a dimension in front -> what it is, and loop
@@ -221,6 +222,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
         and _is_inside(flow, index, loop)
         for index, opcode in enumerate(flow.opcode)
     ):
+        # A step over micro-batches sees all of them before its update.
         return size * number, (
             f"a loop with a backward pass goes through the {number:,} leading positions of the "
             f"batch inputs, taken as micro-batches: the batch is taken as {number:,} x {size:,}"
@@ -284,6 +286,7 @@ class Use:
                 self._follow_rows(tensor)
         for index in range(len(flow.opcode)):
             self._read(index)
+        # A table that only indices pick rows of is an embedding, if nothing else says otherwise.
         self.looked_up.difference_update(self.known)
         for tensor in self.looked_up:
             self._decide(tensor, WEIGHT, "rows are looked up in it")
@@ -343,6 +346,7 @@ class Use:
             self._together(operands, labels)
         labels = [self._of(t) for t in operands]
         unknown = [x for x in labels if isinstance(x, int)]
+        # What is looked up says least of what it is combined with.
         unknown.sort(key=self.looked_up.__contains__)
         if DATA in labels:
             label: Label = DATA
@@ -415,6 +419,7 @@ class Use:
         Data without the batch are weights that a step of gradient descent has changed.
         """
         opcode, operands = self.flow.opcode[index], self.flow.operands[index]
+        # A gradient x^T dy has lost the batch, so what it changes is a weight again.
         if opcode == "dot":
             labels = [
                 WEIGHT if label == DATA and t in self._summed else label

@@ -53,6 +53,7 @@ class Part:
         if size != 1:
             return replace(self, start=first, shape=(size, *self.shape[1:]))
         rest = self.shape[1:]
+        # A block of one layer is that layer itself, seen with a leading dimension of 1.
         item = Part(self.parameter, rest, (*self.indices, first), 0, rest[0] if rest else 0)
         return Reshaped(item, (1, *rest))
 
@@ -90,6 +91,7 @@ class Reshaped:
             inner = self.shape[1]
             return reshaped(source.cut(start * inner, size * inner), shape)
         if len(source.shape) > 1 and lead * source.shape[1] == self.shape[0]:  # two are merged
+            # A block of the merged dimension may lie in one row of the source, or be whole rows.
             group, first = divmod(start, source.shape[1])
             if first + size <= source.shape[1]:
                 row = reshaped(source.cut(group, 1), source.shape[1:])
@@ -181,6 +183,7 @@ class Stack:
 
     def written(self, start: int, block: Value, size: int) -> Stack:
         """Return the stack after a block was written into it."""
+        # Blocks that the new one covers or touches hold old values, and are gone.
         retained = {k: b for k, b in self.blocks.items() if sum(k) <= start or k[0] >= start + size}
         return Stack(self.shape, {**retained, (start, size): block}, self.base)
 

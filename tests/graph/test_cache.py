@@ -117,13 +117,6 @@ def test_kept__files_that_change_meanwhile_are_not_kept(place, tmp_path, monkeyp
     assert not read(make).kept
 
 
-def test_kept__few_versions(place, tmp_path, monkeypatch):
-    sizes = tmp_path / "sizes.py"
-    for number in range(6):
-        read(Made(monkeypatch, written(sizes, str(number))))
-    assert len(list(place.iterdir())) == 4
-
-
 def test_kept__readers_and_writers_side_by_side(place, monkeypatch):
     make = Made(monkeypatch)
     with cache.keeping(), ThreadPoolExecutor(8) as pool:

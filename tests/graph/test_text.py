@@ -212,10 +212,6 @@ def test_text__called_computations():
     assert read(text).fingerprint == graph.fingerprint
 
 
-def test_text__without_root_the_last_line_is_it():
-    assert read(LOOP.replace("ROOT ", "")).fingerprint == read(LOOP).fingerprint
-
-
 BAD = [
     ("", "no 'HloModule' line; is this HLO text?"),
     ("Dear reader,\nthis is a letter.\n", "no 'HloModule' line"),
@@ -341,14 +337,10 @@ def test_text__model(name, elsewhere):
     assert text_variables.sum() == variables.sum()
 
 
-def test_text__comments():
-    assert without_comments("a/*b*/c/*/d*/e/*f") == "ace/*f"
-
-
 @pytest.mark.slow
 def test_text__open_comments_take_linear_time():
     start = time.perf_counter()
-    without_comments("/*" * 500_000)
+    assert without_comments("a/*b*/c/*/d*/e/*f" + "/*" * 500_000).startswith("ace/*f")
     assert time.perf_counter() - start < 2
 
 

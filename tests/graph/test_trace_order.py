@@ -13,34 +13,12 @@ from parenvs.graph.text import trace_order
 
 def test_trace_order__example():
     """The program traces q, k and v in turn; the text has v only where it is needed."""
-    trace = [
-        "dot.1",
-        "reshape.1",
-        "dot.2",
-        "reshape.2",
-        "dot.3",
-        "reshape.3",
-        "dot.4",
-        "exp.1",
-        "dot.5",
-    ]
+    trace = [f"{name}.{k}" for k in (1, 2, 3) for name in ("dot", "reshape")]
+    trace += ["dot.4", "exp.1", "dot.5"]
     uses = {"reshape.1": ["dot.1"], "reshape.2": ["dot.2"], "reshape.3": ["dot.3"]}
-    uses |= {
-        "dot.4": ["reshape.1", "reshape.2"],
-        "exp.1": ["dot.4"],
-        "dot.5": ["exp.1", "reshape.3"],
-    }
-    text = [
-        "dot.1",
-        "reshape.1",
-        "dot.2",
-        "reshape.2",
-        "dot.4",
-        "exp.1",
-        "dot.3",
-        "reshape.3",
-        "dot.5",
-    ]
+    uses |= {"dot.4": ["reshape.1", "reshape.2"], "exp.1": ["dot.4"]}
+    uses["dot.5"] = ["exp.1", "reshape.3"]
+    text = [*trace[:4], "dot.4", "exp.1", "dot.3", "reshape.3", "dot.5"]
     order = trace_order(text, [[text.index(x) for x in uses.get(name, [])] for name in text])
     assert [text[i] for i in order] == trace
 

@@ -100,6 +100,7 @@ def _max_pool(
     reach = [d * (k - 1) + 1 for d, k in zip(wide, kernel, strict=True)]
     _, strides, pads = _windows(x, reach, list(stride) or list(kernel), padding, ceil_mode)
     floating = jnp.issubdtype(x.dtype, jnp.inexact)
+    # Padding must never be the maximum.
     low = np.asarray(-jnp.inf if floating else jnp.iinfo(x.dtype).min, x.dtype)
     offsets = [[o * d for o, d in zip(offset, wide, strict=True)] for offset in np.ndindex(*kernel)]
 
@@ -151,6 +152,7 @@ def _avg_pool(
     lead = x.ndim - len(kernel)
     ones = np.ones(x.shape[lead:])
     given = [(p, p) for p in _of_all(padding, len(kernel))]
+    # PyTorch counts its own padding, but not what ceil_mode adds behind it.
     if count_include_pad:
         ones = np.pad(ones, given, constant_values=1.0)
         pads = [(0, 0)] * lead + [

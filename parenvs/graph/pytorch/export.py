@@ -352,6 +352,7 @@ def exported(
 
 
 def _table() -> dict[Any, Any]:
+    # Grid sampling is not among PyTorch's core decompositions, but can be written with others.
     table = torch.export.default_decompositions()
     table.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
     for name in WHOLE:
@@ -370,6 +371,7 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     retained = {*outputs, *(value.name for value in updated.values())}
     needed = _needed(graph, retained)
     trained = _needed(graph, set(outputs))
+    # Weights that the loss needs only behind a stop or whole numbers have no gradient.
     reached = _needed(graph, set(outputs), _has_gradient)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     first = _first_names(module)
@@ -436,6 +438,7 @@ def _first_names(module: nn.Module) -> dict[str, str]:
 
 def _has_gradient(node: Any) -> bool:
     value = node.meta.get("val")
+    # Whole numbers carry no gradient, so what is behind them gets none.
     whole = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
     return not whole and node.target is not torch.ops.parenvs.stop_gradient.default
 

@@ -271,6 +271,7 @@ def _product(function: Any, x: Tensor, y: Tensor) -> Any:
 def _added(
     function: Any, start: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any = 1
 ) -> Any:
+    # Scaled sums are rare, and left to the plain function.
     if (beta, alpha) != (1, 1):
         return None
     product = _product(None, x, y)
@@ -319,6 +320,7 @@ def _slice(
 def _cut(x: Merged, dim: int, start: int, length: int) -> Tensor:
     """A part of a dimension: of its first group alone, if it ends with the others."""
     group = x.groups[dim]
+    # A part that is whole multiples of the inner groups is a part of the outer one alone.
     unit = math.prod(group[1:])
     if len(group) == 1 or start % unit or length % unit:
         return _along(x, dim, lambda a, axis: lax.slice_in_dim(a, start, start + length, axis=axis))

@@ -203,6 +203,7 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
     for name, counts in parts.items():
         (count, *others) = counts
         shape = weights[name].type.shape
+        # All readers have to agree: a tied weight may be used whole elsewhere.
         if others or not 1 < count <= _MOST_PARTS or not 0 < len(shape) < 3:
             continue
         products = {node.operation for node in users[name]} & (_WEIGHT.keys() - {"linear"})
@@ -253,6 +254,7 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
                 sizes = user.arguments[1]
                 counts.add(len(sizes) if len(set(sizes)) == 1 else 0)
             elif user.operation == "slice.Tensor" and _dimension(user, 0) % len(shape) == last:
+                # PyTorch's slices may leave out their ends, or give one that is far too large.
                 start, end = (*user.arguments[2:4], None, None)[:2]
                 start, end = start or 0, min(outputs if end is None else end, outputs)
                 length = end - start

@@ -36,6 +36,7 @@ class Key:
 
     def uniform(self, shape: Sequence[int]) -> Array:
         """Draw float32 numbers from [0, 1)."""
+        # 24 bits are what a float32's mantissa can hold.
         return (self.bits(shape) >> 8).astype(jnp.float32) * 2.0**-24
 
     def normal(self, shape: Sequence[int]) -> Array:
@@ -122,9 +123,10 @@ def _lstm_cell(
 
 def _gru_cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
     reset, update, new = jnp.split(given, 3, -1)
-    own_reset, own_update, own_new = jnp.split(_dense(state[0], weight, bias), 3, -1)
-    update = jax.nn.sigmoid(update + own_update)
-    new = jnp.tanh(new + jax.nn.sigmoid(reset + own_reset) * own_new)
+    state_reset, state_update, state_new = jnp.split(_dense(state[0], weight, bias), 3, -1)
+    update = jax.nn.sigmoid(update + state_update)
+    # PyTorch applies the reset gate behind the state's product, where the paper has it before.
+    new = jnp.tanh(new + jax.nn.sigmoid(reset + state_reset) * state_new)
     return ((1 - update) * new + update * state[0],)
 
 

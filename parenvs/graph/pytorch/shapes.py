@@ -207,6 +207,7 @@ def _wrapped(index: Array, size: int) -> Array:
 @operation("index.Tensor")
 def _index(x: Array, indices: Sequence[Array | None]) -> Array:
     given = [k for k, index in enumerate(indices) if index is not None]
+    # One index is a plain look-up, which keeps the other dimensions splittable.
     if len(given) == 1:
         (axis,) = given
         (index,) = (index for index in indices if index is not None)
@@ -305,6 +306,7 @@ def _sort(
     if not descending:
         values, order = lax.sort((x, places), dimension=axis, num_keys=1, is_stable=True)
         return values, order
+    # ~x reverses the order of whole numbers without overflow; sorting stays stable.
     turned = -x if jnp.issubdtype(x.dtype, jnp.inexact) else ~x
     _, values, order = lax.sort((turned, x, places), dimension=axis, num_keys=1, is_stable=True)
     return values, order

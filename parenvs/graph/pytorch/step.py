@@ -374,6 +374,7 @@ def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tu
     new: Tree = {}
     for path, weight in weights.items():
         local = {name: state[name][path] for name in rule.state}
+        # The master copy is what the optimizer changes; the narrow weight is cast from it.
         held = masters.get(path, weight)
         kind = next((part.dtype for part in local.values()), held.dtype)
         changed, local = _changed(rule, held, gradients[path].astype(kind), local, count)
