@@ -123,7 +123,7 @@ def make_task(
             kept[problem.name] = before
         if not (only_changed and same):
             due.append((replace(problem), seconds))  # without what it has read for its cost
-    made = dict(kept) if only_changed else {}
+    by_name = dict(kept) if only_changed else {}
     for (problem, _), new in zip(due, spread(_solved, due), strict=True):
         if isinstance(new, str):
             print(f"{name} {problem.name}: left out, {new}", file=sys.stderr)
@@ -131,13 +131,13 @@ def make_task(
         # The same problem at the same costs: the better bound and the better plan stay.
         if problem.name in kept:
             new = replace(new, reference=better(new.reference, kept[problem.name].reference))
-        made[new.name] = new
+        by_name[new.name] = new
         best = new.reference
         print(
             f"{name} {new.name}: {best.cost:.6g}, {best.status} ({best.bound / best.cost:.4f})",
             file=sys.stderr,
         )
-    solved_problems = {key: made[key] for key in order if key in made}
+    solved_problems = {key: by_name[key] for key in order if key in by_name}
     return Task(name, **kind_of(name).fields(), problems=solved_problems)
 
 
@@ -240,7 +240,7 @@ def _renew(options: argparse.Namespace) -> None:
         seeds[VERSION] = secrets.randbelow(2**31)  # nobody knows what will be drawn before
     tasks = {name: known[name] for name in kinds() if name in known}
     lodged = {} if old is None else old.lodged
-    made = TaskList(VERSION, revision, tasks, seeds, lodged)
+    renewed = TaskList(VERSION, revision, tasks, seeds, lodged)
     for name in (name for name in kinds() if name in options.tasks):
         tasks[name] = make_task(
             name, None, old, seeds[VERSION], options.seconds, options.changed, _spread(options)
@@ -249,14 +249,14 @@ def _renew(options: argparse.Namespace) -> None:
         is_new = old is not None and ordered.keys() != old.tasks.keys()
         # A revision is a change that moves scores, or a new ranking.
         grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))
-        made = TaskList(VERSION, revision + grown, ordered, seeds, lodged)
-        made.save(options.out)
-    changed = changes(old, made) if old is not None else []
+        renewed = TaskList(VERSION, revision + grown, ordered, seeds, lodged)
+        renewed.save(options.out)
+    changed = changes(old, renewed) if old is not None else []
     if changed:
         listed = options.out.with_name("revisions.md")
         text = listed.read_text(encoding="utf-8") if listed.exists() else _REVISIONS
         header = ("task", "problem", "reference", "now", "trivial plan", "now")
-        more = f"\n## Revision {made.revision}\n\n" + table(header, changed, left=2) + "\n"
+        more = f"\n## Revision {renewed.revision}\n\n" + table(header, changed, left=2) + "\n"
         write_text(listed, text.rstrip("\n") + "\n" + more)
 
 

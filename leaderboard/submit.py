@@ -234,8 +234,8 @@ def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None
     problem.target  # noqa: B018 - it loads the graph before the clock starts
     begin = time.perf_counter()
     try:
-        made: Any = plan(problem)
-        content = made.to_json() if hasattr(made, "to_json") else made
+        answer: Any = plan(problem)
+        content = answer.to_json() if hasattr(answer, "to_json") else answer
     except NO_PLAN as error:
         return None, 0.0, f"left out, {cleaned(str(error))}"
     spent = time.perf_counter() - begin

@@ -660,20 +660,20 @@ class Cluster:
         """
         from parenvs.machine import gpus
 
-        found = gpus()
-        if not found:
+        installed = gpus()
+        if not installed:
             return None
-        names = sorted({name for name, _ in found})
+        names = sorted({name for name, _ in installed})
         words = [set(re.split(r"[\s-]+", name.lower())) for name in names]
         # 'NVIDIA H100 80GB HBM3' has the preset's name as a word.
-        known = [device for device in DEVICES if all(device in each for each in words)]
-        held = min(size for _, size in found)
+        known = [device for device in DEVICES if all(device in parts for parts in words)]
+        held = min(size for _, size in installed)
         if len(known) != 1 or held < _LEAST_SHARE * DEVICES[known[0]].memory_bytes:
             raise ClusterError(
                 f"cluster: the GPUs of this machine ({', '.join(names)}) are no known device; "
                 "parenvs calibrate measures them, and its file is a --cluster"
             )
-        return cls.parse(f"1x{len(found)}:{known[0]}")
+        return cls.parse(f"1x{len(installed)}:{known[0]}")
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str] | Cluster | dict[str, Any]) -> Cluster:

@@ -79,15 +79,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     likely = difflib.get_close_matches(given, list(known), n=5, cutoff=0.5)
     apart: dict[str, int] = {}
     near = []
-    for one in likely:
+    for other in likely:
         # Numbers count as one letter, or digit by digit: 't511b' is near 't5-11b'.
         for letters in (_letters, lambda name: [*"".join(_letters(name))]):
-            slips = _slips(letters(given), letters(one))
-            apart[one] = min(slips, apart.get(one, slips))
-            near += [one] if slips <= max(len(letters(given)) // 4, 1) else []
-    near += [one for one in likely if one.lower().startswith(given)]
-    found = min(near, key=apart.__getitem__, default=None)
-    return f" (did you mean {found!r}?)" if found is not None else ""
+            slips = _slips(letters(given), letters(other))
+            apart[other] = min(slips, apart.get(other, slips))
+            near += [other] if slips <= max(len(letters(given)) // 4, 1) else []
+    near += [other for other in likely if other.lower().startswith(given)]
+    nearest = min(near, key=apart.__getitem__, default=None)
+    return f" (did you mean {nearest!r}?)" if nearest is not None else ""
 
 
 def _letters(name: str) -> list[str]:

@@ -123,7 +123,7 @@ def check(value: Any, where: str = "", error: type[ParenvsError] = ParenvsError)
         ParenvsError: a field has the wrong type or value.
     """
     kind: Any = type(value)
-    values = {each.name: getattr(value, each.name) for each in fields(kind)}
+    values = {field.name: getattr(value, field.name) for field in fields(kind)}
     try:
         _converted(values, _unchecked(kind))
     except msgspec.ValidationError as wrong:
@@ -136,7 +136,7 @@ def _unchecked(kind: type) -> type:
     """Return a class with the fields of a dataclass and nothing that is done once it is made."""
     hints = get_type_hints(kind, include_extras=True)
     return msgspec.defstruct(
-        kind.__name__, [(each.name, hints[each.name]) for each in fields(kind)]
+        kind.__name__, [(field.name, hints[field.name]) for field in fields(kind)]
     )
 
 
@@ -164,8 +164,8 @@ def read_rows(
         name = read(_Named, {"name": row["name"]} if "name" in row else {}, prefix).name
         if name in rows:
             raise ParenvsError(f"{prefix}: field 'name' is {shown(name)} a second time")
-        own = read(kind, {key: row[key] for key in row if key != "name"}, prefix)
-        rows[name] = make(own, prefix)
+        fields_read = read(kind, {key: row[key] for key in row if key != "name"}, prefix)
+        rows[name] = make(fields_read, prefix)
     return rows
 
 
@@ -247,18 +247,18 @@ def _wrong_names(hint: Any, value: Any, path: _Path) -> Iterator[str]:
     parsers: Mapping[str, Any] = {}
     for kind in _hints(hint):
         if is_dataclass(kind) and isinstance(value, Mapping):
-            own = _class(cast(Any, kind))
-            parsers = own.parsers
-            unknown = sorted(value.keys() - own.hints.keys())
+            known = _class(cast(Any, kind))
+            parsers = known.parsers
+            unknown = sorted(value.keys() - known.hints.keys())
             other = f", and {shown(unknown[0])} is no field" if unknown else ""
-            for name in own.required:
+            for name in known.required:
                 if name not in value:
                     yield f"field {_text((*path, name))} is missing{other}"
             for name in unknown:
-                yield f"unknown field {_text((*path, name))}{did_you_mean(name, own.hints)}"
-            for name in own.none:
+                yield f"unknown field {_text((*path, name))}{did_you_mean(name, known.hints)}"
+            for name in known.none:
                 if value.get(name, "") is None:
-                    wanted = _words(inspect.type_info(own.hints[name]))
+                    wanted = _words(inspect.type_info(known.hints[name]))
                     yield f"field {_text((*path, name))} must be {wanted}, not None"
     # Classes that parse themselves check their own fields.
     for place, inner, part in _parts(hint, value) if _has_objects(hint) else ():
@@ -283,8 +283,8 @@ def _fault(hint: Any, value: Any, path: _Path) -> tuple[_Path, Any, Any, Excepti
             _converted(part, inner)
         except msgspec.ValidationError as wrong:
             rule = wrong.__cause__ if isinstance(wrong.__cause__, ValueError) else None
-            found = _fault(inner, part, (*path, place) if place is not None else path)
-            return found if found[3] or not rule else (*found[:3], rule)
+            fault = _fault(inner, part, (*path, place) if place is not None else path)
+            return fault if fault[3] or not rule else (*fault[:3], rule)
     return path, hint, value, None
 
 
@@ -308,7 +308,7 @@ def _hints(hint: Any) -> tuple[Any, ...]:
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
-        return tuple(kind for each in get_args(hint) for kind in _hints(each))
+        return tuple(kind for choice in get_args(hint) for kind in _hints(choice))
     return (hint,)
 
 
@@ -362,7 +362,7 @@ _PLAIN_WORDS = (
 def _words(form: Any, value: Any = None) -> str:
     plain, noted = _plain(form), form if isinstance(form, inspect.Metadata) else None
     if isinstance(plain, inspect.UnionType):
-        return " or ".join(dict.fromkeys(_words(one, value) for one in _choices(form)))
+        return " or ".join(dict.fromkeys(_words(choice, value) for choice in _choices(form)))
     if isinstance(plain, inspect.TupleType):
         text = f"a list of {len(plain.item_types)}"
     else:

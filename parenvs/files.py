@@ -387,6 +387,6 @@ def check_schema(
     content: Mapping[str, Any], schema: int, where: str, error: type[ParenvsError] = ParenvsError
 ) -> None:
     """Raise an error unless the field ``schema`` is what this version reads."""
-    found = content.get("schema")
-    if type(found) is not int or found != schema:
-        raise error(f"{where}: field 'schema' is {shown(found)}; this version reads {schema}")
+    version = content.get("schema")
+    if type(version) is not int or version != schema:
+        raise error(f"{where}: field 'schema' is {shown(version)}; this version reads {schema}")

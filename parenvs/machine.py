@@ -121,14 +121,14 @@ def commit() -> str:
     # setup.cfg at its place in the commit shows that the checkout is this project's own.
     git = ["git", "-C", str(Path(__file__).parents[1])]
     try:
-        found = subprocess.run(
+        heads = subprocess.run(
             [*git, "rev-parse", "HEAD:./setup.cfg", "HEAD"],  # one of its own, not around it
             capture_output=True, text=True, check=True, timeout=20,
         )  # fmt: skip
         edited = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *_CODE], timeout=20)
     except (OSError, subprocess.SubprocessError):
         return f"parenvs {metadata.version('parenvs')}"
-    return found.stdout.split()[-1][:12] + "+changes" * bool(edited.returncode)
+    return heads.stdout.split()[-1][:12] + "+changes" * bool(edited.returncode)
 
 
 def host() -> dict[str, object]:

@@ -132,8 +132,8 @@ def check_finite(content: Any) -> None:
     if isinstance(content, dict):
         content = list(content.values())
     if isinstance(content, list | tuple):
-        for one in content:
-            check_finite(one)
+        for value in content:
+            check_finite(value)
     elif isinstance(content, float):
         if not math.isfinite(content):
             raise ValueError(f"a number is {content}")
@@ -144,14 +144,14 @@ def check_finite(content: Any) -> None:
 class _Archive:
     def __init__(self, archive: zipfile.ZipFile) -> None:
         members = archive.infolist()
-        if any(one.compress_type != zipfile.ZIP_STORED for one in members):
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise ValueError("compressed")
         archive.fp.seek(0, os.SEEK_END)  # type: ignore[union-attr]
         # Members that overlap could claim far more memory than the file has bytes.
-        if sum(one.file_size for one in members) > archive.fp.tell():  # type: ignore[union-attr]
+        if sum(member.file_size for member in members) > archive.fp.tell():  # type: ignore[union-attr]
             raise ValueError("its members are more than the file")
         self.archive, self.storages = archive, dict[str, Any]()
-        names = [one.filename for one in members if one.filename.endswith("/data.pkl")]
+        names = [member.filename for member in members if member.filename.endswith("/data.pkl")]
         if len(names) != 1:
             raise ValueError("no archive of PyTorch")
         self.folder = names[0].removesuffix("data.pkl")
@@ -275,8 +275,8 @@ _OLD_NAMES = {
 def _dtype(name: str, old: bool = False) -> Any:
     import torch
 
-    found = vars(torch).get(_OLD_NAMES.get(name, "") if old else name)
-    return found if isinstance(found, torch.dtype) else None
+    kind = vars(torch).get(_OLD_NAMES.get(name, "") if old else name)
+    return kind if isinstance(kind, torch.dtype) else None
 
 
 def _hashable(keys: list[Any]) -> None:

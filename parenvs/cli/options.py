@@ -45,12 +45,12 @@ def _agents(ctx: Any) -> Iterable[str]:
 
 
 def _instances(ctx: Any) -> Iterable[str]:
-    found = dict.fromkeys(names())
+    words = dict.fromkeys(names())
     for task in _asked(ctx):
-        found |= dict.fromkeys(task.own_names())
-        found |= dict.fromkeys((*task.instances, *(f"{kind}/" for kind in task.drawn)))
-        found |= dict.fromkeys(f"{name}/" for name in task.sets)
-    return found
+        words |= dict.fromkeys(task.own_names())
+        words |= dict.fromkeys((*task.instances, *(f"{kind}/" for kind in task.drawn)))
+        words |= dict.fromkeys(f"{name}/" for name in task.sets)
+    return words
 
 
 def _sets(ctx: Any) -> Iterable[str]:
@@ -178,22 +178,22 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
     """Return the options of a class whose fields are made with ``parenvs.core.task.option``."""
     hints = get_type_hints(kind, include_extras=True)
     flags: list[Flag] = []
-    for each in fields(kind):
-        about, inner = each.metadata, (*owner, each.name)
+    for item in fields(kind):
+        about, inner = item.metadata, (*owner, item.name)
         if about.get("parts"):
             flags += flags_in(about["parts"], inner)
         elif about:
-            types, bounds = _types(hints[each.name])
+            types, bounds = _types(hints[item.name])
             known = next((x for x in types if x in (int, float, str, bool)), str)
             given = ("read", "implies", "values", "main", "complete")
             least = next((int(x.ge) for x in bounds if known is int and x.ge is not None), None)
             flags.append(
                 Flag(
-                    about["flag"] or each.name.replace("_", "-"),
+                    about["flag"] or item.name.replace("_", "-"),
                     about["help"],
                     about["kind"] or known,
                     place=inner,
-                    default=each.default,
+                    default=item.default,
                     least=least,
                     **{key: about[key] for key in given},
                 )
@@ -290,14 +290,14 @@ class TaskCommand:
     def __signature__(self) -> inspect.Signature:
         """The function's own parameters and one for each option of a task."""
         # The first parameter takes the options together and is none itself.
-        own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
+        first = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
         parameters = [_parameter(name, of, self._plans) for name, of in self._merged().items()]
         has_more = any(source in PLACES for source in self._sources)
         if self._reads:
             parameters.append(_no_cache(MORE + "of several tasks" if has_more else None))
         if has_more:
             parameters.append(_HELP_ALL)
-        return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *parameters)])
+        return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *parameters)])
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
@@ -407,12 +407,12 @@ def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()
     named = task_of_name(instance)
     if named is not None:
         return named
-    for each in TASKS.values():
-        flags = flags_of(each)
+    for task in TASKS.values():
+        flags = flags_of(task)
         for name in given:
             if name in flags and flags[name].implies:
-                note(f"task {each.name}, as --{name} is given")
-                return each
+                note(f"task {task.name}, as --{name} is given")
+                return task
     return TASKS[DEFAULT]
 
 

@@ -132,7 +132,7 @@ def explain(
     if not target.endswith(".json"):
         if instance is not None:
             raise ParenvsError("--instance is an option for plan files; give the instance alone")
-        able = [each.name for each in tasks_with(Task.explain_problem)]
+        able = [other.name for other in tasks_with(Task.explain_problem)]
         named = task is not None or task_of_name(target) is not None
         model = Model.of(given, target, task if named else able[0], cluster)
         if model.task.name not in able:
@@ -328,16 +328,16 @@ def list_(task: TaskName = None, as_json: Json = False) -> None:
     from parenvs.cli import tables
 
     chosen = list(TASKS.values()) if task is None else [TASKS.named(task)]
-    has_graphs = any(each.supports(Task.reading) for each in chosen)
+    has_graphs = any(listed.supports(Task.reading) for listed in chosen)
     shown = [tables.instances(), tables.clusters()] if has_graphs else []
-    facts = {each.name: dict(_facts(each, example=task is not None)) for each in chosen}
+    facts = {listed.name: dict(_facts(listed, example=task is not None)) for listed in chosen}
     if as_json:
         say_tables(*shown, as_json=True, tasks=facts)
         return
     say_tables(*shown)
-    for each in chosen:
-        say(f"{each.name}: {each.words}")
-        for title, names in facts[each.name].items():
+    for listed in chosen:
+        say(f"{listed.name}: {listed.words}")
+        for title, names in facts[listed.name].items():
             if names:
                 say(f"  {title}: {', '.join(names)}")
 

@@ -168,8 +168,8 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
         is_best = result.actions or result.value is None
         rows = [("best return" if is_best else "mean return of the last episodes", value)]
     if best is not None:
-        found = result.value or 0.0
-        gap = f"{100 * (best / found - 1):.3f} %" if found > 0 else "no legal plan"
+        reached = result.value or 0.0
+        gap = f"{100 * (best / reached - 1):.3f} %" if reached > 0 else "no legal plan"
         rows += [("exact optimum", f"{best:.6f}"), ("gap", gap)]
     rows += [
         ("steps", f"{result.steps:,}"),
@@ -213,7 +213,7 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     names = ["value"] if other is None else ["value", "of the other agent"]
     table = empty(f"{result.set_name}, {len(result.problems):,} problems", "what", *names)
 
-    shares = [one.profile() for one in several]
+    shares = [evaluated.profile() for evaluated in several]
     rows: list[tuple[str, list[str]]] = [
         ("runs", [f"{len(x.values)}" for x in several]),
         ("regret to", [x.reference for x in several]),

@@ -129,7 +129,7 @@ def train(
             f"a model is needed, or a task, which generates problems: one of {', '.join(TASKS)}"
         )
     if task is None:
-        task = next((name for name, each in TASKS.items() if instance in each.sets), None)
+        task = next((name for name, other in TASKS.items() if instance in other.sets), None)
     model = Model.of(given, instance or "", task, cluster)
     stem = Path(instance or "drawn").stem
     drawn = _drawn(model, instance)

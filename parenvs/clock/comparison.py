@@ -210,19 +210,19 @@ class Run:
             for step, loss in enumerate(losses):
                 if not math.isfinite(loss):
                     return (f"the loss {where} is {loss} in step {step}: nothing can be compared",)
-        found = []
+        reasons = []
         if len(self.losses) != len(self.single) or not self.difference <= TOLERANCE:
-            found.append(
+            reasons.append(
                 f"losses differ from those of one device by up to {self.difference:.1e}, and "
                 f"{TOLERANCE:g} is allowed"
             )
         if self.states is not None and not self.states.agrees:
-            found.append(
+            reasons.append(
                 f"{self.states.worst} differs from that of one device by "
                 f"{self.states.difference:.1e} of its change, and {self.states.allowed:.1g} is "
                 "allowed"
             )
-        return tuple(found)
+        return tuple(reasons)
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as an object of JSON types."""
@@ -250,11 +250,11 @@ class Run:
         ]
         if self.states is not None:
             lines.append(self.states.text())
-        for kind, one in self.traffic.items():
-            verdict = "equal" if one.agrees else _ratio(one.predicted, one.bytes)
+        for kind, counts in self.traffic.items():
+            verdict = "equal" if counts.agrees else _ratio(counts.predicted, counts.bytes)
             lines.append(
-                f"{kind}: {plural(one.operations, 'operation')}, {one.bytes:,.0f} bytes; predicted "
-                f"{one.predicted:,.0f} bytes ({verdict})"
+                f"{kind}: {plural(counts.operations, 'operation')}, {counts.bytes:,.0f} bytes; "
+                f"predicted {counts.predicted:,.0f} bytes ({verdict})"
             )
         if not self.traffic:
             lines.append("collectives: none, as predicted")
@@ -271,16 +271,18 @@ class Run:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def traffic_of(found: Sequence[dict[str, Any]], predicted: dict[str, float]) -> dict[str, Traffic]:
+def traffic_of(
+    measured: Sequence[dict[str, Any]], predicted: dict[str, float]
+) -> dict[str, Traffic]:
     """Put what every process counted beside what was predicted.
 
     Args:
-        found: of each process, kind -> (operations, bytes).
+        measured: of each process, kind -> (operations, bytes).
         predicted: kind -> bytes of all.
     """
     traffic = {}
-    for kind in sorted({kind for counts in found for kind in counts} | set(predicted)):
-        operations, sizes = zip(*(counts.get(kind, (0, 0)) for counts in found), strict=True)
+    for kind in sorted({kind for counts in measured for kind in counts} | set(predicted)):
+        operations, sizes = zip(*(counts.get(kind, (0, 0)) for counts in measured), strict=True)
         expected = float(predicted.get(kind, 0.0))
         traffic[kind] = Traffic(sum(operations), float(sum(sizes)), expected)
     return traffic
@@ -301,8 +303,8 @@ def _seconds(what: str, taken: Timing, predicted: float | None) -> str:
     return f"{words}; predicted {duration(predicted)} ({_ratio(predicted, taken.seconds)})"
 
 
-def _ratio(predicted: float, found: float) -> str:
-    return f"{predicted / found:.2f} of it" if found else "there is none"
+def _ratio(predicted: float, measured: float) -> str:
+    return f"{predicted / measured:.2f} of it" if measured else "there is none"
 
 
 @dataclass(frozen=True)
@@ -406,7 +408,7 @@ def of_plan(
     Raises:
         ParenvsError: the plan cannot be run, or the calibration is of other devices.
     """
-    found, layout, stages = export(plan, graph, measured=True)
+    exported, layout, stages = export(plan, graph, measured=True)
     run = plan if stages is None else stages.run
     target = graph if layout is None else layout.graph
     target = target if stages is None else stages.target
@@ -415,35 +417,38 @@ def of_plan(
         timed = on_machine(calibration, run, kind, where)
         seconds, cluster = seconds_of(timed, target), timed.cluster
     step = task_with(plan, Task.step).step(run, target, ELEMENT)
-    ranks = found.data * found.model
+    ranks = exported.data * exported.model
     traffic: dict[str, float] = defaultdict(float)
-    shared = found.pipe > 1 or found.zero or found.model > 1
-    told = trace(found) if trace and shared and not step.measured else Traced({})
+    shared = exported.pipe > 1 or exported.zero or exported.model > 1
+    traced = trace(exported) if trace and shared and not step.measured else Traced({})
     if layout is not None and stages is None:
         for axis in range(len(layout.axes)):
             for key, size in layout.rank_bytes(axis).items():
                 traffic[key] += size * ranks
     else:
-        traffic["send"] += step.sent if told.sent is None else told.sent
-        own = {x: shape for x, shape in told.shapes.items() if x not in found.placements}
-        known = replace(found, shapes={**found.shapes, **own})
+        traffic["send"] += step.sent if traced.sent is None else traced.sent
+        shapes = {x: shape for x, shape in traced.shapes.items() if x not in exported.placements}
+        known = replace(exported, shapes={**exported.shapes, **shapes})
         _add_gradients(traffic, known, layout, step)
-    if layout is not None and stages is not None and found.model > 1:
-        scale = found.batch / layout.graph.batch_size * found.model
+    if layout is not None and stages is not None and exported.model > 1:
+        scale = exported.batch / layout.graph.batch_size * exported.model
         for key, size in layout.rank_bytes(len(layout.axes) - 1).items():
             traffic[key] += size * scale
-    notes = (*found.notes, *told.notes)
-    if told.traffic is not None:
-        more = {key: told.traffic.get(key, 0.0) - traffic[key] for key in {*told.traffic, *traffic}}
-        longer = _collective_seconds({key: x / ranks for key, x in more.items()}, cluster, found)
+    notes = (*exported.notes, *traced.notes)
+    if traced.traffic is not None:
+        more = {
+            key: traced.traffic.get(key, 0.0) - traffic[key] for key in {*traced.traffic, *traffic}
+        }
+        longer = _collective_seconds({key: x / ranks for key, x in more.items()}, cluster, exported)
         if any(more.values()):
             notes += (
-                f"PyTorch's tensors exchange {sum(told.traffic.values()):,.0f} bytes a step where "
-                f"the plan counts {sum(traffic.values()):,.0f}: {longer:.3g} s more on {cluster}",
+                f"PyTorch's tensors exchange {sum(traced.traffic.values()):,.0f} bytes a step "
+                f"where the plan counts {sum(traffic.values()):,.0f}: {longer:.3g} s more on "
+                f"{cluster}",
             )
         seconds = None if seconds is None else seconds + longer
-        traffic = dict(told.traffic)
-    return found, Prediction(
+        traffic = dict(traced.traffic)
+    return exported, Prediction(
         seconds,
         memory=tuple(held for held in step.memory for _ in range(ranks)),
         traffic={key: float(size) for key, size in sorted(traffic.items()) if size},
@@ -460,41 +465,44 @@ def seconds_of(timed: Plan, target: Any) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, found: TorchPlan) -> float:
+def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, exported: TorchPlan) -> float:
     links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
-    each: dict[str, Callable[..., Any]] = {
+    formulas: dict[str, Callable[..., Any]] = {
         "all-reduce": links.all_reduce, "all-to-all": links.all_to_all,
     }  # fmt: skip
     return float(
-        sum(each.get(key, links.all_gather)(size, found.model, 1) for key, size in sizes.items())
+        sum(
+            formulas.get(key, links.all_gather)(size, exported.model, 1)
+            for key, size in sizes.items()
+        )
     )
 
 
 def _add_gradients(
-    traffic: dict[str, float], found: TorchPlan, layout: Layout | None, step: Step
+    traffic: dict[str, float], exported: TorchPlan, layout: Layout | None, step: Step
 ) -> None:
-    if found.data == 1:
+    if exported.data == 1:
         return
-    ranks = found.data * found.model
+    ranks = exported.data * exported.model
     trained = [] if layout is None else [
         path.replace("/", ".")
         for path, role in zip(layout.graph.paths, layout.graph.parameter_role.tolist(), strict=True)
         if role == Role.VARIABLE
     ]  # fmt: skip
-    if found.zero:
+    if exported.zero:
         # PyTorch pads the first dimension of each parameter to whole shares
-        padded = float(sum(_local(found, name, found.data) for name in trained))
+        padded = float(sum(_local(exported, name, exported.data) for name in trained))
         # Without stages FSDP gathers and reduces in every micro-batch, with stages once a step.
-        passes = found.micro_batches if found.pipe == 1 else 1
+        passes = exported.micro_batches if exported.pipe == 1 else 1
         # ZeRO-3 frees gathered weights, so the backward pass gathers them again.
-        gathers = 2 * passes if found.zero == 3 else 1
+        gathers = 2 * passes if exported.zero == 3 else 1
         traffic["all-gather"] += gathers * padded * ranks
         traffic["reduce-scatter"] += passes * padded * ranks
     else:
-        weights = step.trained or float(sum(_local(found, name) for name in trained))
+        weights = step.trained or float(sum(_local(exported, name) for name in trained))
         traffic["all-reduce"] += weights * ranks
-    if layout is not None and (found.zero or found.apart):
-        traffic["all-reduce"] += _statistics(layout) * found.micro_batches * ranks
+    if layout is not None and (exported.zero or exported.apart):
+        traffic["all-reduce"] += _statistics(layout) * exported.micro_batches * ranks
 
 
 def _statistics(layout: Layout) -> float:
@@ -507,13 +515,13 @@ def _statistics(layout: Layout) -> float:
     return 4.0 * ELEMENT * sum(elements)
 
 
-def _local(found: TorchPlan, name: str, multiple: int = 1) -> float:
+def _local(exported: TorchPlan, name: str, multiple: int = 1) -> float:
     """Bytes of a rank's share of a parameter, its first dimension padded to a multiple."""
-    shape = list(found.shapes[name])
-    split = found.placements.get(name, (None, None))[1]
+    shape = list(exported.shapes[name])
+    split = exported.placements.get(name, (None, None))[1]
     # Tensor parallelism splits first; ZeRO shares what is left of each weight.
     if split is not None:
-        shape[split] //= found.model
+        shape[split] //= exported.model
     if shape:
         shape[0] = -(-shape[0] // multiple) * multiple
     elements = math.prod(shape)

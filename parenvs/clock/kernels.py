@@ -399,8 +399,8 @@ def _recorded(
         for x in _tensors((inputs, keywords)):
             reads |= _makers(x, made_by)
         # a layer that works in place would change what is kept of its input
-        own = pytree.tree_map_only(torch.Tensor, _copied, (inputs, dict(keywords)))
-        calls.append(_Call(title + again, layer, own, reads=reads))
+        copies = pytree.tree_map_only(torch.Tensor, _copied, (inputs, dict(keywords)))
+        calls.append(_Call(title + again, layer, copies, reads=reads))
         running.append(calls[-1])
 
     def closed(layer: nn.Module, inputs: Any, output: Any) -> None:
@@ -459,9 +459,9 @@ def _parameter_bytes(calls: Sequence[_Call]) -> list[int]:
     sizes = []
     for call in calls:
         # A layer that runs twice has its weights once.
-        own = [x for x in call.module.parameters() if x.requires_grad and id(x) not in seen]
-        seen |= {id(x) for x in own}
-        sizes.append(_bytes(own))
+        fresh = [x for x in call.module.parameters() if x.requires_grad and id(x) not in seen]
+        seen |= {id(x) for x in fresh}
+        sizes.append(_bytes(fresh))
     return sizes
 
 
@@ -496,17 +496,17 @@ def _timed(
 
     def prepare() -> None:
         now.clear()
-        own = pytree.tree_map_only(torch.Tensor, _copied, inputs)
+        copies = pytree.tree_map_only(torch.Tensor, _copied, inputs)
         # Gradients end at the layer's inputs and do not run on into earlier layers.
-        edges = [get_gradient_edge(x) for x in _tensors(own) if x.requires_grad]
-        now.update(inputs=own, wanted=[*edges, *weights])
+        edges = [get_gradient_edge(x) for x in _tensors(copies) if x.requires_grad]
+        now.update(inputs=copies, wanted=[*edges, *weights])
 
     def forward() -> None:
         positional, named = now["inputs"]
         now["output"] = module(*positional, **named)
 
     # A backward pass frees its graph, so each one needs a forward pass of its own, untimed.
-    def made() -> None:
+    def prepared() -> None:
         prepare()
         forward()
         now["ends"] = [x for x in _tensors(now["output"]) if x.grad_fn is not None]
@@ -517,10 +517,10 @@ def _timed(
             torch.autograd.grad(now["ends"], now["wanted"], now["gradients"], allow_unused=True)
 
     forward_timing = Timing.of(samples(forward, repeats, warm_up, prepare, watch))
-    made()
+    prepared()
     if not (now["ends"] and now["wanted"]):  # nothing to train in it, and nothing before it
         return forward_timing, Timing(0.0, 0.0, 0.0, repeats)
-    return forward_timing, Timing.of(samples(backward, repeats, warm_up, made, watch))
+    return forward_timing, Timing.of(samples(backward, repeats, warm_up, prepared, watch))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

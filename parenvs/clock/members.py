@@ -68,8 +68,8 @@ def run_members(
     """
     pipes, members = [], []
     try:
-        for own in given:
-            mine, member = start_member(_member, (work, tuple(own)), preload, environment)
+        for arguments in given:
+            mine, member = start_member(_member, (work, tuple(arguments)), preload, environment)
             pipes.append(mine)
             members.append(member)
         answers = _answers(pipes, members)

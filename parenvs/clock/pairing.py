@@ -74,20 +74,20 @@ class Pairing:
         lowered = jitted.lower(*positional, **named)
         outputs = graph.outputs.tolist()
         number_of = {tensor: k for k, tensor in enumerate(graph.parameter_tensor.tolist())}
-        told = {k: number_of[taken[x]] for k, x in enumerate(outputs) if x in taken}
-        given, made = list(parts(lowered.args_info)), list(parts(lowered.out_info))
-        if len(made[0].leaves) != len(outputs) or len(given[0].leaves) != len(number_of):
-            return cls(told, tuple(map(str, range(len(outputs)))))
-        feeds = _paired(made, given, told)
-        for output, number in told.items():
+        by_flow = {k: number_of[taken[x]] for k, x in enumerate(outputs) if x in taken}
+        in_parts, out_parts = list(parts(lowered.args_info)), list(parts(lowered.out_info))
+        if len(out_parts[0].leaves) != len(outputs) or len(in_parts[0].leaves) != len(number_of):
+            return cls(by_flow, tuple(map(str, range(len(outputs)))))
+        feeds = _paired(out_parts, in_parts, by_flow)
+        for output, number in by_flow.items():
             if output not in feeds and number not in feeds.values():
                 feeds[output] = number
         _add_singles(graph, feeds)
         names = [""] * len(outputs)
-        for part in made:
+        for part in out_parts:
             if len(part.leaves) == 1:
                 names[part.leaves[0]] = "/".join(part.path)
-        places = {part.leaves[0]: part.path[1:] for part in given if len(part.leaves) == 1}
+        places = {part.leaves[0]: part.path[1:] for part in in_parts if len(part.leaves) == 1}
         _add_scalars(graph, feeds, names, places)
         return cls(feeds, tuple(names))
 
@@ -106,26 +106,26 @@ class Pairing:
         Raises:
             ParenvsError: there is none, there are several, or none of the name that was asked for.
         """
-        found = {self.names[k]: k for k in _losses(graph, self.feeds)}
+        losses = {self.names[k]: k for k in _losses(graph, self.feeds)}
         if asked is not None:
-            if asked not in found:
+            if asked not in losses:
                 raise ParenvsError(
                     f"--loss {shown(asked)}: no output that may be the loss"
-                    f"{did_you_mean(asked, found)}; such are: {', '.join(found) or 'none'}"
+                    f"{did_you_mean(asked, losses)}; such are: {', '.join(losses) or 'none'}"
                 )
-            return found[asked]
-        likely = [name for name in found if name.split("/")[-1].lower() == _LOSS]
-        for names in (likely, [*found]):
+            return losses[asked]
+        likely = [name for name in losses if name.split("/")[-1].lower() == _LOSS]
+        for names in (likely, [*losses]):
             if len(names) == 1:
-                return found[names[0]]
-        if not found:
+                return losses[names[0]]
+        if not losses:
             raise ParenvsError(
                 f"{shown(graph.name)}: the step returns no loss (a single floating number that is "
                 "no new state); return it, and plan anew"
             )
         raise ParenvsError(
-            f"{shown(graph.name)}: {len(found)} outputs may be the loss: {', '.join(found)}; name "
-            f"it: --loss {next(iter(found))}"
+            f"{shown(graph.name)}: {len(losses)} outputs may be the loss: {', '.join(losses)}; "
+            f"name it: --loss {next(iter(losses))}"
         )
 
     def words(self, output: int) -> str:
@@ -155,7 +155,7 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
         Number of the copy -> number of the weight.
     """
     place = {tensor: k for k, tensor in enumerate(graph.outputs.tolist())}
-    found = {}
+    copies = {}
     for number, opcode in enumerate(graph.opcode.tolist()):
         # Mixed precision casts the updated copy to the weight that the next step uses.
         if graph.opcodes[opcode] != "convert":
@@ -166,8 +166,8 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
             copy, weight = feeds[source], feeds[result]
             roles = [graph.parameter_role[k] for k in (copy, weight)]
             if roles == [Role.OPTIMISER, Role.VARIABLE]:
-                found[copy] = weight
-    return found
+                copies[copy] = weight
+    return copies
 
 
 def parts(tree: Any, path: tuple[str, ...] = ()) -> Iterator[Part]:
@@ -198,16 +198,18 @@ def _key(key: Any) -> str:
     return str(key)
 
 
-def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dict[int, int]:
+def _paired(
+    out_parts: list[Part], in_parts: list[Part], by_flow: Mapping[int, int]
+) -> dict[int, int]:
     """Pair parts of the outputs with parts of the inputs that have their tree."""
     by_tree: dict[Any, list[Part]] = {}
-    for part in given:
+    for part in in_parts:
         if len(part.leaves) > 1 and part.path:
             by_tree.setdefault((str(part.tree), part.types), []).append(part)
     feeds: dict[int, int] = {}
     used: set[int] = set()
-    owners = {number: output for output, number in told.items()}
-    for part in made:
+    owners = {number: output for output, number in by_flow.items()}
+    for part in out_parts:
         # Parts come largest first: a leaf that is paired already belongs to a larger part.
         if len(part.leaves) < 2 or any(leaf in feeds for leaf in part.leaves):
             continue
@@ -215,11 +217,11 @@ def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dic
         for order, other in enumerate(by_tree.get((str(part.tree), part.types), ())):
             pairs = list(zip(part.leaves, other.leaves, strict=True))
             if used & set(other.leaves) or any(
-                owners.get(number, output) != output or told.get(output, number) != number
+                owners.get(number, output) != output or by_flow.get(output, number) != number
                 for output, number in pairs
             ):
                 continue
-            agreed = sum(told.get(output) == number for output, number in pairs)
+            agreed = sum(by_flow.get(output) == number for output, number in pairs)
             at = other.path[1:]  # behind positional or keyword arguments
             # By agreement with the flow of data, by name, then outer parts and first ones.
             rank = (agreed, at[-1:] == part.path[-1:], -len(at), -order)

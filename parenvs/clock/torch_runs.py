@@ -64,19 +64,19 @@ class Meter(TorchDispatchMode):
             return NotImplemented  # it comes again, on local tensors
         for tensor in tree_leaves((args, kwargs)):
             self._hold(tensor, made=False)  # what was there before
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if "c10d" in func.namespace:
-            self._count(str(func.overloadpacket).split(".")[-1], args, made)
-        for tensor in tree_leaves(made):
+            self._count(str(func.overloadpacket).split(".")[-1], args, result)
+        for tensor in tree_leaves(result):
             self._hold(tensor)
-        return made
+        return result
 
-    def _count(self, name: str, args: Any, made: Any) -> None:
+    def _count(self, name: str, args: Any, result: Any) -> None:
         if name not in _KINDS:
             return
         kind, place = _KINDS[name]
         arrays = [
-            x for x in tree_leaves(made if place is None else args[place])
+            x for x in tree_leaves(result if place is None else args[place])
             if isinstance(x, torch.Tensor)
         ]  # fmt: skip
         size = nbytes(x for x in arrays if x.numel() > 1)
@@ -166,11 +166,11 @@ def train(
 ) -> dict[str, Any]:
     """Be one of the processes; see ``start``."""
     warnings.simplefilter("ignore")  # of libraries, in every process
-    module, loss, batch = made(source, arguments, plan.batch)
+    module, loss, batch = made_model(source, arguments, plan.batch)
     plan = _with_inputs(plan, module, len(batch) - 1)
-    found: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     if rank == 0:
-        found |= _single(module, loss, batch, plan.micro_batches, steps, adam, kind)
+        answer |= _single(module, loss, batch, plan.micro_batches, steps, adam, kind)
     dist.barrier()
     torch.manual_seed(_SEED)
     # The seed that one device begins with, for dropout.
@@ -190,7 +190,7 @@ def train(
         update.append(stop())
     parts = parallel.parts
     named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
-    found["state"] = _state(named, optimizer)
+    answer["state"] = _state(named, optimizer)
     optimizer.zero_grad()
     states = [
         x for state in optimizer.state.values() for x in state.values()
@@ -206,7 +206,7 @@ def train(
         torch.cuda.reset_peak_memory_stats()
         parallel.step(*batch)
         peak = torch.cuda.max_memory_allocated()
-    return found | {
+    return answer | {
         "losses": losses,
         "step": step[1:],
         "update": update[1:],
@@ -215,7 +215,7 @@ def train(
     }
 
 
-def made(
+def made_model(
     source: str, arguments: str | None, samples: int
 ) -> tuple[nn.Module, Any, tuple[torch.Tensor, ...]]:
     """Make a module with values that are the same in every process, its loss, and a batch.
@@ -269,7 +269,7 @@ def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:
     Raises:
         ParenvsError: the module cannot be made, or cut.
     """
-    module, loss, batch = made(source, arguments, plan.batch)
+    module, loss, batch = made_model(source, arguments, plan.batch)
     check_names(module, plan)
     shapes = {name: tuple(x.shape) for name, x in module.named_parameters()}
     if plan.pipe == 1:
@@ -341,12 +341,12 @@ def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], 
                 f"{where}: a profile of another model: {source} has no layer {shown(name)}; "
                 f"run parenvs profile {source}"
             )
-        own = [x for x in layer.parameters() if x.requires_grad and id(x) not in seen]
-        seen |= {id(x) for x in own}
-        if nbytes(own) != held:
+        weights = [x for x in layer.parameters() if x.requires_grad and id(x) not in seen]
+        seen |= {id(x) for x in weights}
+        if nbytes(weights) != held:
             raise ParenvsError(
                 f"{where}: a profile of another model: {name} has {held:,.0f} bytes of weights "
-                f"there and {nbytes(own):,} in {source}; run parenvs profile {source}"
+                f"there and {nbytes(weights):,} in {source}; run parenvs profile {source}"
             )
 
 
@@ -405,7 +405,7 @@ def _state(
 
     All processes that share them have to ask.
     """
-    found = {}
+    arrays = {}
     for name, parameter in named:
         if not parameter.requires_grad:
             continue
@@ -415,8 +415,8 @@ def _state(
                 whole = value.detach()
                 whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
                 array = whole.float() if whole.dtype.is_floating_point else whole
-                found[f"{name} {key}".strip()] = array.cpu().numpy().copy()
-    return found
+                arrays[f"{name} {key}".strip()] = array.cpu().numpy().copy()
+    return arrays
 
 
 def states(answers: Sequence[dict[str, Any]]) -> States | None:
@@ -424,13 +424,13 @@ def states(answers: Sequence[dict[str, Any]]) -> States | None:
     first = answers[0]
     if "wanted" not in first:
         return None
-    found = {}
+    furthest = {}
     for name, wanted in first["wanted"].items():
         values = [answer["state"][name] for answer in answers if name in answer["state"]]
         if values:  # of processes that hold the same weight, the one that is furthest off
             start = first["start"][name]
-            found[name] = max(values, key=lambda x: moved_apart(x, wanted, start))
-    return States.of(first["start"], first["wanted"], first["again"], found)
+            furthest[name] = max(values, key=lambda x: moved_apart(x, wanted, start))
+    return States.of(first["start"], first["wanted"], first["again"], furthest)
 
 
 def _optimizer(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:

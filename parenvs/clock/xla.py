@@ -227,18 +227,18 @@ def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], li
 
     def walk(body: Any, scope: str, known: dict[Any, Any]) -> dict[Any, Any]:
         for operation in body.eqns:
-            own = "/".join(filter(None, [scope, str(operation.source_info.name_stack)]))
+            path = "/".join(filter(None, [scope, str(operation.source_info.name_stack)]))
             inputs = [known.get(x, x) if _is_variable(x) else x for x in operation.invars]
             inner = operation.params.get("jaxpr")
             if operation.primitive.name in _INLINED and inner is not None:
                 inner_values = getattr(inner, "consts", ())
                 inner = getattr(inner, "jaxpr", inner)
                 values.update(zip(inner.constvars, inner_values, strict=True))
-                results = walk(inner, own, dict(zip(inner.invars, inputs, strict=True)))
+                results = walk(inner, path, dict(zip(inner.invars, inputs, strict=True)))
                 for outside, x in zip(operation.outvars, inner.outvars, strict=True):
                     known[outside] = results.get(x, x) if _is_variable(x) else x
             else:
-                equations.append((own, operation.replace(invars=inputs)))
+                equations.append((path, operation.replace(invars=inputs)))
         return known
 
     known = walk(jaxpr, "", {})
@@ -273,10 +273,10 @@ def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> li
     # Backwards, as what a layer makes is what later ones read.
     used_later = set(filter(_is_variable, results))
     for layer in reversed(layers):
-        made = {x for operation in layer.operations for x in operation.outvars}
+        produced = {x for operation in layer.operations for x in operation.outvars}
         reads = dict.fromkeys(
             x for operation in layer.operations for x in operation.invars
-            if _is_variable(x) and x not in made
+            if _is_variable(x) and x not in produced
         )  # fmt: skip
         layer.reads = list(reads)
         layer.makes = [x for x in dict.fromkeys(_outputs(layer)) if x in used_later]
@@ -364,10 +364,10 @@ def _size(variable: Any) -> int:
 
 def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
     """Bytes that cross a cut behind each layer: what later ones read, and the results."""
-    made = [set(layer.makes) for layer in layers]
+    produced = [set(layer.makes) for layer in layers]
     sizes = []
     for number in range(len(layers)):
-        before = set().union(*made[: number + 1])
+        before = set().union(*produced[: number + 1])
         later = {x for layer in layers[number + 1 :] for x in layer.reads}
         later |= set(filter(_is_variable, results))
         sizes.append(sum(_size(x) for x in before & later))
@@ -379,9 +379,9 @@ def _first_uses(layers: Sequence[_Layer], trained: set[Any]) -> list[int]:
     seen: set[Any] = set()
     uses = []
     for layer in layers:
-        own = (set(layer.reads) & trained) - seen
-        seen |= own
-        uses.append(sum(_size(x) for x in own))
+        fresh = (set(layer.reads) & trained) - seen
+        seen |= fresh
+        uses.append(sum(_size(x) for x in fresh))
     return uses
 
 
@@ -391,7 +391,7 @@ def _whole(
     import jax
 
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
-        return jax.vjp(lambda own: function(own, *others, **keywords), weights)
+        return jax.vjp(lambda params: function(params, *others, **keywords), weights)
 
     run, given = jax.jit(forward), (positional[0], positional[1:], named)
     outputs, back = run(*given)
@@ -433,8 +433,8 @@ def measure(
         See ``parenvs.clock.kernels.measure``; and ``"device"``, the name, and ``"memory"``,
         bytes of a device or None.
     """
-    own = devices(kind, count)
-    rates, missing = _products(own, shapes, repeats, kind)
+    targets = devices(kind, count)
+    rates, missing = _products(targets, shapes, repeats, kind)
     seconds: dict[tuple[str, int, int], list[float]] = {}
     for group in groups:
         for name in COLLECTIVES:
@@ -443,34 +443,34 @@ def measure(
             for size in sizes:
                 exact = sized(size, group)
                 try:
-                    run = collective(name, exact, own[:group])
+                    run = collective(name, exact, targets[:group])
                     seconds[name, group, exact] = samples(run, repeats, 3)
                 except Exception as error:  # of any kind, from within XLA
                     missing[f"{name} of {group}"] = one_line(error)
                     break
-    stats = own[0].memory_stats() or {}
+    stats = targets[0].memory_stats() or {}
     return {
         "products": rates,
-        "copies": {size: _copies(own, size, repeats) for size in copied},
+        "copies": {size: _copies(targets, size, repeats) for size in copied},
         "collectives": seconds,
         "missing": missing,
-        "device": own[0].device_kind,
+        "device": targets[0].device_kind,
         "memory": stats.get("bytes_limit"),
     }
 
 
-def collective(name: str, size: int, own: Sequence[Any]) -> Callable[[], Any]:
+def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any]:
     """Return what runs a collective once, on arrays that are made beforehand.
 
     Args:
         name: one of ``COLLECTIVES``; a send is from the first device to the second.
         size: bytes as the methods of ``Links`` take them: of a reduction what each device has, of
             an all-gather the result.
-        own: the devices.
+        targets: the devices.
     """
     from jax import lax
 
-    count = len(own)
+    count = len(targets)
     whole = size // ELEMENT
     length = whole // count if name == "all-gather" else whole
     bodies: dict[str, Callable[[Any], Any]] = {
@@ -480,21 +480,21 @@ def collective(name: str, size: int, own: Sequence[Any]) -> Callable[[], Any]:
         "reduce-scatter": lambda x: lax.psum_scatter(x, _AXIS, tiled=True),
         "all-to-all": lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True),
     }
-    array = _spread(own, (length,), "float32")
-    run = _on_each(own, bodies[name])
+    array = _spread(targets, (length,), "float32")
+    run = _on_each(targets, bodies[name])
     return partial(_finished, run, array)
 
 
 def _products(
-    own: Sequence[Any], shapes: Sequence[Shape], repeats: int, kind: str
+    targets: Sequence[Any], shapes: Sequence[Shape], repeats: int, kind: str
 ) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
     import jax.numpy as jnp
 
     def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
         m, k, n = shape
         words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
-        a, b = (_spread(own, size, _TYPES[precision]) for size in ((m, k), (k, n)))
-        return partial(_finished, _on_each(own, partial(jnp.matmul, precision=words)), a, b)
+        a, b = (_spread(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
+        return partial(_finished, _on_each(targets, partial(jnp.matmul, precision=words)), a, b)
 
     time = partial(repeated, repeats=repeats, warm_up=1)
     return timed_products(_TYPES, shapes, kind, prepare, time)
@@ -506,30 +506,30 @@ def _finished(run: Callable[..., Any], *given: Any) -> None:
     jax.block_until_ready(run(*given))
 
 
-def _copies(own: Sequence[Any], size: int, repeats: int) -> list[float]:
-    array = _spread(own, (size // ELEMENT,), "float32")
-    run = _on_each(own, lambda x: x + 1)  # a plain copy would be left out
+def _copies(targets: Sequence[Any], size: int, repeats: int) -> list[float]:
+    array = _spread(targets, (size // ELEMENT,), "float32")
+    run = _on_each(targets, lambda x: x + 1)  # a plain copy would be left out
     return repeated(partial(_finished, run, array), repeats, 1)
 
 
-def _spread(own: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
+def _spread(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    kind = NamedSharding(Mesh(np.array(own), (_AXIS,)), PartitionSpec(_AXIS))
-    whole = (shape[0] * len(own), *shape[1:])
+    kind = NamedSharding(Mesh(np.array(targets), (_AXIS,)), PartitionSpec(_AXIS))
+    whole = (shape[0] * len(targets), *shape[1:])
     return jax.block_until_ready(
         jax.jit(lambda: jnp.ones(whole, jnp.dtype(name)), out_shardings=kind)()
     )
 
 
-def _on_each(own: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
+def _on_each(targets: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
     import jax
     from jax.sharding import Mesh, PartitionSpec
 
     part = PartitionSpec(_AXIS)
-    mesh = Mesh(np.array(own), (_AXIS,))
+    mesh = Mesh(np.array(targets), (_AXIS,))
     shard_map: Any = getattr(jax, "shard_map", None)
     if shard_map is None:
         from jax.experimental.shard_map import shard_map
@@ -582,7 +582,7 @@ def run(
     load = system_load()
     request = {**layout.to_json(), "feeds": feeds, "loss": loss_output}
     given = (request, proto, values, steps, kind)
-    found = with_devices(train, kind, layout.devices, given)
+    measured = with_devices(train, kind, layout.devices, given)
     expected = layout.expected()
     on_cpus = kind == "cpu"  # where XLA widens half precision
     # All devices together, as the counted bytes are.
@@ -594,16 +594,16 @@ def run(
         plan=os.fspath(file),
         words=mesh or "one device",
         devices=layout.devices,
-        losses=tuple(found["losses"]),
-        single=tuple(found["single"]),
-        step=Timing.of(found["step"]),
-        single_step=Timing.of(found["single_step"]),
+        losses=tuple(measured["losses"]),
+        single=tuple(measured["single"]),
+        step=Timing.of(measured["step"]),
+        single_step=Timing.of(measured["single_step"]),
         seconds=None if timed is None else seconds_of(timed, graph),
-        traffic=traffic_of([found["traffic"]] * layout.devices, traffic),
-        memory=(found["peak_bytes"],) * layout.devices,
+        traffic=traffic_of([measured["traffic"]] * layout.devices, traffic),
+        memory=(measured["peak_bytes"],) * layout.devices,
         predicted_memory=(held,) * layout.devices,
         load=load,
-        states=_states(graph, found) if feeds else None,
+        states=_states(graph, measured) if feeds else None,
         loss=pairing.words(loss_output),
         notes=(*notes, *layout.notes, *_zero_note(layout)),
     )
@@ -666,11 +666,11 @@ def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[An
             f"plan's step has {len(graph.parameter_tensor)}"
         )
     for path, leaf, tensor in zip(graph.paths, leaves, graph.parameter_tensor, strict=True):
-        shape, found = graph.shape(int(tensor)), tuple(np.shape(leaf))
-        if found != shape and not _is_key(leaf):
+        shape, actual = graph.shape(int(tensor)), tuple(np.shape(leaf))
+        if actual != shape and not _is_key(leaf):
             raise ParenvsError(
                 f"--args: {source} is of another model than the plan: {path or 'an input'} has the "
-                f"shape {found}, and was planned as {shape}"
+                f"shape {actual}, and was planned as {shape}"
             )
     return leaves
 
@@ -691,8 +691,8 @@ def train(
 
     call, _ = callable_of(proto)
     sizes, names = zip(*[(count, name) for name, count in request["mesh"]], strict=True)
-    own = devices(kind, int(np.prod(sizes)))
-    mesh = jax.sharding.Mesh(np.array(own).reshape(sizes), names)
+    targets = devices(kind, int(np.prod(sizes)))
+    mesh = jax.sharding.Mesh(np.array(targets).reshape(sizes), names)
 
     def sharded(specs: Sequence[Spec]) -> list[Any]:
         return [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in specs]
@@ -701,7 +701,7 @@ def train(
     state = sorted(request["feeds"].values())
 
     def alone(values: Sequence[np.ndarray]) -> tuple[list[float], list[float], dict[int, Any]]:
-        given = [jax.device_put(x, own[0]) for x in values]
+        given = [jax.device_put(x, targets[0]) for x in values]
         losses, seconds = _curve(single, given, steps, request)
         return losses, seconds, {number: np.asarray(given[number]) for number in state}
 
@@ -735,8 +735,8 @@ def train(
         "step": taken,
         "single_step": seconds,
         "traffic": {
-            name: (found.arrays, found.bytes)
-            for name, found in collectives_of(compiled.as_text() or "").items()
+            name: (counts.arrays, counts.bytes)
+            for name, counts in collectives_of(compiled.as_text() or "").items()
         },
         "peak_bytes": float(
             memory.argument_size_in_bytes
@@ -755,17 +755,17 @@ def _curve(
     losses, seconds = [], []
     for _ in range(1 + steps):
         begin = time.perf_counter()
-        made = step(*values)
-        jax.block_until_ready(made)
+        outputs = step(*values)
+        jax.block_until_ready(outputs)
         seconds.append(time.perf_counter() - begin)
-        losses.append(float(made[request["loss"]]))
+        losses.append(float(outputs[request["loss"]]))
         # The new state is the input of the next step.
         for output, number in request["feeds"].items():
-            values[number] = made[output]
+            values[number] = outputs[output]
     return losses, seconds[1:]
 
 
-def _states(graph: Graph, found: dict[str, Any]) -> States:
+def _states(graph: Graph, measured: dict[str, Any]) -> States:
     count = Counter(graph.paths)  # weights and their moments may have the same
     names = [
         path if path and count[path] == 1 else f"{path or 'input'} (input {number})"
@@ -773,7 +773,7 @@ def _states(graph: Graph, found: dict[str, Any]) -> States:
     ]
     return States.of(
         *(
-            {names[number]: value for number, value in found[key].items()}
+            {names[number]: value for number, value in measured[key].items()}
             for key in ("start", "wanted", "again", "state")
         )
     )

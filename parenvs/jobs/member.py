@@ -57,7 +57,7 @@ class Model:
     takes_keys: bool
 
     @classmethod
-    def made(cls, source: str, seed: int = 0) -> Model:
+    def result(cls, source: str, seed: int = 0) -> Model:
         """Make the model of a user's function, the same in every process.
 
         Args:
@@ -69,12 +69,12 @@ class Model:
             ParenvsError: there is no such function, it fails, or it returns something else.
         """
         torch.manual_seed(seed)
-        made = called(source)
-        parts: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
+        result = called(source)
+        parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         known = len(parts) in (3, 4) and isinstance(parts[0], nn.Module) and callable(parts[1])
         if not known or not hasattr(parts[2], "__getitem__") or not hasattr(parts[2], "__len__"):
             raise ParenvsError(
-                f"{source}: returns {shown(made)}; it has to return a torch.nn.Module, its loss "
+                f"{source}: returns {shown(result)}; it has to return a torch.nn.Module, its loss "
                 "and a data set with a length and items (inputs, then the target), and may return "
                 "a function that makes an optimiser of parameters"
             )
@@ -444,10 +444,10 @@ class Fleet:
         for number, (_, x) in enumerate(self._of(nodes)):
             if isinstance(given, Mapping) and number not in given:
                 continue
-            own = given[number] if isinstance(given, Mapping) else given
+            arguments = given[number] if isinstance(given, Mapping) else given
             x.waits = True
             with suppress(OSError):  # it has ended, which the reply says
-                x.pipe.send((order, tuple(own)))
+                x.pipe.send((order, tuple(arguments)))
 
     def heard(self, nodes: Sequence[int]) -> list[Any]:
         """Wait for the replies of nodes to their last order, see ``ask``."""

@@ -72,13 +72,13 @@ class Happened:
         anybody leaves, and take nodes of different groups, the last of each, for the lost ones.
         """
         seconds, egress = self.predicted.problem.library.tables
-        before, found = 0, []
+        before, changes = 0, []
         for row in self.intervals:
             if row.way != WAYS[0]:
                 which = row.event, before, row.plan
-                found.append((row, float(seconds[which]), float(egress[which])))
+                changes.append((row, float(seconds[which]), float(egress[which])))
             before = row.plan
-        return found
+        return changes
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals as an object of JSON types."""
@@ -269,8 +269,8 @@ def prepared(job: Job, folder: Path) -> Prepared:
     course = trace.course(job.interval, uniform)
     graph: Graph | None = None
     if Journal.is_new(folder):
-        graph, one, tracing = _traced(job)
-        Journal.opened(folder, {**asdict(job), "measured": one, "tracing": tracing})
+        graph, measured, tracing = _traced(job)
+        Journal.opened(folder, {**asdict(job), "measured": measured, "tracing": tracing})
     journal = Journal.opened(folder, asdict(job))
     path = folder / GRAPH
     # A kill may have come between the journal's beginning and the graph.
