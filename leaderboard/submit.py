@@ -88,9 +88,10 @@ def submission(
 
 
 def _entry(task: str, hardware: str | None = None, **fields: Any) -> Entry:
-    texts = {key: tuple(fields[key]) for key in ("authors", "trained_on") if key in fields}
+    for key in ("authors", "trained_on", "seeds"):
+        fields[key] = tuple(fields.get(key, ()))
     hardware = this_hardware() if hardware is None else hardware
-    return Entry(task=task, hardware=hardware, commit=commit(), **{**fields, **texts})
+    return Entry(task=task, hardware=hardware, commit=commit(), **fields)
 
 
 def script_submission(
@@ -202,7 +203,7 @@ def agent_submission(
     settings |= {"seed": seed} if description.seeded else {}
     if policy is None and "{steps" in description.search_budget:
         settings["steps"] = steps
-    fields = {
+    fields: dict[str, Any] = {
         "entry": entry or Path(agent).stem,
         "authors": authors,
         "method": description.method,

@@ -57,7 +57,7 @@ class Model:
     takes_keys: bool
 
     @classmethod
-    def result(cls, source: str, seed: int = 0) -> Model:
+    def made(cls, source: str, seed: int = 0) -> Model:
         """Make the model of a user's function, the same in every process.
 
         Args:
