@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.agents.hybrid.exact import exact_uniform
+from parenvs.agents.hybrid.exact import exact_uniform, uniform_answer
 from parenvs.core.plan import Answer, Strategy
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
@@ -52,10 +52,11 @@ def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> An
     for mode in ("selective", "full"):
         space = UniformSpace.build(problem, replace(rule, recompute=(mode,)))
         plans = space.plans
+        # Fewest stages first, then most chunks, then sequence parallelism, then the shortest step.
         order = np.lexsort((space.length, ~plans.sequence_parallel, -plans.chunks, plans.pp))
         fitting = order[space.fits[order]]
         if len(fitting):
-            return _answer(space, int(fitting[0]), "rule-of-thumb", begin)
+            return uniform_answer(space, int(fitting[0]), "rule-of-thumb", begin)
     raise infeasible(space)
 
 
@@ -67,18 +68,7 @@ def random_plan(
     space = UniformSpace.build(problem, constraints)
     if not space.fits.any():
         raise infeasible(space)
-    return _answer(space, int(rng.choice(np.flatnonzero(space.fits))), "random", begin)
-
-
-def _answer(space: UniformSpace, k: int, method: str, begin: float) -> Answer:
-    return Answer(
-        problem=space.problem,
-        plan=space.plan(k),
-        cost=float(space.length[k]),
-        method=method,
-        evaluations=len(space),
-        seconds=time.perf_counter() - begin,
-    )
+    return uniform_answer(space, int(rng.choice(np.flatnonzero(space.fits))), "random", begin)
 
 
 LAUNCHERS, RUNNERS = ("megatron", "torchtitan", "deepspeed"), ("torch", "jax")
@@ -134,6 +124,7 @@ def limits_of(words: str) -> Constraints:
             )
         value = int(number)
         degrees[_NAMES[name]] = (value,) if name == "zero" else value
+    # What is left but separators was not understood; the judge's own words join degrees by x.
     left = _WORDS.sub("", text).strip(" ,·x")
     if left.strip(" ,") or not degrees or not {*degrees.get("recompute", ())} <= {*RECOMPUTE_MODES}:
         raise ParenvsError(
@@ -181,6 +172,7 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
     words, ways = USUAL[framework]
     for way in ways:
         usual_limits = {**way, "tp": min(way["tp"], problem.cluster.devices_per_server)}
+        # A graph's own program says what it recomputes.
         if problem.model.shape is None:
             usual_limits["recompute"] = ("none",)
         try:

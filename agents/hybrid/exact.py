@@ -1,9 +1,4 @@
-"""Proven optima of hybrid plans: among all uniform plans, and with every stage free.
-
-``exact_uniform`` judges every uniform plan. ``exact_hybrid`` searches plans of one chunk whose
-stages each have their own layers, devices, tp, ZeRO level and recomputed layers, by the label
-search of ``labels``, once for every micro-batch and everything else that stages share.
-"""
+"""Proven optima of hybrid plans: among all uniform plans, and with every stage free."""
 
 from __future__ import annotations
 
@@ -93,6 +88,7 @@ FIRST_PHASE = 2 / 3
 
 def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
     """Return over which plans, and of which costs, a proof holds, in words."""
+    # Context and shard change what a plan is compared with, so a proof names them.
     pins = [f"{name} {getattr(limits, name)}" for name in ("context", "shard")
             if getattr(limits, name) is not None]  # fmt: skip
     words += f" with {' and '.join(pins)}" if pins else ""
@@ -122,17 +118,21 @@ def exact_uniform(
     k = space.best(goal.values(problem, space.length, space.plans.devices))
     if k is None:
         raise infeasible(space)
-    length = float(space.length[k])
+    among = proven_of(problem, UNIFORM, constraints or Constraints())
+    bound = float(space.length[k])
+    return uniform_answer(space, k, "uniform", begin, among=among, proven=True, bound=bound)
+
+
+def uniform_answer(space: UniformSpace, k: int, method: str, begin: float, **more: Any) -> Answer:
+    """Return the k-th of all uniform plans as an answer; ``more`` are other fields of it."""
     return Answer(
-        problem=problem,
+        problem=space.problem,
         plan=space.plan(k),
-        cost=length,
-        among=proven_of(problem, UNIFORM, constraints or Constraints()),
-        method="uniform",
-        proven=True,
-        bound=length,
+        cost=float(space.length[k]),
+        method=method,
         evaluations=len(space),
         seconds=time.perf_counter() - begin,
+        **more,
     )
 
 
@@ -211,10 +211,11 @@ def _deepened(
 ) -> tuple[Answer | None, float]:
     """Search all settings for plans within ever more of their lower bound.
 
-    A search close above its bound is quick; the last one, which finds the best plan, takes about as
-    long as its proof. ``others`` is what plans of no search weigh at least. Returns the best plan
-    and a proven bound of its seconds; without a plan, of what is minimized.
+    ``others`` is what plans of no search weigh at least. Returns the best plan and a proven bound
+    of its seconds; without a plan, of what is minimized.
     """
+    # A search close above its bound is quick; the last one, which finds the best plan, takes about
+    # as long as its proof.
 
     def bound() -> float:
         return min([others, *(weight * search.bound for weight, search in searches)])
@@ -268,12 +269,10 @@ def exact(
 ) -> Answer:
     """Return the best of uniform plans, chunks included, and of 1F1B plans of free stages.
 
-    By the closed form it is the shortest plan. Where stages differ, the closed form is a lower
-    bound; with ``simulate`` the plan of the best simulated step is returned: uniform plans are
-    simulated from the shortest on until the next one's closed form reaches the best simulated step,
-    then the best plan of every setting of free stages that may still hold a shorter one. Proofs are
-    of the closed form, which no simulation undercuts. ``time_limit`` is for all with ``simulate``,
-    and for the search over free stages without; that has ``FREE_SHARE`` of it at least.
+    By the closed form it is the shortest plan; with ``simulate`` that of the shortest simulated
+    step, as the closed form is a lower bound where stages differ. Proofs are of the closed form.
+    ``time_limit`` is for all with ``simulate``, and for the search over free stages without; that
+    has ``FREE_SHARE`` of it at least.
 
     Raises:
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
@@ -319,6 +318,7 @@ def exact(
                 f"{ranking.count:,} plans were simulated; the passes of this one take "
                 f"{ranking.offer(best):.4g} s"
             )
+        # Where stages differ, the closed form leaves out waits that the simulation has.
         if best.cost > free.cost * (1 + SLACK):
             notes.append(
                 f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "
@@ -355,19 +355,12 @@ def robust(space: UniformSpace) -> Answer:
     worst = regrets.max(axis=0)
     chosen = int(worst.argmin())
     k = int(machines.numbers[chosen])
-    return Answer(
-        problem=space.problem,
-        plan=space.plan(k),
-        cost=float(space.length[k]),
-        method="robust",
-        evaluations=len(space),
-        seconds=time.perf_counter() - begin,
-        notes=(
-            f"worst regret {worst[chosen]:.2%} over {len(words)} machines "
-            f"({words[int(regrets[:, chosen].argmax())]}); {worst[0]:.2%} of the plan that is best "
-            f"by the stack, which takes {machines.lengths[0, 0]:.4g} s",
-        ),
+    note = (
+        f"worst regret {worst[chosen]:.2%} over {len(words)} machines "
+        f"({words[int(regrets[:, chosen].argmax())]}); {worst[0]:.2%} of the plan that is best "
+        f"by the stack, which takes {machines.lengths[0, 0]:.4g} s"
     )
+    return uniform_answer(space, k, "robust", begin, notes=(note,))
 
 
 def one_stage(
@@ -398,6 +391,7 @@ def settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
         return
     sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
     for devices in limits.device_counts(problem):
+        # A micro-batch of all replicas divides the batch; each replica has ``most_micro_batch``.
         most = min(batch, devices * limits.most_micro_batch)
         for samples in (x for x in range(1, most + 1) if batch % x == 0):
             for context in limits.contexts(problem):
@@ -441,6 +435,7 @@ def _weight(goal: Objective, answer: Answer) -> float:
 
 
 def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
+    # Uneven stages may fit where even ones do not exist: their shortfall is reported then.
     for uneven in (limits.uneven, True):
         try:
             space = UniformSpace.build(problem, replace(limits, uneven=uneven))

@@ -128,14 +128,11 @@ def take(labels: Suffixes, which: np.ndarray) -> Suffixes:
 class LabelSearch(ABC, Generic[Suffixes]):
     """What searches over suffixes of plans share, for servers in order and in any order.
 
-    Both put stages in front of labels, a layer of labels per number of stages, keep the Pareto
-    front of each state, and add up a plan's parts by ``compose``. The rest has two forms, as their
-    states differ. In order, a suffix is known by its first device; stages have any devices, so what
-    a send costs depends on the stage in front, which is a part of the state (``Fronts``), and pins
-    and tied weights are. In any order, it is known by how many servers of each type it uses; every
-    stage is one server, sends depend on the stage behind alone, and stages in front are bounded by
-    the best free servers. One form would carry either the other's empty axes through each array of
-    millions of labels, or a branch for each step.
+    Both put stages in front of labels, a layer of labels per number of stages, and keep the Pareto
+    front of each state. States differ: in order, a suffix is known by its first device, and what a
+    send costs depends on the stage in front, a part of the state (``Fronts``). In any order, it is
+    known by how many servers of each type it uses; every stage is one server, and sends depend on
+    the stage behind alone.
 
     Attributes:
         upper: seconds, the length of the best plan found, or that of the incumbent.

@@ -68,11 +68,7 @@ class ServerTables:
         longest: float = np.inf,
         limits: Constraints = ONE_SERVER,
     ) -> None:
-        """Ask the formulas for every split, speed and run.
-
-        Runs that take more than ``longest`` seconds even alone and with nothing recomputed are left
-        out.
-        """
+        """Ask the formulas for every split, speed and run of at most ``longest`` seconds."""
         check(problem)
         self.problem, self.setting, self.longest = problem, setting, longest
         self.speeds = np.unique(speeds)
@@ -412,9 +408,7 @@ class Orders:
     def start(self, orders: Iterable[list[int]], deadline: float = np.inf) -> None:
         """Judge some orders of servers in every setting that may hold the best plan.
 
-        Settings with a bound that is no better than the best plan are passed over. Plans more than
-        ``_FAR`` times as long as the bound are looked at only if there are no others. Behind the
-        deadline (``time.perf_counter()``) the first plan that fits will do.
+        Behind the deadline (``time.perf_counter()``) the first plan that fits will do.
         """
         tried = np.array(list(orders))
         # Tables of short runs are small: far plans are looked at only if there are no others.

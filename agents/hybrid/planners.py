@@ -135,13 +135,5 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
     ),
 }
 HYBRID_PLANNERS = {name: _checked(name, planner) for name, planner in _PLANNERS.items()}
-"""Planners of hybrid plans by name.
-
-``exact`` searches uniform plans and 1F1B plans whose stages differ, and returns the plan with the
-best simulated step. ``search`` is a local search from the best uniform plans, ``uniform`` evaluates
-all uniform plans, ``rule-of-thumb`` is Megatron's, and ``learned`` the network of
-``HybridPlan-v1``. If a request is ``robust``, ``exact`` and ``uniform`` return the uniform plan of
-least worst regret, and the others refuse. ``subset-dp`` and ``swap-search`` also choose the order
-of unequal servers, one server per stage.
-"""
+"""Planners of hybrid plans by name; docs/hybrid.md describes them."""
 HybridRequest.planners = HYBRID_PLANNERS

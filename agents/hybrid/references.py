@@ -121,6 +121,7 @@ def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) 
         space = UniformSpace.build(problem, Constraints(uneven=True))
         for seed in range(SEARCHES):
             count = evaluations if seed == 0 else evaluations // 2
+            # The first search is independent of the exact one; others go on from the best plan.
             starts = () if best is None or seed == 0 else (best.plan,)
             searched = local_search(
                 problem, seed=seed, evaluations=count, space=space, starts=starts
@@ -160,6 +161,7 @@ STATES = 8_000
 def hetero_row(problem: Hybrid) -> Row:
     """Compute the reference of a hetero problem."""
     servers = problem.cluster.servers
+    # Time grows with sets and servers: fewer sets keep large clusters within minutes.
     states = STATES if servers > 32 else 20_000
     orders = Orders(problem)
     orders.start([by_speed(problem), by_speed(problem, False)])

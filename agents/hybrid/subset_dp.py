@@ -347,11 +347,10 @@ _WEIGHT = 0.3  # of speed that is rounded away where no run more fits
 
 
 def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list[np.ndarray]:
-    """Put servers into types of neighbouring speeds, the slowest first; rounding up changes little.
+    """Put servers into types of neighboring speeds, the slowest first.
 
-    What rounding up changes is first of all the largest run of layers that a server can hold within
-    the incumbent's length: types end where that grows, as far as they go. Of all cuts of the sorted
-    servers those are taken that add least capacity, with as many types as ``states`` allows.
+    Of all cuts of the sorted servers those are taken that add least capacity by rounding up, with
+    as many types as ``states`` allows.
 
     Args:
         speeds: (P,) of the servers.
@@ -361,6 +360,7 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
     """
     order = np.argsort(speeds, kind="stable")
     fast, held, count = speeds[order], holds[order], len(speeds)
+    # Rounding up matters where a server can then hold a larger run of layers; speed breaks ties.
     scale = held.mean() / fast.mean()
     sums = [np.append(0.0, x.cumsum()) for x in (held, fast)]
     # added[i, j]: capacity that the servers i..j-1 gain as one type
@@ -399,14 +399,14 @@ def lower_bound(
     states: int = MAX_STATES,
     deadline: float = np.inf,
 ) -> tuple[float, int]:
-    """Return a certified lower bound of every plan of one server a stage, and labels kept.
+    """Return a lower bound of every plan of one server per stage, and the number of labels.
 
-    It is at most the length of the best plan that was judged. The setting whose bound is least is
-    looked at first, again and again with other types. What is proven until the deadline counts.
+    It is at most the length of the best plan that was judged, and proven by the deadline.
     """
     proven = {bounded.setting: bounded.bound for bounded in orders.settings}
     rounds = dict.fromkeys(proven, 0)
     labels = 0
+    # The setting with the least bound limits the result, so it is refined next.
     while True:
         setting = min(proven, key=lambda x: proven[x])
         least, number = proven[setting], rounds[setting]
@@ -478,10 +478,9 @@ def rounded_down(
     states: int = MAX_STATES,
     deadline: float = np.inf,
 ) -> int:
-    """Judge the best plan with every server as slow as the slowest of its type; return labels kept.
+    """Judge the best plan with servers as slow as the slowest of their type; return labels.
 
-    Only the setting of the best plan so far is searched. The order that is found is completed anew
-    with true speeds, and kept in ``orders`` if it is better.
+    Only the setting of the best plan so far is searched; a better order is kept in ``orders``.
     """
     setting, speeds = orders.setting, speeds_of(orders.problem)
     assert setting is not None

@@ -5,9 +5,8 @@ A stage is a run of layers on a group of devices, split in one way. Its costs ar
 layers in the same order cost the same. The figures are those of ``parenvs.tasks.hybrid.formulas``,
 asked for stages in the first, an inner and the last place of a pipeline.
 
-Layers are recomputed as a plan file counts them: the first ``full`` layers of the stage in full,
-the next ``selective`` ones selectively. A stage recomputes what takes it the fewest seconds among
-the counts that fit the memory.
+A stage recomputes its first ``full`` layers in full and the next ``selective`` ones selectively, by
+the counts that take it the fewest seconds and fit the memory.
 """
 
 from __future__ import annotations

@@ -236,6 +236,7 @@ def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -
     cluster = replace(cluster, nic_bw=float(rng.choice(ranges.networks)), name="")
     rest = FAMILIES[family](rng, hidden)
     heads = hidden // width
+    # Groups of queries are equal; 4 divides every number of heads.
     if rest["kv_heads"] and heads % rest["kv_heads"]:
         rest["kv_heads"] = 4
     shape = TransformerShape(
@@ -248,6 +249,7 @@ def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -
     )
     batch = 2 ** int(rng.integers(ranges.batch[0], ranges.batch[1] + 1))
     states = STATE_BYTES * shape.parameters
+    # Neither a model that fits anywhere nor one that fits nowhere is a problem.
     if not _EASY * cluster.memory_limit * 8 < states < 0.8 * cluster.memory_limit * 8 * servers:
         return None
     problem = Hybrid(HybridModel.of_shape(shape), cluster, batch, Stack.parse(STACK))
@@ -280,6 +282,7 @@ def make_hetero(tier: Tier, family: str, rng: np.random.Generator, name: str) ->
     """Generate a problem with unequal servers, distributed as one of ``SPEEDS``."""
     device = str(rng.choice(list(STACKS)))
     cluster = _cluster(tier.servers, device)
+    # Pools store speeds as thousandths, see ``SPEED_STEPS``.
     speeds = np.round(SPEEDS[family](tier, rng), 3)
     cluster = replace(cluster, speeds=tuple(speeds.tolist()))
     shape = _shape(tier, rng, name, cluster)

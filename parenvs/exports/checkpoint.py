@@ -115,6 +115,7 @@ def box_of(plan: TorchPlan, name: str, shape: tuple[int, ...], place: Place) -> 
 
 def _chunk(part: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
     start, end = part
+    # As torch.chunk: parts of equal size, rounded up, so that the last ones may be empty.
     step = -(-(end - start) // ranks)
     return min(start + step * rank, end), min(start + step * (rank + 1), end)
 
@@ -157,6 +158,7 @@ def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) 
     needed: np.ndarray = new.shards.read_from(old.shards, graph, per_parameter)
     if old.writing == new.writing == 1:
         return needed
+    # Replicas that share states each read an equal share of what their unit needs.
     unit = [position.model + new.degrees.tensor * position.pipe for position in new.places()]
     return needed.sum(axis=0, keepdims=True)[:, unit] / new.writing
 
@@ -364,6 +366,7 @@ class Checkpoint:
         for stored, copies in self._places[name, kind].items():
             both = common(stored, box)
             if elements(both):
+                # Of equal slices in several files the one of the nearest tp rank is read.
                 number, at = copies[place.model * len(copies) // ranks]
                 path = self.folder / file_name(number)
                 try:
@@ -515,6 +518,7 @@ def reshard(
         for name in tensors:
             if name not in stages:
                 raise ParenvsError(f"{source.folder}: {shown(name)} is no weight of the plan's")
+        # All is checked before the first byte is written.
         per_parameter = {x.bytes for x in tensors.values()}
         source.verify()
         read, parts = np.zeros((len(source.parts), len(files)), dtype=np.int64), []

@@ -225,6 +225,7 @@ def load(
         known = metadata.state_dict_metadata
         state: dict[str, torch.Tensor] = {}
         for name, parameter in parameters_of(parallel):
+            # Other programs save a module's state alone, without the prefix.
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
             entry = known.get(key)
             if not isinstance(entry, TensorStorageMetadata) or entry.size != parameter.shape:

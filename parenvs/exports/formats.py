@@ -91,8 +91,8 @@ DEEPSPEED = "DeepSpeed 0.16"
 """Version whose configuration this is."""
 
 
-def deepspeed_config(planned: Stages) -> tuple[dict[str, Any], Stages]:
-    """Return the configuration as JSON types, and the stages as they run, with notes on that.
+def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
+    """Return the configuration as JSON, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: DeepSpeed cannot express the plan; the line names the field.
@@ -157,7 +157,7 @@ def deepspeed_config(planned: Stages) -> tuple[dict[str, Any], Stages]:
             words = "recompute: call deepspeed.checkpointing in the layers' code"
             content["model"] = {"recompute": list(planned.modes)}
             planned = noted(planned, words)
-        return content, planned
+        return _json(content), planned
     # partition_method="uniform" gives the first stages the layers that are left over.
     size, more = divmod(len(planned.names), stages)
     parts = tuple(parts_of(size + (k < more) for k in range(stages)))
@@ -180,7 +180,11 @@ def deepspeed_config(planned: Stages) -> tuple[dict[str, Any], Stages]:
         "stages[0].tp: pass topology as PipeModelDataParallelTopology, and split the "
         "matrices in the layers' code, as Megatron-DeepSpeed does",
     ]
-    return content, noted(planned, *notes[: 1 + (tp > 1)])
+    return _json(content), noted(planned, *notes[: 1 + (tp > 1)])
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1) + "\n"
 
 
 def read_deepspeed(text: str, layers: int) -> Stages:
@@ -229,13 +233,15 @@ _RECIPES = {
     "mxfp8": ["--fp8-format e4m3", "--fp8-recipe mxfp8"],
     "nvfp4": ["--fp4-format e2m1", "--fp4-recipe nvfp4"],
 }
+# ZeRO level -> what Megatron-FSDP shards.
 _SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+# Attention of the cost model's stack -> the kernel that computes it so.
 _ATTENTION = {"fused": "flash", "written": "unfused"}
 _PART = re.compile(r"t(?:\*(\d+))?")
 
 
-def megatron_flags(planned: Stages) -> tuple[list[str], Stages]:
-    """Return the flags of a plan, one a line, and the stages as they run, with notes on that.
+def megatron_flags(planned: Stages) -> tuple[str, Stages]:
+    """Return flags as an array of a shell script, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: Megatron cannot express the plan; the line names the field.
@@ -292,7 +298,18 @@ def megatron_flags(planned: Stages) -> tuple[list[str], Stages]:
     if planned.chunks == 1 and planned.p2p == "overlapped" and stages > 1:
         words = "p2p: Megatron overlaps sends of interleaved schedules only; they block"
         planned = run_with(planned, words, p2p="blocking")
-    return [line for line, holds in lines if holds], planned
+    cluster = planned.plan.cluster
+    inside = cluster.devices_per_server
+    script = [
+        f"# {MEGATRON}; {planned.plan.instance} on {cluster}",
+        f"# torchrun --nnodes {-(-planned.devices // inside)} --nproc-per-node "
+        f'{min(planned.devices, inside)} pretrain_gpt.py "${{PARALLEL_ARGS[@]}}" ...',
+        "PARALLEL_ARGS=(",
+        *(f"  {line}" for line, holds in lines if holds),
+        ")",
+        "",
+    ]
+    return "\n".join(script), planned
 
 
 def _division(planned: Stages) -> list[str]:
@@ -312,6 +329,7 @@ def _division(planned: Stages) -> list[str]:
 
 def megatron_layout(sizes: list[int]) -> str:
     """Write numbers of layers as Megatron's layout, ``Et*3|(t*2|)*4t*3L``."""
+    # E: embedding, t: a transformer layer, L: loss; | ends the part of a chunk.
     words = ["t" if n == 1 else f"t*{n}" if n else "" for n in sizes]
     inner = ""
     for word, group in itertools.groupby(words[1:-1]):
@@ -344,18 +362,6 @@ def _megatron_recompute(planned: Stages) -> tuple[list[str], Stages]:
         f"--recompute-method {method}",
         f"--recompute-num-layers {count}",
     ], planned
-
-
-def megatron_text(planned: Stages, lines: list[str]) -> str:
-    """Return flags as an array of a shell script."""
-    servers = planned.plan.cluster.devices_per_server
-    nodes = -(-planned.devices // servers)
-    head = [
-        f"# {MEGATRON}; {planned.plan.instance} on {planned.plan.cluster}",
-        f"# torchrun --nnodes {nodes} --nproc-per-node {min(planned.devices, servers)} "
-        'pretrain_gpt.py "${PARALLEL_ARGS[@]}" ...',
-    ]
-    return "\n".join([*head, "PARALLEL_ARGS=(", *(f"  {line}" for line in lines), ")", ""])
 
 
 def read_megatron(text: str, layers: int) -> Stages:
@@ -449,8 +455,8 @@ _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
 TomlTable = dict[str, dict[str, object]]
 
 
-def torchtitan_table(planned: Stages) -> tuple[TomlTable, Stages]:
-    """Return section -> key -> value, and the stages as they run, with notes on that.
+def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
+    """Return the configuration as TOML, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: torchtitan cannot express the plan; the line names the field.
@@ -531,7 +537,7 @@ def torchtitan_table(planned: Stages) -> tuple[TomlTable, Stages]:
         sections["model"] = {"converters": [converter]}
         sections[converter] = options
         sections["compile"] = {"enable": True}
-    return sections, planned
+    return torchtitan_text(planned, sections), planned
 
 
 def torchtitan_text(planned: Stages, sections: TomlTable) -> str:
@@ -566,7 +572,9 @@ def read_torchtitan(text: str, layers: int) -> Stages:
     parts = parts_of(named or [layers])
     schedules = {words: name for name, words in _SCHEDULES.items()}
     reshard = {"always": 3, "never": 2}.get(settings.get("fsdp_reshard_after_forward", ""), 0)
+    # Plans with pipelines have ZeRO 0 or 1, which torchtitan runs as 2.
     zero = reshard if pp == 1 else min(reshard, 1)
+    # fp32 and tf32 have the same setting; tf32 is a switch of PyTorch's.
     precisions = {words: name for name, words in _DTYPES.items() if name != "tf32"}
     precision = precisions[settings.get("mixed_precision_param") or "bfloat16"]
     for name, (converter, options) in _CONVERTERS.items():
@@ -699,29 +707,23 @@ def _torch(plan: Plan, graph: Graph | None) -> Exported:
     from parenvs.exports.torch import export
 
     words, _, planned = export(plan, graph)
-    text = json.dumps(words.to_json(), indent=1) + "\n"
-    return Exported(text, words.notes, 0.0 if planned is None else loss(planned))
+    return Exported(_json(words.to_json()), words.notes, 0.0 if planned is None else loss(planned))
 
 
-def _megatron(plan: Plan, graph: Graph | None) -> Exported:
-    lines, planned = megatron_flags(stages_of(plan, graph))
-    return Exported(megatron_text(planned, lines), planned.notes, loss(planned))
+def _launcher(
+    convert: Callable[[Stages], tuple[str, Stages]],
+) -> Callable[[Plan, Graph | None], Exported]:
+    def export(plan: Plan, graph: Graph | None) -> Exported:
+        text, planned = convert(stages_of(plan, graph))
+        return Exported(text, planned.notes, loss(planned))
 
-
-def _torchtitan(plan: Plan, graph: Graph | None) -> Exported:
-    sections, planned = torchtitan_table(stages_of(plan, graph))
-    return Exported(torchtitan_text(planned, sections), planned.notes, loss(planned))
-
-
-def _deepspeed(plan: Plan, graph: Graph | None) -> Exported:
-    content, planned = deepspeed_config(stages_of(plan, graph))
-    return Exported(json.dumps(content, indent=1) + "\n", planned.notes, loss(planned))
+    return export
 
 
 FORMATS: dict[str, Callable[[Plan, Graph | None], Exported]] = {
     "jax": _jax,
     "torch": _torch,
-    "megatron": _megatron,
-    "torchtitan": _torchtitan,
-    "deepspeed": _deepspeed,
+    "megatron": _launcher(megatron_flags),
+    "torchtitan": _launcher(torchtitan_config),
+    "deepspeed": _launcher(deepspeed_config),
 }

@@ -146,6 +146,7 @@ def _inputs_of(
             f"tree: {graph.paths[number]} has the shape {shape}, but was planned as "
             f"{shape_text(graph, graph.parameter_tensor[number])}; plan the step anew"
         )
+    # Parameters and their momentum look alike, and may be split differently (ZeRO).
     if len({tuple(layout.inputs[n] for n in numbers) for numbers in fitting}) > 1:
         raise ParenvsError(
             "tree: several arguments of the step have these leaves, and their shardings differ; "

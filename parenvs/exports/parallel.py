@@ -182,6 +182,7 @@ def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
             elif node.op != "placeholder":
                 known[node] = traced.graph.node_copy(node, known.__getitem__)
                 known[node].meta.setdefault("nn_module_stack", stack)
+        # Users of the call are items of its results: they take the inlined values instead.
         for user in list(call.users):
             value: Any = results[user.args[1]]
             if not enabled:
@@ -208,6 +209,7 @@ def wired(
     calls = [node for node in graph.nodes if node.op == "call_module"]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     values = dict(zip(inputs, micro, strict=True))
+    # Value -> the part that makes it, -1 for inputs, and its number among the part's results.
     source: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
     for number, call in enumerate(calls):
         source[call] = (number, 0)
@@ -229,9 +231,11 @@ def wired(
         )
     needed: list[list[fx.Node]] = []  # of each stage and those behind it, from those in front
     later: dict[fx.Node, None] = {}
+    # Backwards, as a stage passes on what any later one reads and an earlier one makes.
     for number in reversed(range(len(calls))):
         later = {x: None for x in (*reads[number], *later) if source[x][0] < number}
         needed.insert(0, list(later))
+    # PyTorch's schedules give the first stage every input, whether it is read or not.
     needed[0] = inputs
     trained = _trained(calls, parts, source)
     stages = []
@@ -292,6 +296,7 @@ def _gradients(part: nn.Module, given: Sequence[Any]) -> Any:
         elif node.target is operator.getitem and isinstance(known[node.args[0]], tuple):
             known[node] = known[node.args[0]][node.args[1]]
         else:
+            # Whole numbers have no gradient, and detached values pass none on.
             value = node.meta.get("val")
             whole = isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
             trained = any(np.any(known[x]) for x in node.all_input_nodes)
@@ -437,6 +442,7 @@ class Parallel:
                     # DTensor has no strategy for the CPU's fused attention.
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             value = self._piped(batch) if self._schedule else self._whole(batch)
+        # DTensor may leave a gradient partial or split otherwise than its parameter.
         for parameter in self.parameters():
             gradient = parameter.grad
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
@@ -496,6 +502,7 @@ class Parallel:
         return self._mean(total * scale / plan.micro_batches)
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
+        # Without a pipeline the loss of DTensors is already that of all replicas.
         if self.plan.data == 1 or (DATA in self._axes and self._schedule is None):
             return value
         dist.all_reduce(value, group=self.mesh[DATA].get_group())
@@ -530,6 +537,7 @@ class Parallel:
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
         plan = self.plan
         rank = self.mesh[DATA].get_local_rank()
+        # Micro-batches first, as the schedule cuts what is joined here into the same ones again.
         micro = self._every(whole).chunk(plan.micro_batches)
         return torch.cat([x.chunk(plan.data)[rank] for x in micro]).to(self.device)
 
@@ -569,6 +577,7 @@ class Parallel:
         ]
 
     def _rows(self, shape: Sequence[int]) -> list[Placement]:
+        # What replicas cannot share evenly they all hold.
         whole = not shape or shape[0] % self.plan.data
         return self._placements((None if whole else 0, None))
 
@@ -602,6 +611,7 @@ class Parallel:
                 shard, parts = distributed[id(parameter)]
                 module = part.get_submodule(owner)
                 module.register_parameter(attribute, shard)
+                # Several weights in one: each rank holds a share of every part, see ``Shares``.
                 if parts > 1:
                     part.fused = True
                     shares = Shares(parts)
@@ -712,6 +722,7 @@ def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.
         for name in ("self", *(x.name for x in known[:positional]), *names)
     ]
 
+    # A subclass, so that names of parameters and hooks of modules stay as they are.
     class ByPosition(type(module)):  # type: ignore[misc]
         def forward(self, *given: Any) -> Any:
             named = dict(zip(names, given[positional:], strict=True))

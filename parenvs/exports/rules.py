@@ -122,6 +122,7 @@ class Whole(TorchFunctionMode):
                 return x
             return DTensor.from_local(x, mesh, same, run_check=False)
 
+        # Every rank gathers the operands and computes the whole result.
         args, kwargs = tree_map(local, (args, kwargs))
         result = func(*args, **kwargs)
         return given[0] if _changes(func) else tree_map(placed, result)
@@ -191,6 +192,7 @@ def _marked(
 
 def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
     parts, local = parts_of(x), x.to_local()
+    # Widths of a part in the whole tensor and on this rank.
     width, own = x.shape[-1] // parts, local.shape[-1] // parts
     if any(size % width for size in sizes):
         raise ParenvsError(
@@ -254,6 +256,7 @@ def _view(x: DTensor, *shape: Any) -> DTensor:
     lead = x.ndim - 1
     if wanted[:lead] != list(x.shape[:lead]):
         raise ParenvsError(f"module: a view of a product with {parts} parts as {tuple(wanted)}")
+    # The first new dimensions number the parts; the next one is what ranks share.
     count, behind = 1, lead
     while behind < len(wanted) and count < parts:
         count *= wanted[behind]
@@ -350,6 +353,7 @@ _TAKERS: dict[str, Callable[..., Any]] = {
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        # The gradient of a sum over ranks is the sum of the ranks' gradients.
         ctx.group = group
         total = x.clone()
         dist.all_reduce(total, group=group)
@@ -394,6 +398,7 @@ class Synchronized(TorchFunctionMode):
         over = [k for k in range(x.ndim) if k != 1]
         shape = [-1 if k == 1 else 1 for k in range(x.ndim)]
         count = x.numel() // x.shape[1] * self.group.size()
+        # Sums of half precision would lose digits, as in PyTorch's own kernels.
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         mean = _Sum.apply(wide.sum(over), self.group) / count
         centered = wide - mean.view(shape)
@@ -404,6 +409,7 @@ class Synchronized(TorchFunctionMode):
         if bias is not None:
             result = result + bias.view(shape)
         if running_mean is not None and running_variance is not None:
+            # Running statistics have the unbiased variance, the result has the biased one.
             unbiased = variance.detach() * (count / max(count - 1, 1))
             running_mean.lerp_(mean.detach().to(running_mean), momentum)
             running_variance.lerp_(unbiased.to(running_variance), momentum)

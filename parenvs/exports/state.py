@@ -238,6 +238,7 @@ def _install(
             f"{where}: has the state of {shown(head.optimiser)}, and the optimiser is "
             f"{type(optimiser).__name__}"
         )
+    # Groups are matched by position: their options are put back, their parameters go by name.
     if len(head.groups) != len(optimiser.param_groups):
         raise ParenvsError(
             f"{where}: has {len(head.groups)} groups of parameters, and the optimiser "
@@ -471,6 +472,7 @@ def move(
     traffic = np.zeros((len(every), len(every)))
     for row in rows:
         n = elements(cells[row.atom].box)
+        # Shares of a cell are rounded to elements, the same way by sender and receiver.
         count = round(row.end * n) - round(row.begin * n)
         traffic[row.source, row.target] += count * tensors[cells[row.atom].name].bytes
     wanted = {} if rank is None else _boxes(plans[1], files[1], tensors, graph)[rank]
@@ -494,6 +496,7 @@ def cells_of(
     columns: list[list[list[bool]]] = [[] for _ in exported]
     for name, tensor in tensors.items():
         every = {boxes[name] for ranks in by_rank for boxes in ranks if name in boxes}
+        # All borders of any rank's box cut the tensor: inside of a cell there is none.
         cuts = [
             sorted({0, size, *(end for box in every for end in box[axis])})
             for axis, size in enumerate(tensor.shape)
@@ -538,6 +541,7 @@ def _exchanged(
         for name, box in wanted.items()
         for kind, numbers in tensors[name].kinds.items()
     }
+    # What stays on this process is copied, not sent.
     if holding is not None:
         for name, box in wanted.items():
             if name in holding.boxes:
@@ -559,6 +563,7 @@ def _exchanged(
             peer: torch.empty(n, dtype=torch.uint8, device=device) for peer, n in into.items()
         }
         packed = {peer: torch.cat(parts).to(device) for peer, parts in out.items()}
+        # One message for each peer and round.
         operations = [dist.P2POp(dist.isend, x, peer) for peer, x in sorted(packed.items())]
         operations += [dist.P2POp(dist.irecv, x, peer) for peer, x in sorted(buffers.items())]
         for work in dist.batch_isend_irecv(operations) if operations else ():
@@ -592,6 +597,7 @@ def _rounds(
         name, box = cells[row.atom]
         n = elements(box)
         a, b = round(row.begin * n), round(row.end * n)
+        # A cell's flows stay in one round, so that its parts are put together at once.
         if held > ROUND_BYTES and row.atom != last:
             yield group
             group, held = [], 0

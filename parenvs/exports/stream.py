@@ -138,6 +138,7 @@ class Stream:
                 raise ParenvsError(
                     f"stream: {name} must be from 0 to {size - 1}, not {shown(index)}"
                 )
+        # A micro-batch is a run of the batch, and a replica's slice a run of the micro-batch.
         rows = self.batch // (replicas * micro_batches)
         start = self.position + (micro_batch * replicas + replica) * rows
         return np.arange(start, start + rows)
@@ -215,10 +216,12 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
     if _left_out.get():
         return x
     size = math.prod(x.shape[1:])
+    # Layers are 2^40 apart, more than a sample has elements: no two share a counter.
     counter = torch.arange(layer << 40, (layer << 40) + size, device=x.device)
     z = keys.reshape(-1, *[1] * (x.ndim - 1)) ^ (counter * _FACTORS[0]).view(x.shape[1:])
     for shift, factor in ((31, _FACTORS[1]), (29, _FACTORS[0])):
         z = (z ^ _shifted(z, shift)) * factor
+    # The upper 24 bits are compared, as many as a float32 between 0 and 1 has.
     kept = _shifted(z, 64 - _BITS) >= round(rate * 2**_BITS)
     return x * kept / (1 - rate)
 

@@ -238,6 +238,7 @@ def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:
     styles = {}
     for name, (data, split) in placements.items():
         module, _, kind = name.rpartition(".")
+        # Styles say how ranks of the model's axis split a matrix, and nothing else.
         if kind != "weight" or data is not None or split is None:
             continue
         tensor = tensors[name.replace(".", "/")]
@@ -245,6 +246,7 @@ def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:
             continue
         bias = placements.get(f"{module}.bias", (None, None))[1]
         colwise = split == (1 if tensor in tables else 0)
+        # A rowwise layer adds its whole bias after the sum; a colwise one splits it.
         has_bias = f"{module}/bias".replace(".", "/") in tensors
         if not has_bias or (bias == 0) == colwise:
             styles[module] = "ColwiseParallel" if colwise else "RowwiseParallel"

@@ -197,6 +197,7 @@ def stablehlo(proto: bytes) -> tuple[Any, str]:
             raise ParenvsError(
                 f"jaxlib cannot turn the HLO into StableHLO: {one_line(error)}"
             ) from None
+        # Lists, as replacing an operation changes what is walked over.
         for operation in [x for x in walk(module) if x.name.split(".")[0] not in _DIALECTS]:
             _replace(operation)
         for operation in [x for x in walk(module) if x.name == "stablehlo.custom_call"]:
@@ -310,6 +311,7 @@ class ShardyOracle:
             raise ParenvsError(f"a mesh axis needs at least 2 devices, not {devices}")
         data = module if isinstance(module, bytes) else proto_of(module)
         self._context, text = stablehlo(data)
+        # The mesh has to be declared in front of the first function that uses it.
         start = text.index("{\n") + 2
         self._text = f'{text[:start]}  sdy.mesh @mesh = <["x"={devices}]>\n{text[start:]}'
 
@@ -400,6 +402,7 @@ def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int],
             elif operation.name == "func.call":
                 calls[name][str(operation.attributes["callee"]).removeprefix("@")] += 1
 
+    # A collective in a function runs once per call, so counts add up along the call graph.
     @cache
     def total(name: str) -> Counter[str]:
         counts = local[name].copy()
@@ -565,6 +568,7 @@ def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
     graph, label = decisions.graph, decisions.label
     sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in decisions.told}
     mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
+    # Shardy does not partition a dimension that the axis does not divide.
     left_out = {  # class -> its smallest size that the mesh axis does not divide
         class_: int(size[size % mesh != 0].min())
         for class_, size in sizes.items()
@@ -609,6 +613,7 @@ def mesh_size(devices: int, sizes: Sequence[int]) -> int:
         devices: devices of the plan; ties go to its largest divisor.
         sizes: greatest common divisor of the sizes in each class.
     """
+    # Legality does not depend on the axis's size: a prime that does not divide the devices may do.
     divisors = [n for n in range(devices, 1, -1) if devices % n == 0]
     primes = {next(n for n in range(2, size + 1) if size % n == 0) for size in sizes if size > 1}
     return max([*divisors, *sorted(primes)], key=lambda n: sum(size % n == 0 for size in sizes))
