@@ -30,6 +30,7 @@ def _silence() -> Iterator[None]:
         return
     if sys.stdout is not None:
         sys.stdout.flush()
+    # The library writes to the file descriptor, past ``sys.stdout``.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     try:

@@ -70,24 +70,6 @@ def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:
     return request_of(problem, **options).run(agent)
 
 
-def reference(space: Any) -> Answer:
-    """Find the best plan that an episode can build, and prove it.
-
-    Args:
-        space: the search space of an environment: its attribute ``space``.
-
-    Raises:
-        InfeasibleError: no plan fits the memory.
-        ParenvsError: the environment's task has no references.
-    """
-    return task_of(space).reference(space)
-
-
-def optimum(space: Any) -> float:
-    """Return the return of the best episode."""
-    return float(reference(space).value)
-
-
 def target(reward: str, best: float) -> float:
     """Return the least return of episodes that count as optimal: their cost is within 0.1 %.
 

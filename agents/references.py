@@ -75,6 +75,7 @@ class ReferenceFile:
             for name, fault, row in results:
                 faults += bool(fault)
                 if row is not None:
+                    # Read again under the lock: another command may have written since.
                     with locked(options.out, beside=True, wait=WAIT):
                         rows = {**rows, **read(options.out), name: row}
                         write(options.out, rows)

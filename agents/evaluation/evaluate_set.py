@@ -223,6 +223,7 @@ def play_set(
         observation, rewards, terminated, _, infos = env.step(actions)
         totals += rewards
         ended = np.flatnonzero(terminated)
+        # The last problems are dealt to some of the environments; what others play does not count.
         counted = ended[number[ended] < count]
         for row in counted.tolist():
             values[number[row]] = played.score(totals[row], _final_info(infos, row))

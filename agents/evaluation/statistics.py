@@ -67,6 +67,7 @@ def bootstrap_interval(
     problems = scores[0].shape[1]
     strata = np.zeros(problems) if strata is None else strata
     groups = [np.flatnonzero(strata == kind) for kind in np.unique(strata)]
+    # Runs are drawn for each problem by itself: runs of different problems are not paired.
     values = np.empty(repeats)
     for repeat in range(repeats):
         if all(len(runs) > 1 for runs in scores):

@@ -26,6 +26,9 @@ from parenvs.core.rows import RowGame
 from parenvs.envs.env import GameEnv, owned
 from parenvs.errors import shown
 
+Observations = dict[str, dict[str, np.ndarray]]
+Infos = dict[str, dict[str, Any]]
+
 
 @dataclass(frozen=True)
 class Agents:
@@ -147,7 +150,7 @@ class _Agents:
             seen["actions"] = seen["actions"][self._actions_of[agent]]
         return seen
 
-    def _infos(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def _infos(self, info: dict[str, Any]) -> Infos:
         return {agent: {**info, "action_mask": self.mask(agent)} for agent in self.possible_agents}
 
 
@@ -196,20 +199,14 @@ class AllAtOnceEnv(_Agents, ParallelEnv):
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, Any]]]:
+    ) -> tuple[Observations, Infos]:
         """Start anew, as ``GameEnv.reset`` does."""
         info = self._restart(seed, options)
         return {agent: self._observed(agent) for agent in self.agents}, self._infos(info)
 
     def step(
         self, actions: dict[str, Any]
-    ) -> tuple[
-        dict[str, dict[str, np.ndarray]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    ) -> tuple[Observations, dict[str, float], dict[str, bool], dict[str, bool], Infos]:
         """Play one turn; the actions of agents that are not on turn are ignored."""
         reward, over, info = self._play(actions[self.turn])
         agents, self.agents = self.agents, [] if over else self.agents

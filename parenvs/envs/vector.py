@@ -149,8 +149,16 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             ValueError: the mask or the seeds do not have length n, or the mask is all false.
         """
         options = dict(options or {})
-        mask = reset_mask_of(options, self.num_envs)
-        rows = EVERY if mask is None or mask.all() else np.flatnonzero(mask)
+        mask = options.pop("reset_mask", self._all)
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise TypeError(
+                f"'reset_mask' must be a NumPy array of bool, not {type(mask).__name__}"
+            )
+        if mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(
+                f"'reset_mask' must have the shape ({self.num_envs},), and a true element"
+            )
+        rows = EVERY if mask.all() else np.flatnonzero(mask)
         seeds = seeds_of(seed, self.num_envs)
         source = elsewhere(self.game, options)
         indices = np.arange(self.num_envs)[rows]
@@ -162,9 +170,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         infos = self._infos()
         observation = self._observation(infos["action_mask"])
         # As Gymnasium's batches do it, infos of environments that go on are zeros without a mask.
-        if mask is not None:
-            infos["action_mask"][~mask] = 0
-            infos["_action_mask"] = mask.copy()
+        infos["action_mask"][~mask] = 0
+        infos["_action_mask"] = mask.copy()
         self._name(infos, indices)
         return observation, infos
 
@@ -327,37 +334,19 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             batched["action_mask"] = np.ones((len(rows), self._actions), dtype=np.int8)
         for index, row in enumerate(rows.tolist()):
             final[row] = {key: value[index] for key, value in batched.items()}
-        mask = np.zeros((self.num_envs, self._actions), dtype=np.int8)
-        mask[rows] = 1
+        # Once an episode is over, all of its actions count as legal; see ``action_masks``.
+        mask = np.repeat(over[:, None], self._actions, axis=1).view(np.int8)
+        info = {"action_mask": mask, "_action_mask": over.copy()}
         return {
-            "final_obs": final,
-            "_final_obs": over.copy(),
-            "final_info": {"action_mask": mask, "_action_mask": over.copy()},
-            "_final_info": over.copy(),
-        }
+            "final_obs": final, "_final_obs": over.copy(),
+            "final_info": info, "_final_info": over.copy(),
+        }  # fmt: skip
 
 
 OWN = ("instance", "problem")
 """Attributes of single environments that belong to their problem."""
 SHARED = ("draws", "episode_steps", "largest_return", "render_mode", "metadata", "spec")
 """Attributes of single environments that all of a batch share."""
-
-
-def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
-    """Remove ``"reset_mask"`` from the options of a reset; return (n,) bool, or None for all.
-
-    Raises:
-        TypeError: the mask is no array of bool.
-        ValueError: the mask has another shape, or no true element.
-    """
-    if "reset_mask" not in options:
-        return None
-    mask = options.pop("reset_mask")
-    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        raise TypeError(f"'reset_mask' must be a NumPy array of bool, not {type(mask).__name__}")
-    if mask.shape != (count,) or not mask.any():
-        raise ValueError(f"'reset_mask' must have the shape ({count},), and a true element")
-    return mask
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:

@@ -77,6 +77,7 @@ class Command(_Fast, TyperCommand):
             return
         epilog = self.epilog
         self.epilog = f"{len(more)} more options: {ctx.command_path} --help-all\n\n{epilog or ''}"
+        # Hidden while the help is written alone: the options are taken all the same.
         for parameter in more:
             parameter.hidden = True
         try:

@@ -68,6 +68,7 @@ def style() -> Iterator[None]:
     """Use matplotlib's defaults with ours on top; the user's settings return afterwards."""
     import matplotlib
 
+    # These belong to the user's session; setting them would switch windows on or off.
     keep = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
     settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, **_STYLE}
     with matplotlib.rc_context({k: v for k, v in settings.items() if k not in keep}):
@@ -180,6 +181,7 @@ class Page:
         self._line(0.22, clip(title, _MOST_LETTERS), size=14, weight="bold", color=INK)
         ink = INK if legal else RED
         top, line = 0.56, ""
+        # A part that would run off the page begins a new line.
         for part in verdict:
             longer = f"{line}{SEPARATOR}{part}" if line else part
             if line and text_inches(longer, font) > WIDTH - 2 * MARGIN:
@@ -196,6 +198,7 @@ class Page:
     def _line(self, top: float, words: str, size: float, **look: Any) -> None:
         position = (MARGIN / WIDTH, 1 - top / HEIGHT)
         text = self.figure.text(*position, words, size=size, va="top", **look)
+        # A line that is still too long, by the font's true width, is made smaller.
         room = (WIDTH - 2 * MARGIN) * DPI
         text.set_fontsize(size * min(1.0, 0.98 * room / max(text.get_window_extent().width, 1.0)))
 

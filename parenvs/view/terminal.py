@@ -66,6 +66,7 @@ class _Output:
                 """Raise the error, where newer versions of rich end the process."""
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
+        # Without a terminal rich takes 80 columns, and would cut tables for that.
         is_terminal = sys.stdout is not None and sys.stdout.isatty()
         return Checked(width=None if is_terminal else WIDTH, highlight=False)
 
@@ -149,6 +150,7 @@ def say_text(words: str, painted: bool = False) -> None:
     These end in ``…``, so that tables and bars stay what they are; see ``printable_text``.
     """
     shown = printable_text(words, painted)
+    # A narrow terminal would break lines, and bars and tables with them.
     if out.is_terminal and out.width < WIDTH:
         from rich.text import Text
 
@@ -204,6 +206,7 @@ def _wrong_value(error: Any) -> str:
     if kind is None or option is None:
         return ""
     flag = max(option.opts, key=len)
+    # The error does not hold the value, so it is looked for in what was typed.
     typed = [word.partition("=") for word in sys.argv]
     after = [typed[k + 1][0] for k, word in enumerate(typed[:-1]) if word[0] in option.opts]
     given = [value for name, _, value in typed if name in option.opts and value] or after

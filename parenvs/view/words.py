@@ -45,6 +45,7 @@ def size(count: float, tick: bool = False) -> str:
     """
     if not count:
         return "0"
+    # From 0.9995 on three digits round up to 1 of the unit.
     for scale, unit in _SIZES:
         if abs(count) >= scale * 0.9995:
             return f"{f'{count / scale:g}' if tick else _digits(count / scale, 3)} {unit}"
@@ -95,6 +96,7 @@ def reason_lines(reasons: Iterable[str], width: int) -> list[str]:
 def _digits(value: float, digits: int) -> str:
     if not value:
         return "0"
+    # Digits before the point, taken after rounding: 9.9996 has two of them with four digits.
     before = int(f"{value:.{digits - 1}e}".partition("e")[2]) + 1
     return f"{value:,.{max(digits - before, 0)}f}"
 
@@ -169,6 +171,7 @@ def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, li
     Returns:
         The common name and the positions in ``paths``, in the order of their first one.
     """
+    # Equal but for the last number of the layer: the same part of several layers.
     groups: dict[tuple[str, str, Hashable], list[tuple[str, int]]] = {}
     for index, (layer, name) in enumerate(layers(paths)):
         path, number = paths[index], ""

@@ -6,7 +6,7 @@ import pytest
 from cases import each
 
 import parenvs
-from parenvs.agents.planners import optimum, reference
+from parenvs.core.registry import task_of
 from parenvs.errors import ParenvsError
 from parenvs.wrappers import MaskInObservation
 
@@ -18,7 +18,7 @@ def first_legal(observation, mask):
 def optimal_actions(env):
     """The actions of the proven optimum of ``PipelineCut-v0``, one after the other."""
     space = env.unwrapped.game.space
-    best = reference(space)
+    best = task_of(space).reference(space)
     return [
         int(np.flatnonzero((space.pivots == p) & (space.devices == d))[0])
         for p, d in zip(best.plan.cuts, best.plan.device_cuts, strict=True)
@@ -30,7 +30,7 @@ def test_evaluate__optimal_policy_has_no_gap():
     actions = iter(optimal_actions(env))
     found = parenvs.evaluate(lambda observation, mask: next(actions), env)
     assert found.gap == pytest.approx(0, abs=1e-12)
-    assert found.value == pytest.approx(optimum(env.unwrapped.game.space), rel=1e-12)
+    assert found.value == pytest.approx(found.reference.value, rel=1e-12)
     assert found.plan == found.reference.plan == found.best_plan
     assert found.report.legal and len(found.returns) == 0
     assert "0.000% from the optimum" in str(found)
@@ -52,7 +52,7 @@ def test_evaluate__every_environment(env_id, kwargs):
     value = report.value
     assert found.value == pytest.approx(value, rel=1e-9)
     space = env.unwrapped.game.space
-    assert found.value <= optimum(space) * (1 + 1e-9)
+    assert found.value <= task_of(space).reference(space).value * (1 + 1e-9)
     assert found.gap >= -1e-9
     again = parenvs.evaluate(first_legal, MaskInObservation(gym.make(env_id, **kwargs)), seed=3)
     assert (again.value, again.plan) == (found.value, found.plan)
