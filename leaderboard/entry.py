@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.leaderboard import PolicyError, TaskKind, kinds
+from parenvs.core.leaderboard import PolicyError, kinds
 from parenvs.core.registry import removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates, write_text
@@ -261,10 +261,6 @@ def _parts(value: Any) -> Any:
     return value if isinstance(value, list) else ()
 
 
-def _kind_of(task: Any) -> TaskKind | None:
-    return kinds().get(task) if isinstance(task, str) else None
-
-
 def entry_fault(name: object) -> str:
     """Return why a value cannot be the name of an entry, and so of a file, or an empty text."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -319,11 +315,6 @@ def _is_settings(value: Any) -> bool:
     return all(x is None or _is_text(x, 200) for x in texts)
 
 
-def _is_seconds(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 <= value <= _MAX_SECONDS
-
-
 def _words(max_length: int) -> tuple[Callable[[Any], bool], str, Any]:
     wanted = f"1 to {max_length:,} printable characters on one line"
     return lambda value: _is_text(value, max_length), wanted, "x"
@@ -366,7 +357,8 @@ _LATER = ("commit", "settings")
 class _Checks:
     def __init__(self, content: dict[str, Any], known: TaskList) -> None:
         self.content, self.known = content, known
-        self.kind = _kind_of(content.get("task"))
+        task = content.get("task")
+        self.kind = kinds().get(task) if isinstance(task, str) else None
         self.reasons: list[str] = []
 
     def refuse(self, key: str, words: str) -> None:
@@ -471,7 +463,8 @@ class _Checks:
             self.refuse("plans", "is empty; give a plan of one problem at least")
         seconds = self.content.get("seconds")
         for name, value in (seconds if isinstance(seconds, dict) else {}).items():
-            if not _is_seconds(value):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (is_number and 0 <= value <= _MAX_SECONDS):
                 self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
 
     def _names(self, key: str, values: Mapping[str, Any], task: Task) -> None:

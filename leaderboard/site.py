@@ -21,7 +21,7 @@ from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, remove_leftovers, replacing_folder
-from parenvs.leaderboard.check import CheckedEntry, PlanState, Verdict
+from parenvs.leaderboard.check import CheckedEntry, PlanState
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.ranking import Standing, about, by_version, compare, ranking, turned
 from parenvs.leaderboard.tasks import Task as Board
@@ -95,7 +95,13 @@ def site_files(
                 raise ParenvsError(f"two entries would be {path}")
             pictures = {} if place else _pictures(standing)
             plans = [
-                (verdict, _texts(verdict), [x for x in pictures if _of(x, verdict)])
+                (
+                    verdict,
+                    [view.text(x) for x in verdict.problem.views(verdict.report)]
+                    if verdict.report is not None
+                    else [],
+                    [x for x in pictures if x.endswith(f"/{verdict.problem.name}.svg")],
+                )
                 for verdict in standing.checked.verdicts
             ]
             files[path] = _page(
@@ -144,12 +150,6 @@ def _section(task: Board, standings: Sequence[Standing]) -> dict[str, Any]:
     }
 
 
-def _texts(verdict: Verdict) -> list[str]:
-    if verdict.report is None:
-        return []
-    return [view.text(viewable) for viewable in verdict.problem.views(verdict.report)]
-
-
 def _pictures(standing: Standing) -> dict[str, str]:
     """Return pictures of the first legal plans, of the first view of each: path -> SVG."""
     drawn = [
@@ -163,10 +163,6 @@ def _pictures(standing: Standing) -> dict[str, str]:
         )
         for verdict in drawn[:PICTURES]
     }
-
-
-def _of(path: str, verdict: Verdict) -> bool:
-    return path.endswith(f"/{verdict.problem.name}.svg")
 
 
 def _plan_files(standing: Standing) -> dict[str, str]:

@@ -99,7 +99,7 @@ def difference(a: Any, b: Any) -> Any:
     task = task_of(a)
     if task.supports(Task.diff):
         return task.diff(a, b)
-    first, second = (dict(_values(_decisions(report.plan))) for report in (a, b))
+    first, second = (_decisions(report.plan) for report in (a, b))
     changes = (
         Change(field, first.get(field), second.get(field))
         for field in dict.fromkeys((*first, *second))
@@ -147,7 +147,7 @@ def require_equal(
 def _decisions(plan: Plan) -> dict[str, Any]:
     content = plan.to_json().items()
     known = ("schema", "task", "instance", *plan.settings)
-    return {name: value for name, value in content if name not in known}
+    return dict(_values({name: value for name, value in content if name not in known}))
 
 
 def _values(content: Any, field: str = "") -> Iterator[tuple[str, Any]]:

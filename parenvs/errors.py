@@ -129,11 +129,8 @@ def need_extra(extra: str, purpose: str) -> Iterator[None]:
         yield
     except ImportError as error:
         # The lowest JAX of setup.cfg is of Python 3.11 on; before, pip installs none.
-        where = "on Python 3.11 or newer, " if _lacks_jax() and extra in ("jax", "torch") else ""
+        is_old = sys.version_info < (3, 11) and extra in ("jax", "torch")
+        where = "on Python 3.11 or newer, " if is_old else ""
         raise ParenvsError(
             f"{purpose} needs the extra {extra!r} ({error}); {where}pip install 'parenvs[{extra}]'"
         ) from None
-
-
-def _lacks_jax() -> bool:
-    return sys.version_info < (3, 11)

@@ -65,7 +65,10 @@ def calibrate(
     from parenvs.cli import tables
     from parenvs.clock.calibration import SIZES, calibrated
 
-    _check_framework(framework)
+    if framework not in options.RUNNERS:
+        near = did_you_mean(framework, options.RUNNERS)
+        known = ", ".join(options.RUNNERS)
+        raise ParenvsError(f"--framework {shown(framework)} is unknown{near}; known: {known}")
     _check_ending(path, ".json")
     sizes = [size for size in SIZES if size <= 1e6 * largest]
     if len(sizes) < 2:
@@ -172,15 +175,6 @@ def run(
     options.print_result(outcome, as_json)
     if not outcome.agrees:
         raise ParenvsError(f"{file}: {'; '.join(outcome.faults)}")
-
-
-def _check_framework(name: str) -> None:
-    known = ("torch", "jax")
-    if name not in known:
-        raise ParenvsError(
-            f"--framework {shown(name)} is unknown{did_you_mean(name, known)}; known: "
-            f"{', '.join(known)}"
-        )
 
 
 def _check_ending(path: Path, ending: str) -> None:

@@ -501,11 +501,6 @@ class Model:
         assert self.how is not None
         return load_graph(self.instance, **self.how)
 
-    @property
-    def graph_read(self) -> Graph | None:
-        """The graph, where its name alone would not give it; None elsewhere."""
-        return self.graph() if self.kept else None
-
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
         if _is_function(self.instance):
@@ -520,14 +515,6 @@ class Model:
         for words in graph.notes:
             note(words)
         return graph
-
-    def tell(self) -> None:
-        """Load the graph, if there is one, and note what the task assumes of it."""
-        if self.how is None:
-            return
-        graph = self.read()
-        for words in self.task.assumptions(graph, self.options):
-            note(words)
 
     def problem(self) -> Any:
         """Make the problem."""
@@ -545,18 +532,15 @@ class Model:
         """
         from parenvs.agents.planners import request_of
 
-        self.tell()
+        if self.how is not None:
+            for words in self.task.assumptions(self.read(), self.options):
+                note(words)
         placed = replace(self, cluster=found_cluster(self)) if here else self
-        if (
-            choosing
-            and self.task.supports(Task.open_problem)
-            and not self.task.names(self.instance)
-        ):
-            problem, search = self.task.open_problem(
-                self.instance, placed.cluster, self.options, self.search
-            )
+        task, name, search = self.task, self.instance, self.search
+        if choosing and task.supports(Task.open_problem) and not task.names(name):
+            problem, search = task.open_problem(name, placed.cluster, self.options, search)
         else:
-            problem, search = placed.problem(), self.search
+            problem = placed.problem()
         return request_of(problem, seed=seed, steps=steps, **search, **own)
 
     def check_out(self, path: Path | None) -> None:

@@ -115,7 +115,8 @@ def plan(
     is_asked = as_json or verbose or now is not None
     has_baseline = is_asked or bool(request.usual) or model.task.supports(Task.price)
     today = now_of(request, answer, _today(now)) if report.legal and has_baseline else None
-    runs = formats.runs_in(answer.report.plan, model.graph_read) if report.legal else {}
+    graph = model.graph() if model.kept else None
+    runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
     remarks = None
     if model.task.supports(Task.remarks):
         remarks = model.task.remarks(request, answer, choice)

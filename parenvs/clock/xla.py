@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ from parenvs.exports.compilation import callable_of, collectives_of
 from parenvs.exports.jax import partition_spec
 from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.layout import Layout, Spec
+from parenvs.graph.layout import Spec
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import module_for
@@ -273,20 +273,16 @@ def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> li
     # Backwards, as what a layer makes is what later ones read.
     used_later = set(filter(_is_variable, results))
     for layer in reversed(layers):
-        produced = {x for operation in layer.operations for x in operation.outvars}
+        outputs = [x for operation in layer.operations for x in operation.outvars]
+        produced = set(outputs)
         reads = dict.fromkeys(
             x for operation in layer.operations for x in operation.invars
             if _is_variable(x) and x not in produced
         )  # fmt: skip
         layer.reads = list(reads)
-        layer.makes = [x for x in dict.fromkeys(_outputs(layer)) if x in used_later]
+        layer.makes = [x for x in dict.fromkeys(outputs) if x in used_later]
         used_later |= set(reads)
     return layers
-
-
-def _outputs(layer: _Layer) -> Iterator[Any]:
-    for operation in layer.operations:
-        yield from operation.outvars
 
 
 def _timed(
@@ -537,6 +533,7 @@ def _on_each(targets: Sequence[Any], body: Callable[..., Any]) -> Callable[..., 
 
 
 _SEED, _SCALE = 0, 0.02
+_ZERO = "zero: XLA gathers and exchanges shared states as it likes; no bytes are predicted"
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -605,7 +602,7 @@ def run(
         load=load,
         states=_states(graph, measured) if feeds else None,
         loss=pairing.words(loss_output),
-        notes=(*notes, *layout.notes, *_zero_note(layout)),
+        notes=(*notes, *layout.notes, *((_ZERO,) if layout.zero else ())),
     )
 
 
@@ -777,9 +774,3 @@ def _states(graph: Graph, measured: dict[str, Any]) -> States:
             for key in ("start", "wanted", "again", "state")
         )
     )
-
-
-def _zero_note(layout: Layout) -> tuple[str, ...]:
-    if not layout.zero:
-        return ()
-    return ("zero: XLA gathers and exchanges shared states as it likes; no bytes are predicted",)

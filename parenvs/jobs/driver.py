@@ -393,15 +393,12 @@ class Driver:
                 break
             except LostError as error:
                 self._died(error)
-        self._release()
+        for node in set(self.fleet.processes) - set(self.alive):  # what it held has moved
+            self.fleet.kill(node)
+            self.old = [None if x == node else x for x in self.old]
         self.row.change_seconds += time.perf_counter() - start
         if plan:
             self.say(self._words(plan))
-
-    def _release(self) -> None:
-        for node in set(self.fleet.processes) - set(self.alive):
-            self.fleet.kill(node)
-            self.old = [None if x == node else x for x in self.old]
 
     def _build(self, plan: int) -> None:
         library, inside = self.problem.library, self.problem.library.devices
