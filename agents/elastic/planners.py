@@ -39,6 +39,7 @@ class Trained:
         """See ``Policy``."""
         self.may_save = problem.checkpoints  # in the environment it always may
         self.game = ElasticChoice(problem=replace(problem, checkpoints=True), **self.settings)
+        # The generated episode does not matter: ``meet`` replaces what happens in it.
         stream = Stream()
         stream.reseed(0)
         self.game.deal(EVERY, [stream])
@@ -167,6 +168,7 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
         nonlocal seen
         rows = np.flatnonzero(~game.over).tolist()
         played = {id(game.jobs[row]) for row in rows}
+        # Foresight of a course is computed once and dropped when no episode plays it.
         seen = {key: entry for key, entry in seen.items() if key in played}
         result = np.full(game.mask.shape, np.nan, dtype=np.float32)
         for row in rows:

@@ -131,17 +131,20 @@ class LookAhead:
         self.left[slot], self.joined[slot] = left, 0 if first else joined
         self.there[slot] = moment.nodes
         steps = min(self.ahead, self.problem.intervals - moment.interval)
+        # Numbers of nodes are predicted; which plans lose nodes is an exact expectation.
         leave, trend = self.predicted(moment)
         nodes = tuple(
             int(np.clip(round(moment.nodes + trend * h), 0, self.problem.nodes))
             for h in range(1, steps)
         )
+        # Two digits of the rate: values are shared between intervals that are alike.
         after = self._value(float(f"{leave:.2g}"), nodes)
         now = self.problem.earned[moment.event, moment.plan].copy()
         if moment.event == 0 and self.problem.saves(moment.since):
             now[moment.plan] -= self.problem.saved[moment.plan]
         worth = np.where(self.allowed(moment.nodes), now + after, -np.inf)
         best = int(worth.argmax())
+        # Ties go to the plan in force, since a change that gains nothing adds risk.
         equal = worth[moment.plan] >= worth[best] - SAME * abs(worth[best])
         return moment.plan if equal else best
 
@@ -163,6 +166,7 @@ class LookAhead:
             chances = self._chances(leave)
             allowed = self.allowed(nodes[0])
             later = np.where(allowed, self._value(leave, nodes[1:]), -np.inf)
+            # best[e, k]: the most that follows if event e happens to plan k.
             best = (self.problem.earned + later).max(axis=2)
             # Half of the time between two checkpoints is lost on average.
             best[GONE] -= self.problem.lost_samples * self.problem.library.costs.every / 2
@@ -194,6 +198,7 @@ class Parcae(LookAhead):
         seen = min(moment.interval, AHEAD)
         slots = np.arange(moment.interval - seen + 1, moment.interval + 1) % WINDOW
         trend = float((self.joined - self.left)[slots].sum()) / max(seen, 1)
+        # Expected departures are spread over all nodes alike.
         return min(max(-trend, 0.0) / max(moment.nodes, 1), 0.5), trend
 
     def allowed(self, nodes: int) -> np.ndarray:
@@ -279,6 +284,7 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
                     chances = plan_chances(used, spares, replicas, leave)
                     stay = binomial(n - nodes_held, 1.0 - leave)
                     others = np.convolve(stay, come)
+                    # Next nodes: those of the plan that stay, and others that stay or come.
                     left = chances[:, ::-1]  # by nodes of the plan that stay
                     rows = np.zeros((EVENTS, max_nodes + 1))
                     for event in np.flatnonzero(chances.any(axis=1)):
@@ -352,6 +358,7 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
     backup = Backup(problem)
     change = np.zeros((count, EVENTS, max_nodes + 1, plans), dtype=np.int8)
     stays, writes = np.zeros((2, count, max_nodes + 1, plans, every), dtype=bool)
+    # Value iteration: V_t(nodes, plan, since) is the best expected number of samples to come.
     after = np.zeros((max_nodes + 1, plans, every))  # expected samples to come, by what is chosen
     for t in range(count - 1, -1, -1):
         if seen is not None:
@@ -364,6 +371,7 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
             best = options.argmax(axis=2)
             change[t, :, n] = best
             value[:, n] = np.take_along_axis(options, best[:, :, None], axis=2)[:, :, 0]
+        # Ties go to keeping.
         stays[t] = keep >= value[0][:, :, None]
         stays[t, :, 0] = False
         calm = np.where(stays[t], keep, value[0][:, :, None])
@@ -372,7 +380,9 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
         chance = chances[chain.phase_of(t)]
         after = np.matmul(chance[:, :, 0].transpose(1, 0, 2), calm.transpose(1, 0, 2))
         after = after.transpose(1, 0, 2)
+        # The plan lost nodes: the next choice repairs or changes it.
         broken = np.einsum("nkem,emk->nk", chance[:, :, 1:], value[1:], optimize=True)
+        # A loss of state costs the samples since safety, in proportion to the intervals.
         gone = chance[:, :, GONE].sum(axis=2) * problem.lost_samples
         after = after + broken[:, :, None] - gone[:, :, None] * np.arange(every)
     return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays, writes)

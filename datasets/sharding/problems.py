@@ -101,6 +101,7 @@ def drawn(family: str, number: int, ranges: str = "inside") -> Sharding:
     words = [SEED, FAMILIES.index(family), list(RANGES).index(ranges), number]
     rng = np.random.default_rng(words)
     name = name_of(family, number, ranges)
+    # Parts of graphs may be decided by reduction alone, or be too large: then another is drawn.
     for _ in range(_TRIES):
         problem = (_mesh if family == "mesh" else _classes)(rng, RANGES[ranges], name)
         if problem is not None:
@@ -160,6 +161,7 @@ def _source(name: str) -> _Source:
 
 def _made_of(graph: Graph, wanted: set[int]) -> dict[int, set[int]]:
     """Return the kept tensors that each tensor is made of, through those that are not kept."""
+    # Instructions are in program order, so sources of all operands are known.
     sources_of: dict[int, set[int]] = {}
     for instruction in range(len(graph.opcode)):
         read = graph.operands[slice(*graph.operand_offset[instruction : instruction + 2])].tolist()
@@ -245,6 +247,7 @@ def _reshard(
         ways = axes[axis]
         if a >= 0 and a != b:
             moved += left * (ways - 1) / ways if a in held else 2 * made * (ways - 1) / ways
+        # What the next axis moves is already split by this one.
         left /= ways if b >= 0 else 1
     return moved
 
@@ -254,11 +257,13 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | 
     whole = _exported(source.partitioning)
     first, last = source.lives[begin, 0], source.lives[end - 1, 0] + 1
     lo, hi = whole.intervals.T
+    # Groups of tensors that live within the part; classes live nowhere.
     inside = (lo < hi) & (lo < last) & (hi > first)
     edges = inside[whole.ends].any(axis=1)
     is_kept = inside.copy()
     is_kept[whole.ends[edges]] = True
     nodes = np.flatnonzero(is_kept)
+    # Number in the part, -1 outside of it.
     index = np.full(len(whole), -1)
     index[nodes] = np.arange(len(nodes))
     lives = np.clip(whole.intervals[nodes], first, last) - first

@@ -88,6 +88,7 @@ class Outlook:
         self.used, self.held = (_padded(x, MAX_PLANS) for x in (library.used, library.needed))
         borders = library.borders
         self.borders = np.zeros((MAX_PLANS, MAX_NODES + 1), dtype=np.int64)
+        # Repeated ends make empty groups, which can lose nothing.
         self.borders[:count] = borders[:, -1:]
         self.borders[:count, : borders.shape[1]] = borders
         self.fits = np.zeros((MAX_NODES + 1, MAX_PLANS), dtype=np.bool_)
@@ -142,6 +143,7 @@ class Outlook:
         and of as different parts of its state as there are.
         """
         count, library = self.count, self.library
+        # A change that takes all of the horizon leaves nothing, not less.
         net = self.rate * np.maximum(1.0 - self.change[:, :count, :count, 0] / HORIZON, 0.0)
         best = np.zeros((EVENTS, count, MAX_NODES + 1))
         for nodes in range(MAX_NODES + 1):
@@ -152,6 +154,7 @@ class Outlook:
             event = np.zeros(count, dtype=np.int64)
             if shift < 0:
                 event = np.where(library.spares >= -shift, READY - shift, min(-shift, LOST))
+                # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
                 safe = library.used - library.used // library.replicas
                 event = np.where(-shift > safe, GONE, event)
                 event[0] = 0
@@ -166,6 +169,7 @@ _MAX_KEPT = 16
 
 def outlook(problem: Elastic) -> Outlook:
     """Return the tables of a problem's library and interval; those of the last 16 are kept."""
+    # Libraries hold arrays, which have no hash.
     key = id(problem.library), problem.seconds  # the tables hold the library, so ids stay its own
     if key not in _KEPT:
         if len(_KEPT) == _MAX_KEPT:
@@ -222,6 +226,7 @@ class Job(NamedTuple):
         Raises:
             InfeasibleError: no plan earns anything on the course.
         """
+        # Action 64 needs it, whatever problem is given.
         if not problem.checkpoints:
             problem = replace(problem, checkpoints=True)
         course = problem.course(None if rng is None else problem.draw(rng))
@@ -408,6 +413,7 @@ class ElasticChoice(RowGame):
         self._size(length, nodes)
         kit = self._kit(outlook(job), rows)
         best = self.outlooks[kit].best[course.nodes]
+        # What hindsight is expected to earn from each interval on: its share of the fastest plans'.
         rest = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
         rest *= known.best / rest[0]
         for row in self._rows[rows].tolist():
@@ -427,6 +433,7 @@ class ElasticChoice(RowGame):
         # Outlooks that only these rows had are given up.
         others = np.ones(self.count, dtype=np.bool_)
         others[rows] = False
+        # Action features are laid out once per library; most batches have one or two.
         used = np.unique(self.kit[others]) if self.outlooks else self.kit[:0]
         self.kit[others] = np.searchsorted(used, self.kit[others])
         self.outlooks = [*(self.outlooks[i] for i in used.tolist()), mine]
@@ -469,6 +476,7 @@ class ElasticChoice(RowGame):
         for array in (self.interval, self.plans, self.event, self.since, self.quiet, self.hits):
             array[rows] = 0
         self.total[rows], self.chosen[rows], self._seen[:, :, rows] = 0.0, 0, 0.0
+        # Means of departures begin without any; the prior stands for what was not seen.
         self._now[:, rows] = 0  # those at the beginning did not come
         self.nodes[rows] = self._counts[2, rows, 0]
         self.cost[rows] = self.reference[rows]
@@ -478,6 +486,7 @@ class ElasticChoice(RowGame):
         kit, nodes, plan = self.kit[part], self.nodes[part], self.plans[part]
         own = kit * MAX_PLANS + plan
         self.mask[part] = self._fits.take(kit * (MAX_NODES + 1) + nodes, axis=0)
+        # One that is due anyway needs no action.
         early = self.since[part] + 1 < self._every[kit]
         self.mask[part, CHECKPOINT] = self._whole(part, own) & early
         self._write(part, kit, own)
@@ -487,6 +496,7 @@ class ElasticChoice(RowGame):
         kit, nodes, plan = self.kit[rows], self.nodes[rows], self.plans[rows]
         own, k = kit * MAX_PLANS + plan, np.arange(len(kit))
         actions = self._base.take(kit * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
+        # The plan in force is current only while its nodes are there.
         actions[k, plan, -2] = self._plan_columns["held"][own] <= nodes
         if self.looks:
             fits = self.mask[rows, :MAX_PLANS, None]
@@ -503,6 +513,7 @@ class ElasticChoice(RowGame):
         actions[kept, CHECKPOINT] = row
         if self.looks:
             actions[..., 0] = self._scores(actions, rows, kit, self._whole(rows, own))
+        # Ended episodes show nothing.
         actions[self.interval[rows] == self.length[rows]] = 0.0
         return actions
 
@@ -592,6 +603,7 @@ class ElasticChoice(RowGame):
         self.event[part] = 0
         over = at == self.length[part]
         self.over[part] = over
+        # Cost is 1 / (samples so far + those expected to come), so that each interval is rewarded.
         # A job that lost all that it trained costs infinity, and has no negative cost.
         total = np.maximum(self.total[part] + self._rest[rows, at], 0.0)
         with np.errstate(divide="ignore"):
@@ -618,6 +630,7 @@ class ElasticChoice(RowGame):
         """Note nodes that left and came before a new interval, and those that are there, (3, k)."""
         now, seen = self._now, self._seen
         now[:2, part] = counts[:2]
+        # Exponential means: an interval weighs 1 - 1/m after each further one.
         seen[..., part] *= FORGETTING
         seen[..., part] += now[:, part]
         self.nodes[part] = counts[2]
@@ -691,6 +704,7 @@ def source_of(
     Raises:
         ParenvsError: an argument is wrong.
     """
+    # A problem that is given takes the place of all names.
     is_set = problem is None and instance in (*ELASTIC_SETS, WINDOWS)
     is_bank = problem is None and instance is None
     for name, is_given, words in (

@@ -122,6 +122,7 @@ class Library:
     def replicas(self) -> np.ndarray:
         """(K,) nodes that hold the same part of the state."""
         replicas = [replica_nodes(plan.degrees, self.devices) or 1 for plan in self.candidates]
+        # Replicas decide which losses are losses of state, so a recovery is a change of them.
         if self.recovery == "checkpoint":  # every loss is one of the state
             replicas = [1] * len(replicas)
         elif self.recovery == "redundant":  # neighbours hold each other's
@@ -146,12 +147,14 @@ class Library:
         exchanged for empty ones.
         """
         distinct = list(dict.fromkeys(plan.degrees for plan in self.candidates))
+        # On the least common multiple of the tensor degrees no shard cuts an atom.
         grid = math.lcm(*(degrees.tensor for degrees in distinct))
         size = atom_bytes(self.state, grid)
         layouts = [Layout.of(self.state, degrees, grid, self.devices) for degrees in distinct]
         result = {}
         for old in layouts:
             replicas = replica_nodes(old.degrees, self.devices) or 1
+            # More losses leave no replica of some part: nothing can be moved then.
             max_lost = min(LOST, old.hosts - old.hosts // replicas)
             for count in range(max_lost + 1):
                 # Of each group one after the other, but never its last node.
@@ -185,11 +188,13 @@ class Library:
                 for event in range(GONE):
                     lost = event if event <= READY else event - READY
                     movement = movements.get((old.degrees, new.degrees, lost))
+                    # A neighbor computes the lost stage's work already: nothing is read.
                     if movement is None and self.recovery == "redundant":
                         movement = movements[old.degrees, new.degrees, 0]
                     if movement is None:  # no replica can be left
                         continue
                     egress[event, k, j] = movement.egress_bytes
+                    # Groups of processes with newcomers take longer to form.
                     joins = bool(self.used[j] > self.used[k] - lost)
                     planned = event == 0 or event > READY or self.recovery == "redundant"
                     if event == 0 and is_same:
@@ -242,6 +247,7 @@ class Library:
                 f"recovery must be one of {', '.join(RECOVERIES)}, not {shown(recovery)}"
             )
         if recovery not in self._others:
+            # All candidates are slower alike, so their order stays.
             slower = 1.0 - REDUNDANCY * (recovery == "redundant")
             plans = tuple(x._replace(rate=x.rate * slower) for x in self.candidates)
             other = replace(self, candidates=plans, recovery=recovery)
@@ -318,8 +324,10 @@ def happened(
     """
     row = np.arange(len(lost))
     count = lost[row, used].astype(np.int64)
+    # Spares stand in if no more nodes left, spares among them, than there are spares.
     ready = lost[row, np.minimum(needed, lost.shape[1] - 1)] <= needed - used
     event = np.where(ready, READY + count, np.minimum(count, LOST))
+    # A group is gone if as many of its nodes left as it has.
     before, sizes = lost[row[:, None], borders], borders[:, 1:] - borders[:, :-1]
     event[((before[:, 1:] - before[:, :-1] == sizes) & (sizes > 0)).any(axis=1)] = GONE
     event[count == 0] = 0
@@ -337,10 +345,12 @@ def binomial(count: int, chance: float) -> np.ndarray:
 def replica_nodes(degrees: Degrees, devices: int) -> int | None:
     """Return on how many nodes each part of the state lies; None if that differs by part."""
     tensor, pipeline, data = degrees
+    # A tensor-parallel group fills whole nodes: replicas are the data-parallel ranks.
     if tensor % devices == 0:
         return data
     if devices % tensor or (tensor * pipeline * data) % devices:
         return None
+    # A stage fills whole nodes, each of which holds several data-parallel ranks.
     if (tensor * data) % devices == 0:
         return tensor * data // devices
     return 1 if devices % (tensor * data) == 0 else None
@@ -354,11 +364,13 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
     """
     best, rows = 0.0, []
     for nodes, minus, degrees in sorted((d.hosts(devices), -rate, d) for d, rate in plans):
+        # Plans come by ascending nodes, so this is the fastest of at most as many.
         best = max(best, -minus)
         rows.append((1 + minus / best, nodes, degrees, -minus))
     rows = sorted(rows)[:MAX_DEGREES]
     max_nodes = max(nodes for _, nodes, _, _ in rows)
     fastest = [row for row in sorted(rows, key=lambda row: -row[1]) if row[0] == 0.0]
+    # A spare pays only beside a plan that is the fastest of its size.
     spared = [
         (row, spares)
         for spares in range(1, MAX_SPARES + 1)
@@ -376,6 +388,7 @@ def degrees_of(problem: Hybrid) -> Iterable[Degrees]:
     for tensor in (t for t in range(1, devices + 1) if devices % t == 0):
         if problem.model.reasons_against_tp(tensor) is not None:
             continue
+        # Devices that a tensor-parallel group leaves bound stages and replicas.
         max_replicas = cluster.devices // tensor
         for pipeline in range(1, min(len(problem.model), max_replicas) + 1):
             for data in range(1, min(max_replicas // pipeline, problem.batch) + 1):
@@ -437,6 +450,7 @@ def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndar
     result = np.zeros((EVENTS, used + spares + 1))
     mine = binomial(used, leave)
     others = binomial(spares, leave)
+    # Given a lost nodes of a plan, all sets of them are equally likely.
     whole = intact(used // replicas, replicas) if used else (1.0,)
     for a, likely in enumerate(mine.tolist()):
         for b, also in enumerate(others.tolist()):

@@ -77,6 +77,7 @@ class State:
 
 
 def _divided(layer: Layer) -> tuple[float, float]:
+    # Of p parameters w are whole: a rank of one has p, a rank of two w + (p - w) / 2.
     one, two = (sum(map(float, layer.parameters(Split(tp, 1.0)))) for tp in (1, 2))
     return 2.0 * (one - two), 2.0 * two - one
 
@@ -172,6 +173,7 @@ def slices(
         [[overlap(i, old.tensor, j, new.tensor) for j in range(new.tensor)]
          for i in range(old.tensor)]
     )  # fmt: skip
+    # Whole tensors are on all shards; reading the first one avoids counting them twice.
     first = np.eye(old.tensor)[(grid > 0).argmax(axis=0)].T
     inside = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
     split = (inside[0] * state.split) @ inside[1].T
@@ -279,6 +281,7 @@ def minimal(
         assignment: hosts of the new ranks, which share what is read (default: chosen).
         exact: see ``move``.
     """
+    # Between devices of a host nothing crosses the network, so hosts are what counts.
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
     if exact:
         assignment, egress = least_placement(had, new.asked, size)
@@ -292,6 +295,7 @@ def minimal(
     fresh = new.held & ~on[assignment].reshape(new.held.shape)
     counts = fresh.sum(axis=0)
     split = len(size) // (old.grid + 1) * old.grid
+    # Equal tensor degrees move whole shards; others are cut or put together.
     is_cut = old.degrees.tensor != new.degrees.tensor
     return Movement(
         WAYS[0],
@@ -348,6 +352,7 @@ def flows(
     asked = padded.reshape(fulls, devices, -1).sum(axis=1, dtype=np.float32)
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
     assignment = fewest_bytes(had[:takers], asked, size)
+    # Without the program all hosts that hold an atom send equal parts of it.
     shares = had / np.maximum(had.sum(axis=0), 1)
     if exact and (asked * ~had[assignment]).any():
         assignment, _, shares = _program(had, asked, size, takers)
@@ -364,6 +369,7 @@ def flows(
         ends = parts.ravel().cumsum()
         if not ends[-1]:
             raise ParenvsError("a part of the state is nowhere; read it from a checkpoint")
+        # Rounding must not leave a part of an atom unsent.
         ends /= ends[-1]
         begin = 0.0
         for source in np.flatnonzero(parts).tolist():
@@ -385,6 +391,7 @@ def _fetched(state: State, old: Degrees, new: Degrees, devices: int) -> Movement
     unit, target = np.arange(len(size)), np.arange(new.ranks)
     t, p = unit % old.tensor, unit // old.tensor
     source = (t + old.tensor * old.data * p) // devices
+    # Replicas of the data dimension want the same shard of their stage.
     wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
     fetched = size[:, wanted]  # (units, ranks)
     away = fetched * (source[:, None] != target // devices)
@@ -470,6 +477,7 @@ def _program(
 
     hosts, fulls = len(had), len(needed)
     columns = np.concatenate([had, needed]).T
+    # Atoms alike in holders and need are one variable: tens instead of thousands.
     kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
     # In GB, as tolerances of HiGHS are absolute.
     amount = np.bincount(inverse.ravel(), size, len(kinds)) / 1e9
@@ -565,6 +573,7 @@ class Costs:
             joins: whether the new plan takes more nodes than are left of the old one.
         """
         data, stages = new.data, new.pipeline
+        # One group per replica and per stage, one of all ranks, one per replica and stage.
         groups = data + stages + 1 + data * stages
         formed = groups * (self.join if joins else self.leave)
         moved = movement.seconds(0.0, self.egress, self.sliced)
@@ -578,6 +587,7 @@ class Costs:
             new: degrees of the new plan.
             devices: of a node.
         """
+        # Without replicas the state comes from a checkpoint, at a measured time.
         moved = self.load if movement is None else movement.seconds(0.0, self.egress, self.sliced)
         return _at(self.restart, new.hosts(devices)) + moved
 
@@ -639,6 +649,7 @@ class Shards:
                     )
         data = first.devices // (first.tp * plan.context)
         self.degrees = Degrees(first.tp, len(plan.stages), data)
+        # ZeRO shares the states over the data-parallel ranks, or over a part of them.
         sharing = max(plan.shard // plan.context, 1) if plan.shard else data
         self.writing = sharing if first.zero else 1
         self._plan = plan
@@ -665,6 +676,7 @@ class Shards:
         for number, stage in enumerate(self._plan.stages):
             for first, end in stage.layers:
                 result[number, first + 1 : end + 1] = 1
+        # Embedding and head lie with the first and the last layer.
         result[:, 0], result[:, -1] = result[:, 1], result[:, -2]
         return result
 

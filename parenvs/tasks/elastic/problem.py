@@ -78,6 +78,7 @@ class Course(NamedTuple):
             gone: (..., S) of ``bits``.
             nodes: N.
         """
+        # Running counts by age, so that the losses of any plan are a look-up.
         lost = np.zeros((*gone.shape, nodes + 1), dtype=np.int8)
         for node in range(nodes):
             left = (gone >> np.uint64(node)) & np.uint64(1)
@@ -128,6 +129,7 @@ class Source:
 
     def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
         """Return the expected sum over an episode of ``best``, (N+1,), by the number of nodes."""
+        # The number of nodes does not depend on which nodes leave, so any draw gives it.
         zeros = np.zeros((self.intervals(seconds), self.most))
         return float(best[self.course(seconds, zeros).nodes[:intervals]].sum())
 
@@ -243,6 +245,7 @@ class Elastic:
             raise ParenvsError(f"interval must be from 1 to 86,400 s, not {shown(seconds)}")
         whole = source.intervals(seconds)
         count = self.intervals or whole
+        # A chain has no end of its own; a trace or a recorded course does.
         max_intervals = MAX_INTERVALS if source.is_chain else whole
         if type(count) is not int or not 1 <= count <= max_intervals:
             raise ParenvsError(
@@ -316,6 +319,7 @@ class Elastic:
         if plan == CHECKPOINT or (plan == old and event == 0):
             save = plan == CHECKPOINT or self.saves(since)
             return float(self.earned[0, old, old] - save * self.saved[old])
+        # The plan loses all samples since its state was safe, whatever is chosen next.
         lost = since * self.lost_samples[old] if event == GONE else 0.0
         return float(self.earned[event, old, plan] - lost)
 
@@ -365,6 +369,7 @@ class Elastic:
 
     def after(self, moment: Moment, plan: int, course: Course) -> Moment:
         """Return the moment after a choice, ``CHECKPOINT`` among them."""
+        # Only an unchanged, whole plan leaves the state unsafe for longer: changes make it safe.
         stays = plan == moment.plan != 0 and moment.event == 0
         plan = moment.plan if plan == CHECKPOINT else plan
         since = (moment.since + 1) % self.library.costs.every if stays else 0
@@ -378,6 +383,7 @@ class Elastic:
         chain = asdict(self.source) if self.source.is_chain else None  # type: ignore[call-overload]
         library = self.library
         figures = [library.rate.tolist(), library.needed.tolist(), self.intervals, chain]
+        # Candidates, lengths and the course of seed 0 identify a problem, wherever it came from.
         digest = hashlib.sha256(json.dumps(figures).encode())
         for part in (course.nodes, course.lost):
             digest.update(np.ascontiguousarray(part, dtype=np.int16).tobytes())
@@ -567,6 +573,7 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
     The run ends before the first interval whose choice breaks a rule. A plan that has checkpoints
     written is judged as one of a problem that allows it.
     """
+    # A plan with checkpoints is legal only in a problem that allows them.
     if plan.saved and not problem.checkpoints:
         problem = replace(problem, checkpoints=True)
     course, library, reasons = problem.drawn(plan.seed), problem.library, []
@@ -662,6 +669,7 @@ class Backup:
         plans, every = len(problem.library), problem.library.costs.every
         self.change = problem.earned.copy()
         own = np.arange(1, plans)
+        # Keeping is priced in ``keep``, where a due checkpoint is paid for.
         self.change[0, own, own] = -np.inf  # to keep a plan is no change
         unchanged = np.diagonal(problem.earned[0])[:, None]
         written = np.array([problem.saves(since) for since in range(every)])
@@ -677,6 +685,7 @@ class Backup:
         Returns:
             (..., K, C) float64 and bool.
         """
+        # After an interval at s intervals since safety, s + 1 follows; after the last, 0.
         keep = self.keep + np.roll(after, -1, axis=-1)
         write = (self.write + after[..., 0])[..., None]
         return np.maximum(keep, write), write > keep
@@ -698,10 +707,13 @@ class Foresight:
         plans, every = self.backup.keep.shape
         rows, since = np.arange(plans), np.arange(every)
         self.after = np.zeros((problem.intervals + 1, plans, every))
+        # Bellman's equation: V_t(plan, since) = max over choices of samples + V_{t+1}.
         for t in range(problem.intervals - 1, -1, -1):
             after = self.after[t + 1]
             fits, event = problem.fits(int(course.nodes[t])), problem.events(course.lost[t])
+            # A change makes the state safe, so what follows starts at 0 intervals since.
             options = self.backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
+            # Samples since safety are lost before the choice, so they lower all options alike.
             lost = np.where(event == GONE, problem.lost_samples, 0.0)
             moved = options.max(axis=1)[:, None] - lost[:, None] * since
             keep, _ = self.backup.kept(after)
@@ -763,6 +775,7 @@ def known_of(problem: Elastic, course: Course | None = None) -> Known:
         InfeasibleError: no plan earns anything on it.
     """
     course = problem.course() if course is None else course
+    # Returns are logarithms of shares of it, so it has to be positive.
     best = hindsight(problem, course).total
     if best <= 0.0:
         raise InfeasibleError(f"{problem.name}: no plan earns anything on this course")

@@ -109,6 +109,7 @@ class Trace(Source):
         lost = np.zeros((count, self.most + 1), dtype=np.int8)
         alive: list[str] = []  # by age
         anonymous = 0
+        # An event counts from the next interval on, so a node finishes the one it leaves in.
         slots = [math.ceil(event[0] / seconds) for event in self.events]
         for slot, group in groupby(zip(slots, self.events, strict=True), key=lambda pair: pair[0]):
             if slot == count:  # the end of the trace, within its last interval
@@ -129,6 +130,7 @@ class Trace(Source):
                     gone.add(alive.pop(int(draw * len(alive))))
                 alive.extend(str(anonymous + i) for i in range(coming))
                 anonymous += coming
+            # Nodes that came and left within the interval were never there for a plan.
             out = np.array([name in gone for name in before], dtype=np.int8).cumsum()
             total = int(out[-1]) if before else 0
             nodes[slot:], left[slot] = len(alive), total
@@ -180,6 +182,7 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
                 events.append((seconds, (), ()))
             _, out, come = events[-1]
             events[-1] = (seconds, (*out, node), come) if leaves else (seconds, out, (*come, node))
+            # A node joins if it was absent, and leaves if it was present.
             present ^= {node}
             count = len(present)
         else:
@@ -269,6 +272,7 @@ class Markov(Source):
 
     def modes(self, phase: int) -> tuple[tuple[float, float], ...]:
         """Return (probability, probability that a node leaves) with and without a bulk one."""
+        # A bulk preemption replaces the usual departures of its interval.
         calm = (1.0 - self.bulk, self.leave[phase])
         return (calm,) if self.bulk == 0.0 else (calm, (self.bulk, self.severity))
 
@@ -355,6 +359,7 @@ def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
     result = np.zeros((nodes + 1, nodes + 1))
     for now in range(nodes + 1):
         stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)
+        # Stays and joins are independent: the distribution of their sum is a convolution.
         result[now] = np.convolve(stay, come)
     return result
 
@@ -490,6 +495,7 @@ def load_elastic(
         text, (named, _, servers) = place, member.removesuffix("-measured").partition(" on ")
         model, cluster = model or named, cluster or servers.replace(" ", ":") or None
     is_file = text.endswith(".csv")
+    # What is no member of a set is a trace, shipped or a file.
     if is_file or place not in (*ElasticTask.sets, *ElasticTask.drawn):
         library = load_library(model or MEASURED[0], cluster, batch)
         trace = load_trace(text)
@@ -662,6 +668,7 @@ def draw_course(
     for at in range(1, intervals):
         leaves = rng.random(now) < regime.leave[at]
         if regime.blocks[at] > 0 and now:
+            # Machines of a rack or an offer tend to come, and so to leave, together.
             size = int(np.ceil(regime.blocks[at] * now))
             first = int(rng.integers(now - size + 1))
             leaves[first : first + size] = True
@@ -705,6 +712,7 @@ def drawn_by(rng: np.random.Generator, family: str, model: str) -> Elastic:
 
 def numbered(number: int, family: str, model: str) -> Elastic:
     """Return a job by its number, from 0; the other arguments as of ``drawn_by``."""
+    # Courses of the pool are stored, as generating one takes longer than reading it.
     course = _courses(family).of(number) if number < COUNT else _drawn(family, number)
     return _job(model, course, _name(family, model, str(number)))
 
@@ -729,6 +737,7 @@ def _courses(family: str) -> Course:
 
 
 def _drawn(family: str, number: int) -> Course:
+    # Each course has a seed of its own, so any of them can be generated alone.
     words = [POOL_SEED, FAMILIES.index(family), number]
     return draw_course(np.random.default_rng(words), family)
 
@@ -815,6 +824,7 @@ def set_kind(name: str) -> SetKind:
 
 
 def _of_hindsight(answer: Answer) -> float:
+    # Hindsight may write checkpoints, as the environment's actions can.
     problem = replace(answer.problem, checkpoints=True)
     return float(answer.report.total / known_of(problem, problem.drawn(answer.plan.seed)).best)
 

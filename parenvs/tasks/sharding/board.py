@@ -306,6 +306,7 @@ class Witness:
         """
         self.mended = {int(self.chosen[node]): {}}
         for strategy in np.flatnonzero(legal).tolist():
+            # The witness's own strategy needs no change.
             if strategy not in self.mended:
                 changes = self._mend(node, strategy, costs)
                 if changes is None:
@@ -347,6 +348,7 @@ class Witness:
                 value = changes.get(other.node, int(self.chosen[other.node]))
                 allowed &= np.isfinite(other.table[value])
         board.spend(spare, node, int(self.chosen[node]), 1)
+        # Lean strategies leave most for what is mended later.
         order = np.argsort(board.mass[begin:end], kind="stable")
         for value in order[allowed[order]].tolist():
             board.spend(spare, node, value, -1)
@@ -389,6 +391,7 @@ def messages_of(board: Board) -> np.ndarray:
 def wanted_of(board: Board) -> np.ndarray:
     """Return what the messages lead to if memory has no limit, (n,) strategies."""
     if "wanted" not in board.cache:
+        # Greedy by messages: on a tree without a limit it is optimal.
         total, chosen = board.costs + messages_of(board), np.zeros(len(board), dtype=np.int64)
         for node in range(len(board)):
             chosen[node] = total[board.offset[node] : board.offset[node + 1]].argmin()
@@ -442,6 +445,7 @@ class Tables:
         """Return where nodes and strategies of a board begin; it is added if it is not there."""
         if id(board) not in self._boards:
             length, arrays = self._length, flat(board)
+            # The board is kept with its places, so its id stays its own.
             self._boards[id(board)] = board, length["offset"], length["mass"]
             if self.looks:
                 arrays |= {"wanted": wanted_of(board), "messages": messages_of(board)}
@@ -499,6 +503,7 @@ def _flat(board: Board) -> dict[str, np.ndarray]:
             length.append(usage.lengths)
             whole.append(least)
             amounts.append(usage.amount.ravel())
+    # Shares of the largest make nodes of all sizes alike.
     largest = np.maximum.reduceat(board.mass, first)
     forbidden = reduced.edge_costs >= NEVER
     return {

@@ -144,6 +144,7 @@ class Sharding:
     def cost(self, strategies: np.ndarray) -> int:
         """Return the exact cost of strategies, (n,) int64, one for each node."""
         a, b = self.ends.T
+        # Python integers, as sums may exceed 64 bits.
         at = self.edge_offset[:-1] + strategies[a] * self.sizes[b] + strategies[b]
         nodes = self.costs[self.offset[:-1] + strategies]
         return sum(nodes.tolist()) + sum(self.edge_costs[at].tolist())
@@ -319,6 +320,7 @@ class Reduced:
         assert self.problem is not None
         strategies = np.full(len(self.problem), -1, dtype=np.int64)
         strategies[self.nodes] = self.values[self.offset[:-1] + chosen]
+        # The last node to go depends on nodes that were still there, so it is lifted first.
         for node, neighbors, table in self.steps:
             strategies[node] = table[tuple(strategies[x] for x in neighbors)]
         return strategies
@@ -444,6 +446,7 @@ class _Reduction:
     def drop_edge(self, a: int, b: int) -> None:
         del self.edges[a][b], self.edges[b][a]
         self.changed.discard((a, b) if a < b else (b, a))
+        # Nodes with fewer neighbors may be minimized out now.
         self.dirty |= {a, b}
 
     # Rounds
@@ -525,6 +528,7 @@ class _Reduction:
         for times, used in self.terms[node].items():
             _add_term(self.terms[into], times, used[image])
         table = np.zeros(int(self.problem.sizes[into]), dtype=np.int32)
+        # In the problem's own numbers, so that later steps do not matter.
         table[self.kept[into]] = self.kept[node][image]
         self.drop_edge(node, into)
         for other, costs in list(self.edges[node].items()):
@@ -601,6 +605,7 @@ class _Reduction:
         cost, count = self.cost[node], len(self.cost[node])
         tables = []
         for table in self.edges[node].values():
+            # The least that a strategy costs on an edge belongs to its node.
             minimum = table.min(1)
             if minimum.any():
                 if (minimum >= NEVER).any():  # arc consistency comes first
@@ -665,6 +670,7 @@ class _Reduction:
         for node, terms in enumerate(self.terms):
             for times, used in list(terms.items()):
                 lowest = int(used.min())
+                # What every strategy uses is spent anyway.
                 if lowest:
                     self.slack[times[0] : times[1]] -= lowest
                     terms[times] = used - lowest
@@ -721,6 +727,7 @@ class _Reduction:
     def drop_exceeding(self) -> None:
         """Drop strategies that exceed the limit with the least of all others."""
         table = [self.slack]
+        # A sparse table: minima over any interval from two overlapping powers of two.
         while 2 ** len(table) <= len(self.slack):
             step = 2 ** (len(table) - 1)
             table.append(np.minimum(table[-1][:-step], table[-1][step:]))

@@ -144,6 +144,7 @@ class Construct:
             kept = self.guarded and not board.is_free
             self.witness[row] = Witness(board) if kept else None
             self.floor[row] = board.floor
+        # Costs of plans are known at the end alone.
         self.over[rows] = self.dead[rows] = False
         self.cost[rows] = np.nan
         self._look(rows)
@@ -166,6 +167,7 @@ class Construct:
 
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode; nodes that are not decided take their leanest strategy."""
+        # The witness completes a partial plan legally; free boards need only lean strategies.
         board = self.boards[row]
         witness = self.witness[row]
         chosen = (board.lean if witness is None else witness.chosen).copy()
@@ -236,6 +238,7 @@ class Construct:
         none = ~np.logical_or.reduceat(hand.legal, hand.parts)
         if none.any():
             self.dead[rows[none]] = self.over[rows[none]] = True
+        # Nodes have different numbers of strategies: what a smaller one leaves is cleared.
         self.rows[rows], self.legal[rows] = 0.0, False
         place = ranges(rows * self.width, hand.size)
         self.legal.reshape(-1)[place] = hand.legal
@@ -291,6 +294,7 @@ class _Hand:
             widths = np.repeat(width, size)
             theirs = costs[ranges(np.repeat(begin, size), widths)]
             pairs = tables.pairs[ranges(tables.pair[edge], size * width)]
+            # min_t [c(t) + pair(s, t)]: the least that a neighbor costs beside each strategy s.
             least = np.minimum.reduceat(theirs + pairs, begins(widths))
             now = np.minimum.reduceat(costs[ranges(begin, width)], begins(width))
             where = ranges(self.parts[at], size)
@@ -306,6 +310,7 @@ class _Hand:
             self.legal[place] &= amounts <= left
             taken = amounts / np.maximum(left, 1)
             self.share[place] = np.maximum(self.share[place], taken)
+            # The tightest interval decides.
             whole = free / np.maximum(tables.whole[interval], 1)
             self.free[k] = np.minimum(self.free[k], whole)
 
@@ -358,6 +363,7 @@ class _Hand:
         left = np.full(len(self.own), np.iinfo(np.int64).max)
         for k, interval, free, place, amounts in self._spans(self.turns.wish):
             free = free + tables.amounts[tables.amount[interval] + tables.wanted[self.node[k]]]
+            # The plan's own wish is given back before each strategy is tried.
             left[place] = np.minimum(left[place], np.repeat(free, self.size[k]) - amounts)
         whole = np.maximum(tables.headroom[self.node], 1)[self.of]
         uses = (tables.intervals[self.node] > 0)[self.of]
@@ -460,6 +466,7 @@ class Block:
         self.board = board
         self.nodes = [root]
         self.order: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+        # Breadth first, so that a block is what lies around its root.
         seen, waiting, refused = {root}, deque([root]), 0
         while waiting and len(self.nodes) < LARGEST and refused < _REFUSED:
             node = waiting.popleft()
@@ -534,11 +541,13 @@ class Block:
             shares.append(share)
         # First without a price of memory; if that breaks the limit, at three prices.
         now = self._cost(own, chosen[nodes])
+        # Without a price the optimum of the block ignores memory: a bound on what it can gain.
         best, lowest = self._best(own, shares, np.zeros(1))
         if not lowest[0] < now:
             return None
         if self._fits(best[0], free):
             return best[0]
+        # Prices in units of the possible gain trade cost for memory at every scale.
         strategies, costs = self._best(own, shares, _PRICES * (now - lowest[0]))
         for at in np.argsort(costs, kind="stable").tolist():
             if costs[at] < now and self._fits(strategies[at], free):
@@ -772,6 +781,7 @@ class _State:
             near = {other.node for node in moved for other in self.board.beside[node]}
             self._measure(sorted(near.union(moved)))
             self.changed |= self.blocks.touched(moved)
+        # Solving the same block again would change nothing.
         self.open[root] = False
         self.last = float(_depth((before - self.cost) / self.board.unit))
         self.gain[root] = self.last
@@ -790,12 +800,14 @@ class _State:
             if usage is not None:
                 free = usage.least(self.room) + usage.amount[:, self.chosen[node]]
                 fits = (usage.amount <= free[:, None]).all(axis=0)
+                # The cheapest strategy that fits takes the place of the cheapest one.
                 singles[node] = self.now[node] - self.costs[node][fits].min()
         return singles
 
     def rows(self, turn: int, looks: bool) -> np.ndarray:
         """Return the description of all blocks, (n, len(BLOCK_COLUMNS))."""
         blocks, unit = self.blocks, self.board.unit
+        # Features that look ahead cost time, so they are computed only where shown.
         ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
         if looks:
             single = self.singles()
