@@ -596,7 +596,7 @@ class _Reduction:
         elif len(others) == 1:
             self.cost[others[0]] = np.minimum(self.cost[others[0]] + minimum, NEVER)
         else:
-            self.add_edge(*others, minimum)
+            self.add_edge(others[0], others[1], minimum)
         self.remove(node, tuple(others), table)
         return True
 
@@ -683,10 +683,11 @@ class _Reduction:
                 f"least that is used exceeds it by {-int(self.slack.min()):,}"
             )
         listed = [(lo, hi, used.max()) for terms in self.terms for (lo, hi), used in terms.items()]
-        times, highest = np.split(np.array(listed, dtype=np.int64).reshape(-1, 3), [2], axis=1)
+        rows = np.array(listed, dtype=np.int64).reshape(-1, 3)
+        intervals, highest = rows[:, :2], rows[:, 2]
         # Where even the largest usages keep the limit, no choice can break it.
-        binding = sums_over_time(times, highest[:, 0], len(self.slack)) > self.slack
-        self.recode(self.peaks(np.flatnonzero(binding), times))
+        binding = sums_over_time(intervals, highest, len(self.slack)) > self.slack
+        self.recode(self.peaks(np.flatnonzero(binding), intervals))
         self.drop_exceeding()
         return bool(self.dirty or self.changed)
 
