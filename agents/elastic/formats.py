@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Table:
     """
 
     choices: Mapping[str, np.ndarray]
-    name: ClassVar[str] = "table"
+    name: str = field(default="table", init=False)
     problem: Elastic = field(init=False)
 
     def start(self, problem: Elastic) -> None:
