@@ -128,6 +128,10 @@ def _optimal(request: ElasticRequest) -> Answer:
     return _played(policy, request, (note,))
 
 
+def _by_rule(rule: Callable[[], Policy], request: ElasticRequest) -> Answer:
+    return _played(rule(), request)
+
+
 def _played(policy: Policy, request: ElasticRequest, notes: tuple[str, ...] = ()) -> Answer:
     problem = request.problem
     return _answer(request, play(problem, problem.drawn(request.seed), policy), notes=notes)
@@ -142,7 +146,7 @@ def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
 
 ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
     "exact": _exact,
-    **{name: lambda r, rule=rule: _played(rule(), r) for name, rule in RULES.items()},
+    **{name: partial(_by_rule, rule) for name, rule in RULES.items()},
     "optimal": _optimal,
     LEARNED: lambda r: _played(policy_of(LEARNED)(), r),
 }

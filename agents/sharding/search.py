@@ -64,18 +64,10 @@ _CLOSE = 2e-6
 _GAIN = 1e-3
 # The search looks for a smaller core so seldom that it takes one part of so many of the time.
 _LOOKS = 50
-# Sweeps that take as long as a look.
-_LOOK = 8
-# Least seconds that a step counts, whatever a clock says.
+# Least seconds that a move counts, whatever a clock says.
 _FASTEST = 1e-7
-# Ratio of the seconds that a step may count to the next less ones.
-_GRAIN = 1.5
-# Share of the limit by which seconds of counted steps may be off before the clock sets them.
-_DRIFT = 1 / 8
 # Seconds that HiGHS's thread has to end.
 _ENDING = 1.0
-# A budget of steps ends, too, when it has taken so many times the seconds that it stands for.
-_LATE = 2.0
 
 
 def luby(number: int) -> int:
@@ -131,32 +123,6 @@ class Clock:
     def over(self) -> bool:
         """Whether time or rounds are used up."""
         return self.left <= 0 or (self.steps is not None and self.round >= self.steps)
-
-
-class Pace:
-    """Seconds of a step in coarse numbers, so that budgets of steps do not follow every delay."""
-
-    def __init__(self, seconds: float) -> None:
-        self.measured = max(seconds, _FASTEST)
-        self.seconds, self.taken = _coarse(self.measured), 0
-
-    def take(self, seconds: float, steps: int) -> None:
-        """Learn how long some steps took; it changes where it is off by more than its grain.
-
-        The first are no measure, as what makes them may have been compiled meanwhile; the second
-        are the first measure.
-        """
-        self.taken += 1
-        if self.taken == 1:
-            return
-        share = 1.0 if self.taken == 2 else 0.3
-        self.measured += share * (max(seconds / steps, _FASTEST) - self.measured)
-        if self.taken == 2 or not 1 / _GRAIN <= self.measured / self.seconds <= _GRAIN:
-            self.seconds = _coarse(self.measured)
-
-
-def _coarse(seconds: float) -> float:
-    return float(_GRAIN ** round(np.log(seconds) / np.log(_GRAIN)))
 
 
 class Solving(threading.Thread):
@@ -306,31 +272,10 @@ class Search:
         self.solving: Solving | None = None
         self.certified = -np.inf  # bound of the dual when it was made exact last
         self.looked = np.inf  # cost at the last look for a core
-        self.rest = 0.0  # when the next look may be
+        self.next_look = 0.0  # seconds from which on the next look may be
         self.kept: np.ndarray | None = None  # what plans can take that were better at the last look
         self.length = 20 * len(self.reduced)
-        self.sweep = Pace(len(self.model.pair) * 1.5e-9)
-        self.move = Pace(5e-5)
-        self.worked = self.clock.spent  # seconds of the steps that were counted
-
-    # Budgets
-
-    @property
-    def left(self) -> float:
-        """Seconds left by the steps that were counted; infinite without a limit."""
-        limit = self.clock.seconds
-        if limit is None:
-            return np.inf
-        return max(limit - self.worked, min(self.clock.left, _DRIFT * limit))
-
-    def budget(self, share: float) -> Callable[[], bool]:
-        """Return what tells whether a share of the time left is worked, or far exceeded."""
-        limit = self.clock.seconds
-        if limit is not None and abs(self.worked - self.clock.spent) > _DRIFT * limit:
-            self.worked = self.clock.spent
-        seconds = share * self.left
-        end, late = self.worked + seconds, self.clock.spent + _LATE * seconds
-        return lambda: self.worked >= end or self.clock.spent > late
+        self.move_seconds = 5e-5  # running mean
 
     # What is known
 
@@ -388,12 +333,10 @@ class Search:
         self.look_for_core()
         if self.solving is not None and self.solving.size <= _PART:
             until = self.clock.spent + _EARLY * 5 * self.clock.left
-            begin = self.clock.spent
             while self.solving.is_alive() and self.clock.spent < until:
                 self.solving.join(0.05)
                 self.collect()
             self.collect()
-            self.worked += Pace(self.clock.spent - begin).seconds
         is_large = self.solving is None and not self.proven
         is_long = is_large and self.clock.seconds is not None
         if is_long:
@@ -423,15 +366,11 @@ class Search:
 
     def raise_bound(self, share: float, sweeps: int) -> None:
         """Move prices, and take plans that the messages lead to on the way."""
-        used_up, begin = self.budget(share), self.clock.spent
+        until = self.clock.spent + share * self.clock.left
         for turn in range(sweeps):
-            if self.clock.left <= 0 or self.proven or (turn and used_up()):
+            if self.clock.left <= 0 or self.proven or (turn and self.clock.spent >= until):
                 break
-            if turn and turn % 8 == 0:
-                self.sweep.take(self.clock.spent - begin, 8)
-                begin = self.clock.spent
             self.dual.step(float(self.cost))
-            self.worked += self.sweep.seconds
             if self.clock.left > 0 and (turn % 8 == 0 or self.chosen is None):
                 self.decode()
                 if self.dual.bound >= self.cost - 0.5:
@@ -465,6 +404,7 @@ class Search:
         """
         if self.proven or self.clock.left <= 1:
             return
+        begin = self.clock.spent
         certificate, self.looked = self.certificate(), self.cost
         kept = certificate.better(int(min(self.cost, NEVER)))
         if self.chosen is not None:
@@ -483,8 +423,7 @@ class Search:
             )
             self.collect()
         self.kept = kept
-        self.worked += _LOOK * self.sweep.seconds
-        self.rest = self.worked + _LOOKS * _LOOK * self.sweep.seconds
+        self.next_look = self.clock.spent + _LOOKS * (self.clock.spent - begin)
 
     def shrink(self) -> None:
         """Go on without what only plans take that are no better, if it is a good part of all.
@@ -506,7 +445,6 @@ class Search:
         self.dual.keep(kept, self.model)
         self.numbers = self.numbers[kept]
         self.widest = int(np.diff(self.model.offset).max())
-        self.sweep = Pace(ratio * self.sweep.measured)
         mine = [None if plan is None else self.among(strategies, before + plan) for plan in plans]
         self.chosen, self.decoded = mine
         if self.decoded is None:
@@ -538,7 +476,7 @@ class Search:
                 if chosen is not None:  # else it is no better
                     self.offer(chosen)
             self.bound = max(self.bound, bound)
-        is_due = self.clock.seconds is None or self.worked >= self.rest
+        is_due = self.clock.seconds is None or self.clock.spent >= self.next_look
         if look and is_due and self.cost < self.looked:
             self.look_for_core()
 
@@ -593,16 +531,14 @@ class Search:
 
     def try_arm(self, arm: Arm) -> None:
         """Search in one way, and note what came of it."""
-        worked, before = self.worked, self.cost
+        begin, before = self.clock.spent, self.cost
         if arm.warm:
             self.anneal(arm)
         elif self.solving is None or not self.solving.is_alive():
-            begin = self.clock.spent
             self.solve_part()
-            self.worked += Pace(self.clock.spent - begin).seconds
         gain = (before - self.cost) / max(abs(before), 1.0)
         # Exponential average of gains per second.
-        arm.score = 0.5 * arm.score + gain / max(self.worked - worked, 1e-3)
+        arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
         arm.tried += 1
 
     def restart(self, share: float) -> None:
@@ -613,12 +549,11 @@ class Search:
         Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
         is worth it.
         """
-        used_up, turn = self.budget(share), 0
-        until = self.worked + share * self.left
-        while not (used_up() or self.proven or self.clock.left <= 0):
+        turn, until = 0, self.clock.spent + share * self.clock.left
+        while self.clock.spent < until and not self.proven:
             turn += 1
             least = max(_COOLING[0] * len(self.reduced), _COOLING[1])
-            moves = min(least * luby(turn), int((until - self.worked) / self.move.seconds))
+            moves = min(least * luby(turn), int((until - self.clock.spent) / self.move_seconds))
             start = self.decoded if turn % 2 else None
             self.cool(_HOT[turn // 2 % len(_HOT)], moves=moves, start=start)
 
@@ -699,16 +634,16 @@ class Search:
         total = self.length * (1 + arm.tried)
         if moves is not None:
             total = max(moves, 50)
-        elif np.isfinite(self.left):
-            total = max(int(min(total, 0.25 * self.left / self.move.seconds)), 50)
-        done, part = 0, max(min(total // 10, int(0.5 / self.move.seconds)), 1)
+        elif np.isfinite(self.clock.left):
+            total = max(int(min(total, 0.25 * self.clock.left / self.move_seconds)), 50)
+        done, part = 0, max(min(total // 10, int(0.5 / self.move_seconds)), 1)
         first = self.reduced.cost(start) - self.reduced.constant
-        until = self.worked + (share or 0.0) * self.left
+        until = self.clock.spent + (share or 0.0) * self.clock.left
         with ThreadPoolExecutor(len(chains)) as pool:
             while done < total and self.clock.left > 0 and not self.proven:
                 begin = self.clock.spent
                 if share is not None:
-                    total = done + max(int((until - self.worked) / self.move.seconds), 1)
+                    total = done + max(int((until - self.clock.spent) / self.move_seconds), 1)
                 batch = min(part, total - done)
                 leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
                 moving = [
@@ -719,8 +654,8 @@ class Search:
                     future.result()
                     self.offer(chain.best)
                 done += batch
-                self.worked += batch * self.move.seconds
-                self.move.take(self.clock.spent - begin, batch)
+                seconds = max((self.clock.spent - begin) / batch, _FASTEST)
+                self.move_seconds += 0.3 * (seconds - self.move_seconds)
                 self.collect(look=self.clock.seconds is not None)
                 self.say(f"trees at {arm.warm:g}")
         return chains[0].chosen

@@ -254,8 +254,8 @@ class Markov(Source):
     severity: _Probability = 0.0
     phase: Annotated[int, whole(1, MAX_INTERVALS)] = 1
 
-    name: ClassVar[str] = "markov"
-    is_named: ClassVar[bool] = False
+    name = "markov"
+    is_named = False
     is_chain: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

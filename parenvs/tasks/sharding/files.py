@@ -231,7 +231,7 @@ def _problem(content: Any, where: str) -> Sharding:
     return problem
 
 
-def _check(is_right: np.ndarray, what: str, text: str) -> None:
+def _check(is_right: Any, what: str, text: str) -> None:
     if not is_right.all():
         raise _Refused(f"{what}[{is_right.argmin()}] {text}")
 
