@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from parenvs.core.leaderboard import (
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import PAPER, load_graph
-from parenvs.tasks.partition.classes import WHOLE, StepSettings
+from parenvs.tasks.partition.classes import StepSettings
 from parenvs.tasks.partition.problem import (
     STEP_OPTIONS,
     Partitioning,
@@ -132,13 +132,12 @@ class BatchProblem(PartitionProblem):
 PAPERS, SECONDS = "operator-partition-paper", "operator-partition-step-time"
 LIMITED, BATCH = "operator-partition-memory", "data-parallel"
 """The leaderboard's tasks; plans of ``LIMITED`` must fit the memory of the devices."""
-_SERVER = ("8", "1x8:v100")
-_SHAPES: dict[str, tuple[tuple[str, str, str], ...]] = {
-    PAPERS: ((*_SERVER, "shardy"), (*_SERVER, "automap")),
-    SECONDS: ((*_SERVER, "shardy"), (*_SERVER, "automap"), ("C", "C", "shardy")),
-    BATCH: ((*_SERVER, "shardy"), ("C", "C", "shardy")),
+_SHAPES: dict[str, tuple[tuple[str, str], ...]] = {
+    PAPERS: (("8", "shardy"), ("8", "automap")),
+    SECONDS: (("8", "shardy"), ("8", "automap"), ("C", "shardy")),
+    BATCH: (("8", "shardy"), ("C", "shardy")),
 }
-"""Task -> label, cluster and rules that every graph of the paper is planned for."""
+"""Task -> label of the cluster and rules that every graph of the paper is planned for."""
 _RTX: dict[str, Any] = {
     "servers": 1,
     "devices_per_server": 8,
@@ -181,28 +180,18 @@ _LIMITED_SHAPES = (
 def problems(task: str, instances: Instances = None) -> Iterator[PartitionProblem]:
     """Yield the problems of a task, without references."""
     reward, problem = _KINDS[task][:2]
-    named: list[tuple[str, str, dict[str, Any]]] = []
-    if task == LIMITED:
-        for instance, label, rules, samples, count, recompute in _LIMITED_SHAPES:
-            again = "-again" if recompute == "full" else ""
-            name = f"{instance}-{rules}-{label}-{count}x{samples}{again}"
-            cluster = _CLUSTERS[label]
-            step = StepSettings.of(
-                Cluster.parse(cluster), samples, count, recompute, memory_limit=True
-            )
-            named.append((name, instance, {"cluster": cluster, "rules": rules, "step": step}))
-    else:
-        named += [
-            (f"{instance}-{rules}-{label}", instance, {"cluster": cluster, "rules": rules})
-            for instance in PAPER
-            for label, cluster, rules in _SHAPES[task]
-        ]
-    for name, instance, settings in named:
+    shapes: Iterable[tuple[str, str, str, int | None, int, str]] = _LIMITED_SHAPES
+    if task != LIMITED:
+        shapes = [(x, *shape, None, 1, "none") for x in PAPER for shape in _SHAPES[task]]
+    for instance, label, rules, samples, count, recompute in shapes:
         if instances is not None and instance not in instances:
             continue
-        graph = load_graph(instance)
-        step = settings.pop("step", WHOLE).on(graph)
-        settings |= {"uneven": "pad", **step.settings}
+        name = f"{instance}-{rules}-{label}"
+        if task == LIMITED:
+            name += f"-{count}x{samples}" + "-again" * (recompute == "full")
+        graph, cluster = load_graph(instance), _CLUSTERS[label]
+        step = StepSettings.of(Cluster.parse(cluster), samples, count, recompute, task == LIMITED)
+        settings = {"cluster": cluster, "rules": rules, "uneven": "pad"} | step.on(graph).settings
         head = (name, PartitionPlan.task, reward, instance)
         yield problem(*head, graph.fingerprint, settings, UNKNOWN, 0.0)
 

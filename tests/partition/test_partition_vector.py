@@ -90,15 +90,6 @@ def test_vector__equals_single_environments(name, mode, setting):
 
 
 @pytest.mark.thorough
-@settings
-@modes
-def test_vector__equals_single_environments_on_a_toy(tmp_path, mode, setting):
-    (tmp_path / "toy.txt").write_text(toys.MLP)
-    kwargs = {"instance": str(tmp_path / "toy.txt"), "cluster": toys.toy_cluster(2)}
-    assert compare(*both(setting, 10, mode, **kwargs), 60) > 50
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, *slow(*range(1, 12))])
 def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
     """Graphs that nobody chose, by tables, by lists of changes, and in small blocks."""

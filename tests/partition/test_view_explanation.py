@@ -60,14 +60,9 @@ def test_explain__small_graph_by_hand():
     report = judged(mlp(), {"w1": 1, "w2": 0})
     assert report.legal
     found = by_path(explain(report))
-    assert {key: d.state for key, d in found.items()} == {
-        ("w1", 0): "replicated",
-        ("w1", 1): "partitioned",
-        ("w2", 0): "partitioned",
-        ("w2", 1): "replicated",
-        ("x", 0): "replicated",
-        ("x", 1): "replicated",
-    }
+    split = {key for key, d in found.items() if d.state == "partitioned"}
+    assert split == {("w1", 1), ("w2", 0)} and len(found) == 6
+    assert {d.state for d in found.values()} == {"partitioned", "replicated"}
     assert {key: d.members for key, d in found.items()} == {
         ("w1", 0): 1, ("w1", 1): 2, ("w2", 0): 2, ("w2", 1): 1, ("x", 0): 0, ("x", 1): 1,
     }  # fmt: skip
