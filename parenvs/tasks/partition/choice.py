@@ -272,10 +272,8 @@ class PartitionChoice(RowGame):
         """Return the paths of the entry parameters that have a dimension in an open class."""
         problem, linear = self.problem(row), self.linear(row)
         is_open = self.boards.known[row, : len(linear.classes)] == OPEN
-        dims = problem.classes.dimensions_of(np.array(list(problem.tensor.values())))
-        dims = dims[np.isin(problem.classes.label[dims], linear.classes[is_open])]
-        tensors = set((np.searchsorted(problem.graph.dim_offset, dims, side="right") - 1).tolist())
-        return {path for path, tensor in problem.tensor.items() if tensor in tensors}
+        dims = problem.dimensions("all")
+        return problem.paths_of(dims[np.isin(problem.classes.label[dims], linear.classes[is_open])])
 
     @property
     def episode_steps(self) -> int:

@@ -493,15 +493,10 @@ class StepSettings:
         recompute: str = REMADE[0],
         memory_limit: float | str | bool | None = None,
     ) -> StepSettings:
-        """Check the settings of a step.
+        """Check the settings of a step, which are those of the class.
 
-        Args:
-            cluster: the devices.
-            micro_batch: samples of a micro-batch (default: the graph's batch), 2 or more.
-            micro_batches: micro-batches of a step.
-            recompute: ``"none"`` or ``"full"``.
-            memory_limit: bytes on a device beyond which a plan is illegal; ``True`` or
-                ``"device"`` for ``Cluster.memory_limit`` (default: memory decides nothing).
+        ``memory_limit`` is ``True`` or ``"device"`` for ``Cluster.memory_limit``; a micro-batch has
+        2 samples or more.
 
         Raises:
             ParenvsError: a setting is none of these.
@@ -602,14 +597,11 @@ def at_micro_batch(
     hold and exclude does not, but ``uneven="forbid"`` blocks by the new sizes.
 
     Raises:
-        ParenvsError: fewer than two samples, no input has the batch in front, or a dimension is no
-            multiple of the batch.
+        ParenvsError: no input has the batch in front, or a dimension is no multiple of the batch.
     """
     graph = classes.graph
     if micro_batch == graph.batch_size:
         return classes
-    if micro_batch < FEWEST:
-        raise ParenvsError(f"micro_batch must be {FEWEST} or more, not {shown(micro_batch)}")
     batch = batch_classes(classes)
     if not batch.any():
         raise ParenvsError(

@@ -692,10 +692,7 @@ class PartitionGame(Rowed):
         """Return the paths of the entry parameters that have an undecided dimension."""
         turns = self.groups.part(row)
         space, problem = turns.space, turns.space.problem
-        undecided_dims = space.dimensions[turns.decisions[row] == OPEN]
-        tensors = np.searchsorted(problem.graph.dim_offset, undecided_dims, side="right") - 1
-        undecided_tensors = set(tensors.tolist())
-        return {path for path, tensor in problem.tensor.items() if tensor in undecided_tensors}
+        return problem.paths_of(space.dimensions[turns.decisions[row] == OPEN])
 
     @property
     def episode_steps(self) -> int:

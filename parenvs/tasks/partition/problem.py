@@ -36,6 +36,7 @@ from parenvs.tasks.partition.classes import (
     at_micro_batch,
     dimension_classes,
     full_scope,
+    owner_of,
 )
 from parenvs.tasks.partition.formulas import Footprint, LinearReturn, Memory
 from parenvs.tasks.partition.words import Explainer
@@ -338,6 +339,11 @@ class Partitioning:
     def dimensions(self, scope: str | None = None) -> np.ndarray:
         """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: all decided)."""
         return self.classes.dimensions_of(self.parameters(scope))
+
+    def paths_of(self, dimensions: np.ndarray) -> set[str]:
+        """Paths of the variables and batch inputs that have some of the positions' dimensions."""
+        tensors = set(owner_of(self.classes.graph)[dimensions].tolist())
+        return {path for path, tensor in self.tensor.items() if tensor in tensors}
 
     def counts(self, scope: str | None = None) -> np.ndarray:
         """(C,) dimensions of a scope, of those larger than 1, in each class."""
@@ -729,10 +735,10 @@ def load_partitioning(
     Args:
         instance: the name or path, which plans carry, or a ``Graph``.
         cluster: the devices, in any form that ``Cluster.parse`` takes.
-        rules: ``"shardy"`` or ``"automap"``.
-        uneven: ``"pad"`` or ``"forbid"``.
-        scope: ``"variables"`` or ``"inputs"``.
-        reward: ``"paper"`` or ``"step_time"``.
+        rules: this and the next are those of ``Partitioning``.
+        uneven: see there.
+        scope: see there.
+        reward: see there.
         arguments: see ``load_graph``.
         **options: of the step, see ``Partitioning.build``, and of reading, see ``load_graph``.
 
