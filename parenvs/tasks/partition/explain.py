@@ -237,8 +237,8 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
             lines.append(f"  {where:<27} {entry.state:<12} {group}")
             for words in filter(None, (entry.reason, entry.prospect)):
                 again = f"the same as for dimension {entry.dimension} of {item.name}"
-                indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
-                lines += textwrap.wrap(printable(texts.get(words, words)), WIDTH, **indent)
+                text, indent = printable(texts.get(words, words)), " " * 6
+                lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
                 texts.setdefault(words, again)
     return "\n".join(lines)
 
