@@ -150,7 +150,8 @@ class Climber:
         count = len(self.value)
         value = np.where(judged.fullness <= 1, self._values(near.plans, judged.length), np.inf)
         # Of the plans, the best ones and the neighbours that are taken, which is next.
-        following, taken = np.arange(count), []
+        following = np.arange(count)
+        taken: list[int] = []
         for start in range(count):
             candidates = np.flatnonzero(near.plan == start)
             values = value[candidates]

@@ -122,7 +122,8 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     """
     task = task_with(plan, Task.layout, Task.stages)
     layout: Layout | None = None
-    splits, notes = _Splits({}, {}, {}, {}), ()
+    splits = _Splits({}, {}, {}, {})
+    notes: tuple[str, ...] = ()
     if task.supports(Task.layout):
         layout = layout_of(plan, graph, eager=True)
         graph = layout.graph

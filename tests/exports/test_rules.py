@@ -31,9 +31,8 @@ def product(first_of_two):
     mesh = init_device_mesh("cpu", (2,))
     placements = [_StridedShard(0, split_factor=PARTS)]
     for name in ("weight", "bias"):
-        placed = distribute_tensor(
-            getattr(layer, name).detach(), mesh, placements, src_data_rank=None
-        )
+        weight = getattr(layer, name).detach()
+        placed = distribute_tensor(weight, mesh, placements, src_data_rank=None)
         setattr(layer, name, torch.nn.Parameter(placed))
         parametrize.register_parametrization(layer, name, Shares(PARTS), unsafe=True)
     with implicit_replication(), Apart():
@@ -58,11 +57,8 @@ def test_apart__each_rank_takes_its_shares(product):
         ("view", [made.view(2, 6, PARTS, WIDTH)], [share(as_parts)]),
         ("reshape", [made.reshape(2, -1, PARTS, 2, 2)], [as_parts.view(2, 6, 3, 2, 2)[..., :1, :]]),
         ("unflatten", [made.unflatten(-1, (PARTS, WIDTH))], [share(as_parts)]),
-        (
-            "rows in front",
-            made.view(-1, 12).float().split(WIDTH, 1),
-            [share(x.view(12, 4)) for x in parts],
-        ),
+        ("in rows", made.view(-1, 12).split(WIDTH, 1), [share(x.view(12, 4)) for x in parts]),
+        ("floats", made.float().split(WIDTH, 2), [share(x) for x in parts]),
     ]:
         assert len(found) == len(wanted), what
         for own, other in zip(found, wanted, strict=True):
@@ -193,7 +189,5 @@ def test_run__fused_weights_are_taken_apart_in_six_ways(monkeypatch, capfd, tmp_
     from parenvs.exports.torch import torch_plan
 
     split = torch_plan(load_plan(tmp_path / "p.json")).placements
-    fused = "layer.self_attn.in_proj_weight"
-    assert {fused, "qkv.weight", "turned.weight", "gates.weight", "slices.weight", "once"} <= set(
-        split
-    )
+    weights = {f"{name}.weight" for name in ("qkv", "turned", "gates", "slices")}
+    assert {"layer.self_attn.in_proj_weight", "once", *weights} <= set(split)

@@ -39,10 +39,8 @@ def test_torch_plan__names_placements_styles_and_cuts(graph):
     assert styles["q"] == styles["up"] == styles["head"] == "ColwiseParallel"
     assert styles["out"] == styles["down"] == "RowwiseParallel"
     content = json.loads(json.dumps(found.to_json()))
-    assert content["placements"]["layers.0.up.weight"] == {
-        "data": "Replicate()",
-        "model": "Shard(dim=0)",
-    }
+    placement = {"data": "Replicate()", "model": "Shard(dim=0)"}
+    assert content["placements"]["layers.0.up.weight"] == placement
     assert found.shapes["layers.0.up.weight"] == (128, 32)
     assert "pipe 2 x model 2, cut before layers.1, 1F1B" in found.words
 
@@ -80,34 +78,36 @@ def test_torch_plan__splits_no_convolutions():
     graph = from_torch(ResNet(), images, labels)
     target = problem(graph, "1x2:v100", task="hybrid", batch=8, precision="fp32")
     plan = solve(target, "uniform", constraints={"tp": 2, "pp": 1}).plan
-    with pytest.raises(ParenvsError, match="is of a convolution, which PyTorch's DTensors cannot"):
-        torch_plan(plan, graph)
+    words = "is of a convolution, which PyTorch's DTensors cannot"
+    refused(words, plan, graph, call=torch_plan)
     with pytest.raises(ParenvsError, match="torch runs none of the"):
         solve(target, "uniform", constraints={"tp": 2, "pp": 1, "framework": "torch"})
-    replicas = solve(
-        target, "uniform", constraints={"pp": 1, "zero": (0,), "framework": "torch"}
-    ).plan
-    assert torch_plan(replicas, graph).words == "data 2" and torch_plan(replicas, graph).apart
+    limits = {"pp": 1, "zero": (0,), "framework": "torch"}
+    replicas = torch_plan(solve(target, "uniform", constraints=limits).plan, graph)
+    assert replicas.words == "data 2" and replicas.apart
+
+
+def refused(words, *args, call=None):
+    from parenvs.exports.parallel import Parallel
+
+    with pytest.raises(ParenvsError, match=re.escape(words)):
+        (call or Parallel)(*args)
 
 
 def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
-    from parenvs.exports.parallel import Parallel
-
     words, _ = example.batch()
     model = example.make()[0]
     plan = torch_plan(hybrid(graph), graph)
-    with pytest.raises(ParenvsError, match="processes: the plan is for 4, and the group has 1"):
-        Parallel(model, example.loss, plan, words)
+    refused("processes: the plan is for 4, and the group has 1", model, example.loss, plan, words)
     single = replace(plan, pipe=1, model=1, cuts=(), placements={"norm.weight": (None, 0)})
-    with pytest.raises(ParenvsError, match="the plan is for a batch of 8, and the first has 4"):
-        Parallel(model, example.loss, single, words[:4])
+    few = "the plan is for a batch of 8, and the first has 4"
+    refused(few, model, example.loss, single, words[:4])
     other = torch.nn.Sequential(model.norm)
     expected = "the plan has no '0.weight', '0.bias'; the module has no 'embedding.weight'"
-    with pytest.raises(ParenvsError, match=re.escape(expected)):
-        Parallel(other, example.loss, single, words)
+    refused(expected, other, example.loss, single, words)
     model.norm = torch.nn.LayerNorm(16)
-    with pytest.raises(ParenvsError, match=re.escape("norm.weight has the shape (16,), but was")):
-        Parallel(model, example.loss, single, words)
+    expected = "norm.weight has the shape (16,), but was"
+    refused(expected, model, example.loss, single, words)
 
 
 def test_parallel__buffers_are_no_parameters(graph, alone):
@@ -130,15 +130,11 @@ def test_parallel__buffers_are_no_parameters(graph, alone):
     inputs, targets = torch.ones(8, 4), torch.zeros(8, 4)
     parallel = Parallel(Shifted(), torch.nn.functional.mse_loss, plan, inputs)
     assert parallel.step(inputs, targets) == 7.5  # the mean of 1, 4, 9 and 16
-    with pytest.raises(
-        ParenvsError, match=r"inputs\[0\]: a step is for the shape \(8, 4\), and this"
-    ):
-        parallel.step(inputs[:6], targets[:6])
-    with pytest.raises(ParenvsError, match=r"targets\[0\]: a step is for the shape \(8, 4\)"):
-        parallel.step(inputs, targets[:6])
+    words = "[0]: a step is for the shape (8, 4), and this"
+    refused(f"inputs{words}", inputs[:6], targets[:6], call=parallel.step)
+    refused(f"targets{words}", inputs, targets[:6], call=parallel.step)
     other = replace(plan, shapes={**plan.shapes, "shift": (4,)})
-    with pytest.raises(ParenvsError, match=r"the module has no 'shift'$"):
-        Parallel(Shifted(), torch.nn.functional.mse_loss, other, inputs)
+    refused("the module has no 'shift'", Shifted(), torch.nn.functional.mse_loss, other, inputs)
 
 
 def named_batch():
