@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from parenvs.arrays import Array, namespace
+from parenvs.arrays import Array
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 from parenvs.fields import number, one_of, read, whole, words
 from parenvs.files import read_json
@@ -237,7 +237,7 @@ def same_server(first: Array, end: Array, devices_per_server: Array) -> Array:
 
 def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
     """Return the bandwidth of groups of devices, bytes/s."""
-    return namespace(same).where(same, intra_bw, inter_bw)
+    return np.where(same, intra_bw, inter_bw)
 
 
 def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
@@ -263,7 +263,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
         # An all-reduce is a reduce-scatter and an all-gather: 2 W (R-1) / R.
         return ring_bytes(2.0 * size, group)
     if method == "parameter-server":
-        return namespace(group).where(group > 1, 2.0 * size * group, 0.0)
+        return np.where(group > 1, 2.0 * size * group, 0.0)
     raise ClusterError(f"sync: unknown method {method!r}; known: {', '.join(SYNC_METHODS)}")
 
 

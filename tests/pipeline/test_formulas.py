@@ -8,7 +8,7 @@ import brute_force as bf
 import numpy as np
 import pytest
 import toys
-from cases import each, slow
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_writing import slow_length, slow_times
@@ -18,19 +18,6 @@ from parenvs.cluster import SYNC_METHODS
 from parenvs.errors import ClusterError
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes, simulate
-
-try:
-    import torch
-except ImportError:
-    torch = None
-
-KINDS = ["numpy", *(["torch"] if torch is not None else [])]
-kinds = pytest.mark.parametrize("kind", ["numpy", *slow(*KINDS[1:])])
-
-
-def array(kind, values):
-    values = np.asarray(values)
-    return torch.tensor(values) if kind == "torch" else values
 
 
 def number(values):
@@ -46,12 +33,12 @@ def boundaries(pipeline, plans):
     )
 
 
-def seconds_of(kind, pipeline, plans):
+def seconds_of(pipeline, plans):
     """``formulas.stage_seconds`` of plans of as many stages, from the chain's prefix sums."""
     p, d = boundaries(pipeline, plans)
     cluster = pipeline.cluster
-    first, end = array(kind, d[:-1]), array(kind, d[1:])
-    rates = [array(kind, float(x)) for x in (cluster.intra_bw, cluster.inter_bw)]
+    first, end = np.asarray(d[:-1]), np.asarray(d[1:])
+    rates = [np.asarray(float(x)) for x in (cluster.intra_bw, cluster.inter_bw)]
 
     def bandwidth(first, end):
         same = network.same_server(first, end, cluster.devices_per_server)
@@ -59,10 +46,10 @@ def seconds_of(kind, pipeline, plans):
 
     return formulas.stage_seconds(
         *(
-            array(kind, values[p])
+            np.asarray(values[p])
             for values in (pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum)
         ),
-        crossing=array(kind, pipeline.cut_before[p[1:-1]]),
+        crossing=np.asarray(pipeline.cut_before[p[1:-1]]),
         group=end - first,
         group_bandwidth=bandwidth(first, end),
         link_bandwidth=bandwidth(first[:-1], end[1:]),
@@ -79,12 +66,11 @@ def problems(draw):
 
 
 @pytest.mark.thorough
-@kinds
 @given(problems())
 @settings(max_examples=100)
-def test_seconds__against_the_design(kind, problem):
+def test_seconds__against_the_design(problem):
     pipeline, plans = problem
-    seconds = seconds_of(kind, pipeline, plans)
+    seconds = seconds_of(pipeline, plans)
     lengths = formulas.length(seconds, pipeline.micro_batches)
     for k, plan in enumerate(plans):
         forward, backward, reduce = slow_times(pipeline, *plan)
@@ -98,16 +84,15 @@ def test_seconds__against_the_design(kind, problem):
 
 
 @pytest.mark.thorough
-@kinds
 @given(problems())
 @settings(max_examples=100)
-def test_prepend__is_core_and_tail(kind, problem):
+def test_prepend__is_core_and_tail(problem):
     """From the last resource to the first; whole plans bound the tail by 0."""
     pipeline, plans = problem
-    m, seconds = pipeline.micro_batches, seconds_of(kind, pipeline, plans)
+    m, seconds = pipeline.micro_batches, seconds_of(pipeline, plans)
     both = seconds.forward + seconds.backward
     core, tail = formulas.core_and_tail(both, seconds.backward, seconds.all_reduce, m)
-    maximum = torch.maximum if kind == "torch" else np.maximum
+    maximum = np.maximum
     zero = core * 0.0
     found_core, found_tail = zero, zero
     for resource in reversed(range(len(both))):
@@ -119,32 +104,30 @@ def test_prepend__is_core_and_tail(kind, problem):
     np.testing.assert_allclose(number(found_tail), number(tail), rtol=1e-12, atol=1e-12 * scale)
 
 
-@kinds
-def test_core_and_tail__by_hand(kind):
-    forward, backward = array(kind, [2.0, 1.0, 3.0]), array(kind, [4.0, 1.0, 5.0])
-    both, reduce = forward + backward, array(kind, [3.0, 10.0])
+def test_core_and_tail__by_hand():
+    forward, backward = np.asarray([2.0, 1.0, 3.0]), np.asarray([4.0, 1.0, 5.0])
+    both, reduce = forward + backward, np.asarray([3.0, 10.0])
     assert formulas.core_and_tail(both, backward, reduce, 2) == (6 + 2 + 8 + 8, 10 - 4 - 1)
     assert formulas.core_and_tail(both, backward, reduce, 1) == (16, 5)
     # An all-reduce that earlier backward passes hide leaves nothing; it never shortens a step.
-    assert formulas.core_and_tail(both, backward, array(kind, [0.0, 2.0]), 2)[1] == 0
+    assert formulas.core_and_tail(both, backward, np.asarray([0.0, 2.0]), 2)[1] == 0
 
 
-@kinds
-def test_network__by_hand(kind):
+def test_network__by_hand():
     """Servers of three devices: [0, 3), [1, 3), [2, 4), [3, 6), [0, 6)."""
-    first, end = array(kind, [0, 1, 2, 3, 0]), array(kind, [3, 3, 4, 6, 6])
+    first, end = np.asarray([0, 1, 2, 3, 0]), np.asarray([3, 3, 4, 6, 6])
     same = network.same_server(first, end, 3)
     assert number(same) == [True, True, False, True, False]
-    rates = array(kind, 10.0), array(kind, 1.0)
+    rates = np.asarray(10.0), np.asarray(1.0)
     bandwidth = network.group_bandwidth(same, *rates)
     assert number(bandwidth) == [10.0, 10.0, 1.0, 10.0, 1.0]
-    size, group = array(kind, [30.0] * 5), end - first
+    size, group = np.asarray([30.0] * 5), end - first
     expected = [4.0, 3.0, 30.0, 4.0, 50.0]
     assert number(network.sync_seconds(size, group, bandwidth)) == pytest.approx(expected)
     central = network.sync_bytes(size, group, "parameter-server")
     assert number(central) == [180.0, 120.0, 120.0, 180.0, 360.0]
     for method in SYNC_METHODS:
-        assert number(network.sync_bytes(size[:1], array(kind, [1]), method)) == [0.0]
+        assert number(network.sync_bytes(size[:1], np.asarray([1]), method)) == [0.0]
     with pytest.raises(ClusterError, match="unknown method 'gossip'"):
         network.sync_bytes(size, group, "gossip")
 

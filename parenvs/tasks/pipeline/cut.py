@@ -10,7 +10,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.arrays import largest
 from parenvs.cluster import SYNC_METHODS, server_of
 from parenvs.core.game import EVERY, Fixed, Rows, Source, warn_infeasible
 from parenvs.core.plan import ILLEGAL
@@ -293,7 +292,7 @@ class CutKernel:
             all_reduce,
             self._micro_batches,
         )
-        return formulas.compose(core, tail), largest(memory) - self._limit
+        return formulas.compose(core, tail), np.maximum.reduce(memory) - self._limit
 
     # What each candidate of a window would add, the rest being one last stage.
 
