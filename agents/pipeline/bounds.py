@@ -459,9 +459,16 @@ class Relaxation:
             most_hidden = self._backward_share * (core - m * self._rest[at] / room)
             most_reduce = tail + np.maximum(most_hidden, 0.0)
             last = slice(-1, None) if left == 1 else slice(None)
-            own = counts * (m if left == 1 else 1)
+            passes = counts * (m if left == 1 else 1)
             sums = self._extended(
-                last, at, sums[:, :, at], counts, own, prices, most_seconds, most_reduce
+                last,
+                at,
+                sums[:, :, at],
+                counts,
+                passes,
+                prices,
+                most_seconds,
+                most_reduce,
             )
             if left == 1:
                 break
@@ -485,7 +492,7 @@ class Relaxation:
         at: np.ndarray,
         sums: np.ndarray,
         counts: np.ndarray,
-        own: np.ndarray,
+        passes: np.ndarray,
         prices: np.ndarray,
         most_seconds: np.ndarray,
         most_reduce: np.ndarray,
@@ -497,7 +504,7 @@ class Relaxation:
             at: (a,) int64, blocks where they start.
             sums: (SLOTS + 1, prices, a) in front of the transfers there.
             counts: (prices,) of a transfer's seconds.
-            own: (prices,) of a stage's seconds.
+            passes: (prices,) of a stage's seconds.
             prices: (prices,) of a device.
             most_seconds: (2, a) seconds of a stage behind a slow transfer, and behind a fast one.
             most_reduce: (a,) seconds of its all-reduce.
@@ -520,9 +527,9 @@ class Relaxation:
         cheapest = np.sqrt(work)
         longer = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
         for i, price in enumerate(prices):
-            group = cheapest * np.sqrt(own[i] / price) if price else most
+            group = cheapest * np.sqrt(passes[i] / price) if price else most
             group = np.minimum(np.maximum(group, fewest), most)
-            cost = own[i] * work / group + price * group + slow[i]
+            cost = passes[i] * work / group + price * group + slow[i]
             longer[SLOTS, i, ends] = np.where(legal, cost, np.inf).min(axis=1)
         if server == 1 or cluster.intra_bw <= cluster.inter_bw:
             return longer
@@ -542,8 +549,8 @@ class Relaxation:
                 continue
             r, c, w = row[chosen], column[chosen], work[chosen]
             least, greatest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
-            group = np.clip(_cheapest(w, own[:, None], prices[:, None]), least, greatest)
-            cost = own[:, None] * w / group + prices[:, None] * group
+            group = np.clip(_cheapest(w, passes[:, None], prices[:, None]), least, greatest)
+            cost = passes[:, None] * w / group + prices[:, None] * group
             starts = np.flatnonzero(np.append(True, r[1:] != r[:-1]))
             block = np.arange(len(self._rest))[ends][r[starts]]
             for used in range(slots - filled + 1):

@@ -197,10 +197,10 @@ class Corridor:
             for _ in range(AGAIN):
                 if self.sweeps >= last or time.perf_counter() > deadline:
                     return plan
-                found = self.sweep(plan, (pivot_step, device_step), width, upper, deadline)
-                if found is None:
+                shorter = self.sweep(plan, (pivot_step, device_step), width, upper, deadline)
+                if shorter is None:
                     break
-                before, upper, plan = upper, self.length(found), found
+                before, upper, plan = upper, self.length(shorter), shorter
                 if upper > before * (1 - GAIN):
                     break
             if pivot_step == device_step == 1:
@@ -464,14 +464,14 @@ def _extend(
                         parents[side, i],
                     )  # fmt: skip
             # Evenly over the front, its ends included: the least core and the least tail stay.
-            kept, begin = min(merged, most), starts[same, place]
-            for rank in range(kept):
-                i = rank * (merged - 1) // max(kept - 1, 1)
+            size, begin = min(merged, most), starts[same, place]
+            for rank in range(size):
+                i = rank * (merged - 1) // max(size - 1, 1)
                 core_out[same, begin + rank] = merged_core[i]
                 tail_out[same, begin + rank] = merged_tail[i]
                 parent_out[same, begin + rank] = merged_parent[i]
                 place_out[same, begin + rank] = place
-            starts[same, place + 1] = begin + kept
+            starts[same, place + 1] = begin + size
     count, other = starts[0, places], starts[1, places]
     starts[1] += count
     return (

@@ -216,8 +216,8 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
     parents = np.empty((2, _FRONT), dtype=np.int64)
     merged_cores, merged_tails = np.empty((1, 2 * _FRONT)), np.empty((1, 2 * _FRONT))
     merged_parents = np.empty((1, 2 * _FRONT), dtype=np.int64)
-    found = np.empty((4, 1024), dtype=np.int64)  # state and parent for ``same`` 0, then for 1
-    seconds_found = np.empty((4, 1024))
+    index_rows = np.empty((4, 1024), dtype=np.int64)  # state and parent for ``same`` 0, then for 1
+    second_rows = np.empty((4, 1024))
     counts, sizes = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
     bound = best_core = best_tail = np.inf
     best_state = best_parent = -1
@@ -307,17 +307,17 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
                             merged_cores[0], merged_tails[0], merged_parents[0], size, core, tail,
                             parents[near, j],
                         )  # fmt: skip
-            while counts[same] + size > found.shape[1]:
-                found, seconds_found = _longer(found), _longer(seconds_found)
+            while counts[same] + size > index_rows.shape[1]:
+                index_rows, second_rows = _longer(index_rows), _longer(second_rows)
             for j in range(size):
                 at, core, tail = counts[same] + j, merged_cores[0, j], merged_tails[0, j]
-                found[2 * same, at], found[2 * same + 1, at] = i, merged_parents[0, j]
-                seconds_found[2 * same, at], seconds_found[2 * same + 1, at] = core, tail
+                index_rows[2 * same, at], index_rows[2 * same + 1, at] = i, merged_parents[0, j]
+                second_rows[2 * same, at], second_rows[2 * same + 1, at] = core, tail
                 bound = min(
                     bound, max(core + states.before[i], core + tail + states.before_forward[i])
                 )
             counts[same] += size
-    return found, seconds_found, counts, bound, best_core, best_tail, best_state, best_parent
+    return index_rows, second_rows, counts, bound, best_core, best_tail, best_state, best_parent
 
 
 class LabelSearch:
@@ -401,7 +401,7 @@ class LabelSearch:
                 end = min(first + chunk, len(states.pivot))
                 # Plans that were found meanwhile lower the limits of the states.
                 saved = upper - self.upper if np.isfinite(upper) else 0.0
-                found, seconds, counts, bound, core, tail, state, parent = _extend(
+                indices, seconds, counts, bound, core, tail, state, parent = _extend(
                     self._chain, self._machine, labels, states, flight, first, end,
                     k == self.pipeline.stages - 1, saved,
                 )  # fmt: skip
@@ -413,7 +413,7 @@ class LabelSearch:
                     continue
                 for same in (0, 1):
                     rows, count = slice(2 * same, 2 * same + 2), counts[same]
-                    state_of, parents = found[rows, :count]
+                    state_of, parents = indices[rows, :count]
                     cores, tails = seconds[rows, :count]
                     places = states.pivot[state_of], states.device[state_of]
                     parts[same].append((*places, cores, tails, parents))
@@ -437,8 +437,8 @@ class LabelSearch:
         sizes = np.flatnonzero(pipeline.is_group).tolist()
         pivots: list[np.ndarray] = []
         firsts: list[np.ndarray] = []
-        some = self.devices[(self.devices >= front) & (self.devices <= devices - k)].tolist()
-        for e in some:
+        starts = self.devices[(self.devices >= front) & (self.devices <= devices - k)].tolist()
+        for e in starts:
             here = self.targets
             if not isinstance(here, np.ndarray):
                 here = here(k, e)
@@ -448,7 +448,7 @@ class LabelSearch:
                 here = here if shared else here[:0]
             pivots.append(here)
             firsts.append(np.full(len(here), e))
-            if sum(map(len, pivots)) > _STATES or e == some[-1]:
+            if sum(map(len, pivots)) > _STATES or e == starts[-1]:
                 if time.perf_counter() > self.deadline:
                     raise OutOfTimeError
                 yield self._bounds.columns(

@@ -140,12 +140,12 @@ def _whole_answer(answer: Answer) -> Answer:
         return answer
     notes = (*answer.notes, "device cuts moved to whole samples for each device (--fractions)")
     other = answer_of(problem, moved, answer.evaluations)
-    kept: dict[str, Any] = {
+    same: dict[str, Any] = {
         "method": answer.method,
         "seconds": answer.seconds,
         "among": answer.among,
     }
-    return replace(other, notes=notes, **kept)
+    return replace(other, notes=notes, **same)
 
 
 def reference(space: CutSpace | PointSpace) -> Answer:

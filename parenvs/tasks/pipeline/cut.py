@@ -616,7 +616,7 @@ class PipelineCut(Rowed):
         # Row k of chains is cut k of every episode, between the ends of the model.
         self.chains = np.full((cuts + 2, count), kernel.end)
         self.chains[0] = kernel.start
-        self.made = np.empty(count, dtype=np.int64)
+        self.steps = np.empty(count, dtype=np.int64)
         self.figures = np.empty((2, count))  # length and excess bytes of complete plans
         self._cuts = np.empty((count, cuts), dtype=np.float32)
         # Legal are the candidates [begin, end) of each episode.
@@ -654,7 +654,7 @@ class PipelineCut(Rowed):
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: no cut."""
-        self.made[rows] = 0
+        self.steps[rows] = 0
         self.over[rows] = False
         self._cuts[rows] = -1.0
         self._window[rows] = self._first_window[rows]
@@ -685,7 +685,7 @@ class PipelineCut(Rowed):
         features = self._features(rows)
         if self.shown:
             return self.rowed(rows, features, self.legal[rows])
-        return {"features": features, "cuts": self._cuts[rows], "step": self.made[rows]}
+        return {"features": features, "cuts": self._cuts[rows], "step": self.steps[rows]}
 
     def rowed(self, rows: Rows, features: np.ndarray, legal: np.ndarray) -> dict[str, np.ndarray]:
         """Return what is observed of episodes as rows.
@@ -735,7 +735,7 @@ class PipelineCut(Rowed):
     def plan(self, row: int) -> PipelinePlan:
         """Return the plan so far; the rest of the chain is its last stage."""
         space = self.space_of(row)
-        return space.pipeline.plan(*space.plan(self.chains[1 : 1 + self.made[row], row]))
+        return space.pipeline.plan(*space.plan(self.chains[1 : 1 + self.steps[row], row]))
 
     def problem(self, row: int) -> Pipeline:
         """See ``Game.problem``."""
@@ -762,11 +762,11 @@ class PipelineCut(Rowed):
             ParenvsError: the problem has another number of stages.
         """
         source = super().elsewhere(options)
-        mine, its = self.episode_steps + 1, source.only.cuts + 1
-        if mine != its:
+        stages, other = self.episode_steps + 1, source.only.cuts + 1
+        if stages != other:
             raise ParenvsError(
-                f"options: {', '.join(options)} would change the stages from {mine} to {its}; make "
-                "another environment for it"
+                f"options: {', '.join(options)} would change the stages from {stages} to {other}; "
+                "make another environment for it"
             )
         return source
 
@@ -781,24 +781,24 @@ class PipelineCut(Rowed):
         """Yield a kernel, a number of cuts made, and the indices of ``chosen`` rows with both."""
         if not chosen.any():
             return
-        made, held = self.made[rows], [self._held[row] for row in rows.tolist()]
+        steps, held = self.steps[rows], [self._held[row] for row in rows.tolist()]
         for kernel in dict.fromkeys(held):
             alike = chosen if self.kernel else chosen & [other is kernel for other in held]
             for step in range(kernel.cuts):
-                index = np.flatnonzero(alike & (made == step))
+                index = np.flatnonzero(alike & (steps == step))
                 if index.size:
                     yield kernel, step, index
 
     def _alike(self) -> int | None:
         """Return the number of cuts that all have made, if they are as many and none is over."""
-        made = int(self.made[0])
-        return made if not self.over.any() and bool((self.made == made).all()) else None
+        steps = int(self.steps[0])
+        return steps if not self.over.any() and bool((self.steps == steps).all()) else None
 
     def _cut(self, kernel: CutKernel, step: int, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """Take legal actions in episodes of a kernel with ``step`` cuts; returns rewards (k,)."""
         self.chains[step + 1, rows] = actions
         self._cuts[rows, step] = kernel.shares.take(actions)
-        self.made[rows] = step + 1
+        self.steps[rows] = step + 1
         if step + 1 == kernel.cuts:
             length, excess_bytes = kernel.length_and_excess(self.chains[:, rows])
             self.figures[0, rows], self.figures[1, rows] = length, excess_bytes

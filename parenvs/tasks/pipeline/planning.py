@@ -311,7 +311,7 @@ class PipelinePlanning(Rowed):
         self.stages = np.zeros(count, dtype=np.int64)
         # Entry k is the start of stage k, in every episode.
         self.points, self.units = np.zeros((2, count, STAGES), dtype=np.int64)
-        self.made = np.zeros(count, dtype=np.int64)  # choices
+        self.choices = np.zeros(count, dtype=np.int64)
         self.figures = np.full((3, count), np.nan)  # see ``Board.outcome``
         # The last column stands for all numbers that are not actions.
         self._legal = np.zeros((count, ACTIONS + 1), dtype=np.bool_)
@@ -330,7 +330,7 @@ class PipelinePlanning(Rowed):
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is chosen."""
         self._observed["plan"][rows] = -1.0
-        self.made[rows], self.over[rows] = 0, False
+        self.choices[rows], self.over[rows] = 0, False
         self.figures[:, rows] = np.nan
         self._look(self._rows[rows])
 
@@ -341,7 +341,7 @@ class PipelinePlanning(Rowed):
         self.over[rows[~legal]] = True
         self.figures[2, rows[~legal]] = ILLEGAL
         rows, actions = rows[legal], actions[legal]
-        stage, is_unit = np.divmod(self.made[rows], 2)
+        stage, is_unit = np.divmod(self.choices[rows], 2)
         # Units are numbered behind the points.
         chosen = actions - POINTS * is_unit
         for kind, starts, most in ((0, self.points, POINTS), (1, self.units, UNITS)):
@@ -349,10 +349,10 @@ class PipelinePlanning(Rowed):
             row, number, position = rows[of_kind], stage[of_kind], chosen[of_kind]
             starts[row, number + 1] = position
             self._observed["plan"][row, kind, number] = position / most
-        self.made[rows] += 1
+        self.choices[rows] += 1
         rewards = np.where(legal, 0.0, ILLEGAL)
         # The last choice completes the plan: one point and one unit per stage but the first.
-        ended = self.made[rows] == 2 * (self.stages[rows] - 1)
+        ended = self.choices[rows] == 2 * (self.stages[rows] - 1)
         for board, _, index in self._groups(rows[ended]):
             row, count = rows[ended][index], board.space.stages
             plans = self.points[row, :count], self.units[row, :count]
@@ -367,7 +367,7 @@ class PipelinePlanning(Rowed):
         if self.shown:
             return self._rowed(self._rows[rows])
         constant = {key: values[rows] for key, values in self._observed.items()}
-        return {**constant, "step": self.made[rows]}
+        return {**constant, "step": self.choices[rows]}
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of whole plans."""
@@ -382,7 +382,7 @@ class PipelinePlanning(Rowed):
 
     def plan(self, row: int) -> PipelinePlan:
         """Return the plan so far; the rest of the chain is its last stage."""
-        stages, space = slice(1, 1 + int(self.made[row]) // 2), self.space_of(row)
+        stages, space = slice(1, 1 + int(self.choices[row]) // 2), self.space_of(row)
         return space.pipeline.plan(*space.plan(self.points[row, stages], self.units[row, stages]))
 
     def problem(self, row: int) -> Pipeline:
@@ -416,15 +416,15 @@ class PipelinePlanning(Rowed):
         """Yield a problem, a number of choices made, and the indices of rows with both."""
         groups: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(rows.tolist()):
-            groups.setdefault((id(self._held[row]), int(self.made[row])), []).append(index)
-        for (_, made), indices in groups.items():
-            yield self._held[rows[indices[0]]], made, np.array(indices)
+            groups.setdefault((id(self._held[row]), int(self.choices[row])), []).append(index)
+        for (_, choices), indices in groups.items():
+            yield self._held[rows[indices[0]]], choices, np.array(indices)
 
     def _look(self, rows: np.ndarray) -> None:
         """Compute the legal actions of episodes that are not over."""
         self._legal[rows] = False
-        for board, made, index in self._groups(rows):
-            row, (stage, is_unit) = rows[index], divmod(made, 2)
+        for board, choices, index in self._groups(rows):
+            row, (stage, is_unit) = rows[index], divmod(choices, 2)
             begin, space = (self.points[row, stage], self.units[row, stage]), board.space
             if is_unit:
                 legal = space.legal_units(stage, *begin, self.points[row, stage + 1])
@@ -441,9 +441,9 @@ class PipelinePlanning(Rowed):
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
         context[:, :8] = self._observed["numbers"][rows]
         active = np.flatnonzero(~self.over[rows])
-        for board, made, index in self._groups(rows[active]):
+        for board, choices, index in self._groups(rows[active]):
             index = active[index]
-            row, (stage, is_unit) = rows[index], divmod(made, 2)
+            row, (stage, is_unit) = rows[index], divmod(choices, 2)
             shares, last = board.shares, board.space.stages - 1
             point, unit = self.points[row, stage, None], self.units[row, stage, None]
             seconds_left = 1.0 - shares["seconds"][point]
@@ -461,14 +461,14 @@ class PipelinePlanning(Rowed):
                 # j - 1.
                 transfer = board.observed["chain"][1, : share.shape[1] - 1]
                 columns["transfer"][index, 1 : share.shape[1]] = transfer
-            context[index, 8], context[index, 9] = made / (2 * last), is_unit
+            context[index, 8], context[index, 9] = choices / (2 * last), is_unit
             context[index, 10:] = np.concatenate([seconds_left, devices_left], axis=1)
             if self.looks:
                 episode, action = legal[index].nonzero()
                 plans = self.points[row][episode], self.units[row][episode]
                 plans[is_unit][:, stage + 1] = action - POINTS * is_unit
                 points, units = (starts[:, : last + 1] for starts in plans)
-                board.space.complete_evenly(points, units, made + 1)
+                board.space.complete_evenly(points, units, choices + 1)
                 columns["reward"][index[episode], action] = board.outcome(points, units)[2]
         # Relative to the best legal action, the score does not depend on how good the problem is.
         best = np.where(legal, columns["reward"], -np.inf).max(axis=1, keepdims=True)

@@ -333,8 +333,8 @@ class Pipeline(ChainSums):
         )
         spans: Any = zip(*map(itertools.pairwise, (bounds, devices)), figures.tolist(), strict=True)
         return tuple(
-            Stage(*pivots, str(profile.names[pivots[1] - 1]), *group, *values)
-            for pivots, group, values in spans
+            Stage(first, end, str(profile.names[end - 1]), device, device_end, *values)
+            for (first, end), (device, device_end), values in spans
         )
 
     def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
@@ -439,11 +439,11 @@ class Report(TimedReport):
     def remarks(self) -> tuple[str, ...]:
         """Return what the plan's rules allow and programs that run refuse: fractions of samples."""
         groups = [stage.device_end - stage.device_first for stage in self.stages]
-        found = of_fractions(groups, self.plan.micro_batch)
-        if not found or any(reason in self.reasons for reason in found):
+        faults = of_fractions(groups, self.plan.micro_batch)
+        if not faults or any(reason in self.reasons for reason in faults):
             return ()
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        return (f"{found[0]}{more}: exports refuse it",)
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        return (f"{faults[0]}{more}: exports refuse it",)
 
     def __str__(self) -> str:
         """Return the verdict and the stages in a few lines; ``parenvs.view.text`` shows more."""
@@ -522,12 +522,12 @@ def check_split(pipeline: Pipeline) -> None:
     stages, devices = pipeline.stages, pipeline.cluster.devices
     if not pipeline.can_split(stages):
         samples = pipeline.profile.micro_batch
-        one = stages == 1
+        count = "one stage" if stages == 1 else f"{stages} stages"
         raise InfeasibleError(
-            f"{pipeline.profile.name}: {'one stage' if one else f'{stages} stages'} on {devices} "
-            f"devices cannot share {samples} sample{'s' if samples > 1 else ''} of a micro-batch, "
-            "a whole number for each device of a stage; choose another --micro-batch, --stages or "
-            "--devices-used, or allow --fractions"
+            f"{pipeline.profile.name}: {count} on {devices} devices cannot share {samples} "
+            f"sample{'s' if samples > 1 else ''} of a micro-batch, a whole number for each device "
+            "of a stage; choose another --micro-batch, --stages or --devices-used, or allow "
+            "--fractions"
         )
 
 
