@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs.diff import Part
 from parenvs.errors import ParenvsError, printable
 from parenvs.tasks.hybrid.explain import HybridDiff
+from parenvs.tasks.hybrid.report import PARTS as MEMORY_PARTS
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.view.diff_text import parts_lines, plans_lines, verdict_line
 from parenvs.view.tables import empty
@@ -36,28 +37,15 @@ if TYPE_CHECKING:
 WIDTH = 110
 """Columns of the text."""
 _BAR = 72  # columns of the bar of seconds
+_WORDS = {"exchange": "tensor exchange", "tied": "tied weights"}
 PARTS = {
-    "forward": "forward",
-    "backward": "backward",
-    "recomputed": "recomputed",
-    "exchange": "tensor exchange",
-    "sends": "sends",
-    "gathers": "gathers",
-    "bubble": "bubble",
-    "gradients": "gradients",
-    "tied": "tied weights",
-    "optimizer": "optimizer",
-    "host": "host",
-}
+    name: _WORDS.get(name, name)
+    for name in (
+        "forward", "backward", "recomputed", "exchange", "sends", "gathers", "bubble", "gradients",
+        "tied", "optimizer", "host",
+    )
+}  # fmt: skip
 """Part of a step's seconds -> its name."""
-MEMORY_PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "activations": "activations",
-    "working": "working",
-}
-"""Part of a device's bytes -> its name."""
 _FILLS = "█▓▒░▚▞·╱╳▪▫"
 
 
@@ -79,17 +67,15 @@ def text(report: HybridReport | Hybrid, colour: bool = False) -> str:
 
 def title(report: HybridReport | Hybrid) -> str:
     """Instance, cluster, software, and the degrees of the plan where all stages share them."""
-    if not isinstance(report, HybridReport):
-        parts = [printable(f"{report.model.name} on {report.cluster}")]
-        stack = f"{report.stack.name} {report.precision}"
-        return SEPARATOR.join([*parts, f"batch {report.batch:,}", stack])
-    plan, stages = report.plan, report.stages
     parts = [printable(f"{report.model.name} on {report.cluster}")]
-    if stages:
-        parts.append(", ".join([*layout(report), *(["offload"] if plan.offload else [])]))
+    if not isinstance(report, HybridReport):
+        parts.append(f"batch {report.batch:,}")
+    elif report.stages:
+        parts.append(", ".join([*layout(report), *["offload"] * report.plan.offload]))
         batches = plural(report.micro_batches, "micro-batch", "es")
-        parts.append(f"{batches} of {plan.micro_batch}")
-    return SEPARATOR.join([*parts, f"{report.machine.stack.name} {report.machine.precision}"])
+        parts.append(f"{batches} of {report.plan.micro_batch}")
+    machine = report.machine
+    return SEPARATOR.join([*parts, f"{machine.stack.name} {machine.precision}"])
 
 
 def verdict(report: HybridReport | Hybrid) -> list[str]:
@@ -133,13 +119,8 @@ def layout(report: HybridReport) -> list[str]:
     for name in ("dp", "tp"):
         values = {getattr(stage, name) for stage in stages}
         words.append(f"{name} {values.pop() if len(values) == 1 else 'mixed'}")
-    given = (
-        ("cp", plan.context),
-        ("ep", plan.expert),
-        ("chunks", plan.chunks),
-        ("shard", plan.shard),
-    )
-    words += [f"{name} {value}" for name, value in given if value > 1]
+    given = {"cp": plan.context, "ep": plan.expert, "chunks": plan.chunks, "shard": plan.shard}
+    words += [f"{name} {value}" for name, value in given.items() if value > 1]
     levels = sorted({stage.zero for stage in stages})
     zero = [f"ZeRO {'/'.join(map(str, levels))}"] if any(levels) else []
     return [" x ".join(words), *zero]
@@ -147,34 +128,33 @@ def layout(report: HybridReport) -> list[str]:
 
 def degrees(report: HybridReport) -> str:
     """Stages, degrees, ZeRO, what is recomputed, and the samples of a micro-batch."""
-    plan = report.plan
-    modes = [mode for stage in plan.stages for mode in stage.modes]
+    modes = [mode for stage in report.plan.stages for mode in stage.modes]
+    some = len(set(modes)) > 1
     recomputed = [
-        f"{mode} recomputation"
-        + ("" if len(set(modes)) == 1 else f" of {modes.count(mode)} layers")
+        f"{mode} recomputation" + (f" of {modes.count(mode)} layers" if some else "")
         for mode in ("selective", "full")
         if mode in modes
     ]
-    return ", ".join([*layout(report), *recomputed, f"micro-batch {plan.micro_batch}"])
+    return ", ".join([*layout(report), *recomputed, f"micro-batch {report.plan.micro_batch}"])
 
 
 def notes(report: HybridReport) -> list[str]:
     """What is recomputed, guessed, left idle, and the TFLOP/s by the other ways of counting."""
-    words = [recomputation(report)] if report.redone else []
+    words, cluster = [recomputation(report)] if report.redone else [], report.cluster
     if report.is_guess:
-        device, machine = report.cluster.device.name, report.machine
+        machine = report.machine
         words.append(
-            f"guess: what {machine.stack.name} reaches on a {device} at {machine.precision} was "
-            "never measured"
+            f"guess: what {machine.stack.name} reaches on a {cluster.device.name} at "
+            f"{machine.precision} was never measured"
         )
-    idle = report.cluster.devices - report.devices_used
-    if idle:
-        words.append(f"{plural(idle, 'device')} of {report.cluster.devices} left idle")
+    if idle := cluster.devices - report.devices_used:
+        words.append(f"{plural(idle, 'device')} of {cluster.devices} left idle")
     ways = {"recomputed": "with what is recomputed", "tokens": "by 6 N a token"}
+    flops, tflops = report.flops, report.tflops
     counted = [
-        f"{report.tflops[name]:.4g} {words_}"
-        for name, words_ in ways.items()
-        if name in report.flops and report.flops[name] != report.flops["model"]
+        f"{tflops[name]:.4g} {way}"
+        for name, way in ways.items()
+        if name in flops and flops[name] != flops["model"]
     ]
     if counted:
         words.append(f"TFLOP/s a device count every product once; {', '.join(counted)}")
@@ -194,18 +174,20 @@ def redone_layers(stage: HybridStageReport) -> str:
     return " ".join(f"{count} {short.get(mode, mode)}" for mode, count in stage.redone.items())
 
 
-def device_range(stage: HybridStageReport) -> str:
-    """The devices of a stage, both ends included: ``8–15``."""
-    last = stage.device_end - 1
-    return f"{stage.device_first}–{last}" if last > stage.device_first else f"{last}"
+def _span(first: int, last: int) -> str:
+    """Numbers from one to another, both ends included: ``8–15``."""
+    return f"{first}–{last}" if last > first else f"{last}"
 
 
-def layer_ranges(stage: HybridStageReport, most: int = 3) -> str:
+def _layer_ranges(stage: HybridStageReport) -> str:
     """The layers of a stage, both ends included, some of them where there are many ranges."""
-    ranges = [f"{a}–{b - 1}" if b > a + 1 else f"{a}" for a, b in stage.layers if b > a]
-    if len(ranges) > most:
-        ranges[most - 1 : -1] = ["…"]
+    ranges = [_span(first, end - 1) for first, end in stage.layers if end > first]
+    if len(ranges) > _MOST_RANGES:
+        ranges[_MOST_RANGES - 1 : -1] = ["…"]
     return ", ".join(ranges) or "none"
+
+
+_MOST_RANGES = 3
 
 
 def _seconds(report: HybridReport) -> list[str]:
@@ -213,30 +195,25 @@ def _seconds(report: HybridReport) -> list[str]:
     parts = {name: x for name, x in report.seconds.items() if x > 0}
     total = sum(parts.values())
     fills = dict(zip(PARTS, _FILLS, strict=True))
-    edges, passed, bar = [0], 0.0, ""
+    passed, bar = 0.0, ""
+    lines: list[str] = []
     for name, seconds in parts.items():
         passed += seconds
-        edges.append(round(passed / total * _BAR))
-        bar += fills[name] * (edges[-1] - edges[-2])
-    lines = [f"step     {bar} {duration(total)}"]
-    words = [
-        f"{fills[name]} {PARTS[name]} {duration(x)} ({x / total:.1%})" for name, x in parts.items()
-    ]
-    line = ""
-    for word in words:
-        if line and len(line) + len(word) + 3 > WIDTH - 9:
-            lines.append(f"{'':9}{line}")
-            line = ""
-        line = f"{line}   {word}" if line else word
-    return [*lines, f"{'':9}{line}"]
+        bar += fills[name] * (round(passed / total * _BAR) - len(bar))
+        word = f"{fills[name]} {PARTS[name]} {duration(seconds)} ({seconds / total:.1%})"
+        if lines and len(lines[-1]) + len(word) + 3 <= WIDTH:
+            lines[-1] += f"   {word}"
+        else:
+            lines.append(f"{'':9}{word}")
+    return [f"step     {bar} {duration(total)}", *lines]
 
 
 def _table(report: HybridReport, colour: bool) -> list[str]:
     """A row for each stage; the equal ones between first and last share one."""
-    limit = report.memory_limit_bytes
-    redone = any(stage.redone for stage in report.stages)
+    limit, stages = report.memory_limit_bytes, report.stages
+    redone = any(stage.redone for stage in stages)
     wide, narrow = (13, 6) if redone else (21, 7)
-    parts = "".join(f"{words[: narrow - 1]:>{narrow}}" for words in MEMORY_PARTS.values())
+    parts = "".join(f"{name[: narrow - 1]:>{narrow}}" for name in MEMORY_PARTS)
     lines = [
         f"{'stage':<6}{'devices':<10}{'layers':<{wide}}"
         + f"{'redone':<10}" * redone
@@ -244,54 +221,32 @@ def _table(report: HybridReport, colour: bool) -> list[str]:
         f"{'':{28 + wide + 10 * redone}}{'ms':>9}{'ms':>8}{f'of {limit / 1e9:.1f}':>9}"
         + f"{'GB':>{narrow}}" * len(MEMORY_PARTS),
     ]
-    for first, last in _runs(report.stages):
-        stage = report.stages[first]
-        compute = stage.forward + stage.backward + stage.recomputed
-        waits = stage.exchange + stage.sends + stage.gathers
-        held = "".join(f"{_gigabytes(stage.memory[name]):>{narrow}}" for name in MEMORY_PARTS)
-        number = f"{first}" if first == last else f"{first}–{last}"
-        last_device = report.stages[last].device_end - 1
-        devices = device_range(stage) if first == last else f"{stage.device_first}–{last_device}"
-        layers = layer_ranges(stage) if first == last else f"{stage_layers(stage)} each"
+    for figures, run in groupby(range(len(stages)), key=lambda k: _figures(stages[k])):
+        first, *others = run
+        last, stage = others[-1] if others else first, stages[first]
+        tp, dp, zero, layers, again, compute, waits, _ = figures
+        held = [stage.memory[name] for name in MEMORY_PARTS]
+        gigabytes = (f"{x / 1e9:.3g}" if x >= 5e5 else "·" for x in held)
+        ranges = f"{layers} each" if others else _layer_ranges(stage)
         lines.append(
-            paint(f"{number:<6}", first, colour)
-            + f"{devices:<10}{clip(layers, wide - 1):<{wide}}"
-            + f"{redone_layers(stage):<10}" * redone
-            + f"{stage.tp:>3}{stage.dp:>4}{stage.zero:>5}"
-            f"{milliseconds(compute):>9}{milliseconds(waits):>8}"
-            f"{stage.memory['total'] / 1e9:>9.2f}{held}"
+            paint(f"{_span(first, last):<6}", first, colour)
+            + f"{_span(stage.device_first, stages[last].device_end - 1):<10}"
+            + f"{clip(ranges, wide - 1):<{wide}}"
+            + f"{again:<10}" * redone
+            + f"{tp:>3}{dp:>4}{zero:>5}{compute:>9}{waits:>8}"
+            f"{stage.memory['total'] / 1e9:>9.2f}{''.join(f'{x:>{narrow}}' for x in gigabytes)}"
             f"{' !' if stage.memory['total'] > limit else ''}"
         )
     return lines
 
 
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.3g}" if count >= 5e5 else "·"
-
-
-def stage_layers(stage: HybridStageReport) -> int:
-    """Number of layers of a stage."""
-    return sum(end - first for first, end in stage.layers)
-
-
-def _runs(stages: tuple[HybridStageReport, ...]) -> list[tuple[int, int]]:
-    """First and last of each run of stages that differ in place alone."""
-    runs: list[tuple[int, int]] = []
-    for number, stage in enumerate(stages):
-        if runs and _figures(stage) == _figures(stages[runs[-1][0]]):
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs
-
-
-def _figures(stage: HybridStageReport) -> tuple[object, ...]:
+def _figures(stage: HybridStageReport) -> tuple[Any, ...]:
     """What the table shows of a stage besides its place, as it shows it."""
-    compute = stage.forward + stage.backward + stage.recomputed
-    waits = stage.exchange + stage.sends + stage.gathers
+    compute = milliseconds(stage.forward + stage.backward + stage.recomputed)
+    waits = milliseconds(stage.exchange + stage.sends + stage.gathers)
     held = tuple(f"{stage.memory[name]:.3g}" for name in MEMORY_PARTS)
-    degrees = (stage.tp, stage.dp, stage.zero, stage_layers(stage), redone_layers(stage))
-    return (*degrees, milliseconds(compute), milliseconds(waits), held)
+    layers = sum(end - first for first, end in stage.layers)
+    return (stage.tp, stage.dp, stage.zero, layers, redone_layers(stage), compute, waits, held)
 
 
 def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
@@ -311,13 +266,10 @@ def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
         lines.append(clip(f"  {change.field.replace('_', ' '):<20}{words}", WIDTH))
     if diff.seconds is None:
         return lines
-    lines += ["", *parts_lines("where the seconds are", _named(diff.parts, PARTS), "L")]
-    memory = _named(diff.memory, MEMORY_PARTS)
+    seconds = [Part(PARTS[x.name], x.a, x.b) for x in diff.parts if x.a or x.b]
+    memory = [x for x in diff.memory if x.a or x.b]
+    lines += ["", *parts_lines("where the seconds are", seconds, "L")]
     return [*lines, "", *parts_lines("bytes of the fullest stage", memory, "in all", size)]
-
-
-def _named(parts: tuple[Part, ...], names: dict[str, str]) -> list[Part]:
-    return [Part(names[part.name], part.a, part.b) for part in parts if part.a or part.b]
 
 
 def _words(value: Any) -> str:
@@ -362,36 +314,26 @@ def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict
     if pattern is not None:
         raise ParenvsError("--variable is an option for plans of partitions")
     others = alternatives(report) if report.stages else []
-    chosen = report.plan.axes
-    axes = [
-        {
-            "axis": axis,
-            "value": chosen[axis],
-            "others": [_fields(x) for x in others if x.axis == axis],
-        }
-        for axis in dict.fromkeys(alternative.axis for alternative in others)
-    ]
-    return explanation_text(report, others), {"axes": axes}
+    axes: dict[str, dict[str, Any]] = {}
+    for other in others:
+        fields = other._asdict()
+        axis = fields.pop("axis")
+        for key in ("length", "excess"):  # JSON has no infinity
+            fields[key] = fields[key] if math.isfinite(fields[key]) else None
+        chosen = {"axis": axis, "value": report.plan.axes[axis], "others": []}
+        axes.setdefault(axis, chosen)["others"].append(fields)
+    return explanation_text(report, others), {"axes": list(axes.values())}
 
 
-def _fields(alternative: Alternative) -> dict[str, Any]:
-    """Return the fields of an alternative but its axis; what is infinite is null."""
-    fields = alternative._asdict()
-    del fields["axis"]
-    for key in ("length", "excess"):
-        fields[key] = fields[key] if math.isfinite(fields[key]) else None
-    return fields
-
-
-def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:
+def explanation_text(report: HybridReport, others: Sequence[Alternative]) -> str:
     """Text of at most 110 columns: the plan, and under each axis the other values of it."""
-    values = report.plan.axes
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
     lines.append("Why not otherwise? The best uniform plan with another value on one axis:")
-    for axis in dict.fromkeys(alternative.axis for alternative in found):
+    values = report.plan.axes
+    for axis, alternatives in groupby(others, key=lambda other: other.axis):
         chosen = "different by stage" if values[axis] is None else values[axis]
         lines += ["", f"{_NAMES[axis]} ({axis.replace('_', '-')}): {chosen}"]
-        lines += [clip(_line(x), WIDTH) for x in found if x.axis == axis]
+        lines += [clip(_line(x), WIDTH) for x in alternatives]
     return "\n".join(lines)
 
 
@@ -399,10 +341,9 @@ def _line(alternative: Alternative) -> str:
     """One value: its seconds and why it is slower, or why it does not fit."""
     start = f"  {alternative.value!s:<10}"
     if alternative.missing_bytes > 0:
-        largest = MEMORY_PARTS.get(alternative.largest, alternative.largest)
         return (
             f"{start}does not fit: the smallest needs {size(alternative.missing_bytes)} more, most "
-            f"of it {largest}"
+            f"of it {alternative.largest}"
         )
     start += f"{duration(alternative.length):>9} {alternative.excess:>+7.1%}"
     words = [f"{PARTS[part]} +{duration(x)}" for part, x in alternative.slower[:_MOST_PARTS]]
