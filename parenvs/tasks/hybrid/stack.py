@@ -389,6 +389,10 @@ class Machine(NamedTuple):
     host_bw: float = 0.0
 
 
+_FUSED: dict[str, Any] = {"attention_share": 0.75, "gather_hidden": 0.8, "send_wait": 0.0}
+"""Fused attention, gathers that hide nearly as other collectives, sends beside computation."""
+
+
 def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
     """Megatron-Bridge of a date; ``passes`` over the copies of tokens, and for ``biases``."""
     return Stack(
@@ -396,16 +400,14 @@ def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
         (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("gb200 fp8", 0.455), ("gb200 mxfp8", 0.43),
          ("a100", 0.72), ("other", 0.60)),
         date=date,
-        attention_share=0.75,
+        **_FUSED,
         sink_share=0.2,
         tensor_overlap=1.0,
-        gather_hidden=0.8,
         gather_bytes=(("fp8", 1.0), ("fp8-block", 1.0), ("mxfp8", 1.03125)),
         permute_passes=passes,
         bias_passes=biases,
         once_a_server=True,
         offloads=True,
-        send_wait=0.0,
         source=f"Megatron-Core with Transformer Engine, {of}; fp8 fitted on dgxc-benchmarking "
         "(H100) and dense models of Megatron-Bridge (GB200), permute_passes and, on gpt-oss, "
         "sink_share on its mixtures of experts; bf16 as nemo-2024; bias_passes counted: a product "
@@ -496,10 +498,8 @@ STACKS: dict[str, Stack] = {
             (("h100 bf16", 0.60), ("h100 fp8", 0.436), ("a100", 0.72), ("other", 0.60)),
             version=2,
             date="2024-07",
-            attention_share=0.75,
+            **_FUSED,
             tensor_overlap=1.0,
-            gather_hidden=0.8,
-            send_wait=0.0,
             source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
             "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
         ),
@@ -523,10 +523,8 @@ STACKS: dict[str, Stack] = {
             (("h100 bf16", 0.577), ("other", 0.577)),
             version=2,
             date="2024-07",
-            attention_share=0.75,
+            **_FUSED,
             backward_overlap=False,
-            gather_hidden=0.8,
-            send_wait=0.0,
             source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
         ),
         Stack(
@@ -549,10 +547,8 @@ STACKS: dict[str, Stack] = {
             (("a100", 0.72), ("other", 0.72)),
             version=2,
             date="2024-02",
-            attention_share=0.75,
+            **_FUSED,
             tensor_overlap=1.0,
-            gather_hidden=0.8,
-            send_wait=0.0,
             source="MegaScale of arXiv 2402.15627: as megatron-2022 with collectives and sends "
             "overlapped and attention fused; nothing fitted",
         ),
@@ -588,22 +584,18 @@ STACKS: dict[str, Stack] = {
             "maxtext-2025",
             (("h100", 0.60), ("a100", 0.72), ("other", 0.60)),
             date="2025-06",
-            attention_share=0.75,
+            **_FUSED,
             backward_overlap=False,
-            gather_hidden=0.8,
             offloads=True,
-            send_wait=0.0,
             source="MaxText by XLA: shares of nemo-2024; nothing fitted",
         ),
         Stack(
             "deepseek-2024",
             (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("other", 0.60)),
             date="2024-12",
-            attention_share=0.75,
-            gather_hidden=0.8,
+            **_FUSED,
             once_a_server=True,
             expert_overlap=1.0,
-            send_wait=0.0,
             schedules=(*SCHEDULES[:3], "zb-h1", "dualpipe", "dualpipe-v"),
             source="DeepSeek-V3's of arXiv 2412.19437: shares of nemo-2025, DeepEP, DualPipe hides "
             "the dispatch; nothing fitted",
