@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from parenvs.instances import load_graph, step_of
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.graph_work import Splitting
 from parenvs.tasks.hybrid.model import HybridModel, load_shape
-from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid, best_precision, default_stack, stage_speeds
 from parenvs.tasks.hybrid.report import HybridReport, pivot_of, seconds_by_part
 from parenvs.tasks.hybrid.schedules import TWO_WAYS
@@ -71,9 +71,7 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
                 "--task hybrid)"
             )
         graph = load_graph(plan.instance)
-    report = judge(plan, graph if eager else given)
-    if not report.legal:
-        raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
+    report = _legal(plan, graph if eager else given)
     _check_shared(plan)
     stage = plan.stages[0]
     classes, split = _model_classes(graph, report.model.chain.splitting, stage.tp)
@@ -96,17 +94,24 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
     Raises:
         InfeasibleError: the judge finds the plan illegal.
     """
-    report = judge(plan, graph)
-    if not report.legal:
-        raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
-    model = report.model
+    report = _legal(plan, graph)
+    model, stack = report.model, report.machine.stack
     if plan.schedule == TWO_WAYS:
         raise InfeasibleError(
             f"schedule: {TWO_WAYS} has every layer on two stages, which no export can write; plan "
             "with --schedule 1f1b"
         )
-
     _refuse_offload(plan)
+    names = model.chain.names if model.chain else [f"layer_{i}" for i in range(len(model))]
+    shared: tuple[str, ...] = ()
+    if model.chain is not None:
+        # Labels of layers count the embedding as 0 and the head as n + 1.
+        stage_of = {0: 0, len(model) + 1: len(plan.stages) - 1}
+        for index, stage in enumerate(plan.stages):
+            for begin, end in stage.layers:
+                stage_of |= dict.fromkeys(range(begin + 1, end + 1), index)
+        places = {name: {stage_of[x] for x in at} for name, at in model.chain.shared.items()}
+        shared = tuple(name for name, held in places.items() if len(held) > 1)
 
     def replan(stages: Sequence[Stage]) -> HybridPlan:
         replanned = tuple(
@@ -119,36 +124,29 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
         "expert_tp", "shard", "precision", "gradient_bytes", "gradient_overlap", "p2p",
     )  # fmt: skip
-    stack = report.machine.stack
     attention = "written" if stack.attention_share is None else "fused"
     order = f"servers: start the ranks on the servers in the order {list(plan.servers)}"
     return Stages(
         plan=plan,
         run=plan,
         replan=replan,
-        names=tuple(f"layer_{i}" for i in range(len(model)))
-        if model.chain is None
-        else model.chain.names,
+        names=tuple(names),
         stages=tuple(Stage(x.layers, x.devices, x.tp, x.zero, x.modes) for x in plan.stages),
         attention=attention if model.attends else "none",
         tensor_overlap=stack.tensor_overlap > 0,
         target=None if graph is None else model,
-        shared=_shared(model, plan),
+        shared=shared,
         notes=(order,) if plan.servers else (),
         **{name: getattr(plan, name) for name in alike},
     )
 
 
-def _shared(model: HybridModel, plan: HybridPlan) -> tuple[str, ...]:
-    if model.chain is None:
-        return ()
-    last = len(plan.stages) - 1
-    stage_of = {0: 0, len(model) + 1: last}
-    for index, stage in enumerate(plan.stages):
-        for begin, end in stage.layers:
-            stage_of.update(dict.fromkeys(range(begin + 1, end + 1), index))
-    shared = model.chain.shared.items()
-    return tuple(name for name, labels in shared if len({stage_of[x] for x in labels}) > 1)
+def _legal(plan: HybridPlan, target: Graph | None) -> HybridReport:
+    """Judge a plan that must be legal."""
+    report = judge(plan, target)
+    if not report.legal:
+        raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
+    return report
 
 
 def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
@@ -159,24 +157,25 @@ def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
     """
     for name, given, expected in (
         ("batch", said.batch, problem.batch),
-        ("precision", said.precision, problem.machine.precision),
+        ("precision", said.precision, problem.precision),
         ("layers", len(said.names), len(problem.model)),
     ):
         if given != expected:
             raise ParenvsError(f"{name}: the file says {given}, and the problem has {expected}")
     plan_stages = []
     for x in said.stages:
+        # Counts are shorter, where the first layers are those that run again.
         stage = HybridStage(x.layers, x.devices, x.tp, x.zero, Counter(x.modes))
         listed = stage if stage.modes == x.modes else replace(stage, recompute=x.modes)
         plan_stages.append(listed)
     names = (
         "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp", "shard",
-        "gradient_bytes", "gradient_overlap",
+        "gradient_bytes", "gradient_overlap", "p2p",
     )  # fmt: skip
-    fields, software = {name: getattr(said, name) for name in names}, software_of(problem)
-    fields["p2p"] = said.p2p or SENDS[0 if software.blocking else 1]
+    fields, usual = {name: getattr(said, name) for name in names}, software_of(problem).of_plan
+    fields["p2p"] = fields["p2p"] or usual["p2p"]
     if said.gradient_overlap is None:
-        fields["gradient_overlap"] = software.gradient_overlap
+        fields["gradient_overlap"] = usual["gradient_overlap"]
     return problem.plan(plan_stages, said.micro_batch, **fields)
 
 
@@ -223,8 +222,7 @@ def _model_classes(
     The chain's own graph has loops over layers written out, whose weights are parts of the graph's:
     ``layers/q[3]`` is the fourth row of ``layers/q``.
     """
-    written = splitting.program.graph
-    split = splitting.class_shares(tp) < 1
+    written, split = splitting.program.graph, splitting.class_shares(tp) < 1
     if written is graph:
         return splitting.classes, split
     classes = dimension_classes(graph)
@@ -233,9 +231,9 @@ def _model_classes(
     for path, part in zip(written.paths, written.parameter_tensor.tolist(), strict=True):
         start, end = written.dim_offset[part : part + 2].tolist()
         cut = split[splitting.classes.label[start:end]] & (written.dims[start:end] > 1)
-        last = int(graph.dim_offset[whole[_PART.sub("", path)] + 1])
-        for dimension in np.flatnonzero(cut).tolist():  # a loop's own dimension comes first
-            chosen[classes.label[last - (end - start) + dimension]] = True
+        # A loop's own dimension comes first, so dimensions are counted from the last.
+        first = graph.dim_offset[whole[_PART.sub("", path)] + 1] - (end - start)
+        chosen[classes.label[first + np.flatnonzero(cut)]] = True
     _check_classes(classes, chosen, "stages[0].tp: a loop cannot be split so")
     return classes, chosen
 
@@ -267,24 +265,22 @@ def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
 
 def _notes(plan: HybridPlan, micro_batches: int, eager: bool) -> tuple[str, ...]:
     stage = plan.stages[0]
-    notes = []
-    if micro_batches > 1 and not eager:
-        notes.append(
-            f"micro_batch: a step has {micro_batches} micro-batches; sum their gradients in the "
-            "step (lax.scan), or the batch is computed at once and needs their memory together"
-        )
-    if set(stage.modes) - {"none"}:
-        counts = {mode: stage.modes.count(mode) for mode in ("full", "selective")}
-        words = " and ".join(f"{n} in {mode}" for mode, n in counts.items() if n)
-        notes.append(f"recompute: of the layers {words}; wrap these in jax.checkpoint")
-    if plan.sequence_parallel:
-        notes.append(
-            "sequence_parallel: what lies between the matrices is split where the step says so "
-            "(lax.with_sharding_constraint of the residual stream), else it is whole on each rank"
-        )
-    if stage.zero == 2 and not eager:
-        notes.append("zero: XLA decides where gradients are; ZeRO 2 is exported as ZeRO 1")
-    return tuple(notes)
+    again = " and ".join(f"{count} in {mode}" for mode, count in stage.redone.items())
+    notes = {
+        f"micro_batch: a step has {micro_batches} micro-batches; sum their gradients in the step "
+        "(lax.scan), or the batch is computed at once and needs their memory together": (
+            micro_batches > 1 and not eager
+        ),
+        f"recompute: of the layers {again}; wrap these in jax.checkpoint": again,
+        "sequence_parallel: what lies between the matrices is split where the step says so "
+        "(lax.with_sharding_constraint of the residual stream), else it is whole on each rank": (
+            plan.sequence_parallel
+        ),
+        "zero: XLA decides where gradients are; ZeRO 2 is exported as ZeRO 1": (
+            stage.zero == 2 and not eager
+        ),
+    }
+    return tuple(note for note, holds in notes.items() if holds)
 
 
 _GRADIENT_BYTES = float(HybridPlan.gradient_bytes)
@@ -307,7 +303,7 @@ def price(strategy: Strategy) -> Price:
     cluster, precision = _unpinned(strategy.cluster)
     try:
         graph, cuts, notes = _of_step(strategy.graph, strategy.cuts)
-        model = _model(_Key(graph, cuts, tuple(sorted((strategy.split or {}).items()))))
+        model = _model(_Key.of(graph, cuts, strategy.split or {}))
         precision = precision or best_precision(cluster, model.is_half)
         machine = default_stack(cluster).machine(cluster, precision)
     except ParenvsError as error:
@@ -339,23 +335,22 @@ def problem_of(strategy: Strategy) -> Hybrid:
     cluster, precision = _unpinned(strategy.cluster)
     graph, _, _ = _of_step(strategy.graph, ())
     batch = round(strategy.micro_batch * strategy.micro_batches)
-    model = _model(_Key(graph, (), ()))
+    model = _model(_Key.of(graph, (), {}))
     return Hybrid(model, cluster, batch, precision=precision, instance=graph.name)
 
 
+@dataclass(frozen=True)
 class _Key:
     """What a model is made of, as a key: the graph, cuts, and what is split, by path."""
 
-    def __init__(
-        self, graph: Graph, cuts: tuple[int, ...], split: tuple[tuple[str, int], ...]
-    ) -> None:
-        self.graph, self.cuts, self.split = graph, cuts, split
+    fingerprint: str
+    cuts: tuple[int, ...]
+    split: tuple[tuple[str, int], ...]
+    graph: Graph = field(compare=False)
 
-    def __hash__(self) -> int:
-        return hash((self.graph.fingerprint, self.cuts, self.split))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and hash(self) == hash(other)
+    @classmethod
+    def of(cls, graph: Graph, cuts: tuple[int, ...], split: Mapping[str, int]) -> _Key:
+        return cls(graph.fingerprint, cuts, tuple(sorted(split.items())), graph)
 
 
 @lru_cache(maxsize=2)
