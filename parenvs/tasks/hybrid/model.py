@@ -77,21 +77,16 @@ class HybridModel:
 
     def flops(self, samples: float, recompute: bool = False) -> float:
         """Model FLOPs of a step, see ``TransformerShape.flops`` and ``GraphChain.flops``."""
-        if self.chain is not None:
-            return self.chain.flops(samples, recompute)
-        assert self.shape is not None
-        return self.shape.flops(samples, recompute)
+        source = self.chain or self.shape
+        assert source is not None
+        return source.flops(samples, recompute)
 
     def reasons_against_tp(self, tp: int) -> str | None:
         """Return why the matrices cannot be divided among ``tp`` ranks, or None."""
         if self.chain is not None:
             return self.chain.splitting.reason_against(tp)
-        shape = self.shape
-        if shape is None:
-            return None
-        names = ("heads", "feed_forward", "dense_feed_forward", "vocabulary")
-        for name in names:
-            width = getattr(shape, name)
+        for name in ("heads", "feed_forward", "dense_feed_forward", "vocabulary"):
+            width = getattr(self.shape, name, 0)
             if width % tp:
                 return f"tp {tp} does not divide {name} {width}"
         return None

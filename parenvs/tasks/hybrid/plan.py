@@ -67,7 +67,8 @@ class HybridStage:
         if not isinstance(self.recompute, dict):
             return self.recompute or ("none",) * self.size
         listed = [mode for mode, count in self.recompute.items() for _ in range(count)]
-        return tuple((listed + ["none"] * self.size)[: max(self.size, len(listed))])
+        # A malformed plan may name more layers than the stage has.
+        return tuple(listed + ["none"] * (self.size - len(listed)))
 
     @property
     def redone(self) -> dict[str, int]:
@@ -169,12 +170,14 @@ class HybridPlan(Plan):
         words.append(f"micro-batch {self.micro_batch}")
         names = ("chunks", "context", "expert", "shard")
         words += [f"{x} {getattr(self, x)}" for x in names if getattr(self, x) > 1]
-        words += [self.schedule] if self.schedule in SCHEDULES[3:] else []
-        words += [f"ZeRO {axes['zero']}"] if axes["zero"] else []
-        words += (
-            [f"recompute {axes['recompute']}"] if axes["recompute"] not in (None, "none") else []
-        )
-        return ", ".join([*words, *(["sequence parallel"] if self.sequence_parallel else [])])
+        again = axes["recompute"]
+        others = {
+            self.schedule: self.schedule in SCHEDULES[3:],
+            f"ZeRO {axes['zero']}": axes["zero"],
+            f"recompute {again}": again not in (None, "none"),
+            "sequence parallel": self.sequence_parallel,
+        }
+        return ", ".join([*words, *(word for word, holds in others.items() if holds)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
@@ -182,15 +185,15 @@ class HybridPlan(Plan):
             "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
             "p2p", "gradient_bytes", "gradient_overlap",
         )  # fmt: skip
+        # Fields that came later are left out where they have their defaults.
+        later = {name: getattr(self, name) for name in ("shard", "expert_tp", "offload")}
+        later["servers"] = list(self.servers)
         return {
             **self._head(),
             "cluster": self.cluster.to_json(),
             "stack": self.stack,
             "precision": self.precision,
             **{name: getattr(self, name) for name in names},
-            **({"shard": self.shard} if self.shard else {}),
-            **({"expert_tp": self.expert_tp} if self.expert_tp else {}),
-            **({"offload": True} if self.offload else {}),
-            **({"servers": list(self.servers)} if self.servers else {}),
+            **{name: value for name, value in later.items() if value},
             "stages": [stage.to_json() for stage in self.stages],
         }
