@@ -238,6 +238,7 @@ def moved(stack: Stack, name: str, side: int) -> Stack:
             if value is not None
         }
         return replace(stack, **shares)
+    # A constant by device moves on all devices alike.
     factor, value = FACTORS[name][side], getattr(stack, name)
     by_device = isinstance(value, tuple)
     value = tuple((key, x * factor) for key, x in value) if by_device else value * factor

@@ -430,6 +430,7 @@ def _summed(model: HybridModel, machine: Machine, stages: formulas.Stages) -> fl
     """Seconds in which a stage's ranks sum, once a step, gradients of weights that all hold."""
     assert model.chain is not None
     elements = model.chain.work.summed_gradients(int(stages.tp[0]))
+    # The tp ranks sum these gradients as replicas do.
     replicas = stages._replace(tp=stages.dp, dp=stages.tp)
     held = np.array([elements]), np.zeros(1)
     return float(formulas.reduction(held, machine, replicas, np.zeros(1))[1][0])

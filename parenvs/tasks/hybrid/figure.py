@@ -80,6 +80,7 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
         begin, end = table.start[kind, stage, chunk], table.end[kind, stage, chunk]
         shown = begin < span
         begin, end = begin[shown], np.minimum(end[shown], span)
+        # Three tones are told apart; later chunks begin again.
         tone = 0.62 - 0.12 * (chunk % 3) if kind == 0 else 0.3 * (chunk % 3) / 2
         colour = mix(stage_colour(stage), "#FFFFFF" if kind == 0 else "#000000", tone)
         if kind == WEIGHT:

@@ -479,6 +479,7 @@ def _saved(model: Model, machine: Machine, stages: Stages) -> tuple[Figure, Figu
 
     Each is (S, ...), or a number for all.
     """
+    # In the order of ``RECOMPUTE_MODES``.
     counts = (stages.layers - stages.full - stages.selective, stages.selective, stages.full)
     saved: Figure = 0.0
     largest: Figure = 0.0
@@ -707,6 +708,7 @@ def _seconds_per_element(
     if not np.any(gathering):
         return seconds, hop
     received = stages.behind(stages.stride)
+    # Each rank gets the share of its tp rank and gathers the rest over tp.
     whole = machine.width / stages.behind(_wide(replicas, shape))
     ring = links.ring(received, 1)
     # The lap's latency counts once per message, not per element.
@@ -724,6 +726,7 @@ def _resources(
     """Seconds up to and of every resource: stages, and links where sends do not block."""
     if len(busy) == 1 or np.all(stages.blocking):
         return passed, busy
+    # A link carries the messages of each chunk in turn, so the first is there after one of them.
     of_chunk = links / stages.chunks
     sent = running_sums(of_chunk)
     passed_stages = passed.copy()
@@ -776,6 +779,7 @@ def _gathers(
     if not np.any(stages.zero >= 3):
         return total, total
     layers = np.maximum(stages.layers.sum(axis=0), 1)
+    # Ranks that share states are ``stride`` apart: tp ranks lie between them.
     ring, split = machine.links.ring(stages.sharing, stages.stride), stages.split
     for kind, count in zip(model.kinds, stages.layers, strict=True):
         passing = ring.all_gather(width * sum(kind.parameters(split))) - ring.lap
@@ -801,6 +805,7 @@ def reduction(
     for own, expert in ((dense, 1), (experts, stages.apart)):
         if not np.any(own):
             continue
+        # Ranks with the same experts are as many times farther apart as experts are dealt out.
         every, stride = np.maximum(stages.replicas // expert, 1), stages.stride * expert
         group = np.maximum(sharing // expert, 1)
         ring = machine.links.ring(group, stride)
@@ -818,6 +823,7 @@ def reduction(
         own = u * (dense + experts) / np.where(stages.zero == 0, 1, stages.sharing)
         inside = machine.links.devices_per_server
         total = total + machine.links.all_reduce(own, 2, inside)
+    # ZeRO 3 scatters the gradients of each layer as soon as they are there.
     layers = stages.layers.sum(axis=0)
     overlap = stages.gradient_overlap | (stages.zero >= 3)
     return total, exposed_seconds(total, layers, backward, overlap)
@@ -849,6 +855,7 @@ def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
 def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages) -> np.ndarray:
     dense, experts = held
     stack = machine.stack
+    # The optimizer is bound by memory: seconds are bytes over bandwidth.
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
     dealt = np.maximum(stages.sharing / stages.apart, 1)
     own = np.where(stages.zero >= 1, dense / stages.sharing + experts / dealt, dense + experts)

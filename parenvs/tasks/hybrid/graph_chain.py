@@ -99,6 +99,7 @@ class GraphLayer(Layer):
     ) -> tuple[np.ndarray, np.ndarray]:
         """(U,) seconds of collectives that nothing hides, forward and backward."""
         stack, links = machine.stack, machine.links
+        # An all-reduce takes as long as two all-gathers.
         ahead, back = np.zeros_like(part), np.zeros_like(part)
         for phase, size, behind in rows.sums:
             gather = links.all_gather(_bytes(machine, size[None], part)[0], tp, 1)
@@ -113,6 +114,7 @@ class GraphLayer(Layer):
                     back = back + open_ + stack.exposed(gather, hidden)
                 else:
                     back = back + stack.exposed(2 * gather, hidden)
+        # Without a backward pass of its own a layer sums as often as forward.
         if self.work.program.twice:
             back = ahead.copy()
         return ahead, back
@@ -285,6 +287,7 @@ def chain_of(
     if not count:
         raise ParenvsError(f"{graph.name}: its forward pass has no instruction; nothing to plan")
     work = Work(program, Splitting(program, uneven, chosen))
+    # Layers of one signature are one kind, whose costs are counted once.
     layers = [GraphLayer(work, label, name) for label, name in enumerate(names, 1)]
     kinds: dict[object, int] = {}
     kind_of = [kinds.setdefault(_signature(layer), len(kinds)) for layer in layers]

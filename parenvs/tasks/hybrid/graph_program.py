@@ -95,6 +95,7 @@ class Program:
                 f"crosses; {len(borders.names)} found"
             )
         label = np.full(len(written.opcode), NOWHERE)
+        # Bounds are the first pivots of the layers, and the one behind the last.
         label[pivots] = np.searchsorted(borders.bounds, np.arange(len(pivots)), side="right")
         if not twice:
             _label_backward(written, flow, borders, label)
@@ -328,6 +329,7 @@ def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[in
         if flow.opcode[index] in VIEWS and operands and operands[0] in viewed:
             viewed.update(flow.results[index])
             views.add(index)
+    # Backward over the program, so that readers of a view are known before it.
     for index in reversed(forward):
         results = flow.results[index]
         if index in views:
@@ -488,6 +490,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
     for label in [label for label, phase in of_label if phase == FORWARD]:
         numbers, behind = of_label[label, FORWARD], of_label.get((label, BACKWARD), [])
         products = {n for n in numbers if multiplies_data(n)}
+        # Scores, softmax and sum: all between two products of data by data.
         core = _between(program, kernels, maker, numbers, products)
         if not core:
             continue

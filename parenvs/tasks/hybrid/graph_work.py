@@ -73,6 +73,7 @@ class Splitting:
             return self.classes.chosen(self._chosen)
         if self._chosen is not None:
             return self._chosen
+        # Megatron's pattern, and beside it the vocabulary and features of convolutions.
         chosen, _ = megatron_classes(self.classes)
         for label in [*self._words(), *self._features()]:
             # Two classes of one tensor cannot both be split over the same ranks.
@@ -145,6 +146,7 @@ class Splitting:
         """(T,) share of each tensor that a rank holds."""
         graph = self.program.graph
         share = np.ones(len(graph.element_type))
+        # A tensor's share is the product of those of its dimensions.
         owner = np.repeat(np.arange(len(share)), np.diff(graph.dim_offset))
         np.multiply.at(share, owner, self.dimension_shares(tp))
         return share
@@ -464,6 +466,7 @@ class Work:
         graph, flow, program = self.program.graph, self.program.flow, self.program
         attribute = json.loads(graph.strings[graph.attribute[index]] or "{}").get("dot", {})
         operands = flow.operands[index][:2]
+        # batch, m, n, k
         sizes = [1.0] * 4
         factors: list[tuple[int, int]] = []
         for side, (name, tensor) in enumerate(zip(("lhs", "rhs"), operands, strict=True)):
@@ -510,6 +513,7 @@ class Work:
 
     def _rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
         program, opcode = self.program, self.program.flow.opcode
+        # Dimensions divide products, factors of classes other instructions.
         of_dimension = self._once(self.splitting.dimension_shares, tp)
         of_instruction = self._once(self.splitting.instruction_shares, tp)
         held = self.held(tp, sequence_parallel)

@@ -146,6 +146,7 @@ def _of_family(place: str, family: str | None) -> list[str]:
 
 def _fresh(place: str, family: str | None, stream: Stream) -> Start:
     while True:
+        # Seeds below are those of the pool, which fresh problems never repeat.
         seed = int(stream.rng.integers(BANKS[place], MOST_SEED))
         if family in (None, family_of(place, seed)):
             return start_of(f"{place}/{seed}")
@@ -202,6 +203,7 @@ class Shelf:
         for row, held in enumerate(self.starts):
             if held is not None and held.prepared is start.prepared:
                 return row
+        # There are as many rows as episodes, so one is free for each new problem.
         row = int(self.users.argmin())
         self.starts[row] = start
         self.table.put(row, start.prepared)
@@ -476,6 +478,7 @@ class HybridImprovement(RowGame):
 
     def _keep(self, rows: np.ndarray, plans: Plans) -> None:
         """Make plans those that episodes have, and judge them."""
+        # Stages that an earlier plan had must not count for this one.
         self.busy[:, rows], self.held[:, rows] = 0.0, 0.0
         for table, which in self._grouped(rows):
             part = rows[which]
@@ -585,6 +588,7 @@ class HybridImprovement(RowGame):
         going = slot >= 0
         self.turn[part] += 1
         self.passes[part] = np.where(going, 0, self.passes[part] + 1)
+        # Agents take turns, whether they move or pass.
         self.on[part] = (self.on[part] + 1) % len(self._first)
         taken = rows[going]
         if taken.size:
@@ -696,6 +700,7 @@ class HybridConstruction(HybridImprovement):
         offset = len(self.ahead) if self.looks else 0
         for row in rows.tolist():
             turn, uniform, left = int(self.turn[row]), self.starts[row].uniform, self.left[row]
+            # Plans that are left, by their value on the axis of this step.
             code = uniform.codes[left, turn]
             count = np.bincount(code)
             values = np.flatnonzero(count)

@@ -163,6 +163,7 @@ def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Fig
     Fewer tiles than multiprocessors leave some of these idle; where the stack says so, the last
     wave of tiles does too, and tiles at the edges count as whole ones.
     """
+    # A multiply-add is two FLOPs.
     flops = 2.0 * m * n * k * batch
     if machine.multiprocessors:
         # A multiprocessor computes one tile of the result at a time.
@@ -373,6 +374,7 @@ class TransformerBlock(_ShapeLayer):
             backward = np.where(split.sequence_parallel, shared, summed)
         else:
             backward = gathers * gather
+        # Keys and values, and the rotated part of latent attention.
         passed = 2 * self._widths(split)[1] + shape.heads * shape.rope_width / split.tp
         blocks = machine.width * tokens * passed
         ring = links.all_gather(blocks * split.context, split.context, split.tp)
@@ -398,6 +400,7 @@ class TransformerBlock(_ShapeLayer):
         """See ``Layer.parameters``: matrices are divided by tp, norms and output biases are not."""
         shape = self.shape
         dense, experts = shape.block_parameters
+        # What every tp rank holds: norms, output biases, routers and latents.
         whole = 2.0 * shape.hidden * shape.norm_rows + (2.0 * shape.hidden if shape.bias else 0.0)
         if shape.experts > 1:
             whole += shape.hidden * (shape.experts - (1 if shape.bias else 0))

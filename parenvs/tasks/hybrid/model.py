@@ -66,6 +66,7 @@ class HybridModel:
     @cached_property
     def kinds_before(self) -> np.ndarray:
         """(n+1, K) how many layers of each kind stand before each boundary."""
+        # One-hot rows, summed up: prefix sums answer any range of layers.
         counts = np.zeros((len(self) + 1, len(self.kinds)))
         counts[np.arange(1, len(self) + 1), list(self.kind_of)] = 1
         return counts.cumsum(axis=0)

@@ -252,6 +252,7 @@ def _split(x: _Change) -> None:
     """A stage becomes ``value`` stages, each with as many of its devices."""
     plans, which, stage, parts = x.plans, x.which, x.stage, x.value.astype(np.int64)
     bad = (plans.chunks[which] > 1) | (plans.devices[stage, which] % parts != 0)
+    # Only plans of one chunk are split, whose pieces are their stages.
     end = plans.ends[np.minimum(stage, len(plans.ends) - 1), which]
     begin = np.where(stage > 0, plans.ends[np.clip(stage - 1, 0, len(plans.ends) - 1), which], 0)
     # Devices divide; layers that are recomputed are rounded up.
@@ -483,6 +484,7 @@ def neighbours(
     ``busy`` is (S, n) seconds of a micro-batch on each of their stages.
     """
     count, size = len(plans.count), len(CATALOGUE)
+    # Neighbors of busy stages get the slots first.
     order = busiest_first(plans, busy)
     tried, parts = _possible(table, plans), []
     apart = (tried & ~_GROWS, tried & _GROWS)  # the arrays of the first are narrow
@@ -504,6 +506,7 @@ def neighbours(
         moves[row, slots[row, column]] = column
         begin += most
     slot = slots[plan, move]
+    # By plan, then in the order of the catalogue, whichever part made them.
     kept = np.lexsort((move, plan))
     kept = kept[slot[kept] >= 0]
     others = joined([part[2] for part in parts]) if len(parts) > 1 else parts[0][2]

@@ -387,6 +387,7 @@ class Table:
         shares = shape is not None and model.reasons_against_sequence_parallel() is None
         self.may_share[row], self.differs[row] = shares, bool(cluster.speeds)
         self.tied[row], self.limit[row] = model.tied_parameters, problem.memory_limit
+        # 0 of attention_flops is never read: all problems of a kind fuse attention, or none.
         rates = [getattr(machine, name) or 0.0 for name in _RATES]
         self.rates[:, row] = rates + [getattr(machine.links, name) for name in _LINKS]
         before = model.kinds_before
@@ -404,6 +405,7 @@ class Table:
     def place(self, name: str, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return the places of (..., N) values on an axis of the splits; -1: not on it."""
         places = self.places[name]
+        # Values beyond the table are on no axis: they differ from what they are clipped to.
         inside = np.minimum(np.maximum(values, 0), places.shape[1] - 1)
         return np.where(inside == values, places[rows, inside], -1)
 
@@ -808,8 +810,10 @@ def fastest(problem: Hybrid) -> np.ndarray:
 
 def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
     """Return the plans of least finite values, no two alike in tp, stages and micro-batch."""
+    # Infinite values, of plans that do not fit, come last.
     order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
     axes = plans.tp[order], plans.pp[order], plans.micro_batch[order]
+    # One whole number for tp, stages and micro-batch together.
     alike = np.ravel_multi_index(axes, [1 + int(x.max(initial=0)) for x in axes])
     _, first = np.unique(alike, return_index=True)
     return np.asarray(order[np.sort(first)[:count]])

@@ -121,6 +121,7 @@ class Hybrid:
         counts with its own speed.
         """
         device = self.cluster.device
+        # Attention stays in 16 bits.
         half = "bf16" if self.precision in LOW else self.precision
         return self._even_seconds(
             self.machine._replace(
@@ -343,6 +344,7 @@ class Hybrid:
         layers = np.zeros((3, count, len(plan.stages), plan.chunks))
         kinds = np.array(self.model.kind_of)
         for number, stage in enumerate(plan.stages):
+            # Modes are listed over all ranges of the stage, one after the other.
             modes, passed = np.array(stage.modes, dtype=object), 0
             for chunk, (first, end) in enumerate(stage.layers):
                 mode_of = modes[passed : passed + end - first]

@@ -525,6 +525,7 @@ class HybridReport(TimedReport):
         """Model FLOPs (nothing recomputed) over the peak of the devices that the plan uses."""
         if not self.flops:
             return None
+        # Of the precision of the plan, as papers report MFU.
         peak = self.cluster.device.peak(self.machine.precision)
         return self.tflops["model"] * 1e12 / peak
 
@@ -577,6 +578,7 @@ def pivot_of(step: Step, micro_batches: int, schedule: str) -> int:
     """Return the stage that passes all micro-batches last."""
     if schedule in SPLIT:
         return int(np.argmax(step.busy))
+    # As in ``formulas.step``: up to a stage, a micro-batch passes the first chunks.
     before = step.chunk.cumsum(axis=0) - step.chunk
     return int(np.argmax(pure.through(before + step.busy, step.busy, micro_batches) + step.start))
 

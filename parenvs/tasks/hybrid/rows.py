@@ -213,6 +213,7 @@ def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
         every = {key: value for part in parts for key, value in part.sources.items()}
         return Published(" and ".join(SHIPPED), joined, every, parts[0].references)
     where = os.fspath(path)
+    # A file of the user's own with the name of a shipped one comes first.
     place = shipped(where) if where in SHIPPED and not Path(where).exists() else Path(path)
     content = read_json(place)
     if isinstance(content, list):

@@ -59,6 +59,7 @@ def chains(schedule: str, stages: int, chunks: int) -> list[list[Place]]:
 
     One chain, or two if micro-batches enter at both ends.
     """
+    # Chunk 0 goes from the first stage to the last, chunk 1 of V schedules comes back.
     there = [(stage, 0) for stage in range(stages)]
     if schedule not in SPLIT:
         return [[(stage, chunk) for chunk in range(chunks) for stage in range(stages)]]
@@ -92,6 +93,7 @@ def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass
     left, total = stages - stage - 1, micro_batches * chunks
     warming = left if chunks == 1 else 2 * left + (chunks - 1) * stages
     warming = min(warming, total)
+    # After so many units the pattern of chunks begins again.
     turn = stages * chunks
 
     def unit(k: int, kind: int) -> Pass:
@@ -308,6 +310,7 @@ def core(
         (...) seconds, and (S, ...) those that are left when a stage has done its last operation.
     """
     shape, (stages, chunks) = passes.shape[3:], passes.shape[1:3]
+    # M / 2 of two ways is a float that is whole.
     columns = np.broadcast_to(np.round(rounds).astype(np.int64), shape).reshape(-1)
     table = passes.reshape(3, stages, chunks, -1)
     links = np.concatenate([transfers.reshape(stages * chunks, -1), np.zeros((1, table.shape[-1]))])
@@ -331,6 +334,7 @@ def _longest(
     ``passes`` is (3, S, v, N), ``links`` (S v + 1, N) seconds of messages, and a line of zeros.
     """
     stages, size = passes.shape[1], passes.shape[-1]
+    # An operation lasts as long as its passes together.
     of_stage = passes.transpose(1, 0, 2, 3).reshape(stages, -1, size)
     ends = np.zeros((every.size + 1, size))  # the last line is for operations without any in front
     durations = []
@@ -341,6 +345,7 @@ def _longest(
         durations.append(lasts)
     seconds, last = ends[:-1].max(axis=0), ends[every.last]
     if more.any():
+        # Backward over the waves: the longest path from the end of each operation to the end.
         after = np.zeros_like(ends)
         for wave, lasts in zip(reversed(every.waves), reversed(durations), strict=True):
             behind = after[wave.own] + lasts
@@ -483,6 +488,7 @@ def simulate(
 
 def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:
     """Simulate one chunk a stage as the pure pipeline task does, links as stages of their own."""
+    # The pure simulation has links as stages between stages.
     forward, backward, link = (x[:, 0] for x in seconds[:3])
     there, back = (pure.interleaved(x, link[:-1]) for x in (forward, backward))
     times = StageTimes(there, back, np.zeros_like(there))

@@ -281,6 +281,7 @@ class Constraints(Limits):
         if self.shard is not None:
             fits = self.shard == 0 or (self.shard > 1 and replicas % self.shard == 0)
             return [self.shard] if fits else []
+        # Neighbors in one server, whose links are fast.
         near = problem.cluster.devices_per_server // tp
         return [0, near] if 1 < near < replicas and replicas % near == 0 else [0]
 
@@ -508,6 +509,7 @@ class UniformSpace:
 
     def pareto(self) -> np.ndarray:
         """Return the plans that no other beats in both seconds and bytes, the fastest first."""
+        # By time: a plan is on the front if it needs less than all faster ones.
         order = np.lexsort((self.memory["total"], self.seconds["length"]))
         total = self.memory["total"][order]
         before = np.minimum.accumulate(np.append(np.inf, total[:-1]))
@@ -614,6 +616,7 @@ def near_best(
     values = np.where(space.fits, values, np.inf)
     order = np.argsort(values, kind="stable")
     order = order[np.isfinite(values[order])]
+    # A mesh is fixed when a run starts; the first of each in rising order is its best.
     meshes = np.stack([plans.tp, plans.pp, plans.dp, plans.context])[:, order]
     chosen = order[np.sort(np.unique(meshes, axis=1, return_index=True)[1])][:most]
     best = values[chosen[:1]]

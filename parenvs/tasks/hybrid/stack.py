@@ -242,6 +242,7 @@ class Stack:
         device = cluster.device
         share = self.share_of(device, precision)
         flops = share * device.peak(precision)
+        # None: attention is not one kernel, its products are counted apart.
         fused = None
         if self.attention_share is not None:
             half = "bf16" if precision in LOW else precision  # attention stays in 16 bits
@@ -277,6 +278,7 @@ class Stack:
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the preset's name, or an object with the name and every other constant."""
+        # What equals a preset is stored by name, so that files stay short.
         preset = VERSIONS.get(self.label)
         if preset == self or preset is None:
             return self.label

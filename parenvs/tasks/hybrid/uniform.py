@@ -83,6 +83,7 @@ class Uniform:
         figures = {name: np.empty(self.size) for name in SECONDS}
         for which, chain, stages in self._by_stages(model, machine):
             if cluster.speeds:
+                # Devices of one stage: all stages have as many.
                 group = self.devices[which] // len(stages.device)
                 stages = stages._replace(speed=_slowest(cluster, stages.device, group))
             step = formulas.step(chain, cluster, machine, stages)
@@ -95,6 +96,7 @@ class Uniform:
         figures = {name: np.empty(self.size) for name in Memory._fields}
         for which, chain, stages in self._by_stages(model, machine):
             held = formulas.memory(chain, machine, stages)
+            # A plan fits if its fullest stage does.
             fullest = held.total.argmax(axis=0)
             for name, values in figures.items():
                 values[which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]

@@ -199,6 +199,7 @@ def _seconds(report: HybridReport) -> list[str]:
     lines: list[str] = []
     for name, seconds in parts.items():
         passed += seconds
+        # Edges are rounded, not widths, so that the bar is as long as the whole.
         bar += fills[name] * (round(passed / total * _BAR) - len(bar))
         word = f"{fills[name]} {PARTS[name]} {duration(seconds)} ({seconds / total:.1%})"
         if lines and len(lines[-1]) + len(word) + 3 <= WIDTH:
