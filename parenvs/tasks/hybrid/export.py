@@ -72,6 +72,7 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
             )
         graph = load_graph(plan.instance)
     report = _legal(plan, graph if eager else given)
+    assert report.model.chain is not None  # a shape was refused above
     _check_shared(plan)
     stage = plan.stages[0]
     classes, split = _model_classes(graph, report.model.chain.splitting, stage.tp)
@@ -401,11 +402,11 @@ def _stages(
     scale = model.chain.work.element_bytes * program.graph.batch_size
     crossing = program.counted.cut[np.array(cuts, dtype=int) - 1] / scale
     ahead, behind = np.append(crossing, 0.0)[:, None], np.insert(crossing, 0, 0.0)[:, None]
-    dealt = formulas.of_chunks(layers[:, :, None], ahead, behind)
     ones, is_split = np.ones(count, dtype=int), strategy.split is not None
     nothing = np.zeros_like(layers)
+    figures: dict[str, Any] = formulas.of_chunks(layers[:, :, None], ahead, behind)
     return formulas.Stages(
-        **dealt,
+        **figures,
         full=layers if strategy.recompute else nothing,
         selective=nothing,
         tp=devices if is_split else ones,

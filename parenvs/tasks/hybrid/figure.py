@@ -368,10 +368,15 @@ def draw_plans(
             )  # fmt: skip
     for mode, mark in marks.items():
         if (columns["recompute"] == mode).any():
-            look = {"marker": mark, "linewidth": 0, "color": QUIET, "label": f"recompute {mode}"}
+            look: Any = {
+                "marker": mark,
+                "linewidth": 0,
+                "color": QUIET,
+                "label": f"recompute {mode}",
+            }
             shapes.append(Line2D([], [], **look))
     front = space.pareto()
-    line = {"color": QUIET, "linewidth": 0.9}
+    line: Any = {"color": QUIET, "linewidth": 0.9}
     axes.plot(seconds[front], gigabytes[front], drawstyle="steps-post", zorder=1, **line)
     handles += [*shapes, Line2D([], [], label="Pareto front", **line)]
     limit = problem.memory_limit / 1e9
@@ -383,8 +388,8 @@ def draw_plans(
     if length is not None and held is not None:
         axes.scatter([length / scale], [held / 1e9], s=130, facecolors="none", edgecolors=INK,
                      linewidths=1.6, zorder=5, gid="plan")  # fmt: skip
-        ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linewidth": 0}
-        edge = {"markeredgecolor": INK, "markeredgewidth": 1.6}
+        ring: Any = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linewidth": 0}
+        edge: Any = {"markeredgecolor": INK, "markeredgewidth": 1.6}
         handles.append(Line2D([], [], label="the plan", **ring, **edge))
     fitting = front[columns["fits"][front]]
     # Names of plans stand at the left of the front.

@@ -482,7 +482,9 @@ class Work:
         if left and right:
             # A result that does not grow sums over the samples; batches grow, else rows do.
             has_batch = any(place == 0 for place, _ in factors)
-            grows = 3 if not program.grows[flow.results[index][0]] else 0 if has_batch else 1
+            grows: int | None = (
+                3 if not program.grows[flow.results[index][0]] else 0 if has_batch else 1
+            )
         else:
             grows = 1 if left else 2 if right else None
         return Product(tuple(sizes), grows, tuple(factors))  # type: ignore[arg-type]
@@ -699,7 +701,7 @@ def _rows_of(
     wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)
     no_products = [wide, wide > 0, number, flag, number]
     no_others = [number, flag, wide, number, flag, number]
-    columns = []
+    columns: list[np.ndarray] = []
     for rows, empty in ((products, no_products), (others, no_others)):
         arrays = [np.array(column) for column in zip(*rows, strict=True)]
         columns += arrays[: len(empty)] if rows else empty

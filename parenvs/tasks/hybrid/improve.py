@@ -467,7 +467,7 @@ class HybridImprovement(RowGame):
             left = left[pieces[left].argsort(kind="stable")]
             while left.size:
                 fits = np.arange(1, len(left) + 1) * pieces[left] <= BLOCK
-                part, left = np.split(left, [max(np.count_nonzero(fits), 1)])
+                part, left = np.split(left, [max(int(np.count_nonzero(fits)), 1)])
                 plans = self._of(table, part, self.plans.take(part))
                 busy = self.busy[: len(plans.devices), part]
                 yield table, part, plans, neighbours(table, plans, busy)

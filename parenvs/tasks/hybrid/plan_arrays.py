@@ -15,7 +15,7 @@ from parenvs.core.sets import BOUND, OPTIMUM, BestValue
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step
-from parenvs.tasks.hybrid.layers import FIGURES, Chain, LookedUp, Split, figures_of
+from parenvs.tasks.hybrid.layers import FIGURES, Chain, Figure, LookedUp, Split, figures_of
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
@@ -302,9 +302,9 @@ def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
     axes = np.meshgrid(*(np.array(x) for x in values), [False, True], indexing="ij")
     samples, tp, context, expert, shared = (axis.ravel() for axis in axes)
     # One number for all splits saves layers arrays.
-    context = context if len(values[2]) > 1 else values[2][0]
+    of_context: Figure = context if len(values[2]) > 1 else values[2][0]
     split = Split(
-        tp, samples * 1.0, context, shared, expert if len(values[3]) > 1 else values[3][0]
+        tp, samples * 1.0, of_context, shared, expert if len(values[3]) > 1 else values[3][0]
     )
     layers = (model.embedding, model.head, *model.kinds)
     figures = np.zeros((len(layers), _FIGURES, len(samples)))
@@ -550,7 +550,7 @@ def _put(table: np.ndarray, row: int, values: np.ndarray, empty: float = 0.0) ->
     if any(added for _, added in more):
         table = np.pad(table, [(0, 0), *more], constant_values=empty)
     table[row] = empty
-    table[(row, *map(slice, values.shape))] = values
+    table[row][tuple(slice(size) for size in values.shape)] = values
     return table
 
 

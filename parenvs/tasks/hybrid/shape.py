@@ -185,7 +185,7 @@ class TransformerShape:
 
     @property
     def _alternatives(self) -> tuple[TransformerShape, ...]:
-        plain = {"experts_every": 1, "leading_dense": 0, "dense_feed_forward": 0}
+        plain: dict[str, Any] = {"experts_every": 1, "leading_dense": 0, "dense_feed_forward": 0}
         equal = replace(self, full_every=0, next_tokens=0, **plain)
         kinds: tuple[TransformerShape, ...] = (equal,)
         if self.experts_every > 1 or self.leading_dense:

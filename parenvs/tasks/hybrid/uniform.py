@@ -111,12 +111,15 @@ class Uniform:
         # Layers are asked once for each different split: thousands of plans have a few hundred.
         split, alike = self._splits()
         layers = (model.embedding, model.head, *model.kinds)
-        tables = [x and figures_of(x, machine, split, len(split.tp)) for x in layers]
+        count = len(split.tp)
+        tables = [None if x is None else figures_of(x, machine, split, count) for x in layers]
         for group in np.unique(groups):
             which = np.flatnonzero(groups == group)
-            front, back, *kinds = (
+            looked_up = [
                 None if table is None else LookedUp(table[:, alike[which]]) for table in tables
-            )
+            ]
+            front, back = looked_up[:2]
+            kinds = [x for x in looked_up[2:] if x is not None]
             chain = Chain(kinds, front, back, model.tied_parameters)
             yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
@@ -129,8 +132,9 @@ class Uniform:
             # Mixed radix: one whole number for all fields of a split.
             code = code * (place.max(initial=0) + 1) + place
         _, first, alike = np.unique(code, return_index=True, return_inverse=True)
-        tp, samples, *others, expert_tp = (getattr(self, x)[first] for x in names)
-        return Split(tp, samples * 1.0, *others, expert_tp if expert_tp.any() else 0), alike
+        tp, samples, context, shared, expert, expert_tp = (getattr(self, x)[first] for x in names)
+        expert_tp = expert_tp if expert_tp.any() else 0
+        return Split(tp, samples * 1.0, context, shared, expert, expert_tp), alike
 
 
 def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
