@@ -404,8 +404,10 @@ def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None =
     ``random`` the most likely action is taken.
     """
     if random is not None:
-        is_chance = isinstance(random, Chance)
-        noise = random(logs.shape[1]) if is_chance else torch.rand(logs.shape, generator=random)
+        if isinstance(random, Chance):
+            noise = random(logs.shape[1])
+        else:
+            noise = torch.rand(logs.shape, generator=random)
         # Gumbel-max: the argmax of log p - log(-log u) is a draw from p.
         logs = logs - (-noise.clamp(min=1e-20).log()).log()
     return torch.where(mask, logs.nan_to_num(), -torch.inf).argmax(dim=-1)

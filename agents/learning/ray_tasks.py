@@ -129,7 +129,8 @@ def on_ray(
     """
     with session(address, jobs) as ray:
         remote = ray.remote(num_cpus=1, max_retries=TRIES)(_call)
-        waiting, pending = iter(items), []
+        waiting = iter(items)
+        pending: list[Any] = []
         try:
             while True:
                 free = (2 * jobs if in_order else jobs) - len(pending)

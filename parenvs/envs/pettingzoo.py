@@ -81,7 +81,7 @@ class _Agents:
         for agent, size in sizes.items():
             parts["action_mask"] = spaces.Box(0, 1, (size,), np.int8)
             if self._rowed:
-                rows = plays.game.observation_space["actions"]
+                rows: Any = plays.game.observation_space["actions"]
                 shape = size, rows.shape[1]
                 parts["actions"] = spaces.Box(rows.low.min(), rows.high.max(), shape, np.float32)
             self._spaces[agent] = spaces.Dict(parts)

@@ -361,7 +361,7 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
     if isinstance(seed, int):
         np_random(seed)  # raises an error for a negative seed
         return list(range(seed, seed + count))
-    seeds = [None] * count if seed is None else list(seed)
+    seeds: list[int | None] = [None] * count if seed is None else list(seed)
     if len(seeds) != count:
         raise ValueError(f"{count} seeds are needed, not {len(seeds)}")
     for number in seeds:
@@ -432,7 +432,7 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if self.rowed:
             self._shapes["actions"] = (actions, features)
         boxes = {k: spaces.Box(-np.inf, np.inf, x, np.float32) for k, x in self._shapes.items()}
-        self.single_observation_space = spaces.Dict(boxes)
+        self.single_observation_space = spaces.Dict({**boxes})
         self.single_action_space = spaces.Discrete(actions)
         self.num_envs = num_envs * agents
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)

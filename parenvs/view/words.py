@@ -183,8 +183,8 @@ def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, li
         groups.setdefault((before, after, keys[index]), []).append((number, index))
     names = []
     for (before, after, _), members in groups.items():
-        numbers, indices = zip(*members, strict=True)
-        names.append((f"{before}{_ranges(numbers)}{after}", list(indices)))
+        several, indices = zip(*members, strict=True)
+        names.append((f"{before}{_ranges(several)}{after}", list(indices)))
     return names
 
 
