@@ -34,8 +34,6 @@ _SUITE, _PYTHON = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
 _LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
 _SETTINGS = ("JAX_", "XLA_", "TORCH", "PYTORCH")
 """Prefixes of the environment's variables that change what lowering gives."""
-_ENTRIES = 4
-"""Entries kept per name: a model goes back and forth between versions."""
 _TOTAL = 1 << 30
 """Bytes that all entries may have."""
 
@@ -132,13 +130,12 @@ def _write(place: Path, stem: str, model: Lowered, files: dict[str, str]) -> Non
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     with replacing(place / f"{stem}-{_digest(head)[:16]}.model") as stream:
         stream.write(head + b"\n" + packed)
-    # The last used first: what is beyond either limit is what was not used for longest.
-    surplus = _entries(place, f"{stem}-*")[_ENTRIES:]
+    # The last used first: what is beyond the limit is what was not used for longest.
     left = _TOTAL
     for entry in _entries(place, "*.model"):
         with suppress(OSError):
             left -= entry.stat().st_size
-            if left < 0 or entry in surplus:
+            if left < 0:
                 entry.unlink()
 
 

@@ -420,10 +420,7 @@ def reshape(x: Instruction) -> Factors:
 def all_but(x: Instruction) -> Factors:
     """All dimensions but the one that is concatenated, sorted or reversed along."""
     taken = x.dimensions or [0]
-    for d in range(len(x.results[0])):
-        if d not in taken:
-            operands = [(k, d) for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
-            yield Factor((*operands, *((-1 - k, d) for k in range(len(x.results)))))
+    yield from (factor for d, factor in enumerate(same_everywhere(x)) if d not in taken)
 
 
 def dynamic_update_slice(x: Instruction) -> Factors:
@@ -509,11 +506,6 @@ def shortened(x: Instruction) -> Factors:
                 yield Factor(tuple((slot, d) for slot in slots))
 
 
-def fft(x: Instruction) -> Factors:
-    """All dimensions but the transformed ones, which are the last."""
-    return batch_only(len(x.attribute.get("fft_length", ())))(x)
-
-
 def generated(x: Instruction) -> Factors:
     """A factor for each dimension of the last result; a generator's state is left alone."""
     for d in range(len(x.results[-1])):
@@ -579,7 +571,8 @@ RULES: dict[str, Rule] = {
     "custom-call": custom_call,
     "dot": dot,
     "dynamic-update-slice": dynamic_update_slice,
-    "fft": fft,
+    # All dimensions but the transformed ones, which are the last.
+    "fft": lambda x: batch_only(len(x.attribute.get("fft_length", ())))(x),
     "gather": gather,
     "reduce": reduce,
     "reshape": reshape,

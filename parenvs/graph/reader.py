@@ -21,7 +21,6 @@ from parenvs.errors import HloError, one_line
 from parenvs.graph.checks import (
     ELEMENT_TYPES,
     MOST_COST,
-    MOST_TENSOR_BYTES,
     NESTED,
     TUPLE,
     Array,
@@ -81,9 +80,8 @@ def what_passes_left(module: Any) -> Iterator[str]:
             "XLA has optimised this module; its copies, layouts and merged instructions hide the "
             "model from partitions: the dump before optimisation (*before_optimizations*) is better"
         )
-    made_by_xla = Counter(
-        node.custom_call_target for node in nodes if node.custom_call_target.startswith("__")
-    )
+    targets = [node.custom_call_target for node in nodes]
+    made_by_xla = Counter(target for target in targets if target.startswith("__"))
     if made_by_xla:
         calls = ", ".join(f"{count} {target}" for target, count in sorted(made_by_xla.items()))
         yield f"custom calls of XLA's cost no FLOPs here: {calls}"
@@ -192,9 +190,9 @@ MOST_CALLS = 100
 """Limit of the depth of calls, loops and branches."""
 
 
-def check_size(dims: Sequence[int], size: int) -> None:
+def check_size(dims: Sequence[int]) -> None:
     """Raise an ``HloError`` if a tensor's bytes cannot be counted."""
-    if size >= MOST_TENSOR_BYTES or uncountable(dims):
+    if uncountable(dims):
         shown = "x".join(map(str, dims[:8])) + ("..." if len(dims) > 8 else "")
         raise HloError(f"a shape of {shown} has more bytes than can be counted (2^63)")
 
@@ -390,7 +388,7 @@ class _Reader:
             raise HloError(f"a shape with dynamic dimensions {dims}; lower with fixed shapes")
         bits = ELEMENT_TYPES[shape.element_type][1]
         self.sizes.append(-(-math.prod(dims) * bits // 8))
-        check_size(dims, self.sizes[-1])
+        check_size(dims)
         return [self.program.tensor(dims, shape.element_type)]
 
     def add(
@@ -615,11 +613,8 @@ class _Reader:
         if len(results) != len(self.outputs):
             return ()
         inputs = [parameter.tensor for parameter in self.parameters]
-        pairs = find_twins(
-            [parameter.name for parameter in self.parameters],
-            results,
-            (self.arrays(inputs), self.arrays(self.outputs)),
-        )
+        names = [parameter.name for parameter in self.parameters]
+        pairs = find_twins(names, results, (self.arrays(inputs), self.arrays(self.outputs)))
         return tuple((self.outputs[o], inputs[i]) for o, i in pairs)
 
     def graph(self, name: str) -> Graph:

@@ -260,16 +260,11 @@ def reasons(graph: Graph) -> list[str]:
 
 
 def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -> tuple[str, ...]:
-    odd = [
-        path
-        for path, assigned, tensor in zip(
-            graph.paths, role, graph.parameter_tensor.tolist(), strict=True
-        )
-        if assigned == Role.BATCH
-        and int(graph.element_type[tensor]) in FLOATING | _MASKS
-        and len(graph.shape(tensor)) > 1
-        and all(length % batch_size for length in graph.shape(tensor))
-    ]
+    odd = []
+    for path, assigned, tensor in zip(graph.paths, role, graph.parameter_tensor, strict=True):
+        shape, kind = graph.shape(tensor), int(graph.element_type[tensor])
+        if assigned == Role.BATCH and kind in FLOATING | _MASKS and len(shape) > 1:
+            odd += [path] if all(length % batch_size for length in shape) else []
     if not odd:
         return ()
     more = f" and {len(odd) - 1:,} more" if len(odd) > 1 else ""
@@ -459,13 +454,10 @@ def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
                 if flow.graph.phase[reader] != Phase.FORWARD or result in seen:
                     continue
                 seen.add(result)
-                mixed = trained - {source} & walk(flow, result).inputs.keys()
-                if (
-                    flow.opcode[reader] in ELEMENTWISE
-                    and flow.shapes[result] == flow.shapes[source]
-                ):
+                alike = flow.shapes[result] == flow.shapes[source]
+                if alike and flow.opcode[reader] in ELEMENTWISE:
                     waiting.append(result)
-                    if mixed:
+                    if trained - {source} & walk(flow, result).inputs.keys():
                         ends.add(result)
     readers = {flow.opcode[r] for result in ends for r in viewed_readers(flow, result)}
     return bool(readers - ELEMENTWISE) and "reduce" not in readers
@@ -494,8 +486,8 @@ def _by_readers(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) ->
     """Find optimiser state that has no update: what is read by the update and by nothing before."""
     returned = set(graph.outputs.tolist())
     for tensor in graph.parameter_tensor.tolist():
-        kind = int(graph.element_type[tensor])
-        if tensor in found or kind not in FLOATING or not flow.shapes[tensor]:
+        is_floating = int(graph.element_type[tensor]) in FLOATING
+        if tensor in found or not is_floating or not flow.shapes[tensor]:
             continue
         readers = viewed_readers(flow, tensor)
         if (readers or tensor in returned) and all(graph.phase[r] == Phase.UPDATE for r in readers):
@@ -517,14 +509,14 @@ def _is_statistic(flow: Flow, update: Update) -> bool:
 def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
     tensors = graph.parameter_tensor.tolist()
     weight = Role.FROZEN if _has_gradient(graph) else Role.VARIABLE
+    unknown = [t for t in tensors if t not in found]
+    if not unknown:
+        return
     known = {
         t: DATA if role == Role.BATCH else WEIGHT
         for t, (role, _) in found.items()
         if role != Role.SCALAR
     }
-    unknown = [t for t in tensors if t not in found]
-    if not unknown:
-        return
     use = Use(flow, known, unknown, forward_of(graph.phase.tolist()))
     arguments = graph.parameter_argument.tolist()
     # What nothing identifies is taken as most of its argument is: trees hold things of one kind.

@@ -8,7 +8,7 @@ what the backward pass alone will read of a stack does not cross cuts of the for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -221,33 +221,33 @@ def reshaped(value: Value | None, shape: Shape) -> Value | None:
     return value if value.shape == shape else Reshaped(value, shape)
 
 
-def is_weight(value: Value | None, held: Callable[[int], bool]) -> bool:
+def is_weight(value: Value, held: Callable[[int], bool]) -> bool:
     """Return whether a value is made of the parameters that ``held`` tells, and of nothing else."""
     if isinstance(value, Part):
         return held(value.parameter)
-    if isinstance(value, Reshaped):
-        return is_weight(value.source, held)
-    if isinstance(value, Mapped):
-        return all(isinstance(s, int) or is_weight(s, held) for s in value.sources)
-    if isinstance(value, Stack):
-        return value.base is None and all(is_weight(b, held) for b in value.blocks.values())
-    return False
+    if isinstance(value, int | Computed) or (isinstance(value, Stack) and value.base is not None):
+        return False
+    sources = _sources(value)
+    if isinstance(value, Mapped):  # numbers of tensors are free ones there
+        sources = [source for source in sources if not isinstance(source, int)]
+    return all(is_weight(source, held) for source in sources)
 
 
 def parts_of(value: Value) -> Iterator[Part]:
     """Yield the parts of entry parameters that a value is made of."""
     if isinstance(value, Part):
         yield value
-    elif not isinstance(value, int | Computed):
-        inner: Iterable[Value] = ()
-        if isinstance(value, Reshaped):
-            inner = (value.source,)
-        elif isinstance(value, Mapped):
-            inner = value.sources
-        else:
-            inner = value.blocks.values()
-        for source in inner:
+    else:
+        for source in _sources(value):
             yield from parts_of(source)
+
+
+def _sources(value: Value) -> Sequence[Value]:
+    if isinstance(value, Reshaped):
+        return (value.source,)
+    if isinstance(value, Mapped):
+        return value.sources
+    return tuple(value.blocks.values()) if isinstance(value, Stack) else ()
 
 
 def contains(whole: Part, part: Part) -> bool:

@@ -70,6 +70,12 @@ class Node:
     result: Any
     line: str = ""
 
+    @property
+    def where(self) -> str:
+        """The submodule and the line, as errors name them."""
+        called = f", called at {self.line}" if self.line else ""
+        return f"in {self.scope or 'the module itself'}{called}"
+
 
 @dataclass(frozen=True)
 class Subprogram:
@@ -149,13 +155,9 @@ def check_known(program: Exported, known: Container[str]) -> None:
         if node.operation not in known:
             missing.setdefault(node.operation, node)
     if missing:
+        operations = ", ".join(f"{name} ({node.where})" for name, node in missing.items())
         raise RefusedError(
-            f"{program.name}: no expression for the PyTorch operations "
-            + ", ".join(
-                f"{name} (in {node.scope or 'the module itself'}"
-                + (f", called at {node.line})" if node.line else ")")
-                for name, node in missing.items()
-            ),
+            f"{program.name}: no expression for the PyTorch operations {operations}",
             "write these modules with other operations, or report the names",
         )
 

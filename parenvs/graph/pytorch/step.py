@@ -175,8 +175,7 @@ def _draws(node: Node) -> bool:
 
 
 def _place(exported: Exported, node: Node) -> str:
-    called = f", called at {node.line}" if node.line else ""
-    return f"{exported.name}, {node.operation} in {node.scope or 'the module itself'}{called}"
+    return f"{exported.name}, {node.operation} {node.where}"
 
 
 def _given(value: Any, known: Mapping[str, Any]) -> Any:
