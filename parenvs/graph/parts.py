@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.errors import HloError, need_extra, one_line
-from parenvs.graph.graph import Role
 from parenvs.graph.pieces import (
     Form,
     Interpreter,
@@ -180,8 +179,7 @@ def _weights(jitted: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> set[
             graph = read_proto(proto_of(lowered), results=results_of(lowered))
     except HloError:
         return set()  # who reads it says why
-    role = graph.parameter_role.tolist()
-    return {k for k, given_role in enumerate(role) if given_role in (Role.VARIABLE, Role.FROZEN)}
+    return set(graph.weights.tolist())
 
 
 def _found(
@@ -194,8 +192,8 @@ def _found(
     """
     import jax
 
-    ways: dict[int, list[Cut]] = {}
     taken = taken_apart(closed.jaxpr)[0]
+    ways: dict[int, list[Cut]] = {}
     # Splits into single elements are indexing, not several weights in one.
     sizes = sorted(known for known in taken if len(known) <= _MOST_WAYS and max(known) > 1)
     for number, leaf in enumerate(leaves):
@@ -221,9 +219,9 @@ def _found(
 
         return call
 
-    for turn in range(min(_ROUNDS, max(map(len, ways.values()), default=0))):
+    for attempt in range(min(_ROUNDS, max(map(len, ways.values()), default=0))):
         open_ways = {
-            k: known[turn] for k, known in ways.items() if k not in cuts and turn < len(known)
+            k: known[attempt] for k, known in ways.items() if k not in cuts and attempt < len(known)
         }
         if not open_ways:
             continue
@@ -254,11 +252,11 @@ def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) ->
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
     import jax
 
-    shapes = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf
-        for leaf in leaves
-    ]
-    return [_cut(leaf, *cuts[k]) if k in cuts else leaf for k, leaf in enumerate(shapes)]
+    shapes = []
+    for k, leaf in enumerate(leaves):
+        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf
+        shapes.append(_cut(shape, *cuts[k]) if k in cuts else shape)
+    return shapes
 
 
 def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:

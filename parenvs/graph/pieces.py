@@ -53,6 +53,10 @@ def inner_of(equation: Any) -> Any:
     return ClosedJaxpr(inner, ()) if plain else inner
 
 
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
 def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
     """Yield the equations of a jaxpr, calls inlined, and those of each loop and branch in it."""
     equations: list[Equation] = []
@@ -90,13 +94,10 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
             # A loop's body is read apart: what it takes apart is inside one iteration.
             if equation.primitive.name == "scan":
                 loops.append((equation.params["jaxpr"].jaxpr, names))
-            shapes = [
-                tuple(getattr(x.aval, "shape", ()))
-                for x in (*equation.invars[:1], *equation.outvars)
-            ]
             name, params = equation.primitive.name, equation.params
+            before = _shape(equation.invars[0]) if operands else ()
             if name == "dynamic_slice":
-                fixed = sliced(params, shapes[0], operands[1:])
+                fixed = sliced(params, before, operands[1:])
                 name, params = ("slice", fixed) if fixed else (name, params)
             equations.append(
                 Equation(
@@ -105,8 +106,8 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
                     names,
                     tuple(operands),
                     tuple(map(read, equation.outvars)),
-                    shapes[0] if operands else (),
-                    tuple(shapes[len(operands[:1]) :]),
+                    before,
+                    tuple(map(_shape, equation.outvars)),
                 )
             )
         return [read(atom) for atom in jaxpr.outvars]
@@ -632,8 +633,8 @@ class Interpreter:
     def _both(self, equation: Any, side: int, operands: list[Any], axis: int) -> list[Any]:
         """Products of parts with those of the other operand, along a dimension of it."""
         x, other = operands[side], operands[1 - side]
-        same = isinstance(other, Pieces) and (other.axis, other.sizes) == (axis, x.sizes)
-        parts = other.parts if same else _part(whole(other), axis, x.sizes)
+        fits = isinstance(other, Pieces) and Form(axis, x.sizes).fits(other.form)
+        parts = other.parts if fits else _part(whole(other), axis, x.sizes)
         return self._each(equation, side, x.parts, parts)
 
     def _reduced(self, equation: Any, operands: list[Any]) -> Any:
