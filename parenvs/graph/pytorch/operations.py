@@ -224,7 +224,7 @@ def _done(x: Array) -> Array:
 @operation("linalg_cholesky_ex")
 def _cholesky(x: Array, upper: bool = False, check_errors: bool = False) -> tuple[Array, Array]:
     lower = lax.linalg.cholesky(x)
-    return (jnp.conj(lower.swapaxes(-1, -2)) if upper else lower), _done(x)
+    return (jnp.conj(lower.mT) if upper else lower), _done(x)
 
 
 @operation("cholesky_solve")
@@ -253,18 +253,12 @@ def _solve_triangular(
 def _solve(a: Array, y: Array, left: bool = True, check_errors: bool = False) -> tuple[Any, ...]:
     vector = y.ndim == 1 or (a.ndim - 1 == y.ndim and y.shape == a.shape[:-1])
     if vector:
-        return jnp.linalg.solve(a, y[..., None])[..., 0], None, None, _done(a)
-    if not left:
-        turned = jnp.linalg.solve(a.swapaxes(-1, -2), y.swapaxes(-1, -2))
-        return turned.swapaxes(-1, -2), None, None, _done(a)
-    return jnp.linalg.solve(a, y), None, None, _done(a)
-
-
-@operation("linalg_qr")
-def _qr(x: Array, mode: str = "reduced") -> tuple[Array, ...]:
-    if mode == "r":
-        return jnp.zeros((0,), x.dtype), jnp.linalg.qr(x, "r")
-    return tuple(jnp.linalg.qr(x, mode))
+        result = jnp.linalg.solve(a, y[..., None])[..., 0]
+    elif left:
+        result = jnp.linalg.solve(a, y)
+    else:  # x a = y is a^T x^T = y^T
+        result = jnp.linalg.solve(a.mT, y.mT).mT
+    return result, None, None, _done(a)
 
 
 @operation("_linalg_svd")
@@ -274,12 +268,6 @@ def _svd(
     if not compute_uv:
         return None, jnp.linalg.svd(x, compute_uv=False), None
     return tuple(jnp.linalg.svd(x, full_matrices))
-
-
-@operation("_linalg_eigh")
-def _eigh(x: Array, lower: str = "L", compute_v: bool = True) -> tuple[Any, ...]:
-    values, vectors = jnp.linalg.eigh(x, UPLO=lower, symmetrize_input=False)
-    return values, vectors
 
 
 @operation("linalg_pinv.atol_rtol_tensor")
@@ -296,6 +284,14 @@ enter(
         "copy": lambda target, source: jnp.broadcast_to(source, target.shape).astype(target.dtype),
         "view_as_complex": lambda x: lax.complex(x[..., 0], x[..., 1]),
         "view_as_real": lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1),
+        "linalg_qr": lambda x, mode="reduced": (
+            (jnp.zeros((0,), x.dtype), jnp.linalg.qr(x, mode))
+            if mode == "r"
+            else tuple(jnp.linalg.qr(x, mode))
+        ),
+        "_linalg_eigh": lambda x, lower="L", compute_v=True: tuple(
+            jnp.linalg.eigh(x, UPLO=lower, symmetrize_input=False)
+        ),
         "linalg_inv_ex": lambda x, check_errors=False: (jnp.linalg.inv(x), _done(x)),
         "_linalg_det": lambda x: (jnp.linalg.det(x), None, None),
         "_linalg_slogdet": lambda x: (*jnp.linalg.slogdet(x), None, None),

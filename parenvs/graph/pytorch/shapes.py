@@ -95,6 +95,7 @@ def _slice_scatter(
 
 @operation("constant_pad_nd")
 def _constant_pad(x: Array, pad: Dims, value: float = 0) -> Array:
+    # PyTorch lists the last dimension first.
     widths = [(0, 0, 0)] * (x.ndim - len(pad) // 2)
     widths += [(pad[k], pad[k + 1], 0) for k in range(len(pad) - 2, -1, -2)]
     return lax.pad(x, jnp.asarray(value, x.dtype), widths)
@@ -122,13 +123,11 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
         return jnp.broadcast_to(x, (size,))
     dim %= x.ndim
     count = (x.shape[dim] - size) // step + 1
-    if size <= step:
+    if size <= step:  # windows that do not overlap are a split of the dimension
         x = lax.slice_in_dim(x, 0, min(count * step, x.shape[dim]), axis=dim)
-        x = lax.pad(
-            x,
-            jnp.zeros((), x.dtype),
-            [(0, count * step - n if axis == dim else 0, 0) for axis, n in enumerate(x.shape)],
-        )
+        padding = [(0, 0, 0)] * x.ndim
+        padding[dim] = (0, count * step - x.shape[dim], 0)
+        x = lax.pad(x, jnp.zeros((), x.dtype), padding)
         split = x.reshape(*x.shape[:dim], count, step, *x.shape[dim + 1 :])
         return jnp.moveaxis(lax.slice_in_dim(split, 0, size, axis=dim + 1), dim + 1, -1)
     places = np.arange(count)[:, None] * step + np.arange(size)
@@ -277,10 +276,10 @@ def _scatter_reduce(
         if not jnp.issubdtype(x.dtype, jnp.inexact) and reduce in ("amax", "amin"):
             bounds = jnp.iinfo(x.dtype)
             start = bounds.min if reduce == "amax" else bounds.max
+        # Its elements begin from what leaves the result as it is.
         x = x.at[places].set(start)
-    place = x.at[places]
     method = {"sum": "add", "prod": "multiply", "amax": "max", "amin": "min"}[reduce]
-    return getattr(place, method)(source)
+    return getattr(x.at[places], method)(source)
 
 
 @operation("topk")
