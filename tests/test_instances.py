@@ -212,16 +212,6 @@ def test_instances__build_unknown_model(tiny, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("task", ["pipeline", "partition"])
-def test_problem__prints_in_a_line(task):
-    """Problems, answers and their parts hold large arrays, which no session wants to see."""
-    made = problem("vgg-19", task=task)
-    parts = [made.classes] if task == "partition" else [made.profile]
-    for shown in (made, *parts):
-        assert "vgg-19" in repr(shown) and "array" not in repr(shown)
-        assert len(repr(shown).splitlines()) == 1
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("task, options", [
     ("pipeline", {"stages": 3}),
