@@ -171,9 +171,9 @@ class LabelSearch(ABC, Generic[Suffixes]):
             if k < most:
                 parts = self._extend(k, labels) or [take(labels, np.zeros(0, dtype=np.int64))]
                 joined = type(root)(*map(np.concatenate, zip(*parts, strict=True)))
-                kept = pareto3(self._state(joined), joined.core, joined.tail, joined.update)
-                self._layers.append(take(joined, kept))
-                self.evaluations += len(kept)
+                front = pareto3(self._state(joined), joined.core, joined.tail, joined.update)
+                self._layers.append(take(joined, front))
+                self.evaluations += len(front)
 
 
 class HybridLabels(LabelSearch[SuffixLabels]):

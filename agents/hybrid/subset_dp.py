@@ -109,9 +109,9 @@ class ServerLabels(LabelSearch[_Labels]):
         self.upper, self.deadline, self.stages = min(upper, NEVER / 2), deadline, None
         n = len(self.tables.problem.model)
         self._holds = self.tables.most_work(upper / self.m)[self.fast]
-        one = np.zeros(1)
+        zero = np.zeros(1)
         none = np.full(1, -1)
-        root = _Labels(none * 0, none * 0 + n, one, one, one, none, none, none)
+        root = _Labels(none * 0, none * 0 + n, zero, zero, zero, none, none, none)
         self._search(root, int(self.counts.sum()))
 
     def _free(self, code: np.ndarray) -> np.ndarray:

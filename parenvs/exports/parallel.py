@@ -218,10 +218,11 @@ def wired(
                 source[user] = (number, int(user.args[1]))
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
     for call, part in zip(calls, parts, strict=True):
-        own = [x for x in part.graph.nodes if x.op == "placeholder"]  # type: ignore[union-attr]
+        nodes = part.graph.nodes  # type: ignore[union-attr]
+        placeholders = [x for x in nodes if x.op == "placeholder"]
         values.update(
             (x, y.meta["val"])
-            for x, y in zip(call.args, own, strict=True)
+            for x, y in zip(call.args, placeholders, strict=True)
             if x not in values and isinstance(x, fx.Node)
         )
     (output,) = (node for node in graph.nodes if node.op == "output")

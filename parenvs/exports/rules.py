@@ -193,13 +193,13 @@ def _marked(
 def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
     parts, local = parts_of(x), x.to_local()
     # Widths of a part in the whole tensor and on this rank.
-    width, own = x.shape[-1] // parts, local.shape[-1] // parts
+    width, share = x.shape[-1] // parts, local.shape[-1] // parts
     if any(size % width for size in sizes):
         raise ParenvsError(
             f"module: a product of {parts} parts of {width} each is cut into {list(sizes)}, of "
             "which not each is of whole parts; plan without tp"
         )
-    pieces = local.split([size // width * own for size in sizes], -1)
+    pieces = local.split([size // width * share for size in sizes], -1)
     return tuple(
         _marked(piece, x, x.placements, size // width)
         for piece, size in zip(pieces, sizes, strict=True)
@@ -267,12 +267,12 @@ def _view(x: DTensor, *shape: Any) -> DTensor:
             f"module: a product of {parts} parts, of each of which {shares} ranks have a share, "
             f"is seen as {tuple(wanted)}, whose dimensions are not those of the parts"
         )
-    own = [*local.shape[:lead], *wanted[lead:]]
-    own[behind] //= shares
+    shape_here = [*local.shape[:lead], *wanted[lead:]]
+    shape_here[behind] //= shares
     placements = [
         Shard(behind) if isinstance(p, Shard) and p.dim == lead else p for p in x.placements
     ]
-    return _marked(local.reshape(own), x, placements)
+    return _marked(local.reshape(shape_here), x, placements)
 
 
 def _unflatten(x: DTensor, dim: int, sizes: Sequence[int]) -> DTensor:

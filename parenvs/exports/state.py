@@ -222,7 +222,7 @@ def install(
     Raises:
         ParenvsError: it is of another model, optimiser or data set; all processes raise.
     """
-    together(lambda: _install(source, parallel, optimiser, stream))
+    jointly(lambda: _install(source, parallel, optimiser, stream))
     return source.head.steps
 
 
@@ -491,7 +491,7 @@ def cells_of(
     Returns:
         The cells, and for each plan (ranks, cells) bool, whether a rank holds it.
     """
-    by_rank = [_boxes(plan, own, tensors, graph) for plan, own in zip(exported, files, strict=True)]
+    by_rank = [_boxes(*pair, tensors, graph) for pair in zip(exported, files, strict=True)]
     cells: list[Cell] = []
     columns: list[list[list[bool]]] = [[] for _ in exported]
     for name, tensor in tensors.items():
