@@ -70,25 +70,21 @@ def test_references__are_resumed(tmp_path, capsys):
 def test_references__made_again_are_never_worse(tmp_path):
     """The shorter plan stays, and the higher bound, whichever had it."""
     path = tmp_path / "some.json"
-    rows = {
-        "1": {"length": 5.0, "bound": 3.0, "proven": False, "order": "old"},
-        "2": {"length": 5.0, "bound": 4.0, "proven": False, "order": "old"},
-        "3": {"length": 4.0, "bound": 3.0, "proven": False, "order": "old"},
-    }
+
+    def row(length, bound, order, proven=False):
+        return {"length": length, "bound": bound, "proven": proven, "order": order}
+
+    rows = {"1": row(5.0, 3.0, "old"), "2": row(5.0, 4.0, "old"), "3": row(4.0, 3.0, "old")}
     path.write_text(json.dumps(rows))
-    new = {"length": 4.5, "bound": 3.5, "proven": False, "order": "new"}
-    meets = {"length": 9.0, "bound": 4.0, "proven": False, "order": "new"}
+    new, meets = row(4.5, 3.5, "new"), row(9.0, 4.0, "new")
     file = ReferenceFile(
         "some.json", "python -m some", lambda: rows, int,
-        lambda number: meets if number == 3 else new, lambda number, row: "",
+        lambda number: meets if number == 3 else new, lambda *_: "",
     )  # fmt: skip
     assert file.main(["--out", str(path)]) == 0 and read(path) == rows
     assert file.main(["--again", "--out", str(path)]) == 0
-    assert read(path) == {
-        "1": {"length": 4.5, "bound": 3.5, "proven": False, "order": "new"},
-        "2": {"length": 4.5, "bound": 4.0, "proven": False, "order": "new"},
-        "3": {"length": 4.0, "bound": 4.0, "proven": True, "order": "old"},
-    }
+    better = {"1": row(4.5, 3.5, "new"), "2": row(4.5, 4.0, "new")}
+    assert read(path) == {**better, "3": row(4.0, 4.0, "old", proven=True)}
 
 
 def test_references__of_several_commands_are_all_kept(tmp_path):
