@@ -43,8 +43,8 @@ def test_leaderboard_references__as_tasks(tmp_path, monkeypatch):
     """Solved as tasks and one by one: the same list, to the last bit."""
     from parenvs.leaderboard import references
 
-    few = lambda task, _: references.kind_of(task).problems(["vgg-19"])  # noqa: E731
-    monkeypatch.setattr(references, "problems", few)
+    few = lambda task, *_: references.kind_of(task).problems(["vgg-19"])  # noqa: E731
+    monkeypatch.setattr(references, "unsolved", few)
     monkeypatch.setattr("secrets.randbelow", lambda _: 7)  # of a list's seed
     for engine in ("local", "ray"):
         path = tmp_path / f"{engine}.json"
