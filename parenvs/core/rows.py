@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -19,13 +19,6 @@ WORST = math.log(0.2)
 """Minimum return: of an illegal action, or of a plan of at least five times the reference cost."""
 RANGE = 100.0
 """Features are clipped to plus and minus this; most lie in [-1, 1]."""
-
-
-class Timed(NamedTuple):
-    """A call to be timed."""
-
-    call: Callable[[], object]
-    plans: int
 
 
 class Rowed(Game):
@@ -142,20 +135,6 @@ class RowGame(Rowed):
     @abstractmethod
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """Apply legal actions, (k,) int64; update ``cost`` and ``over``. Rows as in ``look``."""
-
-    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """Return two calls to be timed: computing the features, and the cost formulas in them.
-
-        Both evaluate the plans after every action and can be repeated; the second takes prepared
-        arrays and computes neither features nor masks.
-
-        Args:
-            rows: (k,) int64, running episodes whose features are computed.
-
-        Raises:
-            NotImplementedError: the game does not support it.
-        """
-        raise NotImplementedError
 
     def know(
         self,

@@ -21,7 +21,7 @@ from parenvs.core.game import (
     is_sequential,
 )
 from parenvs.core.registry import problem as problem_of
-from parenvs.core.rows import AHEAD, RowGame, Timed
+from parenvs.core.rows import AHEAD, RowGame
 from parenvs.core.sets import family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
 from parenvs.envs.env import GameEnv
@@ -541,13 +541,6 @@ class HybridImprovement(RowGame):
         action = self._first[self.on[rows]]
         self.actions[rows, action], self.mask[rows, action] = stop, True
 
-    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``."""
-        pairs = [(table, near.plans) for table, _, _, near in self._blocks(rows)]
-        count = sum(len(plans.count) for _, plans in pairs)
-        looked = Timed(partial(self.look, rows, rows), count)
-        return looked, Timed(lambda: [table.judge(plans) for table, plans in pairs], count)
-
     def _contexts(self, rows: np.ndarray) -> np.ndarray:
         plans = self.plans.take(rows)
         used, count, chunks = plans.used, plans.count, plans.chunks
@@ -669,7 +662,7 @@ class HybridConstruction(HybridImprovement):
         **{f"chosen {axis}": "log2(1 + x) / 8, 0 before its turn" for axis in CHOSEN},
     }
 
-    restarts, judging = RowGame.restarts, RowGame.judging  # it begins with nothing chosen
+    restarts = RowGame.restarts  # it begins with nothing chosen
 
     def __init__(self, count: int = 1, **arguments: Any) -> None:
         """Find the source of problems; see ``HybridImprovement`` for the arguments."""

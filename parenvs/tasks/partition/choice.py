@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parenvs.core.game import ORDERS, Fixed, Rows, Source
-from parenvs.core.rows import AHEAD, RowGame, Timed
+from parenvs.core.rows import AHEAD, RowGame
 from parenvs.datasets.partition.problems import named, problem_of, source_of
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
@@ -217,13 +216,6 @@ class PartitionChoice(RowGame):
             if self.looks:
                 bounds[some] = self.boards.bounds(rows[some], stake[some], is_open[some])
         return room, bounds
-
-    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``: bytes and bounds of both choices."""
-        is_open = self.boards.known[rows] == OPEN
-        formulas = partial(self._judged, rows, self.position[rows], is_open)
-        looked = partial(self.look, rows, rows)
-        return Timed(looked, 2 * len(rows)), Timed(formulas, 2 * len(rows))
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
