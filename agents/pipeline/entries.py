@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,17 +57,12 @@ class PipelineProblem(TaskProblem):
             cuts: (S-1,) first pivot of every stage but the first.
             device_cuts: (S-1,) first device of every stage but the first.
         """
-        settings, names = self.settings, self.pipeline.profile.names
-        positions = [int(p) for p in cuts]
+        names, positions = self.pipeline.profile.names, tuple(map(int, cuts))
         all_inside = all(1 <= p < len(names) for p in positions)
-        return PipelinePlan(
-            instance=self.instance,
-            fingerprint=self.fingerprint,
-            cluster=self.cluster,
-            cuts=tuple(positions),
-            device_cuts=tuple(int(d) for d in device_cuts),
-            micro_batch=settings["micro_batch"],
-            micro_batches=settings["micro_batches"],
+        return replace(
+            self.empty_plan(),
+            cuts=positions,
+            device_cuts=tuple(map(int, device_cuts)),
             cut_after=tuple(str(names[p - 1]) for p in positions) if all_inside else (),
         )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -315,12 +316,10 @@ class _Run:
     def _try_one_stage(self, cluster: Cluster) -> None:
         trial = Trial(self.pipeline, 1, cluster, np.inf, settled=True)
         self.trials.append(trial)
-        try:
+        with suppress(InfeasibleError):
             answer = one_stage(trial.pipeline)
-        except InfeasibleError:
-            return
-        self.evaluations += 1
-        self._keep(trial, cuts_of(answer.plan))
+            self.evaluations += 1
+            self._keep(trial, cuts_of(answer.plan))
 
     def _shapes(self, cluster: Cluster) -> Iterator[Trial]:
         shape = self.pipeline.with_stages(1, cluster)

@@ -126,17 +126,6 @@ def test_label_search__finds_the_optimum_under_any_incumbent(seed, slack):
 
 
 @pytest.mark.thorough
-@settings(max_examples=40)
-@given(seed=st.integers(0, 2**32))
-def test_distinct_pivots__hold_an_optimum(seed):
-    pipeline = random_problem(seed)
-    cuts, device_cuts = bf.all_plans(pipeline, pipeline.stages)
-    distinct = np.isin(cuts, distinct_pivots(pipeline)).all(axis=1)
-    merged = bf.best_of(pipeline, (cuts[distinct], device_cuts[distinct]))
-    assert merged.length == pytest.approx(best_of(pipeline).length, rel=1e-12)
-
-
-@pytest.mark.thorough
 def test_exact__ignores_an_incumbent_that_is_no_plan():
     pipeline = layers(300, cluster="A").with_stages(3)
     space = PointSpace.build(pipeline)

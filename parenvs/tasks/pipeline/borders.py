@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -120,11 +120,8 @@ class Borders:
         return replace(self, bounds=np.array(bounds), names=tuple(names), keys=keys)
 
 
-class Meets(NamedTuple):
-    """Pivots at which data meet weights: in any way, and in products."""
-
-    all: np.ndarray
-    products: np.ndarray
+Meets = tuple[np.ndarray, np.ndarray]
+"""Pivots at which data meet weights: in any way, and in products."""
 
 
 def forward_part(graph: Graph) -> Graph:
@@ -164,7 +161,7 @@ def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders
     meeting = working & _reads_weights(graph, pivots)
     codes = [code for code, name in enumerate(graph.opcodes) if name in PRODUCTS]
     multiplies = np.isin(graph.opcode[pivots], codes)
-    meets = Meets(np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies))
+    meets = np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies)
     scoped = [parsed[name] if works else () for name, works in zip(names, working, strict=True)]
     read = [tuple(path.split("/")) if path else () for path in counted.reads.tolist()]
     return (
@@ -205,7 +202,11 @@ def _numbered_borders(
 
 
 def _level_borders(
-    named: list[Path], counted: ChainBytes, meets: Meets, told_by: str, level: int
+    named: list[Path],
+    counted: ChainBytes,
+    meets: Meets,
+    told_by: str,
+    level: int,
 ) -> Borders | None:
     spans: dict[Path, list[int]] = {}
     for place, path in enumerate(named):
@@ -222,15 +223,15 @@ def _level_borders(
     merged: list[tuple[int, int, list[Path]]] = []
     following = [*(first for first, *_ in groups[1:]), 0][: len(groups)]
     for (first, last, keys), behind in zip(groups, following, strict=True):
-        if merged and not _any_within(meets.all, first, max(behind - 1, last)):
+        if merged and not _any_within(meets[0], first, max(behind - 1, last)):
             start, _, before = merged.pop()  # it has no weights: part of the layer in front
             first, keys = start, before + keys
         merged.append((first, last, keys))
-    while merged and not _any_within(meets.products, *merged[0][:2]):
+    while merged and not _any_within(meets[1], *merged[0][:2]):
         merged.pop(0)  # a table of words, in front of the first layer
     if len(merged) < 2:
         return None
-    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, meets.all)
+    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, meets[0])
     names = tuple("/".join(keys[0]) for _, _, keys in merged)
     layer_of = {key: layer for layer, (_, _, keys) in enumerate(merged) for key in keys}
     return Borders(bounds, names, layer_of, level, told_by)

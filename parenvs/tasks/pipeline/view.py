@@ -235,10 +235,8 @@ def verdict(pipeline: Pipeline, report: Report | None) -> list[str]:
         ]
     if not report.stages:
         return ["illegal: malformed plan", f"value {report.value:g}"]
-    lengths = [
-        f"L {duration(report.length_seconds)}",
-        f"simulated {duration(report.simulated_seconds)}",
-    ]
+    length, simulated = duration(report.length_seconds), duration(report.simulated_seconds)
+    lengths = [f"L {length}", f"simulated {simulated}"]
     if not report.legal:
         return ["illegal", *lengths, f"value {report.value:g}"]
     free = duration(report.bubble_free_seconds)
@@ -251,13 +249,12 @@ def answer(report: Report) -> str:
         return "malformed"
     counts = ", ".join(str(x.device_end - x.device_first) for x in report.stages)
     held = max(stage.memory_bytes for stage in report.stages) / 1e9
-    return SEPARATOR.join(
-        [
-            f"{duration(report.length_seconds)} a step",
-            f"{plural(len(report.stages), 'stage')} on {clip(counts, _MOST_LETTERS)} devices",
-            f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
-        ]
+    words = (
+        f"{duration(report.length_seconds)} a step",
+        f"{plural(len(report.stages), 'stage')} on {clip(counts, _MOST_LETTERS)} devices",
+        f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
     )
+    return SEPARATOR.join(words)
 
 
 def device_range(stage: Stage) -> str:
