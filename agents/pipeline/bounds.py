@@ -549,7 +549,11 @@ class Relaxation:
                 continue
             r, c, w = row[chosen], column[chosen], work[chosen]
             least, greatest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
-            group = np.clip(_cheapest(w, passes[:, None], prices[:, None]), least, greatest)
+            # passes w / devices + price devices is least there; at no price, with all devices.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                cheapest = np.sqrt(w * passes[:, None] / prices[:, None])
+            cheapest = np.where(prices[:, None] > 0, cheapest, np.inf)
+            group = np.clip(cheapest, least, greatest)
             cost = passes[:, None] * w / group + prices[:, None] * group
             starts = np.flatnonzero(np.append(True, r[1:] != r[:-1]))
             block = np.arange(len(self._rest))[ends][r[starts]]
@@ -559,12 +563,6 @@ class Relaxation:
                 target = longer[min(used + filled, SLOTS)]
                 target[:, block] = np.minimum(target[:, block], best)
         return longer
-
-
-def _cheapest(work: np.ndarray, count: float | np.ndarray, price: float | np.ndarray) -> np.ndarray:
-    """Devices at which ``count work / devices + price devices`` is least; infinite at no price."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(price > 0, np.sqrt(work * count / price), np.inf)
 
 
 def _most_devices(alone: np.ndarray, most: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
     best: tuple[float, float, Cuts] | None = None
     for start in range(0, evaluations, _BATCH):
         size = min(_BATCH, evaluations - start)
-        cuts, device_cuts = space.plan(random_episodes(space, size, rng))
+        cuts, device_cuts = space.plan(_episodes(space, size, rng))
         excess = np.maximum(pipeline.excess_bytes(cuts, device_cuts), 0.0)
         length = pipeline.length(cuts, device_cuts)
         # Least excess first: of plans that fit, whose excess is 0, the shortest.
@@ -71,22 +71,15 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
     return answer_of(pipeline, best[2], evaluations)
 
 
-def random_episodes(space: CutSpace, episodes: int, rng: np.random.Generator) -> np.ndarray:
-    """(episodes, S-1) int64 candidate indices, each drawn uniformly from the legal ones."""
-    variables = space.pipeline.variable_sum[space.pivots]
-    chosen = np.empty((episodes, space.stages - 1), dtype=np.int64)
-    # Devices and variables both grow along the chain. So of the candidates that a step allows,
-    # those from ``earliest`` on are legal.
-    earliest = np.zeros(episodes, dtype=np.int64) + np.searchsorted(variables, 0, side="right")
-    for step in range(space.stages - 1):
-        allowed = np.flatnonzero(space.allowed[step])
-        first = np.searchsorted(allowed, earliest)
-        choice = allowed[rng.integers(first, len(allowed))]
-        chosen[:, step] = choice
-        earliest = np.maximum(
-            np.searchsorted(space.devices, space.devices[choice], side="right"),
-            np.searchsorted(variables, variables[choice], side="right"),
-        )
+def _episodes(space: CutSpace, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(count, S-1) int64 candidates, each drawn uniformly from the legal ones."""
+    followers = space.followers()
+    chosen = np.full((count, space.stages - 1), -1)  # entry -1: what may be the first cut
+    for step, row in enumerate(space.allowed):
+        allowed = np.flatnonzero(row)
+        # Of the candidates that a step allows, those from the first follower on are legal.
+        first = np.searchsorted(allowed, followers[chosen[:, step - 1]])
+        chosen[:, step] = allowed[rng.integers(first, len(allowed))]
     return chosen
 
 

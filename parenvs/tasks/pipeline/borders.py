@@ -299,8 +299,8 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
     tables = np.flatnonzero((names == "gather") & plain & (np.arange(count) < products[0]))
     first = _narrowest(counted.cut, int(tables[-1]), int(products[0])) if len(tables) else 0
     bounds = np.array(sorted({first, *places}))
-    names = tuple(f"part {layer}" for layer in range(len(bounds) - 1))
-    return Borders(bounds, names, {}, 0, "flow")
+    parts = tuple(f"part {layer}" for layer in range(len(bounds) - 1))
+    return Borders(bounds, parts, {}, 0, "flow")
 
 
 def _reads_weights(graph: Graph, pivots: np.ndarray) -> np.ndarray:
