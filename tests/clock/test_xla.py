@@ -35,6 +35,8 @@ def arguments():
     return [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 2, np.ones((4, 8), np.float32)
 def wide():
     return [jax.ShapeDtypeStruct((8, 9), jnp.float32)] * 2, np.ones((4, 8), np.float32)
+def longer():
+    return [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 3, np.ones((4, 8), np.float32)
 def plain(x):
     return jnp.sum(x)
 """
@@ -112,7 +114,7 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
     assert found["seconds"] is None and found["step"]["repeats"] == 2
     assert "2 arguments are shapes, and were given values" in found["notes"]
     for arguments, words in (
-        (("own_step.py:step", "--args", "wide"), "of another model than the plan"),
+        (("own_step.py:step", "--args", "longer"), "of another model than the plan"),
         ((*common, "--processes", 4), "--processes 4: the plan is for 2"),
         ((*common, "--device", "cuda"), "--device cuda: 2 asked for, and JAX"),
     ):
