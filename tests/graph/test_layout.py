@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 jax = pytest.importorskip("jax", reason="extra jax")
 pytest.importorskip("torch", "2.9", reason="extra torch")
 
-from parenvs.graph.pytorch import merged, operations  # noqa: E402
+from parenvs.graph.pytorch import merged, operations, step  # noqa: E402, F401  # step fills the table
 from parenvs.graph.pytorch.operations import OPERATIONS  # noqa: E402
 
 FACTORS = (2, 3, 1, 4)

@@ -167,14 +167,16 @@ def _split_alike(shapes: Sequence[Groups]) -> Groups | None:
     rank = max(map(len, shapes))
     common = []
     for place in range(rank):
-        group: tuple[int, ...] | None = (1,)
+        group: tuple[int, ...] = (1,)
         for groups in shapes:
             position = place - rank + len(groups)
             other = groups[position] if position >= 0 else (1,)
-            if math.prod(other) != 1:
-                group = other if math.prod(group) == 1 else _common(group, other)
-            if group is None:
+            if math.prod(other) == 1:
+                continue
+            split = other if math.prod(group) == 1 else _common(group, other)
+            if split is None:
                 return None
+            group = split
         common.append(group)
     return tuple(common)
 
@@ -290,9 +292,9 @@ def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
     if common is None:
         return None
     whole = [(*common[:dim], (item.shape[dim],), *common[dim + 1 :]) for item in (x, index)]
-    arrays = [_split_as(item, split) for item, split in zip((x, index), whole, strict=True)]
+    array, places = (_split_as(item, split) for item, split in zip((x, index), whole, strict=True))
     axis = sum(map(len, common[:dim]))
-    return seen(jnp.take_along_axis(*arrays, axis=axis, mode="clip"), whole[1])
+    return seen(jnp.take_along_axis(array, places, axis=axis, mode="clip"), whole[1])
 
 
 def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
