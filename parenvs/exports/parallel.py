@@ -218,7 +218,7 @@ def wired(
                 source[user] = (number, int(user.args[1]))
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
     for call, part in zip(calls, parts, strict=True):
-        nodes = part.graph.nodes  # type: ignore[union-attr]
+        nodes: Any = part.graph.nodes  # type: ignore[union-attr]
         placeholders = [x for x in nodes if x.op == "placeholder"]
         values.update(
             (x, y.meta["val"])
