@@ -41,7 +41,6 @@ from parenvs.tasks.hybrid.moves import (
 )
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.plan_arrays import (
-    AXES,
     MAX_STAGES,
     STAGES,
     Judged,
@@ -152,14 +151,6 @@ def _fresh(place: str, family: str | None, stream: Stream) -> Start:
             return start_of(f"{place}/{seed}")
 
 
-CHOSEN = tuple(axis for axis in AXES if axis != "dp")
-"""What is chosen, in this order; replicas follow, as all devices are used."""
-TRIED = 4
-"""Completions of a choice that are judged, the first in an order drawn once for all."""
-GENTLE = 4.0
-"""What column 0 gives for completions that take e times as long."""
-FORMS = ("improve", "construct")
-"""Values of the argument ``form``."""
 TURNS = 24
 """Turns of an episode, at most."""
 SHARP = 30.0
@@ -287,8 +278,6 @@ class HybridImprovement(RowGame):
     * ``family``: problems of a set or a bank of this family only.
     * ``fresh``: with True each reset draws a new problem and judges its uniform plans, in 40 ms;
       with ``"hetero-64"`` in seconds.
-    * ``form``: ``"improve"``, or ``"construct"``, which makes a uniform plan axis by axis in ten
-      turns, see ``parenvs.tasks.hybrid.improve.HybridConstruction``.
     * ``rows``: ``"ahead"`` or ``"bare"``.
     * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order.
     * ``problem``: a ``parenvs.Hybrid``, in place of all the above.
@@ -357,15 +346,6 @@ class HybridImprovement(RowGame):
         "remaining": "share of the turns that are left",
     }
 
-    def __new__(cls, *args: Any, **arguments: Any) -> HybridImprovement:
-        """Make a game of the form that is asked for."""
-        kind: type[HybridImprovement] = cls
-        if cls is HybridImprovement and arguments.get("form") == FORMS[1]:
-            kind = HybridConstruction
-        game = super().__new__(kind, *args, **arguments)
-        assert isinstance(game, HybridImprovement)
-        return game
-
     def __init__(
         self,
         count: int = 1,
@@ -377,15 +357,11 @@ class HybridImprovement(RowGame):
         precision: str | None = None,
         family: str | None = None,
         fresh: bool = False,
-        form: str = FORMS[0],
         rows: str = AHEAD,
         order: str = ORDERS[0],
         problem: Hybrid | Start | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
-        known = FORMS[:1] if self.agents else FORMS
-        if form not in known:
-            raise ParenvsError(f"form must be {' or '.join(known)}, not {shown(form)}")
         settings = {"cluster": cluster, "batch": batch, "stack": stack, "precision": precision}
         self._settings = {key: value for key, value in settings.items() if value is not None}
         self.source = source_of(instance, family, fresh, order, problem, **self._settings)
@@ -616,120 +592,6 @@ class HybridImprovement(RowGame):
             raise ParenvsError("options: give 'instance' with its settings")
         settings = {key: value for key, value in options.items() if key != "instance"}
         return Fixed(named(options["instance"], **{**self._settings, **settings}))
-
-
-class HybridConstruction(HybridImprovement):
-    """Make a uniform plan of a training run, an axis a turn: ``form="construct"``.
-
-    ## Description
-    Ten turns choose tp, stages, samples of a micro-batch, chunks, ranks of context and of experts,
-    sequence parallelism, ZeRO, recomputation, and where states are shared; replicas follow. It is
-    an exercise: all uniform plans are judged at the start, and the fastest is where the form
-    ``"improve"`` starts.
-
-    ## Action Space
-    ``Discrete(97)``: the number of a value of the axis on turn, among those that uniform plans of
-    the problem have, in rising order. Legal are those that some plan within memory has with the
-    choices so far.
-
-    ## Observation Space
-    * ``actions``: (97, 14) float32: ``rule``, ``share``, ``ready``; ``value``, and one for each
-      axis; with ``rows="bare"`` without the first three.
-    * ``context``: (21,) float32: the first ten of the other form, ``remaining``, and what was
-      chosen, by axis.
-    * ``action_mask``: (97,) int8.
-
-    ## Rewards
-    0 but for the last, which is log(reference / L) as in the other form.
-
-    ## Episode End
-    After ten turns or an illegal action. No truncation.
-    """
-
-    rule = "the value whose best of four completions takes the fewest seconds"
-    columns: ClassVar[Mapping[str, str]] = {
-        "rule": "-4 times the logarithm of the seconds of the best of four completions over those "
-        "of the best value",
-        "share": "of the completions within memory that have the value",
-        "ready": "logarithm of the start plan's seconds over those of the best of four",
-        "value": "log2(1 + x) / 8; of recomputation its number, / 2",
-        **{axis: f"1 if {axis} is on turn" for axis in CHOSEN},
-    }
-    ahead = frozenset({"rule", "share", "ready"})
-    contexts: ClassVar[Mapping[str, str]] = {
-        **dict(list(HybridImprovement.contexts.items())[:FIXED]),
-        "remaining": "share of the turns that are left",
-        **{f"chosen {axis}": "log2(1 + x) / 8, 0 before its turn" for axis in CHOSEN},
-    }
-
-    restarts = RowGame.restarts  # it begins with nothing chosen
-
-    def __init__(self, count: int = 1, **arguments: Any) -> None:
-        """Find the source of problems; see ``HybridImprovement`` for the arguments."""
-        super().__init__(count, **arguments)
-        self.left: list[np.ndarray] = [np.arange(0)] * count  # plans that are left
-
-    def put(self, rows: Rows, problem: Start) -> None:
-        """See ``Game.put``."""
-        for row in self._rows[rows].tolist():
-            self.starts[row] = problem
-        self._fixed[:, rows] = fixed_contexts(problem.problem)[:, None]
-        length = problem.uniform.length
-        self.know(rows, length.min(), problem.bound, problem.best, problem.optimum)
-
-    def start(self, rows: Rows) -> None:
-        """See ``Game.start``: nothing is chosen."""
-        self.fresh(rows)
-        self.turn[rows], self.cost[rows] = 0, np.nan
-        self.context[rows] = 0.0
-        for row in self._rows[rows].tolist():
-            self.left[row] = np.arange(len(self.starts[row].uniform.length))
-
-    def look(self, rows: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.look``."""
-        self.actions[part], self.mask[part] = 0.0, False
-        self.context[part, :FIXED] = self._fixed[:, part].T
-        self.context[part, FIXED] = 1.0 - self.turn[part] / len(CHOSEN)
-        offset = len(self.ahead) if self.looks else 0
-        for row in rows.tolist():
-            turn, uniform, left = int(self.turn[row]), self.starts[row].uniform, self.left[row]
-            # Plans that are left, by their value on the axis of this step.
-            code = uniform.codes[left, turn]
-            count = np.bincount(code)
-            values = np.flatnonzero(count)
-            self.mask[row, values] = True
-            self.actions[row, values, offset] = uniform.shown[turn][values]
-            self.actions[row, values, offset + 1 + turn] = 1.0
-            if self.looks:
-                order = code.argsort(kind="stable")
-                # The first few completions of each value.
-                within = np.arange(len(code)) - (count.cumsum() - count)[code[order]]
-                tried = order[within < TRIED]
-                best = np.full(len(count), np.inf)
-                np.minimum.at(best, code[tried], uniform.length[left[tried]])
-                best = best[values]
-                self.actions[row, values, 0] = -GENTLE * np.log(best / best.min())
-                self.actions[row, values, 1] = count[values] / len(left)
-                self.actions[row, values, 2] = np.log(self._known[0, row] / best)
-
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.move``: choose a value."""
-        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
-            turn, uniform, left = int(self.turn[row]), self.starts[row].uniform, self.left[row]
-            self.left[row] = left = left[uniform.codes[left, turn] == action]
-            self.context[row, FIXED + 1 + turn] = uniform.shown[turn][action]
-            if turn + 1 == len(CHOSEN):
-                self.cost[row], self.over[row] = uniform.length[left[0]], True
-        self.turn[part] += 1
-
-    def plan(self, row: int) -> HybridPlan:
-        """Return the plan; what is not chosen is as in the first completion."""
-        return self.starts[row].uniform.plan(int(self.left[row][0]))
-
-    @property
-    def episode_steps(self) -> int:
-        """See ``Game.episode_steps``: 10."""
-        return len(CHOSEN)
 
 
 class HybridImprovementEnv(GameEnv, game=HybridImprovement):

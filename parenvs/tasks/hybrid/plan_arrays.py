@@ -667,45 +667,6 @@ AXES = (
 
 STARTS = 64
 """Most plans of a problem that improving may begin with."""
-VALUES = 97
-"""Most values of an axis."""
-
-
-class Uniforms:
-    """Uniform plans that fit and go into arrays, in an order drawn once for all.
-
-    Of each axis the ``VALUES`` least values count, more than any but very long chains have.
-
-    Attributes:
-        codes: (N, axes) place of each plan's value among those of the axis, in rising order; the
-            axes are ``AXES`` but for ``"dp"``, which the others decide.
-        shown: of each axis, log2(1 + x) / 8 of its values, as they are shown; of recomputation
-            their numbers, / 2.
-        length: (N,) seconds of a step.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
-
-    def __init__(self, problem: Hybrid) -> None:
-        self._space, good = space_of(problem)
-        # One fixed order: the first completions of a choice are a fair sample on every machine.
-        numbers = np.random.default_rng(0).permutation(np.flatnonzero(good))
-        columns = dict(zip(AXES, choices_of(self._space.plans, numbers).T, strict=True))
-        del columns["dp"]
-        found = [np.unique(column, return_inverse=True) for column in columns.values()]
-        self.shown = [
-            values / 2 if axis == "recompute" else np.log2(1 + values) / 8
-            for axis, (values, _) in zip(columns, found, strict=True)
-        ]
-        codes = np.stack([code for _, code in found], axis=1)
-        few = (codes < VALUES).all(axis=1)
-        self.codes, self._numbers = codes[few].astype(np.uint8), numbers[few]
-        self.length = self._space.length[self._numbers]
-
-    def plan(self, k: int) -> HybridPlan:
-        """Return one of the plans."""
-        return self._space.plan(int(self._numbers[k]))
 
 
 class Start:
@@ -769,11 +730,6 @@ class Start:
                 other.choices = choices
                 starts.append(other)
         return starts
-
-    @cached_property
-    def uniform(self) -> Uniforms:
-        """The uniform plans among which the start plan is the fastest."""
-        return Uniforms(self.problem)
 
     @cached_property
     def plans(self) -> Plans:
