@@ -45,7 +45,7 @@ agent = Player(train(config, say=progress).algorithm, config.env_id)
 # regret is the share of the optimum's value that is missing. Choose settings on
 # `plan-validation`, and report `plan-test` once, at the end.
 
-learnt = parenvs.evaluate_set(agent, "plan-validation")
+learnt = parenvs.evaluate_set(agent, "plan-validation", settings={"rows": "ahead"})
 print("PPO: ", learnt)
 
 # %% Compare
