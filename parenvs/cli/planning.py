@@ -20,7 +20,9 @@ from parenvs.cli.options import (
     Steps,
     TaskName,
     found_cluster,
+    not_an_option,
     task_to_plan,
+    tasks_with,
     with_flags,
 )
 from parenvs.core.request import STEPS
@@ -95,6 +97,14 @@ def plan(
     ] = None,
     out_: PlanOut = None,
     plot: Plot = None,
+    map_: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            help="Draw all plans, with this one marked (.png, ...).",
+            rich_help_panel=MORE + "planners",
+        ),
+    ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -106,6 +116,8 @@ def plan(
     from parenvs.exports import formats
 
     model = _model(given, instance, task, cluster, seed, steps)
+    if map_ is not None and not model.task.supports(Task.plan_map):
+        raise not_an_option("map", model.task, tasks_with(Task.plan_map))
     request = model.request(seed, steps, here=True)
     model.check_out(out_)
     request, choice = _settled(model, request, [agent])
@@ -121,6 +133,15 @@ def plan(
     if model.task.supports(Task.remarks):
         remarks = model.task.remarks(request, answer, choice)
     work, lines = _files(model, report, out_, plot)
+    if map_ is not None and report.legal:
+        plain, lines = work, (*lines, f"map written to {map_}")
+
+        def work() -> None:
+            from parenvs.view import page
+
+            plain()
+            page.write(map_, lambda: model.task.plan_map(request, report))
+
     with written(work, *lines, quiet=as_json):
         if as_json:
             content = {"plan": report.plan.to_json(), "report": report.with_price()}

@@ -25,17 +25,17 @@ def run(monkeypatch, capfd, tmp_path):
 
 
 @pytest.mark.thorough
-def test_plan__writes_plan_and_picture(run):
+def test_plan__writes_plan_picture_and_map(run):
     status, shown, _ = run(
         "plan", "mine.json", *TASK, "--stack", "nemo-2024", "--out", "plan.json", "--plot", "p.png",
-        "-v",
+        "--map", "m.png", "-v",
     )  # fmt: skip
     assert status == 0
     assert "optimal among uniform plans" in shown
     assert "near the best" in shown
     assert "if the machine differs" in shown
     assert "next: parenvs explain plan.json" in shown
-    assert Path("p.png").stat().st_size > 10_000
+    assert Path("p.png").stat().st_size > 10_000 < Path("m.png").stat().st_size
     report = judge(load_plan("plan.json"))
     assert report.legal
     status, shown, _ = run("judge", "plan.json", "--json")
@@ -86,6 +86,7 @@ def test_plan__pins_layers_and_leaves_devices_free(run):
         ),
         (("mine.json", *TASK, "--objective", "speed"), "unknown objective 'speed'"),
         (("vgg-19", "--tp", "2"), "--tp is not an option of --task pipeline, but of hybrid"),
+        (("vgg-19", "--map", "m.png"), "--map is not an option of --task pipeline, but of hybrid"),
         (("absent.json", *TASK), "absent.json"),
         *slow((("llama3-70b", *TASK), "and none of free stages fits the memory; the smallest (")),
     ],
