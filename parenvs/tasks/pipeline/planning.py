@@ -414,11 +414,16 @@ class PipelinePlanning(Rowed):
 
     def _groups(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
         """Yield a problem, a number of choices made, and the indices of rows with both."""
+        choices = self.choices[rows]
+        if self._shared is not None:
+            for number in np.unique(choices).tolist():
+                yield self._shared, number, np.flatnonzero(choices == number)
+            return
         groups: dict[tuple[int, int], list[int]] = {}
-        for index, row in enumerate(rows.tolist()):
-            groups.setdefault((id(self._held[row]), int(self.choices[row])), []).append(index)
-        for (_, choices), indices in groups.items():
-            yield self._held[rows[indices[0]]], choices, np.array(indices)
+        for index, (row, number) in enumerate(zip(rows.tolist(), choices.tolist(), strict=True)):
+            groups.setdefault((id(self._held[row]), number), []).append(index)
+        for (_, number), indices in groups.items():
+            yield self._held[rows[indices[0]]], number, np.array(indices)
 
     def _look(self, rows: np.ndarray) -> None:
         """Compute the legal actions of episodes that are not over."""
