@@ -100,14 +100,6 @@ class PrefixBounds(NamedTuple):
     forward: np.ndarray
 
 
-class _PrefixTable(NamedTuple):
-    """Bounds of prefixes of s stages within the budget; (r,) each, sorted by (device, block)."""
-
-    device: np.ndarray
-    block: np.ndarray
-    bounds: PrefixBounds
-
-
 class Prefixes:
     """Bounds for prefixes whose cuts are among ``pivots``, of plans shorter than ``budget``."""
 
@@ -135,7 +127,8 @@ class Prefixes:
         device_count, work = pipeline.cluster.devices, pipeline.seconds_sum
         m = pipeline.micro_batches
         device_cuts = np.arange(1, device_count) if devices is None else devices[1:-1]
-        self._tables: dict[int, _PrefixTable] = {}  # by the number of stages
+        # By the number of stages: devices, blocks and bounds within the budget, sorted by both.
+        self._tables: dict[int, tuple[np.ndarray, np.ndarray, PrefixBounds]] = {}
         for s in range(1, stages):
             e = device_cuts[s - 1 : len(device_cuts) - stages + s + 1]
             # The work before a block and the work behind it must fit their devices.
@@ -144,20 +137,16 @@ class Prefixes:
             row, block = np.nonzero(fits)
             device = e[row]
             bounds = self._best(s, device, self._first_pivot[block], self._last_pivot[block])
-            in_budget = bounds.length <= budget
-            self._tables[s] = _PrefixTable(
-                device[in_budget],
-                block[in_budget],
-                PrefixBounds(*(bound[in_budget] for bound in bounds)),
-            )
+            known = bounds.length <= budget
+            bounds = PrefixBounds(*(bound[known] for bound in bounds))
+            self._tables[s] = device[known], block[known], bounds
 
     def bounds(self, s: int, e: np.ndarray, pivots: np.ndarray) -> PrefixBounds:
         """Bounds of the s stages in front of each pivot, (p,), on ``e`` devices, (p,) ascending."""
         # By fact 4, a pivot keeps the budget only if its block does.
-        table, block_count = self._tables[s], len(self._first_pivot)
+        (devices, blocks, _), count = self._tables[s], len(self._first_pivot)
         block = np.searchsorted(self._first_pivot, pivots, side="right") - 1
-        in_table = np.isin(e * block_count + block, table.device * block_count + table.block)
-        known = np.flatnonzero(in_table)
+        known = np.flatnonzero(np.isin(e * count + block, devices * count + blocks))
         result = np.full((3, len(pivots)), np.inf)
         result[:, known] = self._best(s, e[known], pivots[known], pivots[known])
         return PrefixBounds(*result)
