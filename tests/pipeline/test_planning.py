@@ -14,9 +14,11 @@ from gymnasium.utils.env_checker import check_env
 
 from parenvs import judge
 from parenvs.agents.pipeline.exact import exact_points
+from parenvs.cluster import Cluster
 from parenvs.datasets.pipeline import problems
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.pipeline.planning import PipelinePlanningEnv, PipelinePlanningVectorEnv
+from parenvs.tasks.pipeline.problem import Pipeline
 
 ID = "PipelinePlan-v0"
 POINTS, UNITS = 128, 64
@@ -215,6 +217,14 @@ def test_rows__the_heuristic_is_better_than_chance():
         returns["heuristic"] += sum(play(env, best, seed=seed)[1])
         returns["chance"] += sum(play(env, chance(seed), seed=seed)[1])
     assert returns["heuristic"] > 1.3 * returns["chance"]
+
+
+def test_rows__are_finite_where_the_last_pivots_take_no_time():
+    profile = toys.chain([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0] * 4, [1.0] * 4)
+    env = PipelinePlanningEnv(problem=Pipeline(profile, Cluster.parse("1x4:v100"), 4), rows="ahead")
+    with np.errstate(all="raise"):
+        seen, rewards, _ = play(env, lambda _, legal: legal[-1])
+    assert all(np.isfinite(x["actions"]).all() for x in seen) and 0 < rewards[-1] <= 1
 
 
 @each(

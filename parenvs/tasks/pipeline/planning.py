@@ -458,7 +458,9 @@ class PipelinePlanning(Rowed):
                 share = (shares["devices"][:-1] - shares["devices"][unit]) / devices_left
                 columns["devices"][index, POINTS : POINTS + share.shape[1]] = share * even
             else:
-                share = (shares["seconds"][:-1] - shares["seconds"][point]) / seconds_left
+                # Pivots that cost no time may be all that is left.
+                share = shares["seconds"][:-1] - shares["seconds"][point]
+                share /= np.where(seconds_left > 0, seconds_left, 1.0)
                 columns["stage"][index, : share.shape[1]] = share * even
                 weights = shares["weights"][:-1] - shares["weights"][point]
                 columns["weights"][index, : share.shape[1]] = weights
