@@ -210,14 +210,18 @@ def move(
     hosts = needed if hosts is None else hosts
     if way not in WAYS:
         raise ParenvsError(f"way must be one of {', '.join(WAYS)}, not {shown(way)}")
-    if hosts < needed:
-        raise ParenvsError(f"{hosts} hosts of {devices} devices are too few: {needed} are needed")
+    _check_hosts(hosts, devices, needed)
     if way == "tenplex":
         return _fetched(state, old, new, devices)
     grid = math.lcm(old.tensor, new.tensor)
     size = atom_bytes(state, grid)
     before, after = (Layout.of(state, degrees, grid, devices) for degrees in (old, new))
     return minimal(size, before.on(hosts), before, after, exact=exact)
+
+
+def _check_hosts(hosts: int, devices: int, needed: int) -> None:
+    if hosts < needed:
+        raise ParenvsError(f"{hosts} hosts of {devices} devices are too few: {needed} are needed")
 
 
 class Layout(NamedTuple):
@@ -284,7 +288,7 @@ def minimal(
     # Between devices of a host nothing crosses the network, so hosts are what counts.
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
     if exact:
-        assignment, egress = least_placement(had, new.asked, size)
+        assignment, egress, _ = least_placement(had, new.asked, size)
     else:
         if assignment is None:
             assignment = fewest_bytes(had, new.asked, size)
@@ -344,27 +348,21 @@ def flows(
     """
     hosts, devices = on.shape[:2]
     takers = hosts if takers is None else takers
-    fulls = -(-len(held) // devices)
-    if fulls > takers:
-        raise ParenvsError(f"{takers} hosts of {devices} devices are too few: {fulls} are needed")
-    padded = np.zeros((fulls * devices, len(size)), dtype=bool)
-    padded[: len(held)] = held
-    asked = padded.reshape(fulls, devices, -1).sum(axis=1, dtype=np.float32)
+    # Number of devices of each host-full of new ranks that hold an atom.
+    fulls = np.arange(0, len(held), devices)
+    asked = np.add.reduceat(held, fulls, axis=0, dtype=np.float32)
+    _check_hosts(takers, devices, len(asked))
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
-    assignment = fewest_bytes(had[:takers], asked, size)
-    # Without the program all hosts that hold an atom send equal parts of it.
-    shares = had / np.maximum(had.sum(axis=0), 1)
-    if exact and (asked * ~had[assignment]).any():
-        assignment, _, shares = _program(had, asked, size, takers)
+    assignment, _, shares = least_placement(had, asked, size, takers, exact)
     place = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
     everywhere = on.reshape(hosts * devices, -1)
     rows: list[Flow] = []
     for rank, atom in np.argwhere(held & ~everywhere[place]).tolist():
         target = int(place[rank])
-        mine, present = target // devices, on[:, :, atom]
+        local, present = target // devices, on[:, :, atom]
         weights = shares[:, atom]
-        if present[mine].any():
-            weights = np.arange(hosts) == mine
+        if present[local].any():
+            weights = np.arange(hosts) == local
         parts = weights[:, None] * present / np.maximum(present.sum(1), 1)[:, None]
         ends = parts.ravel().cumsum()
         if not ends[-1]:
@@ -452,30 +450,36 @@ def fewest_bytes(had: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.nd
 
 
 def least_placement(
-    had: np.ndarray, needed: np.ndarray, size: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """Return hosts of the new ranks whose largest egress is least, and that egress, in bytes."""
-    assignment = fewest_bytes(had, needed, size)
-    if not (needed * ~had[assignment]).any():
-        return assignment, 0.0
-    return _program(had, needed, size, len(had))[:2]
-
-
-def _program(
     had: np.ndarray,
     needed: np.ndarray,
     size: np.ndarray,
-    takers: int,
+    takers: int | None = None,
+    exact: bool = True,
 ) -> tuple[np.ndarray, float, np.ndarray]:
-    """Solve the assignment of hosts and sources as one mixed-integer program.
+    """Return hosts of the new ranks whose largest egress is least, and who sends what.
 
-    Atoms with the same holders that are needed alike are one. Variables: x[h, j], whether
-    host h takes host-full j; y[h, a], bytes of atom a that host h sends; z, the most. New ranks
-    are on the first ``takers`` hosts. Returns hosts, the most, and (H, A) shares of what is sent.
+    One mixed-integer program assigns hosts and senders. Atoms with the same holders that are
+    needed alike are one. Variables: x[h, j], whether host h takes host-full j; y[h, a], bytes of
+    atom a that host h sends; z, the largest sum of a host.
+
+    Args:
+        had: (H, A) bool, atoms of each host.
+        needed: (J, A) how many ranks of each host-full of new ranks need an atom.
+        size: (A,) bytes.
+        takers: new ranks are on so many hosts, the first ones (default: all).
+        exact: without it, hosts are those of ``fewest_bytes``, and holders send equal parts.
+
+    Returns:
+        (J,) hosts, the largest egress in bytes (0 if not ``exact``), and (H, A) each host's share
+        of what is sent.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
+    assignment = fewest_bytes(had[:takers], needed, size)
+    if not exact or not (needed * ~had[assignment]).any():
+        return assignment, 0.0, had / np.maximum(had.sum(axis=0), 1)
     hosts, fulls = len(had), len(needed)
+    takers = hosts if takers is None else takers
     columns = np.concatenate([had, needed]).T
     # Atoms alike in holders and need are one variable: tens instead of thousands.
     kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
@@ -486,22 +490,20 @@ def _program(
     used = holder.any(axis=1) & need.any(axis=1) & (amount > 0)
     holder, need, amount = holder[used], need[used], amount[used]
     atoms, taken = len(amount), hosts * fulls
-    sends = [(h, a) for a in range(atoms) for h in np.flatnonzero(holder[a]).tolist()]
-    width = taken + len(sends) + 1
+    atom, sender = holder.nonzero()
+    width = taken + len(atom) + 1
     base = fulls + hosts
     rows = np.zeros((base + atoms + hosts, width))
     low, high = np.zeros(len(rows)), np.full(len(rows), np.inf)
     low[:fulls], high[:base] = 1, 1
-    for j in range(fulls):  # every host-full has one host
-        rows[j, np.arange(hosts) * fulls + j] = 1
-    for h in range(hosts):  # every host takes one at most
-        rows[fulls + h, h * fulls : (h + 1) * fulls] = 1
-    for a in range(atoms):  # what is missing is sent
-        for h in np.flatnonzero(~holder[a]).tolist():
-            rows[base + a, h * fulls : (h + 1) * fulls] = -amount[a] * need[a]
-    for column, (h, a) in enumerate(sends, taken):
-        rows[base + a, column] = 1
-        rows[base + atoms + h, column] = -1
+    # Every host-full has one host, and every host takes one at most.
+    rows[:fulls, :taken] = np.tile(np.eye(fulls), hosts)
+    rows[fulls:base, :taken] = np.repeat(np.eye(hosts), fulls, axis=1)
+    # What a host-full needs and its host lacks is sent.
+    lacking = amount[:, None, None] * ~holder[:, :, None] * need[:, None]
+    rows[base : base + atoms, :taken] = -lacking.reshape(atoms, taken)
+    column = np.arange(taken, width - 1)
+    rows[base + atom, column], rows[base + atoms + sender, column] = 1, -1
     rows[base + atoms :, -1] = 1
     upper, goal = np.full(width, np.inf), np.zeros(width)
     upper[:taken] = 1
@@ -515,14 +517,14 @@ def _program(
     )  # fmt: skip
     if answer.x is None:
         raise ParenvsError(f"the least egress was not found: {answer.message}")
-    chosen = answer.x[:taken].reshape(hosts, fulls).argmax(axis=0)
+    assignment = answer.x[:taken].reshape(hosts, fulls).argmax(axis=0)
     by_kind = kinds[:, :hosts].T.astype(float)  # what is not sent: all that have it, alike
     bytes_ = np.zeros((hosts, atoms))
-    bytes_[tuple(np.array(sends, dtype=int).reshape(-1, 2).T)] = answer.x[taken:-1].clip(0)
+    bytes_[sender, atom] = answer.x[taken:-1].clip(0)
     by_kind[:, np.flatnonzero(used)[bytes_.any(axis=0)]] = bytes_[:, bytes_.any(axis=0)]
     # What nobody holds has no sender: its shares are 0, not NaN.
     shares = by_kind / np.maximum(by_kind.sum(axis=0), 1e-300)
-    return chosen, float(answer.x[-1]) * 1e9, shares[:, inverse.ravel()]
+    return assignment, float(answer.x[-1]) * 1e9, shares[:, inverse.ravel()]
 
 
 CHECKPOINT_BYTES = 23e9
