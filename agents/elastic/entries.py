@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.elastic.formats import Plans, Recorded, play, read_policy, seeds
+from parenvs.agents.elastic.formats import Plans, Recorded, Rule, play, read_policy, seeds
 from parenvs.agents.elastic.policies import AHEAD, RULES, LookAhead, optimal
 from parenvs.agents.learning.network import Network
 from parenvs.core.leaderboard import (
@@ -303,12 +303,12 @@ def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
 
 def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str:
     """Return what a policy chooses; see ``Policies.choose``."""
-    if isinstance(policy, Recorded) and policy.seed != seed and policy.rule is not None:
-        policy = policy.rule
+    if isinstance(policy, Recorded) and policy.seed == seed:
+        return dict(policy.plans)
     if isinstance(policy, Recorded):
-        if policy.seed != seed:
+        if policy.rule is None:
             return f"it is recorded for seed {policy.seed}, not {seed}"
-        return {name: [list(plans) for plans in courses] for name, courses in policy.plans.items()}
+        policy = Rule(policy.rule)
     return play(policy, {problem.instance: problem.target for problem in problems}, seed)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from parenvs.agents.elastic.policies import RULES
 from parenvs.agents.learning.network import WEIGHTS, Network
 from parenvs.core.leaderboard import PolicyError
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.fields import Index, one_of, read, words
 from parenvs.tasks.elastic.game import ElasticChoice
 from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
 from parenvs.tasks.elastic.problem import (
@@ -37,12 +38,6 @@ MAX_WIDTH = 256
 """Largest width of a network."""
 Plans = list[list[int]]
 """Plans of each course of a problem, interval by interval."""
-_FIELDS = {
-    "table": ("tables",),
-    "network": ("weights",),
-    "rule": ("rule",),
-    "recorded": ("seed", "rule", "plans"),
-}
 # Largest weight, so that no sum leaves float32.
 _LARGEST = 1e6
 
@@ -75,11 +70,17 @@ class Table:
         return plan if plan < len(fits) and fits[plan] else 0
 
 
+RuleName = Annotated[str, one_of(*RULES)]
+_Plan = Annotated[int, words(f"a plan from 0 to {MAX_PLANS - 1}", ge=0, lt=MAX_PLANS)]
+_Course = Annotated[list[_Plan], words("a list of plans", max_length=MAX_INTERVALS)]
+_Courses = Annotated[list[_Course], words("a list of 1 to 64 courses", min_length=1, max_length=64)]
+
+
 @dataclass(frozen=True)
 class Rule:
     """A heuristic of ``parenvs.agents.elastic.policies``, by its name."""
 
-    name: str
+    rule: RuleName
 
 
 @dataclass(frozen=True)
@@ -87,16 +88,29 @@ class Recorded:
     """The choices on the courses of one seed, for references that are no policies.
 
     Attributes:
-        plans: name of a problem -> plans of each course.
         rule: the heuristic that chose them, which plays the courses of other seeds; None if none.
+        plans: name of a problem -> plans of each course.
     """
 
-    seed: int
-    plans: Mapping[str, tuple[tuple[int, ...], ...]]
-    rule: Rule | None = None
+    seed: Index
+    rule: RuleName | None
+    plans: dict[str, _Courses]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    tables: Annotated[
+        dict[str, Any], words("an object of 1 to 16 libraries", min_length=1, max_length=16)
+    ]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    weights: Any
 
 
 Data: TypeAlias = Table | Trained | Rule | Recorded
+_KINDS = {"table": _Tables, "network": _Weights, "rule": Rule, "recorded": Recorded}
 
 
 def read_policy(content: Any, entry: object = None) -> Data:
@@ -108,37 +122,23 @@ def read_policy(content: Any, entry: object = None) -> Data:
     if not isinstance(content, dict):
         raise PolicyError(f"must be an object, not {shown(content)}")
     kind = content.get("kind")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        raise PolicyError(f"field 'kind' is {shown(kind)}; known: {', '.join(_FIELDS)}")
-    known = ("kind", *_FIELDS[kind])
-    for key in content:
-        if key not in known:
-            raise PolicyError(f"unknown field {shown(key)}{did_you_mean(key[:80], known)}")
-    for key in known:
-        if key not in content:
-            raise PolicyError(f"field {key!r} is missing")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise PolicyError(f"field 'kind' is {shown(kind)}; known: {', '.join(_KINDS)}")
     if kind == "recorded" and entry not in REFERENCES:
         raise PolicyError(
             f"field 'kind' is 'recorded', which is for {', '.join(REFERENCES)}; enter a table, "
             "a network or a rule"
         )
-    if kind == "recorded":
-        return _recorded(content)
-    if kind == "rule":
-        return _rule(content["rule"])
-    return _table(content["tables"]) if kind == "table" else _network(content["weights"])
+    try:
+        policy: Any = read(_KINDS[kind], {key: content[key] for key in content if key != "kind"})
+    except ParenvsError as error:
+        raise PolicyError(str(error)) from None
+    if isinstance(policy, _Tables):
+        return _table(policy.tables)
+    return _network(policy.weights) if isinstance(policy, _Weights) else policy
 
 
-def _rule(name: Any) -> Rule:
-    if not isinstance(name, str) or name not in RULES:
-        near = did_you_mean(name[:80], RULES) if isinstance(name, str) else ""
-        raise PolicyError(f"field 'rule' is {shown(name)}{near}; known: {', '.join(RULES)}")
-    return Rule(name)
-
-
-def _table(tables: Any) -> Table:
-    if not isinstance(tables, dict) or not 1 <= len(tables) <= 16:
-        raise PolicyError("field 'tables' must be an object of 1 to 16 libraries")
+def _table(tables: dict[str, Any]) -> Table:
     choices, known = {}, [load_library(model).name for model in MEASURED]
     for name, rows in tables.items():
         where = f"field 'tables.{name[:60]}'"
@@ -184,27 +184,6 @@ def _network(weights: Any) -> Trained:
     return of_network(network)
 
 
-def _recorded(content: dict[str, Any]) -> Recorded:
-    seed, plans = content["seed"], content["plans"]
-    rule = None if content["rule"] is None else _rule(content["rule"])
-    if type(seed) is not int or not 0 <= seed < 2**31:
-        raise PolicyError(f"field 'seed' must be a whole number from 0, not {shown(seed)}")
-    if not isinstance(plans, dict):
-        raise PolicyError("field 'plans' must be an object of problems")
-    runs = {}
-    for name, courses in plans.items():
-        if not isinstance(courses, list) or not 1 <= len(courses) <= 64:
-            raise PolicyError(f"field 'plans.{name[:80]}' must be a list of 1 to 64 courses")
-        for course in courses:
-            is_plans = isinstance(course, list) and len(course) <= MAX_INTERVALS
-            if not (is_plans and all(type(k) is int and 0 <= k < MAX_PLANS for k in course)):
-                raise PolicyError(
-                    f"field 'plans.{name[:80]}' must be lists of plans from 0 to {MAX_PLANS - 1}"
-                )
-        runs[name] = tuple(map(tuple, courses))
-    return Recorded(seed, runs, rule)
-
-
 def _numbers(content: Any, types: tuple[type, ...], where: str) -> np.ndarray:
     """Return a number, or nested lists of equal lengths, as float64; only of the given types."""
     level: list[Any] = [content]
@@ -235,9 +214,11 @@ def play(policy: Table | Trained | Rule, problems: dict[str, Elastic], seed: int
         problems: name -> problem.
         seed: the checker's seed, which selects the courses.
     """
-    player: Policy = RULES[policy.name]() if isinstance(policy, Rule) else policy
-    plans: dict[str, Plans] = {}
-    for name, problem in problems.items():
-        courses = [problem.drawn(number) for number in seeds(problem, seed)]
-        plans[name] = [follow(problem, course, player).chosen.tolist() for course in courses]
-    return plans
+    player: Policy = RULES[policy.rule]() if isinstance(policy, Rule) else policy
+    return {
+        name: [
+            follow(problem, problem.drawn(number), player).chosen.tolist()
+            for number in seeds(problem, seed)
+        ]
+        for name, problem in problems.items()
+    }

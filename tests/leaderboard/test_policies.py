@@ -168,7 +168,7 @@ WRONG = [
     (None, "must be an object"),
     ({"kind": "onnx"}, "field 'kind' is 'onnx'"),
     (mutated(RULE, "rule", value="fastes"), "did you mean 'fastest'"),
-    (mutated(RULE, "rule", value=["fastest"]), "field 'rule' is"),
+    (mutated(RULE, "rule", value=["fastest"]), "field 'rule' must be one of"),
     (mutated(RULE, "ruel", value="x"), "unknown field 'ruel'"),
     (mutated(RULE, "rule", drop=True), "field 'rule' is missing"),
     (mutated(NETWORK, "weights", value=[]), "must have exactly weight, context.weight"),

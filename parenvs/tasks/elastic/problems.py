@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -36,7 +36,7 @@ from parenvs.core.sets import OPTIMUM, BestValue, SetKind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.fields import Integer, Text, check, number, read_rows, whole, write_rows
+from parenvs.fields import Integer, check, number, one_of, read_rows, whole, write_rows
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library, binomial
 from parenvs.tasks.elastic.movement import State
@@ -68,13 +68,12 @@ class Trace(Source):
     """Joins and departures of nodes over time.
 
     Attributes:
-        events: (seconds, nodes that leave, nodes that come, names of both or None), by time; the
-            names are those of the leaving and of the coming nodes.
+        events: (seconds, nodes that leave, nodes that come), by time: names, or numbers of nodes.
         most: nodes that are there at the same time at most.
     """
 
     name: str
-    events: tuple[tuple[float, tuple[str, ...] | int, tuple[str, ...] | int], ...]
+    events: tuple[tuple[float, Any, Any], ...]
     most: int
 
     @property
@@ -116,14 +115,11 @@ class Trace(Source):
                 break
             before, gone = list(alive), set[str]()
             for _, (_, leaving, coming) in group:
-                if isinstance(leaving, tuple) and isinstance(coming, tuple):
-                    alive = [name for name in alive if name not in leaving]
+                if isinstance(leaving, tuple):
+                    alive = [*(name for name in alive if name not in leaving), *coming]
                     gone.update(leaving)
-                    alive.extend(coming)
                     continue
                 assert uniform is not None
-                assert isinstance(leaving, int)
-                assert isinstance(coming, int)
                 # The numbers of an interval are used from the first on, one for each departure.
                 for _ in range(leaving):
                     draw = uniform[slot, len(gone) % self.most]
@@ -325,6 +321,10 @@ class Markov(Source):
         return result
 
 
+def _log(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
 def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     """Draw a chain of a family; intervals are taken to be minutes.
 
@@ -335,7 +335,7 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     """
 
     def rate(low: float, high: float) -> float:
-        return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 6)
+        return round(_log(rng, low, high), 6)
 
     start = int(rng.integers(nodes // 2, nodes + 1))
     if family == "independent":
@@ -364,40 +364,32 @@ def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
     return result
 
 
+MEASURED = ("gpt-1.5b", "bert-large")
+"""Models whose steps on many degrees were measured."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A problem of a set: the model's name, the intervals of an episode, and the chain."""
 
-    model: Text
+    model: Annotated[str, one_of(*MEASURED)]
     intervals: Integer
     chain: Markov
 
 
-def read_set(path: str | os.PathLike[str], models: Iterable[str]) -> dict[str, Row]:
+def read_set(path: str | os.PathLike[str]) -> dict[str, Row]:
     """Read the problems of a set, by name.
 
     Raises:
         ParenvsError: the file is missing or wrong; the line names file, problem and field.
     """
-    known = tuple(models)
-
-    def known_model(row: Row, where: str) -> Row:
-        if row.model not in known:
-            raise ParenvsError(
-                f"{where}: field 'model' must be one of {', '.join(known)}, not "
-                f"{shown(row.model)}{did_you_mean(row.model, known)}"
-            )
-        return row
-
-    return read_rows(Row, path, known_model)
+    return read_rows(Row, path, lambda row, where: row)
 
 
 *ELASTIC_SETS, WINDOWS = ElasticTask.sets
 """Shipped sets of chains, ``SET/NAME`` is one of a set; and the set of windows of traces."""
 TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
 """Shipped traces of spot clusters."""
-MEASURED = ("gpt-1.5b", "bert-large")
-"""Models whose steps on many degrees were measured."""
 WINDOW, STRIDE = 120, 10
 """Intervals of a window of a trace, and from the beginning of one to that of the next."""
 
@@ -458,17 +450,8 @@ def load_library(
 
 @lru_cache(maxsize=len(ELASTIC_SETS))
 def elastic_rows(name: str) -> dict[str, Row]:
-    """Read the problems of a shipped set of chains, by their names.
-
-    Raises:
-        UnknownInstanceError: there is no such set.
-    """
-    if name not in ELASTIC_SETS:
-        raise UnknownInstanceError(
-            f"unknown set {name!r}{did_you_mean(name, ELASTIC_SETS)}; known: "
-            f"{', '.join(ELASTIC_SETS)}"
-        )
-    return read_set(data_folder() / f"{name}.json", MEASURED)
+    """Read the problems of a shipped set of chains, by their names."""
+    return read_set(data_folder() / f"{name}.json")
 
 
 def load_elastic(
@@ -490,24 +473,27 @@ def load_elastic(
         ParenvsError: a name is unknown, a file is wrong, or the problem has settings of its own.
     """
     text = os.fspath(instance)
-    place, _, member = text.partition("/")
-    if place in TRACES and member:
-        text, (named, _, servers) = place, member.removesuffix("-measured").partition(" on ")
+    first, _, member = text.partition("/")
+    if first in TRACES and member:
+        text, (named, _, servers) = first, member.removesuffix("-measured").partition(" on ")
         model, cluster = model or named, cluster or servers.replace(" ", ":") or None
-    is_file = text.endswith(".csv")
+    loaders = {
+        WINDOWS: window,
+        **{name: partial(_elastic_problem, name) for name in ELASTIC_SETS},
+        **dict.fromkeys(ElasticTask.drawn, _generated),
+    }
     # What is no member of a set is a trace, shipped or a file.
-    if is_file or place not in (*ElasticTask.sets, *ElasticTask.drawn):
+    if text.endswith(".csv") or first not in loaders:
         library = load_library(model or MEASURED[0], cluster, batch)
         trace = load_trace(text)
         return Elastic(library, trace, interval, name=f"{trace.name}/{library.name}")
-    for name, value in (("model", model), ("cluster", cluster), ("batch", batch)):
-        if value is not None:
-            raise ParenvsError(f"{name}: problems of {place} have one of their own; leave it out")
+    settings = {"model": model, "cluster": cluster, "batch": batch}
+    for name in settings:
+        if settings[name] is not None:
+            raise ParenvsError(f"{name}: problems of {first} have one of their own; leave it out")
     if interval != SECONDS:
-        raise ParenvsError(f"interval: problems of {place} have {SECONDS:g} s; leave it out")
-    if place == WINDOWS:
-        return window(member)
-    return _elastic_problem(place, member) if place in ELASTIC_SETS else _generated(text)
+        raise ParenvsError(f"interval: problems of {first} have {SECONDS:g} s; leave it out")
+    return loaders[first](member)
 
 
 @lru_cache(maxsize=1)
@@ -518,13 +504,11 @@ def windows() -> dict[str, tuple[str, str, int]]:
     so neighbours overlap. Names are TRACE-MODEL-NUMBER.
     """
     result = {}
-    for trace in TRACES:
+    for trace, model in product(TRACES, MEASURED):
         nodes = _whole_course(trace).nodes
-        starts = range(int((nodes > 0).argmax()),
-                       len(nodes) - WINDOW + 1, STRIDE)  # fmt: skip
-        for model in MEASURED:
-            for k, first in enumerate(starts):
-                result[f"{trace}-{model}-{k:03d}"] = trace, model, first
+        starts = range(int((nodes > 0).argmax()), len(nodes) - WINDOW + 1, STRIDE)
+        for k, first in enumerate(starts):
+            result[f"{trace}-{model}-{k:03d}"] = trace, model, first
     return result
 
 
@@ -538,8 +522,7 @@ def window(name: str) -> Elastic:
         UnknownInstanceError: there is no such window.
     """
     trace, model, first = _member(WINDOWS, name, windows())
-    course = Recorded(f"{WINDOWS}/{name}", _whole_course(trace).window(first, WINDOW))
-    return Elastic(load_library(model), course, name=course.name, checkpoints=True)
+    return _job(model, _whole_course(trace).window(first, WINDOW), f"{WINDOWS}/{name}")
 
 
 def _member(name: str, member: str, known: Mapping[str, Any]) -> Any:
@@ -573,27 +556,10 @@ def _shipped_trace(name: str) -> Trace:
 
 NODES = 32
 """Nodes at most; as many as the measured steps go."""
-
-
-@dataclass(frozen=True)
-class Regime:
-    """What decides a course, interval by interval.
-
-    Attributes:
-        leave: (S,) probability that a node leaves before an interval.
-        join: (S,) probability that a missing one comes.
-        blocks: (S,) share of the nodes that leave before an interval together, next to each other
-            in age.
-    """
-
-    start: int
-    leave: np.ndarray
-    join: np.ndarray
-    blocks: np.ndarray
-
-
-def _log(rng: np.random.Generator, low: float, high: float) -> float:
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+Regime = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+"""What decides a course: nodes at the start, and before each interval, (S,), the probability that a
+node leaves, that a missing one comes, and the share of the nodes, next to each other in age, that
+leave together."""
 
 
 def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
@@ -606,7 +572,7 @@ def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
         long = int(rng.integers(10, 61))
         leave[max(at, 0) : max(at + long, 0)] = _log(rng, 1 / 60, 1 / 10)
         at += long
-    return Regime(int(rng.integers(nodes // 2, nodes + 1)), leave, join, np.zeros(count))
+    return int(rng.integers(nodes // 2, nodes + 1)), leave, join, np.zeros(count)
 
 
 def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
@@ -620,7 +586,7 @@ def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
             near = int(rng.integers(2, 8))
         near -= 1
     leave, join = (np.full(count, _log(rng, *x)) for x in ((1 / 3000, 1 / 400), (1 / 60, 1 / 5)))
-    return Regime(int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks)
+    return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
 def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
@@ -632,7 +598,7 @@ def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
         blocks[at] = 1.0
         join[at : at + long] = 0.0
         join[at + long : at + long + 5] = rng.uniform(0.1, 0.6)
-    return Regime(int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks)
+    return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
 REGIMES: dict[str, Callable[[np.random.Generator, int, int], Regime]] = {
@@ -662,21 +628,21 @@ def draw_course(
     if family in CHAINS:
         chain = draw_markov(rng, family, nodes)
         return chain.course(SECONDS, chain.draw(rng, SECONDS, intervals))
-    regime = REGIMES[family](rng, nodes, intervals)
-    now, gone = regime.start, np.zeros(intervals, dtype=np.uint64)
+    start, leave, join, blocks = REGIMES[family](rng, nodes, intervals)
+    now, gone = start, np.zeros(intervals, dtype=np.uint64)
     joined = np.zeros(intervals, dtype=np.int16)
     for at in range(1, intervals):
-        leaves = rng.random(now) < regime.leave[at]
-        if regime.blocks[at] > 0 and now:
+        leaves = rng.random(now) < leave[at]
+        if blocks[at] > 0 and now:
             # Machines of a rack or an offer tend to come, and so to leave, together.
-            size = int(np.ceil(regime.blocks[at] * now))
+            size = int(np.ceil(blocks[at] * now))
             first = int(rng.integers(now - size + 1))
             leaves[first : first + size] = True
-        joined[at] = rng.binomial(nodes - now, regime.join[at])
+        joined[at] = rng.binomial(nodes - now, join[at])
         which = np.flatnonzero(leaves)
         gone[at] = (np.uint64(1) << which.astype(np.uint64)).sum(dtype=np.uint64)
         now += int(joined[at]) - len(which)
-    return Course.of_bits(regime.start, joined, gone, nodes)
+    return Course.of_bits(start, joined, gone, nodes)
 
 
 def known_family(family: str) -> None:
@@ -758,7 +724,7 @@ def _job(model: str, course: Course, name: str) -> Elastic:
 
 
 def _generated(name: str) -> Elastic:
-    _, *words = name.split("/")
+    words = name.split("/")
     if len(words) == 3 and words[0] in FAMILIES and words[1] in MEASURED:
         family, model, which = words
         if which.isdecimal() and len(which) < 10:
@@ -768,7 +734,7 @@ def _generated(name: str) -> Elastic:
             return drawn_by(rng, family, model)
     like = _name(FAMILIES[0], MEASURED[0], "17")
     raise UnknownInstanceError(
-        f"unknown problem {shown(name)}; drawn ones are called like {like}: "
+        f"unknown problem {shown(f'elastic/{name}')}; drawn ones are called like {like}: "
         f"family ({', '.join(FAMILIES)}), model ({', '.join(MEASURED)}) and number"
     )
 
@@ -784,26 +750,15 @@ COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
 """Shipped set -> problems of each family and model."""
 
 
-def make_set(name: str, seed: int) -> dict[str, Row]:
-    """Draw the problems of a shipped set, each from the seed, its set, family, model and number."""
-    stream = list(COUNTS).index(name)
-    return {
-        f"{family}-{model}-{number:03d}": Row(
-            model,
-            INTERVALS,
-            draw_markov(np.random.default_rng([seed, stream, i, k, number]), family, NODES),
-        )
-        for i, family in enumerate(CHAINS)
-        for k, model in enumerate(MEASURED)
-        for number in range(COUNTS[name])
-    }
-
-
 def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
     """Make a shipped set and write it into a folder; return the path and the number of problems."""
-    path = folder / f"{name}.json"
-    rows = make_set(name, seed)
-    write_rows(path, {name: asdict(row) for name, row in rows.items()})
+    path, stream, rows = folder / f"{name}.json", list(COUNTS).index(name), {}
+    for i, k, which in product(range(len(CHAINS)), range(len(MEASURED)), range(COUNTS[name])):
+        # Each problem has a generator of its own, so a set can grow without changing others.
+        chain = draw_markov(np.random.default_rng([seed, stream, i, k, which]), CHAINS[i], NODES)
+        row = Row(MEASURED[k], INTERVALS, chain)
+        rows[f"{CHAINS[i]}-{row.model}-{which:03d}"] = asdict(row)
+    write_rows(path, rows)
     return path, len(rows)
 
 
