@@ -24,7 +24,7 @@ from parenvs.agents.pipeline.exact import (
     least_excess,
     plan_within,
 )
-from parenvs.agents.pipeline.heuristics import even_plan, few_points
+from parenvs.agents.pipeline.heuristics import even_plan
 from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.agents.pipeline.shapes import exact_shape
 from parenvs.cluster import Cluster
@@ -264,18 +264,6 @@ def test_point_space__admits_exactly_what_can_be_completed(seed):
     if space is not None:
         plan = space.pipeline.plan(*space.plan(*even_plan(space)))
         assert judge(plan, space.pipeline).legal
-
-
-@pytest.mark.thorough
-def test_exact_points__on_128_points():
-    space = PointSpace.build(layers(700).with_stages(8))
-    assert 100 < len(space.pivots) <= 129
-    answer = exact_points(space)
-    check(answer, space.pipeline, answer.cost)
-    for most in (4, 16, 32, 500):
-        few = few_points(space, most)
-        assert len(few) <= most and (np.diff(few) > 0).all()
-        assert few[0] >= 1 and few[-1] < len(space.pivots) - 1
 
 
 # Corridors.
