@@ -241,10 +241,7 @@ def _deepened(
 
 
 def _offer(
-    problem: Hybrid,
-    searches: list[tuple[float, HybridLabels]],
-    ranking: Ranking,
-    deadline: float,
+    problem: Hybrid, searches: list[tuple[float, HybridLabels]], ranking: Ranking, deadline: float
 ) -> None:
     """Offer a ranking the best plan of every setting that may beat it."""
     for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):

@@ -348,12 +348,7 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         return self._with_send(k, config, stages, labels, costs.seconds[config, number])
 
     def _with_send(
-        self,
-        k: int,
-        config: int,
-        stages: SuffixLabels,
-        labels: SuffixLabels,
-        seconds: np.ndarray,
+        self, k: int, config: int, stages: SuffixLabels, labels: SuffixLabels, seconds: np.ndarray
     ) -> list[SuffixLabels]:
         """Put the sends from every possible stage in front of new suffixes.
 

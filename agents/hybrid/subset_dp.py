@@ -394,10 +394,7 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
 
 
 def lower_bound(
-    orders: Orders,
-    most_types: int = MAX_TYPES,
-    states: int = MAX_STATES,
-    deadline: float = np.inf,
+    orders: Orders, most_types: int = MAX_TYPES, states: int = MAX_STATES, deadline: float = np.inf
 ) -> tuple[float, int]:
     """Return a lower bound of every plan of one server per stage, and the number of labels.
 
@@ -473,10 +470,7 @@ def _judge(
 
 
 def rounded_down(
-    orders: Orders,
-    most_types: int = MAX_TYPES,
-    states: int = MAX_STATES,
-    deadline: float = np.inf,
+    orders: Orders, most_types: int = MAX_TYPES, states: int = MAX_STATES, deadline: float = np.inf
 ) -> int:
     """Judge the best plan with servers as slow as the slowest of their type; return labels.
 

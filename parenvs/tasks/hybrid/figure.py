@@ -10,13 +10,7 @@ import numpy as np
 
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.schedules import WEIGHT
-from parenvs.tasks.hybrid.view import (
-    PARTS,
-    recomputation,
-    redone_layers,
-    title,
-    verdict,
-)
+from parenvs.tasks.hybrid.view import PARTS, recomputation, redone_layers, title, verdict
 from parenvs.view.page import (
     DPI,
     HEIGHT,

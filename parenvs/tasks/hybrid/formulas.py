@@ -717,11 +717,7 @@ def _seconds_per_element(
 
 
 def _resources(
-    passed: np.ndarray,
-    busy: np.ndarray,
-    chunk: np.ndarray,
-    links: np.ndarray,
-    stages: Stages,
+    passed: np.ndarray, busy: np.ndarray, chunk: np.ndarray, links: np.ndarray, stages: Stages
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seconds up to and of every resource: stages, and links where sends do not block."""
     if len(busy) == 1 or np.all(stages.blocking):

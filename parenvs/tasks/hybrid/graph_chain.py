@@ -148,10 +148,7 @@ class GraphLayer(Layer):
         return self._looked_up(split, figures, 1)[0]
 
     def _looked_up(
-        self,
-        split: Split,
-        figures: Callable[[int, bool, np.ndarray], np.ndarray],
-        count: int,
+        self, split: Split, figures: Callable[[int, bool, np.ndarray], np.ndarray], count: int
     ) -> np.ndarray:
         """(count, ...) figures for each plan, counted once for each combination of its numbers.
 

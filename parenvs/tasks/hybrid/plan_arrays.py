@@ -687,10 +687,7 @@ class Start:
     """
 
     def __init__(
-        self,
-        problem: Hybrid,
-        choices: np.ndarray | None = None,
-        known: BestValue | None = None,
+        self, problem: Hybrid, choices: np.ndarray | None = None, known: BestValue | None = None
     ) -> None:
         self.problem = problem
         self.choices = self._fastest[0] if choices is None else choices

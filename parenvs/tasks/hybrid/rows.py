@@ -289,11 +289,7 @@ _RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (COUNTS, lambda x: _is_figure(x) and x == int(x), "must be a whole number from 1"),
     (NUMBERS, _is_figure, "must be a positive number"),
     (FLAGS, lambda x: isinstance(x, bool), "must be true or false"),
-    (
-        MEASURED,
-        _is_figure,
-        f"must be a positive number; {LEAST:g} to {MOST:g} can be counted with",
-    ),
+    (MEASURED, _is_figure, f"must be a positive number; {LEAST:g} to {MOST:g} can be counted with"),
     (SHARES, lambda x: x <= 1, "is a share of the peak, at most 1"),
     (
         (PERCENT,),

@@ -157,11 +157,7 @@ class Limits:
 class HybridSearch:
     """Options of planners; the help of each field says what it is."""
 
-    constraints: Any = option(
-        None,
-        "What plans must keep to.",
-        parts=Limits,
-    )
+    constraints: Any = option(None, "What plans must keep to.", parts=Limits)
     objective: str = option(
         "seconds",
         "What is minimized: seconds (default), tokens or money.",
@@ -172,9 +168,7 @@ class HybridSearch:
         False, "Take the plan of least worst regret if constants move in their plausible ranges."
     )
     time_limit: float | None = option(
-        None,
-        "Seconds of the search (default: 20 of exact; others end by themselves).",
-        "seconds",
+        None, "Seconds of the search (default: 20 of exact; others end by themselves).", "seconds"
     )
 
 
