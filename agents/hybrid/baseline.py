@@ -214,11 +214,8 @@ class Remarks:
     def to_json(self) -> dict[str, Any]:
         """Return the remarks as an object of JSON types: the plan on machines that differ."""
         worst = max((shift.excess for shift in self.shifts), default=0.0)
-        return {
-            "worst_regret": worst,
-            "robustness": [shift._asdict() for shift in self.shifts],
-            "frameworks": self.frameworks,
-        }
+        shifts = [shift._asdict() for shift in self.shifts]
+        return {"worst_regret": worst, "robustness": shifts, "frameworks": self.frameworks}
 
     def lines(self) -> Iterator[str | Table]:
         """Yield what frameworks make of it, plans that come close, and it on other machines."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -120,9 +120,8 @@ class HybridProblem(TaskProblem):
     def trivial_cost(self) -> float:
         """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
         problem: Hybrid = self.target
-        alone = Uniform(
-            1, 1, 1, 1, problem.batch, gradient_bytes=float(software_of(problem).gradient_bytes)
-        )
+        gradient_bytes = software_of(problem).of_arrays["gradient_bytes"]
+        alone = Uniform(1, 1, 1, 1, problem.batch, gradient_bytes=gradient_bytes)
         seconds = alone.judged(problem.model, problem.cluster, problem.machine)[0]
         return float(seconds["length"][0])
 
@@ -154,8 +153,7 @@ class HeteroProblem(HybridProblem):
             size = f"{plan.micro_batch:,}, at most {MAX_MICRO_BATCH}"
             faults.append(f"field 'micro_batch' is {size}")
         if any(stage.devices != inside for stage in plan.stages):
-            words = "a stage has exactly one server"
-            faults.append(f"field 'stages': {words}, 'devices' {inside}")
+            faults.append(f"field 'stages': a stage has exactly one server, 'devices' {inside}")
         return faults
 
 
@@ -168,13 +166,9 @@ def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
     for tier, set_name in sets.items():
         for hybrid in problem_sets()[set_name][:first]:
             name, fingerprint = hybrid.instance, hybrid.model.fingerprint
-            settings = {
-                "tier": tier,
-                "servers": hybrid.cluster.servers,
-                "layers": len(hybrid.model),
-                "batch": hybrid.batch,
-                "stack": hybrid.stack.label,
-            }
+            settings: dict[str, Any] = {"tier": tier, "servers": hybrid.cluster.servers}
+            settings |= {"layers": len(hybrid.model), "batch": hybrid.batch}
+            settings["stack"] = hybrid.stack.label
             if instances is None or name in instances:
                 yield kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
 
@@ -246,17 +240,16 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         target: Hybrid = problem.target
         if agent == "best-known":
             return plan_of_row(target, references(problem.file.file)[problem.instance])
-        if agent == "exact":
-            answer = exact(target, LIMITS, time_limit=SECONDS, simulate=False)
-        elif agent == "search":  # not by time: its answer is the same on every machine
-            answer = local_search(target, seed=seed)
-        elif agent == "subset-dp":
-            answer = _subset(target, seed)
-        elif agent == "swap-search":
-            answer = swap_search(target, np.random.default_rng(seed), None, SWAPS)
-        else:
-            answer = solve(target, agent, time_limit=SECONDS, seed=seed)
-        return answer.plan
+        searches: dict[str, Callable[[], Answer]] = {
+            "exact": lambda: exact(target, LIMITS, time_limit=SECONDS, simulate=False),
+            # Not by time: its answer is the same on every machine.
+            "search": lambda: local_search(target, seed=seed),
+            "subset-dp": lambda: _subset(target, seed),
+            "swap-search": lambda: swap_search(target, np.random.default_rng(seed), None, SWAPS),
+        }
+        if agent in searches:
+            return searches[agent]().plan
+        return solve(target, agent, time_limit=SECONDS, seed=seed).plan
 
     return plan
 

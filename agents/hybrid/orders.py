@@ -74,12 +74,9 @@ class ServerTables:
         self.speeds = np.unique(speeds)
         inside = problem.cluster.devices_per_server
         # One server of each speed is enough to ask what a stage costs on it.
-        stand_in = replace(
-            problem,
-            cluster=replace(
-                problem.cluster, servers=len(self.speeds), speeds=tuple(self.speeds.tolist())
-            ),
-        )
+        servers, of_each = len(self.speeds), tuple(self.speeds.tolist())
+        one_of_each = replace(problem.cluster, servers=servers, speeds=of_each)
+        stand_in = replace(problem, cluster=one_of_each)
         inner = replace(limits, stage_devices=inside)
         self.stages = StageTables(stand_in, setting, inner, kinds=longest <= 0)
         configs, count = self.stages.configs, len(self.speeds)
@@ -144,11 +141,6 @@ class ServerTables:
         """(C, n+1) seconds, one way, of the send in front of a stage that begins at a boundary."""
         crossing = self.problem.model.crossing_after
         return self.sent[:, None] * crossing + self.hop[:, None]
-
-    @cached_property
-    def least_hiding(self) -> np.ndarray:
-        """(n+1,) least seconds of a backward pass through the layers before each boundary."""
-        return self.stages.least_hiding
 
     @cached_property
     def server_update(self) -> np.ndarray:

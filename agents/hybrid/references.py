@@ -123,9 +123,8 @@ def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) 
             count = evaluations if seed == 0 else evaluations // 2
             # The first search is independent of the exact one; others go on from the best plan.
             starts = () if best is None or seed == 0 else (best.plan,)
-            searched = local_search(
-                problem, seed=seed, evaluations=count, space=space, starts=starts
-            )
+            options: dict[str, Any] = {"seed": seed, "evaluations": count}
+            searched = local_search(problem, space=space, starts=starts, **options)
             if best is None or searched.cost < best.cost * (1 - SAME):
                 best = replace(searched, method=f"local search, {count:,} plans, seed {seed}")
             elif seed > 0:

@@ -195,7 +195,7 @@ class ServerLabels(LabelSearch[_Labels]):
             tail = np.zeros_like(core)
         else:
             tail = prepend_tail(labels.tail[parent], hiding, exposed) - tables.link[split, begin]
-            tail = np.maximum(tail, tables.least_hiding[begin])
+            tail = np.maximum(tail, tables.stages.least_hiding[begin])
         update = np.maximum(labels.update[parent], costs.update[speed, split, number])
         servers = free.sum(axis=0)[row]
         # The longest update of the stages in front is at least the mean over the free servers.

@@ -178,13 +178,18 @@ class StageTables:
         row = min(INNER, len(busy) - 1)
         self.kind_seconds, self.kind_hiding = busy[row, :, none], step.hiding[row, :, none]
         self.kind_update = step.update[row, :, none]
-        self._again_full = step.recomputed[row, :, full][:, self._chain]
-        self._again_selective = step.recomputed[row, :, selective][:, self._chain]
-        saved = held.activations[row]
-        # What recomputation saves and costs adds up over layers, so prefix sums answer any run.
-        self._saved_full = (saved[:, none] - saved[:, full])[:, self._chain]
-        self._saved_selective = (saved[:, none] - saved[:, selective])[:, self._chain]
+        saved, again = held.activations[row], step.recomputed[row]
+        # What recomputation saves and costs adds up over layers, so prefix sums answer any run:
+        # (2, C, n+1), in full and selectively.
+        modes = (full, selective)
+        self._saved = np.stack([self._before(saved[:, none] - saved[:, x]) for x in modes])
+        self._again = np.stack([self._before(again[:, x]) for x in modes])
         self._working_full = held.working[:, :, full][:, :, self._chain]
+
+    def _before(self, by_kind: np.ndarray) -> np.ndarray:
+        """(C, n+1) sums before each boundary of (C, K) figures of layers."""
+        sums = by_kind[:, self._chain].cumsum(axis=1)
+        return np.concatenate([np.zeros((len(sums), 1)), sums], axis=1)
 
     def _ask(self, runs: np.ndarray) -> None:
         step, held = self._judged(runs, 0 * runs, 0 * runs)
@@ -214,10 +219,9 @@ class StageTables:
         self.configs = Configurations(*(column[stay] for column in self.configs))
         self.tied = self.tied[stay]
         for name in ("_busy", "_hiding", "_update", "_reduction", "_states", "_plain", "_working",
-                     "_working_full"):  # fmt: skip
+                     "_working_full", "_saved", "_again"):  # fmt: skip
             setattr(self, name, getattr(self, name)[:, stay])
-        for name in ("kind_seconds", "kind_hiding", "kind_update", "_again_full",
-                     "_again_selective", "_saved_full", "_saved_selective"):  # fmt: skip
+        for name in ("kind_seconds", "kind_hiding", "kind_update"):
             setattr(self, name, getattr(self, name)[stay])
 
     def _judged(
@@ -358,7 +362,7 @@ class StageTables:
         c, q = config[row], number[row]
         first = self.runs[q, 0]
         middle, end = first + whole, first + self.size[q]
-        saved, seconds = self._sums
+        saved, seconds = self._saved, self._again
         working = np.where(
             whole > 0, self._most_working(place)[c, first, whole], self._working[place][c]
         )
@@ -382,12 +386,6 @@ class StageTables:
         best = np.lexsort((whole, cost, row))[starts]
         return cost[best], whole[best], part[best]
 
-    @cached_property
-    def _sums(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """(C, n+1) bytes saved and seconds taken before each boundary, in full and selectively."""
-        saved = _before(self._saved_full), _before(self._saved_selective)
-        return saved, (_before(self._again_full), _before(self._again_selective))
-
     def _most_working(self, place: int) -> np.ndarray:
         """(C, n+1, w+1) bytes at work where j layers from i on are recomputed in full."""
         if place not in self._most:
@@ -403,11 +401,6 @@ class StageTables:
 
 
 _BLOCK = 4096  # stages whose counts are tried at once
-
-
-def _before(by_layer: np.ndarray) -> np.ndarray:
-    """(C, n+1) sums before each boundary of (C, n) figures of layers."""
-    return np.concatenate([np.zeros((len(by_layer), 1)), by_layer.cumsum(axis=1)], axis=1)
 
 
 def _fewest(
@@ -515,9 +508,8 @@ def send_between(
         layers=zeros[None], first_chunk=zeros[None], full=zeros[None], selective=zeros[None],
         on=zeros, back=zeros, first=zeros, links=zeros[1:], tp=tp, dp=dp, zero=zeros,
         device=np.array([[0], [0 if near else far]]) + 0 * pairs, speed=zeros + 1,
-        samples=setting.samples, micro_batches=1, chunks=1, context=setting.context,
-        sequence_parallel=setting.sequence_parallel, expert=setting.expert, blocking=True,
-        gradient_bytes=2.0, gradient_overlap=False,
+        samples=setting.samples, micro_batches=1, context=setting.context,
+        sequence_parallel=setting.sequence_parallel, expert=setting.expert,
     )  # fmt: skip
     args = problem.cluster, problem.machine, stages
     hop = formulas.transfer_seconds(*args, zeros)[0]

@@ -113,14 +113,8 @@ class Tier:
     @property
     def outside(self) -> Tier:
         """The tier with chains and servers that training never generates."""
-        return replace(
-            self,
-            layers=(3.0, 4.0),
-            slowest=0.4,
-            hidden=(4096, 14_336),
-            sequences=(2048, 16_384),
-            experts=(4, 32),
-        )
+        outside = replace(self, layers=(3.0, 4.0), slowest=0.4, hidden=(4096, 14_336))
+        return replace(outside, sequences=(2048, 16_384), experts=(4, 32))
 
 
 TIERS = {f"hetero-{servers}": Tier(servers) for servers in (8, 16, 32, 64)}

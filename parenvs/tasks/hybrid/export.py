@@ -416,13 +416,7 @@ def _stages(
         speed=stage_speeds(cluster, first, devices),
         samples=float(strategy.micro_batch),
         micro_batches=strategy.micro_batches,
-        chunks=1,
-        context=1,
-        sequence_parallel=False,
-        expert=1,
-        blocking=True,
         gradient_bytes=_GRADIENT_BYTES,
-        gradient_overlap=False,
         schedule=SCHEDULES[0],
     )
 

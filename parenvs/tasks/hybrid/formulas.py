@@ -104,13 +104,13 @@ class Stages(NamedTuple):
     speed: np.ndarray
     samples: Figure
     micro_batches: Figure
-    chunks: Figure
-    context: Figure
-    sequence_parallel: Figure
-    expert: Figure
-    blocking: Figure
-    gradient_bytes: Figure
-    gradient_overlap: Figure
+    chunks: Figure = 1
+    context: Figure = 1
+    sequence_parallel: Figure = False
+    expert: Figure = 1
+    blocking: Figure = True
+    gradient_bytes: Figure = 2.0
+    gradient_overlap: Figure = False
     shard: Figure = 0
     expert_tp: Figure = 0
     offload: Figure = False

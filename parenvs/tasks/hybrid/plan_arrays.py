@@ -200,15 +200,13 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
 
 def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
     """Return one of several plans as an object."""
-    count, chunks = int(plans.count[k]), int(plans.chunks[k])
-    context = int(plans.context[k])
+    names = ("count", "samples", "chunks", "context", "expert", "shard")
+    count, samples, chunks, context, expert, shard = (int(getattr(plans, x)[k]) for x in names)
     bounds = [0, *plans.ends[: count * chunks, k].tolist()]
     stages = [
         HybridStage(
             layers=tuple((bounds[c * count + s], bounds[c * count + s + 1]) for c in range(chunks)),
-            devices=int(plans.devices[s, k]),
-            tp=int(plans.tp[s, k]),
-            zero=int(plans.zero[s, k]),
+            **{name: int(getattr(plans, name)[s, k]) for name in ("devices", "tp", "zero")},
             recompute={mode: int(getattr(plans, mode)[s, k]) for mode in ("full", "selective")},
         )
         for s in range(count)
@@ -216,13 +214,10 @@ def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
     order = plans.servers[: problem.cluster.servers, k].tolist()
     return problem.plan(
         stages,
-        int(plans.samples[k]) // (stages[0].devices // (stages[0].tp * context)),
+        samples // (stages[0].devices // (stages[0].tp * context)),
         schedule=ORDERS[chunks > 1],
-        chunks=chunks,
         sequence_parallel=bool(plans.shared[k]),
-        context=context,
-        expert=int(plans.expert[k]),
-        shard=int(plans.shard[k]),
+        **{"chunks": chunks, "context": context, "expert": expert, "shard": shard},
         **software_of(problem).of_plan,
         servers=() if order == sorted(order) else tuple(order),
     )
@@ -293,19 +288,15 @@ def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
     if ORDERS[0] not in problem.stack.schedules:
         raise InfeasibleError(f"stack {problem.stack.label} has no schedule {ORDERS[0]}")
     limits, model, machine = limits or Constraints(), problem.model, problem.machine
-    values = (
-        tuple(x for x in range(1, min(problem.batch, SAMPLES) + 1) if problem.batch % x == 0),
-        tuple(limits.tensor_ranks(problem)),
-        tuple(limits.contexts(problem)),
-        tuple(limits.experts(problem)),
-    )
+    counts = [x for x in range(1, min(problem.batch, SAMPLES) + 1) if problem.batch % x == 0]
+    choices = (limits.tensor_ranks(problem), limits.contexts(problem), limits.experts(problem))
+    values = tuple(map(tuple, (counts, *choices)))
     axes = np.meshgrid(*(np.array(x) for x in values), [False, True], indexing="ij")
     samples, tp, context, expert, shared = (axis.ravel() for axis in axes)
     # One number for all splits saves layers arrays.
     of_context: Figure = context if len(values[2]) > 1 else values[2][0]
-    split = Split(
-        tp, samples * 1.0, of_context, shared, expert if len(values[3]) > 1 else values[3][0]
-    )
+    of_expert: Figure = expert if len(values[3]) > 1 else values[3][0]
+    split = Split(tp, samples * 1.0, of_context, shared, of_expert)
     layers = (model.embedding, model.head, *model.kinds)
     figures = np.zeros((len(layers), _FIGURES, len(samples)))
     for layer, table in zip(layers, figures, strict=True):
@@ -356,13 +347,10 @@ class Table:
         self.machine_of_all = problem.machine
         self.interleaves = ORDERS[1] in problem.stack.schedules
         self.problems: list[Prepared | None] = [None] * count
-        self.layers, self.batch, self.total, self.experts, self.servers = np.ones(
-            (5, count), dtype=np.int64
-        )
+        whole, flags = np.ones((5, count), dtype=np.int64), np.zeros((4, count), dtype=bool)
+        self.layers, self.batch, self.total, self.experts, self.servers = whole
         self.sequence = np.zeros(count, dtype=np.int64)
-        self.has_front, self.has_back, self.may_share, self.differs = np.zeros(
-            (4, count), dtype=bool
-        )
+        self.has_front, self.has_back, self.may_share, self.differs = flags
         self.tied, self.limit = np.zeros((2, count))
         self.rates = np.zeros((len(_RATES) + len(_LINKS), count))
         self.kinds_before = np.zeros((count, 1, 1))
@@ -458,23 +446,18 @@ class Table:
 
     def stages(self, plans: Plans) -> Stages:
         """Return plans as the arrays of ``formulas``, (S, N) or (K, S, N) each."""
+        alike = ("tp", "dp", "zero", "samples", "chunks", "expert", "count")
         return Stages(
             **self._layout(plans),
-            tp=plans.tp,
-            dp=plans.dp,
-            zero=plans.zero,
+            **{name: getattr(plans, name) for name in alike},
             device=plans.first,
             speed=self.slowest(plans),
-            samples=plans.samples,
             micro_batches=self.batch[plans.rows] / plans.samples,
-            chunks=plans.chunks,
             # A plain number says that no plan has any, which saves arrays.
             context=plans.context if (plans.context > 1).any() else 1,
             sequence_parallel=plans.shared.astype(bool),
-            expert=plans.expert,
             **self.software.of_arrays,
             shard=np.where(plans.count > 0, plans.shard, 0) if plans.shard.any() else 0,
-            count=plans.count,
             schedule=ORDERS[0],
         )
 
@@ -544,11 +527,9 @@ class Table:
 
 def _put(table: np.ndarray, row: int, values: np.ndarray, empty: float = 0.0) -> np.ndarray:
     """Write values into a row of a table, which is made wider where they need it."""
-    more = [
-        (0, max(new - have, 0)) for have, new in zip(table.shape[1:], values.shape, strict=True)
-    ]
-    if any(added for _, added in more):
-        table = np.pad(table, [(0, 0), *more], constant_values=empty)
+    missing = np.maximum(np.subtract(values.shape, table.shape[1:]), 0)
+    if missing.any():
+        table = np.pad(table, [(0, x) for x in (0, *missing)], constant_values=empty)
     table[row] = empty
     table[row][tuple(slice(size) for size in values.shape)] = values
     return table
@@ -579,14 +560,10 @@ def settled(plans: Plans) -> Plans:
     if shard.any():
         divides = (np.where(used, replicas % np.maximum(shard, 1), 0) == 0).all(axis=0)
         shard = np.where(divides & zero.any(axis=0), shard, 0)
-    return plans._replace(
-        full=full,
-        selective=np.clip(plans.selective, 0, size - full),
-        zero=zero,
-        shared=plans.shared * (plans.tp.max(axis=0) > 1),
-        expert=expert,
-        shard=shard,
-    )
+    selective = np.clip(plans.selective, 0, size - full)
+    shared = plans.shared * (plans.tp.max(axis=0) > 1)
+    changed = {"full": full, "selective": selective, "zero": zero, "shared": shared}
+    return plans._replace(**changed, expert=expert, shard=shard)
 
 
 def legal(table: Table, plans: Plans, limits: Constraints | None = None) -> np.ndarray:

@@ -231,9 +231,8 @@ class Hybrid:
     def chunk_seconds(self, plan: HybridPlan) -> ChunkSeconds:
         """Return the seconds of every chunk of a well-formed plan, for the simulation."""
         if plan.schedule in SPLIT:
-            table, transfers = formulas.passes(
-                self.model, self.cluster, self.machine, self.stages(plan)
-            )
+            stages = self.stages(plan)
+            table, transfers = formulas.passes(self.model, self.cluster, self.machine, stages)
             return ChunkSeconds(table[0], table[1] + table[2], transfers, table[2])
         layers, full, selective = self._layers(plan)
         behind, ahead = self._crossing(plan)
@@ -254,17 +253,14 @@ class Hybrid:
                 head=self.model.head if end > last else None,
                 tied_parameters=self.model.tied_parameters if len(plan.stages) == 1 else 0.0,
             )
+            counts = layers[:, :, which]
             stages = self._arrays(
                 plan,
-                layers=layers[:, :, which],
-                first_chunk=layers[:, :, which],
-                full=full[:, :, which],
+                **{"layers": counts, "first_chunk": counts, "full": full[:, :, which]},
                 selective=selective[:, :, which],
-                on=on[:, which],
-                back=back[:, which],
+                **{"on": on[:, which], "back": back[:, which]},
                 first=np.ones_like(on[:, which]),
                 links=np.zeros_like(on[:-1, which]),
-                chunks=1,
             )
             step = formulas.step(model, self.cluster, self.machine, stages)
             waits = (step.sends + step.gathers) / 2  # half of them in each pass
@@ -313,29 +309,19 @@ class Hybrid:
         # A micro-batch is given per replica of the first stage; later ones share its samples.
         samples = plan.micro_batch * int(dp[0])
         shape = figures["on"].shape
-        columns = {
-            "tp": tp,
-            "dp": dp,
-            "zero": zero,
-            "device": first,
-            "speed": stage_speeds(self.cluster, first, devices, plan.servers),
-        }
+        speed = stage_speeds(self.cluster, first, devices, plan.servers)
+        columns = {"tp": tp, "dp": dp, "zero": zero, "device": first, "speed": speed}
         for name, column in columns.items():
             wide = column.reshape(-1, *(1,) * (len(shape) - 1))
             figures[name] = np.broadcast_to(wide, shape)
+        alike = ("context", "sequence_parallel", "expert", "gradient_overlap", "shard", "expert_tp")
         return Stages(
             **figures,
+            **{name: getattr(plan, name) for name in (*alike, "offload")},
             samples=samples,
             micro_batches=plan.batch / samples,
-            context=plan.context,
-            sequence_parallel=plan.sequence_parallel,
-            expert=plan.expert,
             blocking=plan.p2p == SENDS[0],
             gradient_bytes=float(plan.gradient_bytes),
-            gradient_overlap=plan.gradient_overlap,
-            shard=plan.shard,
-            expert_tp=plan.expert_tp,
-            offload=plan.offload,
         )
 
     def _layers(self, plan: HybridPlan) -> np.ndarray:

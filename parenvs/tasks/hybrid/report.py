@@ -429,10 +429,7 @@ class HybridReport(TimedReport):
         if self.arrays is None or self.step is None or self.held is None:
             return ()
         reports, step, held = [], self.step, self.held
-        names = (
-            "forward", "backward", "recomputed", "exchange", "sends", "gathers", "reduction",
-            "exposed",
-        )  # fmt: skip
+        names = HybridStageReport._fields[8:-1]  # those that ``Step`` has, too
         for number, stage in enumerate(self.plan.stages):
             first = int(self.arrays.device[number])
             reports.append(

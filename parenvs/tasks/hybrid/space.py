@@ -148,41 +148,26 @@ class Software:
     @property
     def of_plan(self) -> dict[str, Any]:
         """The fields of a ``HybridPlan`` that say so."""
-        return {
-            "p2p": SENDS[not self.blocking],
-            "gradient_bytes": self.gradient_bytes,
-            "gradient_overlap": self.gradient_overlap,
-        }
+        gradients = {name: x for name, x in vars(self).items() if name != "blocking"}
+        return {"p2p": SENDS[not self.blocking], **gradients}
 
     @property
     def of_arrays(self) -> dict[str, Any]:
         """The fields of ``Stages`` and ``Uniform`` that say so."""
-        return {
-            "blocking": self.blocking,
-            "gradient_bytes": float(self.gradient_bytes),
-            "gradient_overlap": self.gradient_overlap,
-        }
+        return {**vars(self), "gradient_bytes": float(self.gradient_bytes)}
 
 
 SOFTWARE = {
+    **dict.fromkeys(("megatron-2019", "megatron-2022", "nccl-2021"), Software(True, 4, False)),
+    **dict.fromkeys(("megatron-deepspeed-2022", "nccl-2024"), Software(True, 4, False)),
     "megatron-2021": Software(True, 2, False),
-    "megatron-2022": Software(True, 4, False),
-    "megatron-deepspeed-2022": Software(True, 4, False),
     "internevo-2023": Software(True, 2, True),
-    "nemo-2024": Software(False, 4, True),
     "nemo-2025": Software(False, 2, True),
     "nemo-2026": Software(False, 2, True),
-    "llama-2024": Software(False, 4, True),
-    "megascale-2024": Software(False, 4, True),
     "deepspeed-2022": Software(False, 2, False),
-    "torch-2024": Software(False, 4, True),
-    "titan-2025": Software(False, 4, True),
-    "titan-async": Software(False, 4, True),
-    "maxtext-2025": Software(False, 4, True),
-    "deepseek-2024": Software(False, 4, True),
     "roofline": Software(False, 4, False),
 }
-"""Stack -> how it sends and sums; gradients of the first are kept in half precision."""
+"""Stack -> how it sends and sums; all others overlap both and sum gradients in fp32."""
 
 
 @dataclass(frozen=True)
@@ -199,20 +184,13 @@ class Constraints(Limits):
                     f"{name} must be a whole number from {least}, not {shown(value)}"
                 )
         schedules = [name for name in SCHEDULES if name != "early"]
-        for name, is_possible, words in (
-            (
-                "schedule",
-                self.schedule is None or self.schedule in schedules,
-                f"one of {', '.join(schedules)}",
-            ),
-            ("zero", self.zero and set(self.zero) <= {0, 1, 2, 3}, "some of 0, 1, 2 and 3"),
-            (
-                "recompute",
-                self.recompute and set(self.recompute) <= set(RECOMPUTE_MODES),
-                f"some of {', '.join(RECOMPUTE_MODES)}",
-            ),
+        modes = ", ".join(RECOMPUTE_MODES)
+        for name, chosen, known, words in (
+            ("schedule", (self.schedule,), (None, *schedules), f"one of {', '.join(schedules)}"),
+            ("zero", self.zero, range(4), "some of 0, 1, 2 and 3"),
+            ("recompute", self.recompute, RECOMPUTE_MODES, f"some of {modes}"),
         ):
-            if not is_possible:
+            if not chosen or not all(value in known for value in chosen):
                 raise ParenvsError(f"{name} must be {words}, not {shown(getattr(self, name))}")
         if self.framework is not None and self.framework not in FRAMEWORKS:
             raise ParenvsError(
@@ -297,7 +275,7 @@ def software_of(problem: Hybrid) -> Software:
 
     At full precision gradients take as many bytes as weights, whatever the stack.
     """
-    software = SOFTWARE.get(problem.stack.name, SOFTWARE["megatron-2022"])
+    software = SOFTWARE.get(problem.stack.name, Software(False, 4, True))
     least = int(problem.machine.width)
     return replace(software, gradient_bytes=max(software.gradient_bytes, least))
 
