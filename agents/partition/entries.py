@@ -206,9 +206,7 @@ AGENTS: dict[str, Description] = {
         ONE,
     ),
     "greedy": Description(
-        "GWMIN: the class of largest worth / (open rivals + 1) until none is left.",
-        "",
-        ONE,
+        "GWMIN: the class of largest worth / (open rivals + 1) until none is left.", "", ONE
     ),
     "random": Description(
         "The best of many random episodes.", "", "{steps:,} environment steps a problem", True

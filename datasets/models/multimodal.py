@@ -117,10 +117,7 @@ def clip(
         "arXiv 2103.00020",
         params,
         loss,
-        {
-            "images": floats(batch_size, image, image, 3),
-            "tokens": integers(batch_size, tokens),
-        },
+        {"images": floats(batch_size, image, image, 3), "tokens": integers(batch_size, tokens)},
         trained_as="arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay",
         optimiser=adam(4e-4, beta2=0.98, decay=0.2),
     )

@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 """States of a variable that has no partitioned dimension."""
-STATE_NAMES = {
-    UNDECIDED: "undecided",
-    REPLICATED: "replicated",
-    BLOCKED: "cannot be partitioned",
-}
+STATE_NAMES = {UNDECIDED: "undecided", REPLICATED: "replicated", BLOCKED: "cannot be partitioned"}
 MAX_TABLES, MOST_ROWS = 4, 64
 """Beyond these, tables become lists, and rows stand for several layers."""
 _MANY_ROWS = 32  # from which on equal neighbours share a row
@@ -116,9 +112,7 @@ class Group:
 
 
 def cells(
-    problem: Partitioning,
-    report: PartitionReport | None,
-    undecided: Collection[str] | None = None,
+    problem: Partitioning, report: PartitionReport | None, undecided: Collection[str] | None = None
 ) -> tuple[list[Cell], list[Cell]]:
     """Variables and batch inputs, in the order in which the step first reads them.
 
@@ -351,11 +345,7 @@ def title(problem: Partitioning) -> str:
     return SEPARATOR.join(parts)
 
 
-def verdict(
-    problem: Partitioning,
-    report: PartitionReport | None,
-    undecided: int = 0,
-) -> list[str]:
+def verdict(problem: Partitioning, report: PartitionReport | None, undecided: int = 0) -> list[str]:
     """Legality and the main figures; without a plan, the size of the problem.
 
     ``undecided`` is the number of variables and inputs that an episode has not settled.
