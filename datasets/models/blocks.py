@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax, named_scope
 from jax.ad_checkpoint import checkpoint_name
 
-from parenvs.datasets.models.model import Array, Tree, floats
+from parenvs.datasets.models.model import Array, Tree, floats, integers
 
 Activation = Callable[[Array], Array]
 
@@ -313,3 +313,13 @@ def classified(params: Tree, batch: Tree, features: Callable[[], Array]) -> Arra
         logits = dense(params["predictions"], features())
     with named_scope("loss"):
         return cross_entropy(logits, batch["labels"])
+
+
+def labeled_images(batch_size: int, image: int) -> Tree:
+    """Return the shapes of a batch of square RGB images, each with the number of its class."""
+    return {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
+
+
+def labeled_tokens(batch_size: int, tokens: int) -> Tree:
+    """Return the shapes of a batch of token sequences, each with the tokens to be predicted."""
+    return {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)}

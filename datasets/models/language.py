@@ -9,20 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
-from parenvs.datasets.models.blocks import (
-    attention,
-    cross_entropy,
-    embed,
-    gated_feed_forward,
-    layer_norm,
-    layer_shapes,
-    norm_shapes,
-    recomputing,
-    rms_norm,
-    run_stack,
-    stack_shapes,
-    transformer_layer,
-)
+import parenvs.datasets.models.blocks as nn
 from parenvs.datasets.models.model import Array, Model, Tree, adagrad, adamw, floats, integers
 
 
@@ -41,36 +28,30 @@ def gpt(
     dense, where GPT-3's are dense and locally banded by turns. The backward pass computes the
     attention scores again. Feed-forward blocks are four times as wide as the residual.
     """
-    layer = layer_shapes(width, 4 * width)
+    layer = nn.layer_shapes(width, 4 * width)
     params = {
         "embedding": floats(vocab, width),
         "positions": floats(tokens, width),
-        "decoder": stack_shapes(layers, layer, scanned),
-        "norm": norm_shapes(width),
+        "decoder": nn.stack_shapes(layers, layer, scanned),
+        "norm": nn.norm_shapes(width),
     }
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("embedding"):
-            x = embed(params["embedding"], batch["tokens"]) + params["positions"]
+            x = nn.embed(params["embedding"], batch["tokens"]) + params["positions"]
         with named_scope("decoder"):
-            block = partial(transformer_layer, heads=heads, causal=True, recompute=True)
-            x = run_stack(params["decoder"], x, block, layers, scanned)
+            block = partial(nn.transformer_layer, heads=heads, causal=True, recompute=True)
+            x = nn.run_stack(params["decoder"], x, block, layers, scanned)
         with named_scope("head"):
-            x = layer_norm(params["norm"], x)
+            x = nn.layer_norm(params["norm"], x)
             logits = jnp.einsum("btd,vd->btv", x, params["embedding"])
         with named_scope("loss"):
-            return cross_entropy(logits, batch["labels"])
+            return nn.cross_entropy(logits, batch["labels"])
 
-    return Model(
-        "gpt",
-        f"GPT-3, {layers} layers, width {width}, {heads} heads",
-        "arXiv 2005.14165",
-        params,
-        loss,
-        {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        trained_as="arXiv 2104.04473, section 5.1: GPT-3 of 175 B parameters, batch 1,536",
-        optimiser=adamw(),
-    )
+    line = f"GPT-3, {layers} layers, width {width}, {heads} heads"
+    trained_as = "arXiv 2104.04473, section 5.1: GPT-3 of 175 B parameters, batch 1,536"
+    batch = nn.labeled_tokens(batch_size, tokens)
+    return Model("gpt", line, "arXiv 2005.14165", params, loss, batch, trained_as, adamw())
 
 
 CHUNK = 512
@@ -86,8 +67,8 @@ def _grouped_shapes(width: int, heads: int, kv_heads: int) -> Tree:
 
 def _grouped_attention(weights: Tree, x: Array, heads: int, kv_heads: int, base: float) -> Array:
     with named_scope("attention"):
-        y, chunk = rms_norm(weights["attention_norm"], x), min(CHUNK, x.shape[1])
-        y = attention(weights["attention"], y, y, heads, kv_heads, True, base, chunk=chunk)
+        y, chunk = nn.rms_norm(weights["attention_norm"], x), min(CHUNK, x.shape[1])
+        y = nn.attention(weights["attention"], y, y, heads, kv_heads, True, base, chunk=chunk)
         return x + y
 
 
@@ -105,13 +86,13 @@ def _decoder_loss(
 ) -> Array:
     """Loss of a decoder with RMSNorm whose tables of inputs and outputs are apart."""
     with named_scope("embedding"):
-        x = embed(params["embedding"], batch["tokens"])
+        x = nn.embed(params["embedding"], batch["tokens"])
     with named_scope("decoder"):
-        x = run_stack(params["decoder"], x, block, layers, scanned)
+        x = nn.run_stack(params["decoder"], x, block, layers, scanned)
     with named_scope("head"):
-        logits = rms_norm(params["norm"], x) @ params["head"]
+        logits = nn.rms_norm(params["norm"], x) @ params["head"]
     with named_scope("loss"):
-        return cross_entropy(logits, batch["labels"])
+        return nn.cross_entropy(logits, batch["labels"])
 
 
 def llama(
@@ -143,26 +124,19 @@ def llama(
             "down": floats(hidden, width),
         },
     }
-    params = _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
+    params = _decoder_shapes(vocab, width, nn.stack_shapes(layers, layer, scanned))
 
     def block(weights: Tree, x: Array) -> Array:
         x = _grouped_attention(weights, x, heads, kv_heads, LLAMA_BASE)
         with named_scope("ffn"):
-            return x + gated_feed_forward(weights["ffn"], rms_norm(weights["ffn_norm"], x))
+            return x + nn.gated_feed_forward(weights["ffn"], nn.rms_norm(weights["ffn_norm"], x))
 
     def loss(params: Tree, batch: Tree) -> Array:
-        return _decoder_loss(params, batch, recomputing(block), layers, scanned)
+        return _decoder_loss(params, batch, nn.recomputing(block), layers, scanned)
 
-    return Model(
-        "llama",
-        f"Llama 3, {layers} layers, width {width}, SwiGLU {hidden}, {heads} heads on {kv_heads}",
-        "arXiv 2407.21783",
-        params,
-        loss,
-        {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        trained_as=trained_as,
-        optimiser=adamw(),
-    )
+    line = f"Llama 3, {layers} layers, width {width}, SwiGLU {hidden}, {heads} heads on {kv_heads}"
+    batch = nn.labeled_tokens(batch_size, tokens)
+    return Model("llama", line, "arXiv 2407.21783", params, loss, batch, trained_as, adamw())
 
 
 def lstm(
@@ -209,7 +183,7 @@ def lstm(
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("embedding"):
-            x = embed(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
+            x = nn.embed(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
             x = x.transpose(1, 0, 2)
         with named_scope("lstm"):
             for i in range(layers):
@@ -217,32 +191,27 @@ def lstm(
                     x = recurrence(params["lstm"][f"layer_{i}"], x)
         with named_scope("softmax"):
             x, kernel = x.transpose(1, 0, 2), params["softmax"]["kernel"]
-            true = embed(kernel, batch["labels"]).astype(x.dtype)
+            true = nn.embed(kernel, batch["labels"]).astype(x.dtype)
             # The true word is scored apart: it need not be among the samples.
             logit = (x * true).sum(-1).astype(jnp.float32)
-            logit += embed(params["softmax"]["bias"], batch["labels"])
-            drawn = embed(kernel, batch["samples"]).astype(x.dtype)
+            logit += nn.embed(params["softmax"]["bias"], batch["labels"])
+            drawn = nn.embed(kernel, batch["samples"]).astype(x.dtype)
             logits = jnp.einsum("btd,sd->bts", x, drawn).astype(jnp.float32)
-            logits += embed(params["softmax"]["bias"], batch["samples"])
+            logits += nn.embed(params["softmax"]["bias"], batch["samples"])
         with named_scope("loss"):
             # -log(e^true / (e^true + sum of e^sampled)), without overflow.
             return (jnp.logaddexp(jax.nn.logsumexp(logits, -1), logit) - logit).mean()
 
-    return Model(
-        "lstm",
-        f"LSTM language model, {layers} layers of {cells} cells, projected to {width}",
-        "arXiv 1602.02410",
-        params,
-        loss,
-        {
-            "tokens": integers(batch_size, tokens),
-            "labels": integers(batch_size, tokens),
-            "samples": integers(samples),
-        },
-        trained_as="arXiv 1602.02410, section 4.4: batch 128, 20 steps, Adagrad, 8,192 samples",
-        kept=("embedding", "softmax"),
-        optimiser=adagrad(),
-    )
+    line = f"LSTM language model, {layers} layers of {cells} cells, projected to {width}"
+    trained_as = "arXiv 1602.02410, section 4.4: batch 128, 20 steps, Adagrad, 8,192 samples"
+    batch = {
+        "tokens": integers(batch_size, tokens),
+        "labels": integers(batch_size, tokens),
+        "samples": integers(samples),
+    }
+    source = "arXiv 1602.02410"
+    kept = "embedding", "softmax"
+    return Model("lstm", line, source, params, loss, batch, trained_as, adagrad(), kept=kept)
 
 
 def mixtral(
@@ -280,27 +249,21 @@ def mixtral(
             "down": floats(experts, hidden, width),
         },
     }
-    params = _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
+    params = _decoder_shapes(vocab, width, nn.stack_shapes(layers, layer, scanned))
 
     def block(weights: Tree, x: Array) -> Array:
         x = _grouped_attention(weights, x, heads, kv_heads, MIXTRAL_BASE)
         with named_scope("experts"):
-            y = rms_norm(weights["experts_norm"], x)
+            y = nn.rms_norm(weights["experts_norm"], x)
             return x + mixture(weights["experts"], y, group, capacity)
 
     def loss(params: Tree, batch: Tree) -> Array:
         return _decoder_loss(params, batch, block, layers, scanned)
 
-    return Model(
-        "mixtral",
-        f"Mixtral, {layers} layers, width {width}, {experts} experts of {hidden}, two a token",
-        "arXiv 2401.04088",
-        params,
-        loss,
-        {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
-        trained_as="Megatron-LM, megatron/core/transformer/moe/README.md: Mixtral 8x7B",
-        optimiser=adamw(),
-    )
+    line = f"Mixtral, {layers} layers, width {width}, {experts} experts of {hidden}, two a token"
+    trained_as = "Megatron-LM, megatron/core/transformer/moe/README.md: Mixtral 8x7B"
+    batch = nn.labeled_tokens(batch_size, tokens)
+    return Model("mixtral", line, "arXiv 2401.04088", params, loss, batch, trained_as, adamw())
 
 
 def mixture(weights: Tree, x: Array, group: int, capacity: int) -> Array:

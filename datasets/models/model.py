@@ -132,9 +132,9 @@ class Model:
             ``loss(params, statistics, batch)`` and returns that scalar and the new statistics.
         batch: The batch, a dict of ``jax.ShapeDtypeStruct``, examples first.
         trained_as: Source of batch size, sequence length and optimizer.
+        optimiser: What updates the parameters.
         mixed: Whether the loss sees a bfloat16 copy of the float32 parameters.
         kept: First keys of parameters that are not copied.
-        optimiser: What updates the parameters.
         statistics: Shapes of what the loss updates without a gradient.
     """
 
@@ -145,9 +145,9 @@ class Model:
     loss: Callable[..., Any]
     batch: Tree
     trained_as: str = ""
+    optimiser: Optimiser = ADAM
     mixed: bool = True
     kept: tuple[str, ...] = ()
-    optimiser: Optimiser = ADAM
     statistics: Tree | None = None
 
     @property

@@ -10,24 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
-from parenvs.datasets.models.blocks import (
-    attention,
-    attention_shapes,
-    cross_entropy,
-    dense,
-    dense_shapes,
-    embed,
-    feed_forward,
-    feed_forward_shapes,
-    layer_norm,
-    layer_shapes,
-    log_features,
-    norm_shapes,
-    patches,
-    run_stack,
-    stack_shapes,
-    transformer_layer,
-)
+import parenvs.datasets.models.blocks as nn
 from parenvs.datasets.models.model import Array, Model, Tree, adam, descent, floats, integers
 
 
@@ -57,23 +40,23 @@ def clip(
     """
 
     def stack(layers: int, width: int) -> Tree:
-        return stack_shapes(layers, layer_shapes(width, 4 * width), False)
+        return nn.stack_shapes(layers, nn.layer_shapes(width, 4 * width), False)
 
     params = {
         "image": {
             "patches": floats(patch, patch, 3, image_width),
             "class": floats(1, 1, image_width),
             "positions": floats(1, (image // patch) ** 2 + 1, image_width),
-            "first_norm": norm_shapes(image_width),
+            "first_norm": nn.norm_shapes(image_width),
             "encoder": stack(image_layers, image_width),
-            "norm": norm_shapes(image_width),
+            "norm": nn.norm_shapes(image_width),
             "projection": floats(image_width, shared),
         },
         "text": {
             "embedding": floats(vocab, text_width),
             "positions": floats(tokens, text_width),
             "encoder": stack(text_layers, text_width),
-            "norm": norm_shapes(text_width),
+            "norm": nn.norm_shapes(text_width),
             "projection": floats(text_width, shared),
         },
         "temperature": floats(1),
@@ -81,9 +64,9 @@ def clip(
 
     def encoded(weights: Tree, x: Array, causal: bool) -> Array:
         layer = partial(
-            transformer_layer, heads=x.shape[-1] // head, causal=causal, activation=quick_gelu
+            nn.transformer_layer, heads=x.shape[-1] // head, causal=causal, activation=quick_gelu
         )
-        return run_stack(weights, x, layer, len(weights), scanned=False)
+        return nn.run_stack(weights, x, layer, len(weights), scanned=False)
 
     def unit(x: Array) -> Array:
         y = x.astype(jnp.float32)
@@ -92,15 +75,15 @@ def clip(
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("image"):
             weights = params["image"]
-            x = patches(weights["patches"], batch["images"], patch)
+            x = nn.patches(weights["patches"], batch["images"], patch)
             first = jnp.broadcast_to(weights["class"], (batch_size, 1, image_width))
             x = jnp.concatenate([first, x], 1) + weights["positions"]
-            x = encoded(weights["encoder"], layer_norm(weights["first_norm"], x), False)
-            images = unit(layer_norm(weights["norm"], x[:, 0]) @ weights["projection"])
+            x = encoded(weights["encoder"], nn.layer_norm(weights["first_norm"], x), False)
+            images = unit(nn.layer_norm(weights["norm"], x[:, 0]) @ weights["projection"])
         with named_scope("text"):
             weights, ids = params["text"], batch["tokens"]
-            y = embed(weights["embedding"], ids) + weights["positions"]
-            y = layer_norm(weights["norm"], encoded(weights["encoder"], y, True))
+            y = nn.embed(weights["embedding"], ids) + weights["positions"]
+            y = nn.layer_norm(weights["norm"], encoded(weights["encoder"], y, True))
             last = (ids == ids.max(-1, keepdims=True)).astype(y.dtype)
             y = jnp.einsum("btd,bt->bd", y, last)
             texts = unit(y @ weights["projection"])
@@ -109,18 +92,14 @@ def clip(
             logits = (images @ texts.T).astype(jnp.float32) * scale
             # Contrastive in both directions: an image's text is the one of its own index.
             pairs = lax.iota(jnp.int32, batch_size)
-            return (cross_entropy(logits, pairs) + cross_entropy(logits.T, pairs)) / 2
+            return (nn.cross_entropy(logits, pairs) + nn.cross_entropy(logits.T, pairs)) / 2
 
-    return Model(
-        "clip",
-        f"CLIP, image {image_layers} layers of {image_width}, text {text_layers} of {text_width}",
-        "arXiv 2103.00020",
-        params,
-        loss,
-        {"images": floats(batch_size, image, image, 3), "tokens": integers(batch_size, tokens)},
-        trained_as="arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay",
-        optimiser=adam(4e-4, beta2=0.98, decay=0.2),
-    )
+    line = f"CLIP, image {image_layers} layers of {image_width}, text {text_layers} of {text_width}"
+    trained_as = "arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay"
+    batch = {"images": floats(batch_size, image, image, 3), "tokens": integers(batch_size, tokens)}
+    source = "arXiv 2103.00020"
+    optimiser = adam(4e-4, beta2=0.98, decay=0.2)
+    return Model("clip", line, source, params, loss, batch, trained_as, optimiser)
 
 
 CRITEO = (
@@ -157,7 +136,9 @@ def dlrm(
     pairs = vectors * (vectors - 1) // 2
 
     def chain(inputs: int, widths: Sequence[int]) -> Tree:
-        return {f"dense_{i}": dense_shapes(*w) for i, w in enumerate(pairwise((inputs, *widths)))}
+        return {
+            f"dense_{i}": nn.dense_shapes(*w) for i, w in enumerate(pairwise((inputs, *widths)))
+        }
 
     params = {
         "tables": {f"table_{i}": floats(n, width) for i, n in enumerate(rows)},
@@ -168,7 +149,7 @@ def dlrm(
     def run(weights: Tree, x: Array, last: bool) -> Array:
         for i in range(len(weights)):
             with named_scope(f"dense_{i}"):
-                x = dense(weights[f"dense_{i}"], x)
+                x = nn.dense(weights[f"dense_{i}"], x)
                 x = jax.nn.relu(x) if last or i + 1 < len(weights) else x
         return x
 
@@ -179,7 +160,7 @@ def dlrm(
             features = [x]
             for i in range(len(rows)):
                 with named_scope(f"table_{i}"):
-                    taken = embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
+                    taken = nn.embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
                     features.append(taken.astype(x.dtype))
         with named_scope("products"):
             both = jnp.stack(features, 1)
@@ -194,21 +175,15 @@ def dlrm(
             # Binary cross-entropy from logits: log(1 + e^z) - y z does not overflow.
             return (jax.nn.softplus(logit) - clicked * logit).mean()
 
-    return Model(
-        "dlrm",
-        f"DLRM, {len(rows)} tables of width {width}, {sum(rows):,} rows",
-        "arXiv 1906.00091; MLPerf Training v0.7",
-        params,
-        loss,
-        {
-            "numbers": floats(batch_size, numbers),
-            **{f"category_{i}": integers(batch_size) for i in range(len(rows))},
-            "clicked": integers(batch_size),
-        },
-        trained_as="SparseOperationKit, DLRM benchmark: 65,536 examples on 8 A100",
-        kept=("tables",),
-        optimiser=descent(),
-    )
+    line = f"DLRM, {len(rows)} tables of width {width}, {sum(rows):,} rows"
+    trained_as = "SparseOperationKit, DLRM benchmark: 65,536 examples on 8 A100"
+    batch = {
+        "numbers": floats(batch_size, numbers),
+        **{f"category_{i}": integers(batch_size) for i in range(len(rows))},
+        "clicked": integers(batch_size),
+    }
+    source = "arXiv 1906.00091; MLPerf Training v0.7"
+    return Model("dlrm", line, source, params, loss, batch, trained_as, descent(), kept=("tables",))
 
 
 def whisper(
@@ -230,19 +205,19 @@ def whisper(
 
     def stack(*attentions: str) -> Tree:
         layer = {
-            **{key: attention_shapes(width, "qvo") for key in attentions},
-            **{f"{key}_norm": norm_shapes(width) for key in (*attentions, "ffn")},
-            "ffn": feed_forward_shapes(width, 4 * width),
+            **{key: nn.attention_shapes(width, "qvo") for key in attentions},
+            **{f"{key}_norm": nn.norm_shapes(width) for key in (*attentions, "ffn")},
+            "ffn": nn.feed_forward_shapes(width, 4 * width),
         }
         return {f"layer_{i}": layer for i in range(layers)}
 
     params = {
-        "conv1": dense_shapes(3, frequencies, width),
-        "conv2": dense_shapes(3, width, width),
-        "encoder": {**stack("self"), "norm": norm_shapes(width)},
+        "conv1": nn.dense_shapes(3, frequencies, width),
+        "conv2": nn.dense_shapes(3, width, width),
+        "encoder": {**stack("self"), "norm": nn.norm_shapes(width)},
         "embedding": floats(vocab, width),
         "positions": floats(tokens, width),
-        "decoder": {**stack("self", "cross"), "norm": norm_shapes(width)},
+        "decoder": {**stack("self", "cross"), "norm": nn.norm_shapes(width)},
     }
 
     def convolved(weights: Tree, x: Array, stride: int) -> Array:
@@ -256,42 +231,38 @@ def whisper(
             weights = params[f"layer_{i}"]
             with named_scope(f"layer_{i}"):
                 with named_scope("self"):
-                    y = layer_norm(weights["self_norm"], x)
-                    x += attention(weights["self"], y, y, heads, causal=memory is not None)
+                    y = nn.layer_norm(weights["self_norm"], x)
+                    x += nn.attention(weights["self"], y, y, heads, causal=memory is not None)
                 if memory is not None:
                     with named_scope("cross"):
-                        y = layer_norm(weights["cross_norm"], x)
-                        x += attention(weights["cross"], y, memory, heads)
+                        y = nn.layer_norm(weights["cross_norm"], x)
+                        x += nn.attention(weights["cross"], y, memory, heads)
                 with named_scope("ffn"):
-                    x += feed_forward(weights["ffn"], layer_norm(weights["ffn_norm"], x))
-        return layer_norm(params["norm"], x)
+                    x += nn.feed_forward(weights["ffn"], nn.layer_norm(weights["ffn_norm"], x))
+        return nn.layer_norm(params["norm"], x)
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("frames"):
             x = convolved(params["conv1"], batch["frames"].astype(jnp.bfloat16), 1)
             x = convolved(params["conv2"], x, 2)
-            x += log_features(jnp.arange(x.shape[1]), width).astype(x.dtype)
+            x += nn.log_features(jnp.arange(x.shape[1]), width).astype(x.dtype)
         with named_scope("encoder"):
             memory = run(params["encoder"], x, None)
         with named_scope("decoder"):
-            y = embed(params["embedding"], batch["tokens"]) + params["positions"]
+            y = nn.embed(params["embedding"], batch["tokens"]) + params["positions"]
             y = run(params["decoder"], y, memory)
         with named_scope("head"):
             logits = jnp.einsum("btd,vd->btv", y, params["embedding"])
         with named_scope("loss"):
-            return cross_entropy(logits, batch["labels"])
+            return nn.cross_entropy(logits, batch["labels"])
 
-    return Model(
-        "whisper",
-        f"Whisper, {layers}+{layers} layers, width {width}, {frames} frames, {tokens} tokens",
-        "arXiv 2212.04356",
-        params,
-        loss,
-        {
-            "frames": floats(batch_size, frames, frequencies),
-            "tokens": integers(batch_size, tokens),
-            "labels": integers(batch_size, tokens),
-        },
-        trained_as="arXiv 2212.04356, Table 17: batch 256, AdamW",
-        optimiser=adam(1.75e-4, beta2=0.98, decay=0.1),
-    )
+    line = f"Whisper, {layers}+{layers} layers, width {width}, {frames} frames, {tokens} tokens"
+    trained_as = "arXiv 2212.04356, Table 17: batch 256, AdamW"
+    batch = {
+        "frames": floats(batch_size, frames, frequencies),
+        "tokens": integers(batch_size, tokens),
+        "labels": integers(batch_size, tokens),
+    }
+    source = "arXiv 2212.04356"
+    optimiser = adam(1.75e-4, beta2=0.98, decay=0.1)
+    return Model("whisper", line, source, params, loss, batch, trained_as, optimiser)

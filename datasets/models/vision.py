@@ -10,26 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, named_scope
 
-from parenvs.datasets.models.blocks import (
-    attention,
-    attention_shapes,
-    classified,
-    conv,
-    dense,
-    dense_shapes,
-    embed,
-    feed_forward,
-    feed_forward_shapes,
-    group_norm,
-    layer_norm,
-    layer_shapes,
-    log_features,
-    norm_shapes,
-    patches,
-    run_stack,
-    stack_shapes,
-    transformer_layer,
-)
+import parenvs.datasets.models.blocks as nn
 from parenvs.datasets.models.model import Array, Model, Tree, adam, floats, integers, momentum
 
 
@@ -48,18 +29,18 @@ def convnext(
     for stage, (width, blocks) in enumerate(stages):
         size = 2 if stage else 4
         params[f"stage{stage}_down"] = {
-            "norm": norm_shapes(before if stage else width),
-            **dense_shapes(size, size, before, width),
+            "norm": nn.norm_shapes(before if stage else width),
+            **nn.dense_shapes(size, size, before, width),
         }
         for i in range(blocks):
             params[f"stage{stage}_block{i}"] = {
-                "depthwise": dense_shapes(7, 7, 1, width),
-                "norm": norm_shapes(width),
-                "ffn": feed_forward_shapes(width, 4 * width),
+                "depthwise": nn.dense_shapes(7, 7, 1, width),
+                "norm": nn.norm_shapes(width),
+                "ffn": nn.feed_forward_shapes(width, 4 * width),
                 "scale": floats(width),
             }
         before = width
-    params = {**params, "norm": norm_shapes(before), "predictions": dense_shapes(before, classes)}
+    params |= {"norm": nn.norm_shapes(before), "predictions": nn.dense_shapes(before, classes)}
 
     def loss(params: Tree, batch: Tree) -> Array:
         x = batch["images"].astype(jax.numpy.bfloat16)
@@ -68,28 +49,23 @@ def convnext(
             with named_scope(key):
                 # The stem is normalized behind its convolution, later stages before theirs.
                 if stage:
-                    x = conv(params[key], layer_norm(params[key]["norm"], x), 2, "VALID")
+                    x = nn.conv(params[key], nn.layer_norm(params[key]["norm"], x), 2, "VALID")
                 else:
-                    x = layer_norm(params[key]["norm"], conv(params[key], x, 4, "VALID"))
+                    x = nn.layer_norm(params[key]["norm"], nn.conv(params[key], x, 4, "VALID"))
             for i in range(blocks):
                 key = f"stage{stage}_block{i}"
                 with named_scope(key):
                     weights = params[key]
-                    y = conv(weights["depthwise"], x, groups=width)
-                    y = layer_norm(weights["norm"], y)
-                    x += weights["scale"] * feed_forward(weights["ffn"], y)
-        return classified(params, batch, lambda: layer_norm(params["norm"], x.mean((1, 2))))
+                    y = nn.conv(weights["depthwise"], x, groups=width)
+                    y = nn.layer_norm(weights["norm"], y)
+                    x += weights["scale"] * nn.feed_forward(weights["ffn"], y)
+        return nn.classified(params, batch, lambda: nn.layer_norm(params["norm"], x.mean((1, 2))))
 
-    return Model(
-        "convnext",
-        f"ConvNeXt, blocks {'-'.join(str(n) for _, n in stages)}, widest {stages[-1][0]}",
-        "arXiv 2201.03545",
-        params,
-        loss,
-        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        trained_as="arXiv 2201.03545, Table 5: batch 4,096, AdamW",
-        optimiser=adam(4e-3, decay=0.05),
-    )
+    line = f"ConvNeXt, blocks {'-'.join(str(n) for _, n in stages)}, widest {stages[-1][0]}"
+    trained_as = "arXiv 2201.03545, Table 5: batch 4,096, AdamW"
+    batch = nn.labeled_images(batch_size, image)
+    source = "arXiv 2201.03545"
+    return Model("convnext", line, source, params, loss, batch, trained_as, adam(4e-3, decay=0.05))
 
 
 FREQUENCIES = 256
@@ -117,51 +93,53 @@ def dit(
     tokens = side * side
 
     layer = {
-        "attention": attention_shapes(width),
-        "ffn": feed_forward_shapes(width, 4 * width),
-        "modulation": dense_shapes(width, 6 * width),
+        "attention": nn.attention_shapes(width),
+        "ffn": nn.feed_forward_shapes(width, 4 * width),
+        "modulation": nn.dense_shapes(width, 6 * width),
     }
     params = {
-        "patches": dense_shapes(patch, patch, features, width),
-        "step": {"in": dense_shapes(FREQUENCIES, width), "out": dense_shapes(width, width)},
+        "patches": nn.dense_shapes(patch, patch, features, width),
+        "step": {"in": nn.dense_shapes(FREQUENCIES, width), "out": nn.dense_shapes(width, width)},
         "classes": floats(classes + 1, width),
         "dit": {f"layer_{i}": layer for i in range(layers)},
         "final": {
-            "modulation": dense_shapes(width, 2 * width),
-            **dense_shapes(width, patch * patch * 2 * features),
+            "modulation": nn.dense_shapes(width, 2 * width),
+            **nn.dense_shapes(width, patch * patch * 2 * features),
         },
     }
 
     def modulated(x: Array, shift: Array, scale: Array) -> Array:
-        return layer_norm({}, x, 1e-6) * (1 + scale[:, None]) + shift[:, None]
+        return nn.layer_norm({}, x, 1e-6) * (1 + scale[:, None]) + shift[:, None]
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
-            x = patches(params["patches"], batch["latents"], patch)
+            x = nn.patches(params["patches"], batch["latents"], patch)
             position = jnp.arange(tokens)
-            sides = [log_features(part, width // 2) for part in (position // side, position % side)]
+            sides = [
+                nn.log_features(part, width // 2) for part in (position // side, position % side)
+            ]
             x += jnp.concatenate(sides, -1).astype(x.dtype)
         with named_scope("condition"):
-            y = log_features(batch["steps"], FREQUENCIES).astype(x.dtype)
-            y = dense(params["step"]["out"], jax.nn.silu(dense(params["step"]["in"], y)))
-            y = jax.nn.silu(y + embed(params["classes"], batch["labels"]))
+            y = nn.log_features(batch["steps"], FREQUENCIES).astype(x.dtype)
+            y = nn.dense(params["step"]["out"], jax.nn.silu(nn.dense(params["step"]["in"], y)))
+            y = jax.nn.silu(y + nn.embed(params["classes"], batch["labels"]))
         with named_scope("dit"):
             for i in range(layers):
                 weights = params["dit"][f"layer_{i}"]
                 with named_scope(f"layer_{i}"):
                     with named_scope("modulation"):
                         # adaLN-Zero: shift, scale and gate, of attention and feed-forward block.
-                        given = jnp.split(dense(weights["modulation"], y), 6, axis=-1)
+                        given = jnp.split(nn.dense(weights["modulation"], y), 6, axis=-1)
                     with named_scope("attention"):
                         z = modulated(x, given[0], given[1])
-                        z = attention(weights["attention"], z, z, heads)
+                        z = nn.attention(weights["attention"], z, z, heads)
                         x += given[2][:, None] * z
                     with named_scope("ffn"):
-                        z = feed_forward(weights["ffn"], modulated(x, given[3], given[4]))
+                        z = nn.feed_forward(weights["ffn"], modulated(x, given[3], given[4]))
                         x += given[5][:, None] * z
         with named_scope("final"):
-            shift, scale = jnp.split(dense(params["final"]["modulation"], y), 2, axis=-1)
-            x = dense(params["final"], modulated(x, shift, scale))
+            shift, scale = jnp.split(nn.dense(params["final"]["modulation"], y), 2, axis=-1)
+            x = nn.dense(params["final"], modulated(x, shift, scale))
             x = x.reshape(batch_size, side, side, patch, patch, 2 * features)[..., :features]
         with named_scope("loss"):
             noise = batch["noise"].reshape(batch_size, side, patch, side, patch, features)
@@ -169,21 +147,17 @@ def dit(
             return jnp.square(error).mean()
 
     latents = floats(batch_size, image, image, features)
-    return Model(
-        "dit",
-        f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents",
-        "arXiv 2212.09748",
-        params,
-        loss,
-        {
-            "latents": latents,
-            "noise": latents,
-            "steps": integers(batch_size),
-            "labels": integers(batch_size),
-        },
-        trained_as="arXiv 2212.09748, section 4: batch 256, AdamW",
-        optimiser=adam(1e-4),
+    line = (
+        f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents"
     )
+    trained_as = "arXiv 2212.09748, section 4: batch 256, AdamW"
+    batch = {
+        "latents": latents,
+        "noise": latents,
+        "steps": integers(batch_size),
+        "labels": integers(batch_size),
+    }
+    return Model("dit", line, "arXiv 2212.09748", params, loss, batch, trained_as, adam(1e-4))
 
 
 def mixer(
@@ -204,42 +178,39 @@ def mixer(
     tokens = (image // patch) ** 2
 
     layer = {
-        "tokens_norm": norm_shapes(width),
-        "tokens": feed_forward_shapes(tokens, token_hidden),
-        "features_norm": norm_shapes(width),
-        "features": feed_forward_shapes(width, hidden),
+        "tokens_norm": nn.norm_shapes(width),
+        "tokens": nn.feed_forward_shapes(tokens, token_hidden),
+        "features_norm": nn.norm_shapes(width),
+        "features": nn.feed_forward_shapes(width, hidden),
     }
     params = {
-        "patches": dense_shapes(patch, patch, 3, width),
-        "mixer": stack_shapes(layers, layer, scanned),
-        "norm": norm_shapes(width),
-        "predictions": dense_shapes(width, classes),
+        "patches": nn.dense_shapes(patch, patch, 3, width),
+        "mixer": nn.stack_shapes(layers, layer, scanned),
+        "norm": nn.norm_shapes(width),
+        "predictions": nn.dense_shapes(width, classes),
     }
 
     def block(weights: Tree, x: Array) -> Array:
         with named_scope("tokens"):
-            y = layer_norm(weights["tokens_norm"], x).transpose(0, 2, 1)
-            x += feed_forward(weights["tokens"], y).transpose(0, 2, 1)
+            y = nn.layer_norm(weights["tokens_norm"], x).transpose(0, 2, 1)
+            x += nn.feed_forward(weights["tokens"], y).transpose(0, 2, 1)
         with named_scope("features"):
-            return x + feed_forward(weights["features"], layer_norm(weights["features_norm"], x))
+            return x + nn.feed_forward(
+                weights["features"], nn.layer_norm(weights["features_norm"], x)
+            )
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
-            x = patches(params["patches"], batch["images"], patch)
+            x = nn.patches(params["patches"], batch["images"], patch)
         with named_scope("mixer"):
-            x = run_stack(params["mixer"], x, block, layers, scanned)
-        return classified(params, batch, lambda: layer_norm(params["norm"], x).mean(1))
+            x = nn.run_stack(params["mixer"], x, block, layers, scanned)
+        return nn.classified(params, batch, lambda: nn.layer_norm(params["norm"], x).mean(1))
 
-    return Model(
-        "mixer",
-        f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}",
-        "arXiv 2105.01601",
-        params,
-        loss,
-        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        trained_as="arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay",
-        optimiser=adam(decay=0.1),
-    )
+    line = f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}"
+    trained_as = "arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay"
+    batch = nn.labeled_images(batch_size, image)
+    source = "arXiv 2105.01601"
+    return Model("mixer", line, source, params, loss, batch, trained_as, adam(decay=0.1))
 
 
 AVERAGE = 0.9
@@ -276,16 +247,16 @@ def resnet(
         return result
 
     def unit_shapes(*kernel: int) -> Tree:
-        return {"kernel": floats(*kernel), "norm": norm_shapes(kernel[-1])}
+        return {"kernel": floats(*kernel), "norm": nn.norm_shapes(kernel[-1])}
 
     def statistic_shapes(*kernel: int) -> Tree:
         return {"mean": floats(kernel[-1]), "variance": floats(kernel[-1])}
 
-    params = {**units(unit_shapes), "predictions": dense_shapes(4 * stages[-1][0], classes)}
+    params = {**units(unit_shapes), "predictions": nn.dense_shapes(4 * stages[-1][0], classes)}
 
     def unit(weights: Tree, running: Tree, x: Array, stride: int = 1) -> tuple[Array, Tree]:
         """Convolve and normalise; return the new statistics too."""
-        x = conv(weights["kernel"], x, stride)
+        x = nn.conv(weights["kernel"], x, stride)
         y = x.astype(jnp.float32)
         mean = y.mean((0, 1, 2))
         # Var x = E x^2 - (E x)^2 reads x once.
@@ -321,18 +292,15 @@ def resnet(
                             )
                     x = jax.nn.relu(x + y)
                 new[key] = result
-        return classified(params, batch, lambda: x.mean((1, 2))), new
+        return nn.classified(params, batch, lambda: x.mean((1, 2))), new
 
+    line = f"ResNet v1.5 of {3 * sum(n for _, n in stages) + 2} layers, {image}x{image} images"
+    trained_as = "arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum"
+    batch = nn.labeled_images(batch_size, image)
+    source = "arXiv 1512.03385"
+    statistics = units(statistic_shapes)
     return Model(
-        "resnet",
-        f"ResNet v1.5 of {3 * sum(n for _, n in stages) + 2} layers, {image}x{image} images",
-        "arXiv 1512.03385",
-        params,
-        loss,
-        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        trained_as="arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum",
-        optimiser=momentum(),
-        statistics=units(statistic_shapes),
+        "resnet", line, source, params, loss, batch, trained_as, momentum(), statistics=statistics
     )
 
 
@@ -369,31 +337,31 @@ def unet(
 
     def residual_shapes(inputs: int, outputs: int) -> Tree:
         result = {
-            "norm1": norm_shapes(inputs),
-            "conv1": dense_shapes(3, 3, inputs, outputs),
-            "step": dense_shapes(wide, outputs),
-            "norm2": norm_shapes(outputs),
-            "conv2": dense_shapes(3, 3, outputs, outputs),
+            "norm1": nn.norm_shapes(inputs),
+            "conv1": nn.dense_shapes(3, 3, inputs, outputs),
+            "step": nn.dense_shapes(wide, outputs),
+            "norm2": nn.norm_shapes(outputs),
+            "conv2": nn.dense_shapes(3, 3, outputs, outputs),
         }
         if inputs != outputs:
-            result["shortcut"] = dense_shapes(1, 1, inputs, outputs)
+            result["shortcut"] = nn.dense_shapes(1, 1, inputs, outputs)
         return result
 
     def transformer_shapes(width: int) -> Tree:
         return {
-            "norm": norm_shapes(width),
-            "in": dense_shapes(width, width),
-            "self_norm": norm_shapes(width),
-            "self": attention_shapes(width, "o"),
-            "cross_norm": norm_shapes(width),
-            "cross": attention_shapes(width, "o", text[1]),
-            "ffn_norm": norm_shapes(width),
+            "norm": nn.norm_shapes(width),
+            "in": nn.dense_shapes(width, width),
+            "self_norm": nn.norm_shapes(width),
+            "self": nn.attention_shapes(width, "o"),
+            "cross_norm": nn.norm_shapes(width),
+            "cross": nn.attention_shapes(width, "o", text[1]),
+            "ffn_norm": nn.norm_shapes(width),
             "ffn": {
-                "gate": dense_shapes(width, 4 * width),
-                "up": dense_shapes(width, 4 * width),
-                "down": dense_shapes(4 * width, width),
+                "gate": nn.dense_shapes(width, 4 * width),
+                "up": nn.dense_shapes(width, 4 * width),
+                "down": nn.dense_shapes(4 * width, width),
             },
-            "out": dense_shapes(width, width),
+            "out": nn.dense_shapes(width, width),
         }
 
     def block_shapes(inputs: int, outputs: int, with_attention: bool) -> Tree:
@@ -403,8 +371,8 @@ def unet(
         return result
 
     params: Tree = {
-        "step": {"in": dense_shapes(widths[0], wide), "out": dense_shapes(wide, wide)},
-        "stem": dense_shapes(3, 3, features, widths[0]),
+        "step": {"in": nn.dense_shapes(widths[0], wide), "out": nn.dense_shapes(wide, wide)},
+        "stem": nn.dense_shapes(3, 3, features, widths[0]),
     }
     # The way up reads each result of the way down, the last one first.
     skips, now = [widths[0]], widths[0]
@@ -414,7 +382,7 @@ def unet(
             now = width
             skips.append(now)
         if level + 1 < len(widths):
-            params[f"down{level}_resize"] = dense_shapes(3, 3, now, now)
+            params[f"down{level}_resize"] = nn.dense_shapes(3, 3, now, now)
             skips.append(now)
     down = [key for key in params if key.startswith("down")]
     params["middle_block0"] = block_shapes(now, now, True)
@@ -424,28 +392,32 @@ def unet(
             inputs, now = now + skips.pop(), widths[level]
             params[f"up{level}_block{i}"] = block_shapes(inputs, now, attends[level])
         if level:
-            params[f"up{level}_resize"] = dense_shapes(3, 3, now, now)
+            params[f"up{level}_resize"] = nn.dense_shapes(3, 3, now, now)
     up = [key for key in params if key.startswith("up")]
-    params["final"] = {"norm": norm_shapes(now), **dense_shapes(3, 3, now, features)}
+    params["final"] = {"norm": nn.norm_shapes(now), **nn.dense_shapes(3, 3, now, features)}
 
     def residual(weights: Tree, x: Array, step: Array) -> Array:
-        y = conv(weights["conv1"], jax.nn.silu(group_norm(weights["norm1"], x)))
-        y += dense(weights["step"], step)[:, None, None]
-        y = conv(weights["conv2"], jax.nn.silu(group_norm(weights["norm2"], y)))
-        return y + (conv(weights["shortcut"], x) if "shortcut" in weights else x)
+        y = nn.conv(weights["conv1"], jax.nn.silu(nn.group_norm(weights["norm1"], x)))
+        y += nn.dense(weights["step"], step)[:, None, None]
+        y = nn.conv(weights["conv2"], jax.nn.silu(nn.group_norm(weights["norm2"], y)))
+        return y + (nn.conv(weights["shortcut"], x) if "shortcut" in weights else x)
 
     def transformer(weights: Tree, x: Array, tokens: Array) -> Array:
-        y = group_norm(weights["norm"], x, epsilon=1e-6).reshape(len(x), -1, x.shape[-1])
-        y = dense(weights["in"], y)
+        y = nn.group_norm(weights["norm"], x, epsilon=1e-6).reshape(len(x), -1, x.shape[-1])
+        y = nn.dense(weights["in"], y)
         with named_scope("self"):
-            z = layer_norm(weights["self_norm"], y)
-            y += attention(weights["self"], z, z, heads)
+            z = nn.layer_norm(weights["self_norm"], y)
+            y += nn.attention(weights["self"], z, z, heads)
         with named_scope("cross"):
-            y += attention(weights["cross"], layer_norm(weights["cross_norm"], y), tokens, heads)
+            y += nn.attention(
+                weights["cross"], nn.layer_norm(weights["cross_norm"], y), tokens, heads
+            )
         with named_scope("ffn"):
-            z, ffn = layer_norm(weights["ffn_norm"], y), weights["ffn"]
-            y += dense(ffn["down"], dense(ffn["up"], z) * jax.nn.gelu(dense(ffn["gate"], z)))
-        return x + dense(weights["out"], y).reshape(x.shape)
+            z, ffn = nn.layer_norm(weights["ffn_norm"], y), weights["ffn"]
+            y += nn.dense(
+                ffn["down"], nn.dense(ffn["up"], z) * jax.nn.gelu(nn.dense(ffn["gate"], z))
+            )
+        return x + nn.dense(weights["out"], y).reshape(x.shape)
 
     def loss(params: Tree, batch: Tree) -> Array:
         tokens = batch["text"].astype(jnp.bfloat16)
@@ -454,7 +426,7 @@ def unet(
             weights = params[key]
             with named_scope(key):
                 if key.endswith("resize"):
-                    return conv(weights, twice(x)) if key in up else conv(weights, x, 2)
+                    return nn.conv(weights, twice(x)) if key in up else nn.conv(weights, x, 2)
                 x = residual(weights["residual"], x, step)
                 if "transformer" in weights:
                     with named_scope("transformer"):
@@ -464,16 +436,16 @@ def unet(
         with named_scope("noise"):
             added = np.linspace(FIRST**0.5, LAST**0.5, STEPS) ** 2
             signal = jnp.asarray(np.cumprod(1 - added), jnp.float32)
-            signal = embed(signal, batch["steps"])[:, None, None, None]
+            signal = nn.embed(signal, batch["steps"])[:, None, None, None]
             # x_t = sqrt(a_t) x_0 + sqrt(1 - a_t) noise (arXiv 2006.11239, equation 4).
             x = jnp.sqrt(signal) * batch["latents"] + jnp.sqrt(1 - signal) * batch["noise"]
             x = x.astype(jnp.bfloat16)
         with named_scope("step"):
-            step = log_features(batch["steps"], widths[0]).astype(jnp.bfloat16)
-            step = dense(params["step"]["in"], step)
-            step = jax.nn.silu(dense(params["step"]["out"], jax.nn.silu(step)))
+            step = nn.log_features(batch["steps"], widths[0]).astype(jnp.bfloat16)
+            step = nn.dense(params["step"]["in"], step)
+            step = jax.nn.silu(nn.dense(params["step"]["out"], jax.nn.silu(step)))
         with named_scope("stem"):
-            x = conv(params["stem"], x)
+            x = nn.conv(params["stem"], x)
         skips = [x]
         for key in down:
             x = run(key, x, step)
@@ -483,26 +455,21 @@ def unet(
             x = x if key.endswith("resize") else jnp.concatenate([x, skips.pop()], -1)
             x = run(key, x, step)
         with named_scope("final"):
-            x = conv(params["final"], jax.nn.silu(group_norm(params["final"]["norm"], x)))
+            x = nn.conv(params["final"], jax.nn.silu(nn.group_norm(params["final"]["norm"], x)))
         with named_scope("loss"):
             return jnp.square(x.astype(jnp.float32) - batch["noise"]).mean()
 
     latents = floats(batch_size, image, image, features)
-    return Model(
-        "unet",
-        f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text",
-        "arXiv 2112.10752; Stable Diffusion v1 model card",
-        params,
-        loss,
-        {
-            "latents": latents,
-            "noise": latents,
-            "steps": integers(batch_size),
-            "text": floats(batch_size, *text),
-        },
-        trained_as="Stable Diffusion v1 model card: batch 2,048, AdamW",
-        optimiser=adam(1e-4, decay=0.01),
-    )
+    line = f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text"
+    trained_as = "Stable Diffusion v1 model card: batch 2,048, AdamW"
+    batch = {
+        "latents": latents,
+        "noise": latents,
+        "steps": integers(batch_size),
+        "text": floats(batch_size, *text),
+    }
+    source = "arXiv 2112.10752; Stable Diffusion v1 model card"
+    return Model("unet", line, source, params, loss, batch, trained_as, adam(1e-4, decay=0.01))
 
 
 def twice(x: Array) -> Array:
@@ -527,31 +494,25 @@ def vit(
     tokens = (image // patch) ** 2 + 1
 
     params = {
-        "patches": dense_shapes(patch, patch, 3, width),
+        "patches": nn.dense_shapes(patch, patch, 3, width),
         "class": floats(1, 1, width),
         "positions": floats(1, tokens, width),
-        "encoder": stack_shapes(layers, layer_shapes(width, hidden), scanned),
-        "norm": norm_shapes(width),
-        "predictions": dense_shapes(width, classes),
+        "encoder": nn.stack_shapes(layers, nn.layer_shapes(width, hidden), scanned),
+        "norm": nn.norm_shapes(width),
+        "predictions": nn.dense_shapes(width, classes),
     }
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
-            x = patches(params["patches"], batch["images"], patch)
+            x = nn.patches(params["patches"], batch["images"], patch)
             first = jnp.broadcast_to(params["class"], (batch_size, 1, width))
             x = jnp.concatenate([first, x], 1) + params["positions"]
         with named_scope("encoder"):
-            layer = partial(transformer_layer, heads=heads)
-            x = run_stack(params["encoder"], x, layer, layers, scanned)
-        return classified(params, batch, lambda: layer_norm(params["norm"], x[:, 0]))
+            layer = partial(nn.transformer_layer, heads=heads)
+            x = nn.run_stack(params["encoder"], x, layer, layers, scanned)
+        return nn.classified(params, batch, lambda: nn.layer_norm(params["norm"], x[:, 0]))
 
-    return Model(
-        "vit",
-        f"ViT, {layers} layers, width {width}, patches of {patch}x{patch} in {image}x{image}",
-        "arXiv 2010.11929",
-        params,
-        loss,
-        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
-        trained_as="arXiv 2010.11929, Table 3: batch 4,096, Adam with weight decay",
-        optimiser=adam(decay=0.1),
-    )
+    line = f"ViT, {layers} layers, width {width}, patches of {patch}x{patch} in {image}x{image}"
+    trained_as = "arXiv 2010.11929, Table 3: batch 4,096, Adam with weight decay"
+    batch = nn.labeled_images(batch_size, image)
+    return Model("vit", line, "arXiv 2010.11929", params, loss, batch, trained_as, adam(decay=0.1))
