@@ -8,7 +8,7 @@ happened is written down line by line, so that a driver that was killed goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -135,7 +135,7 @@ def plans_of(
     exported: dict[Degrees, TorchPlan] = {}
     judged: dict[Degrees, float] = {}
     reasons: list[str] = []
-    known: dict[tuple[int, int], bool] = {}
+    runs: dict[tuple[int, int], bool] = {}
     for degrees in sorted(degrees_of(problem), key=lambda x: x.ranks):
         tensor, stages, replicas = degrees
         # At least one micro-batch per stage, or some stage would have nothing to do.
@@ -152,16 +152,15 @@ def plans_of(
                 for first, end in pairwise(bounds)
             ),
         )  # fmt: skip
-        if (tensor, stages) not in known:  # replicas make no difference
+        if (tensor, stages) not in runs:  # replicas make no difference
             try:
                 exported[degrees] = torch_plan(plan, graph)
             except InfeasibleError as error:  # such as fewer layers than stages
                 reasons.append(str(error))
-            known[tensor, stages] = degrees in exported
-        if not known[tensor, stages]:
-            continue
-        report = replace(problem, cluster=plan.cluster).report(plan)
-        plans[degrees], judged[degrees] = plan, report.step_seconds
+            runs[tensor, stages] = degrees in exported
+        if runs[tensor, stages]:
+            report = replace(problem, cluster=plan.cluster).report(plan)
+            plans[degrees], judged[degrees] = plan, report.step_seconds
     if not plans:
         raise ParenvsError(
             f"{path}: no plan of a batch of {batch} runs on nodes of "
@@ -170,10 +169,9 @@ def plans_of(
     smallest = min(plans, key=lambda x: (x.ranks, judged[x]))
     # Only proportions of the cost model count; the smallest plan takes as long as was measured.
     seconds = {x: one * judged[x] / judged[smallest] for x in plans}
-    rates = [(x, batch / seconds[x]) for x in plans]
-    state = State.of(model, PER_PARAMETER)
-    inside = cluster.devices_per_server
-    library = Library(path, state, costs, inside, chosen(rates, inside))
+    devices = cluster.devices_per_server
+    candidates = chosen([(x, batch / seconds[x]) for x in plans], devices)
+    library = Library(path, State.of(model, PER_PARAMETER), costs, devices, candidates)
     return Plans(library, plans, seconds, graph, exported)
 
 
@@ -305,10 +303,7 @@ class Driver:
             self._stop()
         elif lost:
             self.fleet.tell(self.ranks, "step")
-        for node in gone:
-            if not (self.notice and node in lost):
-                self.fleet.kill(node)
-                self.old = [None if x == node else x for x in self.old]
+        self._kill([node for node in gone if not (self.notice and node in lost)])
         if not lost:
             return event
         if not self.notice:
@@ -316,6 +311,11 @@ class Driver:
             if not self._is_whole():
                 return GONE
         return READY + len(lost) if ready else min(len(lost), LOST)
+
+    def _kill(self, nodes: Collection[int]) -> None:
+        for node in nodes:
+            self.fleet.kill(node)
+        self.old = [None if x in nodes else x for x in self.old]
 
     def _lost(self, nodes: Sequence[int]) -> None:
         """Note that nodes are gone, and let the others hold what they have."""
@@ -371,12 +371,12 @@ class Driver:
     def _is_whole(self) -> bool:
         if not self.old:
             return False
-        degrees = self.problem.library.candidates[self.held - 1].degrees
+        library = self.problem.library
+        degrees = library.candidates[self.held - 1].degrees
         files = Files.of(self.plans.plans[degrees])
-        inside = self.problem.library.devices
         names = [files.name(files.place(rank)) for rank in range(degrees.ranks)]
         # Replicas have the same name: one of each is enough.
-        left = {x for rank, x in enumerate(names) if self.old[rank // inside] is not None}
+        left = {x for rank, x in enumerate(names) if self.old[rank // library.devices] is not None}
         return left == set(names)
 
     def _change(self, plan: int, event: int) -> None:
@@ -393,9 +393,7 @@ class Driver:
                 break
             except LostError as error:
                 self._died(error)
-        for node in set(self.fleet.processes) - set(self.alive):  # what it held has moved
-            self.fleet.kill(node)
-            self.old = [None if x == node else x for x in self.old]
+        self._kill(set(self.fleet.processes) - set(self.alive))  # what they held has moved
         self.row.change_seconds += time.perf_counter() - start
         if plan:
             self.say(self._words(plan))
@@ -403,7 +401,7 @@ class Driver:
     def _build(self, plan: int) -> None:
         library, inside = self.problem.library, self.problem.library.devices
         degrees = library.candidates[plan - 1].degrees
-        ours, words = self.plans.plans[degrees], self.plans.words(degrees)
+        new = self.plans.plans[degrees], self.plans.words(degrees)
         takers = self.alive[: int(library.used[plan])]
         others = [x for x in self.old if x is not None and x not in takers]
         order: list[int] = []
@@ -411,7 +409,7 @@ class Driver:
         if self._is_whole():
             every = [*takers, *others]
             self.fleet.form(every)
-            replies = self.fleet.ask(every, "move", (ours, words, inside, len(takers)))
+            replies = self.fleet.ask(every, "move", (*new, inside, len(takers)))
             at = {rank: k for k, (rank, _) in enumerate(replies) if rank is not None}
             order = [at[rank] for rank in range(degrees.ranks)]
             sent = np.array([x for _, x in replies], dtype=np.int64)
@@ -427,8 +425,8 @@ class Driver:
             restore = (self.folder / STATE / INDEX).exists()
             self.row.way = WAYS[3] if restore else WAYS[1]
         self.fleet.form(takers, degrees.ranks, order)
-        given = (ours, words, self.plans.seconds[degrees], restore)
-        steps = self.fleet.ask(takers, "build", given)[0]
+        arguments = (*new, self.plans.seconds[degrees], restore)
+        steps = self.fleet.ask(takers, "build", arguments)[0]
         self.row.lost += max(self.steps - steps, 0)
         self.steps, self.held = steps, plan
         ranks = order or list(range(degrees.ranks))
@@ -437,20 +435,18 @@ class Driver:
         self.fleet.ask([*takers, *others], "go")
 
     def _train(self, end: float) -> None:
-        if not self.ranks and self.per_interval is None:
-            time.sleep(max(0.0, end - time.perf_counter()))
-        done = 0
-
         def step() -> None:
             self._commit()
             self.pending = self.fleet.ask(self.ranks, "step")[0]
 
-        while self.ranks:
-            late = time.perf_counter() >= end
-            if late if self.per_interval is None else done >= self.per_interval:
-                break
-            self._again(step)
-            done += 1
+        if self.per_interval is not None:
+            for _ in range(self.per_interval if self.ranks else 0):
+                self._again(step)
+        elif self.ranks:
+            while time.perf_counter() < end:
+                self._again(step)
+        else:
+            time.sleep(max(0.0, end - time.perf_counter()))
         self._again(self._commit)
 
     def _save(self) -> None:

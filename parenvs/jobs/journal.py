@@ -112,12 +112,14 @@ class Journal:
     """What happened so far, in two files of a folder, a line of JSON for each step and interval.
 
     Attributes:
-        about: what makes the job, as JSON types.
+        measured: seconds of a step of one node.
+        tracing: seconds of a core to trace and cut the module.
         steps: by number; one that was trained again counts as it was the last time.
     """
 
     folder: Path
-    about: dict[str, Any]
+    measured: float
+    tracing: float
     intervals: list[Interval] = field(default_factory=list)
     steps: dict[int, Step] = field(default_factory=dict)
 
@@ -145,20 +147,20 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             known = {"schema": SCHEMA, **about}
             write_text(path, json.dumps(known) + "\n")
-        journal = cls(folder, known)
-        read(_Measured, {x.name: known.get(x.name) for x in fields(_Measured)}, str(path))
-        journal.intervals = _rows(folder / INTERVALS, Interval)
+        times = read(_Measured, {x.name: known.get(x.name) for x in fields(_Measured)}, str(path))
+        steps = {row.step: row for row in _rows(folder / STEPS, Step)}
+        journal = cls(
+            folder, times.measured, times.tracing, _rows(folder / INTERVALS, Interval), steps
+        )
         for t, row in enumerate(journal.intervals):
             if row.interval != t:
                 raise ParenvsError(
                     f"{folder / INTERVALS}: line {t + 1}: field 'interval' is {row.interval}, not "
                     f"{t}; give another --out"
                 )
-        journal.steps = {row.step: row for row in _rows(folder / STEPS, Step)}
-        last = journal.intervals[-1].steps if journal.intervals else 0
-        missing = next((k for k in range(last) if k not in journal.steps), None)
-        if missing is not None:
-            raise ParenvsError(f"{folder / STEPS}: has no step {missing}; give another --out")
+        for k in range(journal._last):
+            if k not in steps:
+                raise ParenvsError(f"{folder / STEPS}: has no step {k}; give another --out")
         return journal
 
     @staticmethod
@@ -179,28 +181,21 @@ class Journal:
     def add(self, row: Step | Interval) -> None:
         """Write a step or an interval down."""
         if isinstance(row, Step):
-            self.steps[row.step] = row
+            self.steps[row.step], name = row, STEPS
         else:
             self.intervals.append(row)
-        path = self.folder / (STEPS if isinstance(row, Step) else INTERVALS)
-        with path.open("a", encoding="utf-8") as stream:
+            name = INTERVALS
+        with (self.folder / name).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(asdict(row)) + "\n")
 
     @property
-    def measured(self) -> float:
-        """Seconds of a step of one node."""
-        return float(self.about["measured"])
-
-    @property
-    def tracing(self) -> float:
-        """Seconds of a core to trace and cut the module."""
-        return float(self.about["tracing"])
+    def _last(self) -> int:
+        return self.intervals[-1].steps if self.intervals else 0
 
     @property
     def trained(self) -> list[Step]:
         """The steps that count, in their order."""
-        last = self.intervals[-1].steps if self.intervals else 0
-        return [self.steps[k] for k in range(last)]
+        return [self.steps[k] for k in range(self._last)]
 
 
 @dataclass

@@ -35,7 +35,7 @@ from parenvs.graph.python_source import called
 from parenvs.instances import load_graph
 
 RATE = 1e-3
-"""Learning rate of Adam where the user gives no optimiser."""
+"""Learning rate of Adam where the user gives no optimizer."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Model:
     module: nn.Module
     loss: Callable[..., torch.Tensor]
     samples: Any
-    optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     takes_keys: bool
 
     @classmethod
@@ -62,7 +62,7 @@ class Model:
 
         Args:
             source: ``FILE.py:NAME`` of a function that returns a module, its loss and a data set,
-                and, if wanted, a function that makes an optimiser of parameters.
+                and, if wanted, a function that makes an optimizer of parameters.
             seed: of PyTorch's generator, for initial values.
 
         Raises:
@@ -76,7 +76,7 @@ class Model:
             raise ParenvsError(
                 f"{source}: returns {shown(result)}; it has to return a torch.nn.Module, its loss "
                 "and a data set with a length and items (inputs, then the target), and may return "
-                "a function that makes an optimiser of parameters"
+                "a function that makes an optimizer of parameters"
             )
         module, loss, samples = parts[:3]
         names = list(inspect.signature(module.forward).parameters)
@@ -84,8 +84,8 @@ class Model:
         def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
             return torch.optim.Adam(parameters, RATE)
 
-        optimiser = parts[3] if len(parts) == 4 else adam
-        return cls(module, loss, samples, optimiser, names[-1:] == ["keys"])
+        optimizer = parts[3] if len(parts) == 4 else adam
+        return cls(module, loss, samples, optimizer, names[-1:] == ["keys"])
 
     def batch(self, stream: Stream) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Return the inputs and the targets of a stream's next step."""
@@ -106,14 +106,14 @@ def alone(source: str, batch: int, seed: int, steps: int) -> tuple[list[float], 
     """
     model = Model.made(source, seed)
     stream = Stream(len(model.samples), batch, seed)
-    optimiser = model.optimiser(model.module.parameters())
+    optimizer = model.optimizer(model.module.parameters())
     losses, ids = [], []
     for _ in range(steps):
         inputs, target = model.batch(stream)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = model.loss(model.module(*inputs), target)
         value.backward()
-        optimiser.step()
+        optimizer.step()
         ids.append(np.asarray(stream.ids()).tolist())
         stream.advance()
         losses.append(value.item())
@@ -156,7 +156,7 @@ class Active:
     """
 
     parallel: Parallel
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     plan: Plan
     stream: Stream
     steps: int
@@ -212,14 +212,14 @@ class Member:
         stream = Stream(len(self.model.samples), settings.batch, settings.seed)
         inputs, _ = self.model.batch(stream)
         parallel = Parallel(self.model.module, self.model.loss, exported, *inputs)
-        optimiser = self.model.optimiser(parallel.parameters())
+        optimizer = self.model.optimizer(parallel.parameters())
         steps = 0
         if self.moved is not None:
-            steps = install(self.moved, parallel, optimiser, stream)
+            steps = install(self.moved, parallel, optimizer, stream)
         elif restore:
             folder = Path(settings.folder) / STATE
-            steps, _ = load(folder, parallel, optimiser, plan, stream)
-        self.next = Active(parallel, optimiser, plan, stream, steps, pace)
+            steps, _ = load(folder, parallel, optimizer, plan, stream)
+        self.next = Active(parallel, optimizer, plan, stream, steps, pace)
         return steps
 
     def go(self) -> None:
@@ -233,7 +233,7 @@ class Member:
         active = self._active
         inputs, target = self.model.batch(active.stream)
         start = time.perf_counter()
-        active.optimiser.zero_grad()
+        active.optimizer.zero_grad()
         loss = active.parallel.step(*inputs, target)
         # The nodes that processes stand for may be slower than these.
         time.sleep(max(0.0, active.pace - (time.perf_counter() - start)))
@@ -242,7 +242,7 @@ class Member:
     def commit(self) -> None:
         """Let the last step count."""
         active = self._active
-        active.optimiser.step()
+        active.optimizer.step()
         active.stream.advance()
         active.steps += 1
 
@@ -250,20 +250,15 @@ class Member:
         """Write the checkpoint."""
         active = self._active
         save(
-            Path(self.settings.folder) / STATE, active.parallel, active.optimiser, active.plan,
+            Path(self.settings.folder) / STATE, active.parallel, active.optimizer, active.plan,
             active.steps, active.stream,
         )  # fmt: skip
-
-    def give_up(self) -> None:
-        """Pause after an error, and wake processes that wait for this one."""
-        hang_up(self.settings.port, self.others)
-        self.pause()
 
     def pause(self) -> None:
         """Stop training, and hold the state as it was after the last step that counts."""
         if self.active is not None:
             x = self.active
-            self.holding = held(x.parallel, x.optimiser, x.plan, x.steps, x.stream)
+            self.holding = held(x.parallel, x.optimizer, x.plan, x.steps, x.stream)
         self.active = self.next = self.moved = None
         self._leave()
 
@@ -330,7 +325,9 @@ class Server:
         except Exception as error:  # told by the driver, or due to a process that is gone
             words = str(error) if isinstance(error, ParenvsError) else first_line(error)
         if self.member is not None:
-            self.member.give_up()
+            # Wakes processes that wait for this one.
+            hang_up(self.settings.port, self.member.others)
+            self.member.pause()
         return FAILED, words
 
 
@@ -350,6 +347,10 @@ _PRELOAD = ("parenvs.jobs.member", "torch._dynamo", "scipy.optimize")
 _END_SECONDS = 2.0
 # Seconds without a reply after which a process is taken for dead.
 _HANGS = LIMIT_SECONDS + 30.0
+
+
+Arguments = Mapping[int, Sequence[Any]] | Sequence[Any]
+"""Arguments of an order to all processes, or to some of them, by their number."""
 
 
 class LostError(Exception):
@@ -413,12 +414,7 @@ class Fleet:
         # Processes beyond the size are not asked, and stay outside.
         self.ask(nodes, "form", given)
 
-    def ask(
-        self,
-        nodes: Sequence[int],
-        order: str,
-        given: Mapping[int, Sequence[Any]] | Sequence[Any] = (),
-    ) -> list[Any]:
+    def ask(self, nodes: Sequence[int], order: str, given: Arguments = ()) -> list[Any]:
         """Give processes an order, and return their replies.
 
         Args:
@@ -433,21 +429,17 @@ class Fleet:
         self.tell(nodes, order, given)
         return self.heard(nodes)
 
-    def tell(
-        self,
-        nodes: Sequence[int],
-        order: str,
-        given: Mapping[int, Sequence[Any]] | Sequence[Any] = (),
-    ) -> None:
+    def tell(self, nodes: Sequence[int], order: str, given: Arguments = ()) -> None:
         """Give an order, see ``ask``; ``heard`` has the replies."""
+        # It raises unless all nodes are there, so numbers of processes are those of ``given``.
         self.heard(nodes)
-        for number, (_, x) in enumerate(self._of(nodes)):
-            if isinstance(given, Mapping) and number not in given:
-                continue
-            arguments = given[number] if isinstance(given, Mapping) else given
-            x.waits = True
+        every = self._of(nodes)
+        orders = given if isinstance(given, Mapping) else dict.fromkeys(range(len(every)), given)
+        for number, arguments in orders.items():
+            process = every[number][1]
+            process.waits = True
             with suppress(OSError):  # it has ended, which the reply says
-                x.pipe.send((order, tuple(arguments)))
+                process.pipe.send((order, tuple(arguments)))
 
     def heard(self, nodes: Sequence[int]) -> list[Any]:
         """Wait for the replies of nodes to their last order, see ``ask``."""

@@ -28,15 +28,19 @@ from parenvs.jobs.member import Fleet, Model, Settings, alone
 from parenvs.markdown import table
 from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, Run
 from parenvs.tasks.elastic.problems import load_trace
-from parenvs.tasks.elastic.view import plan_name
-from parenvs.view.page import INK, QUIET, RED, WIDTH, Page, blank_figure, mix
+from parenvs.tasks.elastic.view import plan_name, stacked
+from parenvs.view.page import INK, QUIET, RED, Page, blank_figure, mix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HAPPENED, PREDICTED = "happened", "predicted"
-_LEFT, _RIGHT, _GAP = 0.9, 0.3, 0.35
+_GAP = 0.35
 _HEIGHTS = (1.25, 1.25, 1.2, 1.35)
+_LABELS = (
+    "nodes there (line),\nin use", "samples a second", "seconds of changes;\nred: from disk",
+    "loss; undisturbed (line)",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,9 @@ class Happened:
     def markdown(self) -> list[str]:
         """Return the totals and the changes as tables, and a sentence on losses and samples."""
         content = self.to_json()
-        rows = [["", *(key.replace("_", " ") for key in content[HAPPENED])]]
-        rows += [
-            [name, *(_cell(content[name].get(key)) for key in content[HAPPENED])]
-            for name in (HAPPENED, PREDICTED)
+        rows = [
+            [key.replace("_", " "), _cell(value), _cell(content[PREDICTED].get(key))]
+            for key, value in content[HAPPENED].items()
         ]
         lines = [
             [
@@ -132,7 +135,7 @@ class Happened:
             "interval", "nodes", "plan", "state from", "seconds", "predicted",
             "bytes of the busiest node", "priced", "foreseen", "steps lost",
         ]  # fmt: skip
-        return [table(*_turned(rows)), table(head, lines, 4), self.verdict]
+        return [table(["", HAPPENED, PREDICTED], rows), table(head, lines, 4), self.verdict]
 
     @property
     def verdict(self) -> str:
@@ -154,26 +157,22 @@ class Happened:
         verdict = self.verdict.rstrip(".").split("; ")
         name = f"{run.problem.name}, {run.policy}: what happened, and what was predicted (line)"
         top = page.heading(name, verdict, [], self.in_order is not False) + 0.1
-        panels = []
-        for height in _HEIGHTS:
-            panels.append(page.axes(_LEFT, top, WIDTH - _LEFT - _RIGHT, height))
-            top += height + _GAP
+        panels = stacked(page, top, _HEIGHTS, _GAP)
+        for axes, words in zip(panels, _LABELS, strict=True):
+            axes.set_ylabel(words, color=QUIET, size=8)
         rows, edges = self.intervals, np.arange(len(self.intervals) + 1)
         used = run.problem.library.used
         blue, green = mix("#5FB3DE", "#FFFFFF", 0.2), "#2A9D84"
         panels[0].stairs([x.nodes for x in rows], edges, color=INK, linewidth=1.0)
         panels[0].stairs(used[[x.plan for x in rows]], edges, fill=True, color=blue)
-        panels[0].set_ylabel("nodes there (line),\nin use", color=QUIET, size=8)
         rate = [x.trained * self.batch / max(x.seconds, 1e-9) for x in rows]
         panels[1].stairs(rate, edges, fill=True, color=green)
         known = run.samples / run.problem.seconds
         panels[1].stairs(np.maximum(known, 0), np.arange(len(known) + 1), color=INK, linewidth=0.9)
-        panels[1].set_ylabel("samples a second", color=QUIET, size=8)
         for x, seconds, _ in self.changes:
             colour = RED if x.way == WAYS[3] else "#4B4AA0"
             panels[2].bar(x.interval + 0.5, x.change_seconds, 0.7, color=colour)
             panels[2].hlines(seconds, x.interval, x.interval + 1, color=INK, linewidth=1.2)
-        panels[2].set_ylabel("seconds of changes;\nred: from disk", color=QUIET, size=8)
         panels[2].set_xlabel("interval", color=QUIET, size=8)
         for axes in panels[:3]:
             axes.set_xlim(0, max(len(rows), 1))
@@ -181,7 +180,6 @@ class Happened:
         panels[3].plot(list(self.alone), color=INK, linewidth=0.8)
         for x, *_ in self.changes:
             panels[3].axvline(x.steps - x.trained, color=QUIET, linewidth=0.5)
-        panels[3].set_ylabel("loss; undisturbed (line)", color=QUIET, size=8)
         panels[3].set_xlabel("step; changes are grey lines", color=QUIET, size=8)
         return page.figure
 
@@ -190,11 +188,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _turned(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    head, *body = [list(x) for x in zip(*rows, strict=True)]
-    return head, body
 
 
 GRAPH = "graph.npz"

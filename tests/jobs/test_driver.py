@@ -26,7 +26,7 @@ def drive(tmp_path, rows):
         start=lambda problem: None, choose=lambda moment, *_: asked.append(moment) or 0
     )
     intervals = [Interval(t, **row) for t, row in enumerate(rows)]
-    journal = Journal(tmp_path, {"measured": 1.0}, intervals)
+    journal = Journal(tmp_path, 1.0, 0.0, intervals)
     Driver(problem, course, None, policy, journal, Settings("", "", "", 1, 0, 0)).run()
     return asked
 
@@ -68,7 +68,7 @@ def test_driver__a_wrong_plan_of_a_policy(tmp_path, chosen, words):
     course = Course.of_bits(2, np.zeros(2), np.zeros(2, np.uint64), 3)
     policy = SimpleNamespace(name="mine", start=lambda problem: None, choose=lambda *_: chosen)
     fleet = SimpleNamespace(start=lambda node: None, end=lambda: None)
-    given = Journal(tmp_path, {}, []), Settings("", "", "", 1, 0, 0)
+    given = Journal(tmp_path, 1.0, 0.0), Settings("", "", "", 1, 0, 0)
     driver = Driver(problem, course, None, policy, *given, fleet=lambda *_: fleet)
     with pytest.raises(ParenvsError, match=f"^policy mine: interval 0: {words}$"):
         driver.run()

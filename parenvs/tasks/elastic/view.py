@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -144,10 +145,7 @@ def draw(viewable: Run | Elastic) -> Figure:
     run = run_of(viewable)
     page = Page(blank_figure())
     top = page.heading(title(run), verdict(run), [], True) + 0.1
-    width, panels = WIDTH - _LEFT - _RIGHT, []
-    for height in _HEIGHTS:
-        panels.append(page.axes(_LEFT, top, width, height))
-        top += height + _GAP
+    panels = stacked(page, top, _HEIGHTS, _GAP)
     problem = run.problem
     scale, unit = (3600.0, "h") if problem.intervals * problem.seconds > 7200 else (60.0, "min")
     edges = np.arange(problem.intervals + 1) * problem.seconds / scale
@@ -156,7 +154,7 @@ def draw(viewable: Run | Elastic) -> Figure:
     for axes in panels[:-1]:
         axes.set_xticklabels([])
     _draw_nodes(panels[0], run, edges)
-    _plans(panels[1], run, edges, width / edges[-1])
+    _plans(panels[1], run, edges, (WIDTH - _LEFT - _RIGHT) / edges[-1])
     _samples(panels[2], run, edges)
     _changes(panels[3], run, edges)
     for axes, words in zip(panels, ("nodes", "plan", "samples\na second", "seconds\nof changes"),
@@ -170,6 +168,15 @@ def draw(viewable: Run | Elastic) -> Figure:
             )  # fmt: skip
     panels[3].set_xlabel(f"time ({unit})", color=QUIET, size=9)
     return page.figure
+
+
+def stacked(page: Page, top: float, heights: Iterable[float], gap: float) -> list[Axes]:
+    """Axes of the whole width of a page, one below the other; all lengths are inches."""
+    panels = []
+    for height in heights:
+        panels.append(page.axes(_LEFT, top, WIDTH - _LEFT - _RIGHT, height))
+        top += height + gap
+    return panels
 
 
 def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
