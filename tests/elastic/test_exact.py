@@ -39,7 +39,9 @@ def expected(problem):
             return 0.0
         found = []
         plans = np.flatnonzero(problem.fits(moment.nodes)).tolist()
-        for plan in [*plans, CHECKPOINT] if problem.may_save(moment) else plans:
+        for plan in [*plans, CHECKPOINT]:
+            if problem.refused(moment, plan) is not None:
+                continue
             total = problem.samples(moment, plan)
             if moment.interval + 1 < problem.intervals:
                 for chance, nodes, lost in happenings(moment.nodes, moment.interval + 1):

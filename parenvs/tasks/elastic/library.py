@@ -110,8 +110,7 @@ class Library:
     @cached_property
     def sizes(self) -> list[tuple[int, int, int]]:
         """(used, spares, replicas) of each plan."""
-        columns = (self.used.tolist(), self.spares.tolist(), self.replicas.tolist())
-        return list(zip(*columns, strict=True))
+        return [*map(tuple, np.transpose([self.used, self.spares, self.replicas]).tolist())]
 
     @property
     def needed(self) -> np.ndarray:
@@ -121,13 +120,14 @@ class Library:
     @cached_property
     def replicas(self) -> np.ndarray:
         """(K,) nodes that hold the same part of the state."""
-        replicas = [replica_nodes(plan.degrees, self.devices) or 1 for plan in self.candidates]
+        plans = [replica_nodes(plan.degrees, self.devices) or 1 for plan in self.candidates]
+        replicas = np.array([1, *plans], dtype=np.int64)
         # Replicas decide which losses are losses of state, so a recovery is a change of them.
         if self.recovery == "checkpoint":  # every loss is one of the state
-            replicas = [1] * len(replicas)
-        elif self.recovery == "redundant":  # neighbours hold each other's
-            replicas = [min(2 * x, int(n)) for x, n in zip(replicas, self.used[1:], strict=True)]
-        return np.array([1, *replicas], dtype=np.int64)
+            replicas[:] = 1
+        elif self.recovery == "redundant":  # neighbors hold each other's
+            replicas[1:] = np.minimum(2 * replicas, self.used)[1:]
+        return replicas
 
     @cached_property
     def borders(self) -> np.ndarray:
@@ -180,9 +180,10 @@ class Library:
                 seconds[:, k, j] = anew
                 if old is None:
                     continue
-                is_same = old.degrees == new.degrees
+                # The same degrees go on; only further spares have to join.
+                goes_on = old.degrees == new.degrees
+                more = not goes_on or new.spares > old.spares
                 if self.recovery == "checkpoint":  # one is written before a change
-                    more = not is_same or new.spares > old.spares
                     seconds[0, k, j] = (costs.save + anew) * more
                     continue
                 for event in range(GONE):
@@ -196,14 +197,13 @@ class Library:
                     egress[event, k, j] = movement.egress_bytes
                     # Groups of processes with newcomers take longer to form.
                     joins = bool(self.used[j] > self.used[k] - lost)
-                    planned = event == 0 or event > READY or self.recovery == "redundant"
-                    if event == 0 and is_same:
-                        more = new.spares > old.spares
-                        seconds[0, k, j] = costs.planned(movement, new.degrees, True) * more
-                    elif planned:
-                        seconds[event, k, j] = costs.planned(movement, new.degrees, joins)
+                    if event == 0:
+                        spent = costs.planned(movement, new.degrees, joins or goes_on) * more
+                    elif event > READY or self.recovery == "redundant":
+                        spent = costs.planned(movement, new.degrees, joins)
                     else:
-                        seconds[event, k, j] = costs.unplanned(movement, new.degrees, self.devices)
+                        spent = costs.unplanned(movement, new.degrees, self.devices)
+                    seconds[event, k, j] = spent
         return seconds, egress
 
     def moved(
@@ -222,9 +222,9 @@ class Library:
         grid = math.lcm(old.tensor, new.tensor)
         size = atom_bytes(self.state, grid)
         before, after = (Layout.of(self.state, x, grid, self.devices) for x in (old, new))
-        whole = before.on(before.hosts)
-        empty = np.zeros_like(whole[0])
-        on = np.stack([empty if full is None else whole[full] for full in held])
+        # Behind the last host-full is one of nothing, number -1.
+        whole = before.on(before.hosts + 1)
+        on = whole[[-1 if full is None else full for full in held]]
         had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
         place = fewest_bytes(had[:takers], after.asked, size)
         return minimal(size, on, before, after, place)
@@ -287,8 +287,8 @@ class Library:
             costs: of changes (default: ``Costs.of_state``).
         """
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
-        best: dict[Degrees, float] = {}
         options = list(degrees_of(problem))
+        best = np.zeros(len(options))
         tp, pp, dp = np.array(options).T
         for micro_batch, mode in product(*_MODES):
             steps = np.ceil(problem.batch / (dp * micro_batch))
@@ -299,13 +299,12 @@ class Library:
             seconds, size = plans.judged(problem.model, cluster, problem.machine)
             fits = size["total"] <= problem.memory_limit
             rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
-            for degrees, speed in zip(options, (rate / seconds["length"]).tolist(), strict=True):
-                if speed > 0:
-                    best[degrees] = max(best.get(degrees, 0.0), speed)
+            best = np.fmax(best, rate / seconds["length"])
+        plans = [(x, rate) for x, rate in zip(options, best.tolist(), strict=True) if rate > 0]
         state = State.of(problem.model)
-        name = f"{problem.instance} on {cluster}"
         costs = costs or Costs.of_state(state.bytes)
-        return cls(name, state, costs, devices, chosen(best.items(), devices))
+        name = f"{problem.instance} on {cluster}"
+        return cls(name, state, costs, devices, chosen(plans, devices))
 
 
 def happened(
@@ -369,17 +368,16 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
         rows.append((1 + minus / best, nodes, degrees, -minus))
     rows = sorted(rows)[:MAX_DEGREES]
     max_nodes = max(nodes for _, nodes, _, _ in rows)
-    fastest = [row for row in sorted(rows, key=lambda row: -row[1]) if row[0] == 0.0]
     # A spare pays only beside a plan that is the fastest of its size.
+    fastest = [row for row in sorted(rows, key=lambda row: -row[1]) if row[0] == 0.0]
     spared = [
-        (row, spares)
-        for spares in range(1, MAX_SPARES + 1)
-        for row in fastest
-        if row[1] + spares <= max_nodes
+        (nodes + spares, spares, degrees, rate)
+        for spares, (_, nodes, degrees, rate) in product(range(1, MAX_SPARES + 1), fastest)
+        if nodes + spares <= max_nodes
     ]
-    pairs = [(row, 0) for row in rows] + spared[: MAX_PLANS - 1 - len(rows)]
-    pairs.sort(key=lambda pair: (pair[0][1] + pair[1], pair[1], pair[0][2]))
-    return tuple(Candidate(row[2], spares, row[3]) for row, spares in pairs)
+    bare = [(nodes, 0, degrees, rate) for _, nodes, degrees, rate in rows]
+    plans = sorted(bare + spared[: MAX_PLANS - 1 - len(bare)])
+    return tuple(Candidate(degrees, spares, rate) for _, spares, degrees, rate in plans)
 
 
 def degrees_of(problem: Hybrid) -> Iterable[Degrees]:

@@ -331,26 +331,17 @@ class Elastic:
         """(K,) bool, plans that so many nodes are enough for."""
         return np.asarray(self.library.needed <= nodes)
 
-    def may_save(self, moment: Moment) -> bool:
-        """Return whether ``CHECKPOINT`` can be chosen: a plan is whole, and its nodes are there."""
-        return (
-            self.checkpoints
-            and moment.plan > 0
-            and moment.event == 0
-            and int(self.library.needed[moment.plan]) <= moment.nodes
-        )
-
     def refused(self, moment: Moment, plan: Any) -> str | None:
         """Return in words why a plan, or ``CHECKPOINT``, cannot be chosen; None if it can be."""
+        needed = self.library.needed
         if plan == CHECKPOINT:
-            may = self.may_save(moment)
+            is_whole = moment.plan > 0 and moment.event == 0
+            may = self.checkpoints and is_whole and needed[moment.plan] <= moment.nodes
             return None if may else "there is no whole plan to write a checkpoint of"
-        known = isinstance(plan, int | np.integer) and 0 <= plan < len(self.library)
-        if not known:
+        if not isinstance(plan, int | np.integer) or not 0 <= plan < len(needed):
             return f"plan {shown(plan)} is none of {self.library.name}"
-        if self.library.needed[plan] > moment.nodes:
-            return f"plan {plan} takes {self.library.needed[plan]} nodes, not {moment.nodes}"
-        return None
+        is_short = needed[plan] > moment.nodes
+        return f"plan {plan} takes {needed[plan]} nodes, not {moment.nodes}" if is_short else None
 
     def events(self, lost: np.ndarray) -> np.ndarray:
         """Return what happens to each plan, (K,) int64.
@@ -397,15 +388,12 @@ class Elastic:
             seed: of the course.
             policy: who chose.
         """
+        numbers, degrees = np.asarray(chosen), self.degrees
+        saved = tuple(np.flatnonzero(numbers == CHECKPOINT).tolist())
         plans: list[Any] = []
-        saved = []
-        for interval, number in enumerate(np.asarray(chosen).tolist()):
-            if number == CHECKPOINT:
-                saved.append(interval)
-            plans.append(plans[-1] if number == CHECKPOINT else self.degrees[number])
-        return ElasticPlan(
-            self.instance, self.fingerprint, tuple(plans), seed, policy, tuple(saved)
-        )
+        for number in numbers.tolist():
+            plans.append(plans[-1] if number == CHECKPOINT else degrees[number])
+        return ElasticPlan(self.instance, self.fingerprint, tuple(plans), seed, policy, saved)
 
     def report(self, plan: ElasticPlan) -> Any:
         """Judge a plan on the course of its seed, and return a ``Run``."""
@@ -577,6 +565,7 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
     if plan.saved and not problem.checkpoints:
         problem = replace(problem, checkpoints=True)
     course, library, reasons = problem.drawn(plan.seed), problem.library, []
+    needed = library.needed
     if plan.fingerprint != problem.fingerprint:
         reasons.append(
             f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {problem.instance} is "
@@ -591,11 +580,11 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
         if choice not in number:
             reasons.append(f"{words} is no candidate of {library.name}")
             break
-        needed, nodes = int(library.needed[number[choice]]), int(course.nodes[t])
-        if needed > nodes:
-            reasons.append(f"{words} takes {needed} nodes, there are {nodes}")
+        candidate = number[choice]
+        if needed[candidate] > course.nodes[t]:
+            reasons.append(f"{words} takes {needed[candidate]} nodes, there are {course.nodes[t]}")
             break
-        good.append(number[choice])
+        good.append(candidate)
     last = max(plan.saved, default=-1)
     if last >= problem.intervals:
         reasons.append(f"saved: there is no interval {last}")
@@ -613,9 +602,8 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
 
 def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
     seconds, _ = problem.library.tables
-    plans, events = np.zeros((2, count), dtype=np.int64)
+    plans, events, saved = np.zeros((3, count), dtype=np.int64)
     samples, spent = np.zeros((2, count))
-    saved = np.zeros(count, dtype=np.bool_)
     moment = Moment(0, int(course.nodes[0]))
     for t in range(count):
         choice = int(choose(moment, int(course.joined[t]), int(course.left[t])))
@@ -630,7 +618,7 @@ def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str
         spent[t] = 0.0 if stays or plan == 0 else seconds[moment.event, moment.plan, plan]
         if t + 1 < problem.intervals:
             moment = problem.after(moment, choice, course)
-    return Run(problem, course, plans, events, samples, spent, saved, name)
+    return Run(problem, course, plans, events, samples, spent, saved > 0, name)
 
 
 class Fastest:
@@ -666,13 +654,12 @@ class Backup:
     """
 
     def __init__(self, problem: Elastic) -> None:
-        plans, every = len(problem.library), problem.library.costs.every
         self.change = problem.earned.copy()
-        own = np.arange(1, plans)
+        plans = np.arange(1, len(problem.library))
         # Keeping is priced in ``keep``, where a due checkpoint is paid for.
-        self.change[0, own, own] = -np.inf  # to keep a plan is no change
+        self.change[0, plans, plans] = -np.inf
         unchanged = np.diagonal(problem.earned[0])[:, None]
-        written = np.array([problem.saves(since) for since in range(every)])
+        written = np.array([problem.saves(since) for since in range(problem.library.costs.every)])
         self.keep = unchanged - written * problem.saved[:, None]
         self.write = unchanged[:, 0] - (problem.saved if problem.checkpoints else np.inf)
 
