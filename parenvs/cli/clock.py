@@ -11,19 +11,10 @@ from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
 from parenvs.view.commands import of
-from parenvs.view.terminal import (
-    Json,
-    PlanFile,
-    Step,
-    check_range,
-    note,
-    say_tables,
-    written,
-)
+from parenvs.view.terminal import Json, PlanFile, Step, check_range, note, say_tables, written
 
 _Kind = Annotated[
-    str,
-    typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=options.devices),
+    str, typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=options.devices)
 ]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
 
@@ -49,8 +40,7 @@ def calibrate(
     ] = "torch",
     device: _Kind = "cpu",
     processes: Annotated[
-        int,
-        typer.Option(help="Processes here (of JAX: devices), each with a GPU or some cores."),
+        int, typer.Option(help="Processes here (of JAX: devices), each with a GPU or some cores.")
     ] = 2,
     repeats: _Repeats = 20,
     largest: Annotated[

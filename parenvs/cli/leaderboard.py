@@ -69,8 +69,7 @@ def submit(
         typer.Option(help="Your script, in place of --agent, for tasks of generated problems."),
     ] = None,
     trained_on: Annotated[
-        list[str] | None,
-        typer.Option(help="What the --script was trained on; may be repeated."),
+        list[str] | None, typer.Option(help="What the --script was trained on; may be repeated.")
     ] = None,
     folder: Folder = _SUBMISSIONS,
     entry: Annotated[
@@ -146,7 +145,7 @@ def check(
         str,
         typer.Option(
             help="Run a method's script, ENTRY.py, by a command that confines it: "
-            "'bwrap ... python {script}'. Without it, its plans are judged and nothing runs.",
+            "'bwrap ... python {script}'. Without it, its plans are judged and nothing runs."
         ),
     ] = "",
     as_json: Json = False,

@@ -82,8 +82,7 @@ def plan(
     task: TaskName = None,
     cluster: PlanCluster = None,
     agent: Annotated[
-        str,
-        typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=options.agents),
+        str, typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=options.agents)
     ] = "exact",
     seed: PlannerSeed = 0,
     steps: Steps = STEPS,

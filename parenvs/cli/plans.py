@@ -113,8 +113,7 @@ def diff(
 def explain(
     given: Given,
     target: Annotated[
-        str,
-        typer.Argument(metavar="PLAN|INSTANCE", help="A plan file (.json), a name or a graph."),
+        str, typer.Argument(metavar="PLAN|INSTANCE", help="A plan file (.json), a name or a graph.")
     ],
     variable: Annotated[
         str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")

@@ -16,14 +16,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from parenvs.clock.members import Shape, Timing, shared_memory_bytes, system_load
-from parenvs.cluster import (
-    DEVICES,
-    Cluster,
-    Device,
-    Measurement,
-    load_measured,
-    sync_bytes,
-)
+from parenvs.cluster import DEVICES, Cluster, Device, Measurement, load_measured, sync_bytes
 from parenvs.errors import ClusterError, ParenvsError, need_extra, one_line
 from parenvs.files import write_text
 from parenvs.machine import cores, host
@@ -114,10 +107,7 @@ class Calibration:
 
 
 def assembled(
-    answers: Sequence[dict[str, Any]],
-    device: Device,
-    provenance: dict[str, Any],
-    devices: int,
+    answers: Sequence[dict[str, Any]], device: Device, provenance: dict[str, Any], devices: int
 ) -> Calibration:
     """Make a calibration of what every process measured.
 

@@ -243,10 +243,7 @@ def _add_singles(graph: Graph, feeds: dict[int, int]) -> None:
 
 
 def _add_scalars(
-    graph: Graph,
-    feeds: dict[int, int],
-    names: Sequence[str],
-    places: Mapping[int, tuple[str, ...]],
+    graph: Graph, feeds: dict[int, int], names: Sequence[str], places: Mapping[int, tuple[str, ...]]
 ) -> None:
     """Pair floating numbers like a loss scale, of equal name or place, if a loss is left over.
 

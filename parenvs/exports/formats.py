@@ -109,10 +109,7 @@ def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
             planned.schedule not in ("1f1b", "early", "interleaved"),
             f"schedule: DeepSpeed runs 1f1b, not {planned.schedule}",
         ),
-        (
-            planned.chunks > 1,
-            "chunks: DeepSpeed's pipelines are not interleaved; plan with one",
-        ),
+        (planned.chunks > 1, "chunks: DeepSpeed's pipelines are not interleaved; plan with one"),
         (planned.context > 1, "context: DeepSpeed's configuration has no ring of key blocks"),
         (
             planned.expert > 1,
@@ -444,10 +441,7 @@ _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
 _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
     "fp8": (
         "quantize.linear.float8",
-        {
-            "enable_fsdp_float8_all_gather": True,
-            "precompute_float8_dynamic_scale_for_fsdp": True,
-        },
+        {"enable_fsdp_float8_all_gather": True, "precompute_float8_dynamic_scale_for_fsdp": True},
     ),
     "fp8-row": ("quantize.linear.float8", {"recipe_name": "rowwise"}),
     "mxfp8": ("quantize.linear.mx", {"recipe_name": "mxfp8_cublas"}),
@@ -464,10 +458,7 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
     planned.refuse_stacks("torchtitan")
     precision, context = planned.precision, planned.context
     refuse(
-        (
-            planned.schedule not in _SCHEDULES,
-            f"schedule: torchtitan has no {planned.schedule}",
-        ),
+        (planned.schedule not in _SCHEDULES, f"schedule: torchtitan has no {planned.schedule}"),
         (
             precision not in (*_DTYPES, *_CONVERTERS),
             f"precision: {precision} is no mixed precision of torchtitan; plan with "

@@ -481,10 +481,7 @@ def move(
 
 
 def cells_of(
-    exported: Sequence[TorchPlan],
-    files: Sequence[Files],
-    tensors: dict[str, Tensor],
-    graph: Graph,
+    exported: Sequence[TorchPlan], files: Sequence[Files], tensors: dict[str, Tensor], graph: Graph
 ) -> tuple[list[Cell], list[np.ndarray]]:
     """Cut tensors into cells of which every rank of some plans holds all or nothing.
 

@@ -58,9 +58,7 @@ def _verdict(more: float, before: float, verb: str, same: str, show: Callable[[f
 
 
 def plans_lines(
-    names: tuple[str, str],
-    reports: Sequence[Any],
-    figures: Sequence[list[str]],
+    names: tuple[str, str], reports: Sequence[Any], figures: Sequence[list[str]]
 ) -> list[str]:
     """A line for each plan with its main figures, and why it is illegal."""
     width = min(max(map(len, names)), _NAME)
