@@ -10,6 +10,7 @@ import typer
 from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
+from parenvs.files import is_function
 from parenvs.view.commands import of
 from parenvs.view.terminal import Json, PlanFile, Step, check_range, note, say_tables, written
 
@@ -56,15 +57,13 @@ def calibrate(
     from parenvs.clock.calibration import SIZES, calibrated
 
     if framework not in options.RUNNERS:
-        near = did_you_mean(framework, options.RUNNERS)
-        known = ", ".join(options.RUNNERS)
-        raise ParenvsError(f"--framework {shown(framework)} is unknown{near}; known: {known}")
+        known = f"{did_you_mean(framework, options.RUNNERS)}; known: {', '.join(options.RUNNERS)}"
+        raise ParenvsError(f"--framework {shown(framework)} is unknown{known}")
     _check_ending(path, ".json")
     sizes = [size for size in SIZES if size <= 1e6 * largest]
     if len(sizes) < 2:
-        raise ParenvsError(
-            f"--largest must be at least 0.0041 MB, not {largest:g}; two sizes are needed"
-        )
+        words = f"at least 0.0041 MB, not {largest:g}; two sizes are needed"
+        raise ParenvsError(f"--largest must be {words}")
     with Step(f"measuring {processes} x {device}"):
         calibration = calibrated(device, processes, repeats, sizes, framework=framework)
     words = f"written to {path}; give it as --cluster {path}"
@@ -96,7 +95,6 @@ def profile(
     Layers are a PyTorch module's submodules, or the named scopes of a JAX function.
     """
     from parenvs.cli import tables
-    from parenvs.files import is_function
     from parenvs.graph.python_source import is_torch
 
     for option, value, minimum in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
@@ -153,7 +151,6 @@ def run(
     Exit status 2 if they are not those of one device, or anything is not finite.
     """
     from parenvs.clock.run import run as running
-    from parenvs.files import is_function
 
     check_range("--repeats", repeats, 1)
     if processes is not None:

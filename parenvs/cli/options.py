@@ -18,6 +18,7 @@ from msgspec import Meta
 from parenvs.core.registry import DEFAULT, TASKS, environments, task_of_name
 from parenvs.core.task import FRAMEWORKS, PRESETS, Task
 from parenvs.errors import ParenvsError
+from parenvs.files import is_function, replacing
 from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
 from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
@@ -294,7 +295,10 @@ class TaskCommand:
         parameters = [_parameter(name, of, self._plans) for name, of in self._merged().items()]
         has_more = any(source in PLACES for source in self._sources)
         if self._reads:
-            parameters.append(_no_cache(MORE + "of several tasks" if has_more else None))
+            panel = MORE + "of several tasks" if has_more else None
+            words = "Lower a model anew, and do not keep it."
+            default = typer.Option(False, "--no-cache", help=words, rich_help_panel=panel)
+            parameters.append(_keyword(_NO_CACHE, bool, default))
         if has_more:
             parameters.append(_HELP_ALL)
         return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *parameters)])
@@ -343,20 +347,8 @@ _HELP_ALL = _keyword("help_all", HelpAll, False)
 _NO_CACHE = "no_cache"
 
 
-def _no_cache(panel: str | None) -> inspect.Parameter:
-    words = "Lower a model anew, and do not keep it."
-    default = typer.Option(False, "--no-cache", help=words, rich_help_panel=panel)
-    return _keyword(_NO_CACHE, bool, default)
-
-
 def _identifier(name: str) -> str:
     return "task_" + name.replace("-", "_")
-
-
-def _metavar(known: tuple[str, ...]) -> str | None:
-    """Return what help shows as the value of an option, if it is one of a few; else None."""
-    words = "|".join(known)
-    return words if 0 < len(words) <= _MOST_LETTERS else None
 
 
 def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parameter:
@@ -368,15 +360,16 @@ def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parame
     lines = [text if alone else f"{', '.join(tasks)}: {text}" for text, tasks in words.items()]
     owner, first = next(iter(of.items()))
     is_shared = owner not in TASKS  # an option of the command's own class
-    panel = f"{MORE}of task {owner}" if alone else f"{MORE}of several tasks"
-    panel = f"{MORE}{owner}" if is_shared else panel
+    several = f"of task {owner}" if alone else "of several tasks"
+    panel = MORE + (owner if is_shared else several)
     known = tuple(dict.fromkeys(value for flag in of.values() for value in flag.values))
     completions = known or first.complete
     is_main = owner == "" or ((plans or is_shared) and any(flag.main for flag in of.values()))
     if is_shared and first.default not in (None, 0):
         lines.append(f"(default: {first.default})")
-    metavar = _metavar(known)
-    if known and not metavar:
+    # Few values are shown in place of the option's type, many behind its words.
+    is_short = 0 < len("|".join(known)) <= _MOST_LETTERS
+    if known and not is_short:
         lines.append(f"{', '.join(known)}.")
     kinds = {flag.kind for flag in of.values()}
     kind: Any = kinds.pop() if len(kinds) == 1 else list
@@ -384,7 +377,7 @@ def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parame
         None,
         f"--{name}",
         help=" ".join(lines),
-        metavar=metavar,
+        metavar="|".join(known) if is_short else None,
         autocompletion=words_of(*completions) if completions else None,
         rich_help_panel=None if is_main else panel,
     )
@@ -503,7 +496,7 @@ class Model:
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
-        if _is_function(self.instance):
+        if is_function(self.instance):
             from parenvs.graph import python_source
 
             with Step(f"lowering {self.instance}") as step:
@@ -571,10 +564,8 @@ class Model:
         """
         if path is None or not self.kept:
             return
-        from parenvs.files import replacing
-
         self.graph().save(path.with_suffix(".npz"))
-        if _is_function(self.instance):
+        if is_function(self.instance):
             from parenvs.graph import python_source
 
             with replacing(path.with_suffix(".pb")) as stream:
@@ -589,9 +580,3 @@ class Model:
 
 def _same(path: Path, instance: str) -> bool:
     return path.exists() and Path(instance).exists() and path.samefile(instance)
-
-
-def _is_function(instance: str) -> bool:
-    from parenvs.files import is_function
-
-    return is_function(instance)

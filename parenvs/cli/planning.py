@@ -125,7 +125,10 @@ def plan(
     # Another task's cost model takes longer to read than most plans take to find.
     is_asked = as_json or verbose or now is not None
     has_baseline = is_asked or bool(request.usual) or model.task.supports(Task.price)
-    today = now_of(request, answer, _today(now)) if report.legal and has_baseline else None
+    baseline: Any = now
+    if now is not None and Path(now).is_file():
+        baseline = partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
+    today = now_of(request, answer, baseline) if report.legal and has_baseline else None
     graph = model.graph() if model.kept else None
     runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
     remarks = None
@@ -226,14 +229,6 @@ def compare(
 def _say_remarks(remarks: Remarks) -> None:
     for line in remarks.lines():
         say_line(line) if isinstance(line, str) else out.print(line)
-
-
-def _today(now: str | None) -> str | Callable[[int], Any] | None:
-    from parenvs.exports import formats
-
-    if now is None or not Path(now).is_file():
-        return now
-    return partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
 
 
 def _said(answer: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -46,9 +46,6 @@ from parenvs.view.terminal import (
     say_text,
     written,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_plans(app: typer.Typer) -> None:

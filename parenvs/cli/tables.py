@@ -88,10 +88,8 @@ def graph(graph: Graph) -> Table:
     for phase in Phase:
         chosen = top & (graph.phase == phase)
         if chosen.any():
-            flops = graph.flops[chosen].sum()
-            table.add_row(
-                f"{phase.name.lower()} instructions", str(int(chosen.sum())), f"{flops:.4e} FLOPs"
-            )
+            flops = f"{graph.flops[chosen].sum():.4e} FLOPs"
+            table.add_row(f"{phase.name.lower()} instructions", str(int(chosen.sum())), flops)
     table.add_row("free of them", str(int((top & graph.free).sum())), "")
     table.add_row("batch size", str(graph.batch_size), "")
     return table
@@ -112,8 +110,8 @@ def parameters(graph: Graph) -> Table:
         for name, indices in _collapsed([graph.paths[k] for k in members]):
             row = [members[index] for index in indices]
             bytes_held = size(float(bytes_[row].sum()))
-            cells = (name, str(len(row)), bytes_held, Role(role).name.lower(), reasons[row[0]])
-            table.add_row(*cells)
+            words = Role(role).name.lower(), reasons[row[0]]
+            table.add_row(name, str(len(row)), bytes_held, *words)
     return table
 
 
@@ -189,12 +187,10 @@ def evaluation(result: Evaluation) -> Table:
     if not math.isclose(result.value, result.report.value, rel_tol=1e-4):  # another unit
         best = answer.problem.report(result.best_plan)
         plans = (("greedy policy", result.report), ("best sample", best))
-        rows = [
-            (name, _cost(report.cost), f"{report.cost / answer.cost - 1:.2%}")
-            if report.legal
-            else (name, _cost(report.cost), "illegal")
-            for name, report in (*plans, (best_known, answer.report))
-        ]
+        rows = []
+        for name, report in (*plans, (best_known, answer.report)):
+            over = f"{report.cost / answer.cost - 1:.2%}" if report.legal else "illegal"
+            rows.append((name, _cost(report.cost), over))
         return _filled("evaluation", ("plan of", "cost", f"over the {best_known}"), rows)
     values = (
         ("greedy policy", result.value),

@@ -467,15 +467,11 @@ def seconds_of(timed: Plan, target: Any) -> float | None:
 
 def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, exported: TorchPlan) -> float:
     links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
-    formulas: dict[str, Callable[..., Any]] = {
-        "all-reduce": links.all_reduce, "all-to-all": links.all_to_all,
-    }  # fmt: skip
-    return float(
-        sum(
-            formulas.get(key, links.all_gather)(size, exported.model, 1)
-            for key, size in sizes.items()
-        )
+    formulas = {"all-reduce": links.all_reduce, "all-to-all": links.all_to_all}
+    seconds = (
+        formulas.get(key, links.all_gather)(size, exported.model, 1) for key, size in sizes.items()
     )
+    return float(sum(seconds))
 
 
 def _add_gradients(
@@ -502,17 +498,13 @@ def _add_gradients(
         weights = step.trained or float(sum(_local(exported, name) for name in trained))
         traffic["all-reduce"] += weights * ranks
     if layout is not None and (exported.zero or exported.apart):
-        traffic["all-reduce"] += _statistics(layout) * exported.micro_batches * ranks
-
-
-def _statistics(layout: Layout) -> float:
-    graph = layout.graph
-    elements = [
-        math.prod(graph.shape(tensor))
-        for path, tensor in zip(graph.paths, graph.parameter_tensor.tolist(), strict=True)
-        if path.rpartition("/")[2] == "running_mean"
-    ]
-    return 4.0 * ELEMENT * sum(elements)
+        graph = layout.graph
+        elements = sum(
+            math.prod(graph.shape(tensor))
+            for path, tensor in zip(graph.paths, graph.parameter_tensor.tolist(), strict=True)
+            if path.rpartition("/")[2] == "running_mean"
+        )
+        traffic["all-reduce"] += 4.0 * ELEMENT * elements * exported.micro_batches * ranks
 
 
 def _local(exported: TorchPlan, name: str, multiple: int = 1) -> float:

@@ -127,7 +127,8 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
     if kind == "send":
         if rank == 0:
             return partial(dist.send, whole, group=group, group_dst=1)
-        return partial(dist.recv, whole, group=group, group_src=0) if rank == 1 else _idle
+        receive = partial(dist.recv, whole, group=group, group_src=0)
+        return receive if rank == 1 else lambda: None
     if kind == "all-reduce":
         return partial(dist.all_reduce, whole, group=group)
     part = torch.ones(whole.numel() // count, device=device)
@@ -174,10 +175,6 @@ def measure(
                     missing[f"{kind} of {count}"] = one_line(error)
         dist.barrier()
     return {"products": rates, "copies": moved, "collectives": seconds, "missing": missing}
-
-
-def _idle() -> None:
-    """Take no part."""
 
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}

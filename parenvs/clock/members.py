@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -30,17 +31,7 @@ _END_SECONDS = 2.0
 # Seconds in which others tell why they failed, behind the first that did.
 _LATER_SECONDS = 1.0
 # Words of the errors of processes whose neighbour is gone.
-_NETWORK = (
-    "lost another",
-    "connection",
-    "gloo",
-    "socket",
-    "timed out",
-    "broken pipe",
-    "recv",
-    "nccl",
-    "peer",
-)
+_NETWORK = re.compile("lost another|connection|gloo|socket|timed out|broken pipe|recv|nccl|peer")
 
 
 def run_members(
@@ -194,13 +185,11 @@ def _failure(
             if failed[waiting[pipe]] is not None and not failed[waiting[pipe]][0]:
                 failed[waiting[pipe]] = (True, "connection")  # it was done; no cause
 
-    def later(rank: int) -> tuple[int, int]:
+    def later(rank: int) -> int:
         answer = failed[rank]
-        if answer is None:
-            return 0, rank
-        return 1 + any(word in answer[1].lower() for word in _NETWORK), rank
+        return 0 if answer is None else 1 + bool(_NETWORK.search(answer[1].lower()))
 
-    rank = min(failed, key=later)
+    rank = min(sorted(failed), key=later)
     if failed[rank] is not None:
         return ParenvsError(f"process {rank} of {len(members)}: {failed[rank][1]}")
     members[rank].join(_LATER_SECONDS)

@@ -37,16 +37,18 @@ from parenvs.clock.members import (
 from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, need_extra, one_line
-from parenvs.exports.compilation import callable_of, collectives_of
-from parenvs.exports.jax import partition_spec
+from parenvs.exports.compilation import (
+    callable_of,
+    collectives_of,
+    peak_bytes,
+    sharded_step,
+    virtual_devices,
+)
 from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.layout import Spec
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import module_for
-
-_COUNT = "--xla_force_host_platform_device_count"
 
 
 def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()) -> Any:
@@ -60,12 +62,7 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
     check_devices(kind, 0, "JAX", 0)
     with need_extra("jax", "measuring with JAX"):
         import jax  # noqa: F401
-    environment = {}
-    if kind == "cpu":
-        # The user's own flags stay; only the number of virtual devices is replaced.
-        words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_COUNT)]
-        flags = " ".join([*words, f"{_COUNT}={count}"])
-        environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment = virtual_devices(count) if kind == "cpu" else {}
     (answer,) = run_members(_work, [(kind, count, work, tuple(given))], environment=environment)
     return answer
 
@@ -183,12 +180,9 @@ def measured_scopes(
             f"profile {name}: {len(layers)} named scopes, and a chain needs at least two; give "
             "layers names by jax.named_scope, and write loops over them out"
         )
-    timings, activations = [], []
     needing = set(trained)
-    for layer in layers:
-        both, saved = _timed(layer, values, needing, trained, repeats, warm_up)
-        timings.append(both)
-        activations.append(saved)
+    measured = [_timed(layer, values, needing, trained, repeats, warm_up) for layer in layers]
+    timings, activations = zip(*measured, strict=True)
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
     whole = _whole(function, tuple(positional), named, repeats, warm_up)
     return Layers.of(
@@ -578,8 +572,7 @@ def run(
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
     load = system_load()
     request = {**layout.to_json(), "feeds": feeds, "loss": loss_output}
-    given = (request, proto, values, steps, kind)
-    measured = with_devices(train, kind, layout.devices, given)
+    measured = with_devices(train, kind, layout.devices, (request, proto, values, steps, kind))
     expected = layout.expected()
     on_cpus = kind == "cpu"  # where XLA widens half precision
     # All devices together, as the counted bytes are.
@@ -657,17 +650,15 @@ def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[An
     import jax
 
     leaves = jax.tree.leaves((positional, named))
-    if len(leaves) != len(graph.parameter_tensor):
-        raise ParenvsError(
-            f"--args: {source} is of another model than the plan: {len(leaves)} arrays, and the "
-            f"plan's step has {len(graph.parameter_tensor)}"
-        )
+    words = f"--args: {source} is of another model than the plan"
+    count = len(graph.parameter_tensor)
+    if len(leaves) != count:
+        raise ParenvsError(f"{words}: {len(leaves)} arrays, and the plan's step has {count}")
     for path, leaf, tensor in zip(graph.paths, leaves, graph.parameter_tensor, strict=True):
         shape, actual = graph.shape(int(tensor)), tuple(np.shape(leaf))
         if actual != shape and not _is_key(leaf):
             raise ParenvsError(
-                f"--args: {source} is of another model than the plan: {path or 'an input'} has the "
-                f"shape {actual}, and was planned as {shape}"
+                f"{words}: {path or 'an input'} has the shape {actual}, and was planned as {shape}"
             )
     return leaves
 
@@ -690,10 +681,6 @@ def train(
     sizes, names = zip(*[(count, name) for name, count in request["mesh"]], strict=True)
     targets = devices(kind, int(np.prod(sizes)))
     mesh = jax.sharding.Mesh(np.array(targets).reshape(sizes), names)
-
-    def sharded(specs: Sequence[Spec]) -> list[Any]:
-        return [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in specs]
-
     single = jax.jit(call, keep_unused=True)
     state = sorted(request["feeds"].values())
 
@@ -709,19 +696,10 @@ def train(
         for number, x in enumerate(values)
     ]
     again = alone(moved)[2]
-    placed = sharded(request["inputs"])
-    # Donated inputs share memory with the outputs that replace them, as in a training loop.
-    jitted = jax.jit(
-        call,
-        in_shardings=tuple(placed),
-        out_shardings=sharded(request["outputs"]),
-        donate_argnums=tuple(request["donated"]),
-        keep_unused=True,
-    )
+    jitted, placed, _ = sharded_step(call, request, mesh)
     first = [jax.device_put(x, s) for x, s in zip(values, placed, strict=True)]
     compiled = jitted.lower(*first).compile()
     curve, taken = _curve(compiled, first, steps, request)
-    memory: Any = compiled.memory_analysis()
     return {
         "losses": curve,
         "single": losses,
@@ -735,12 +713,7 @@ def train(
             name: (counts.arrays, counts.bytes)
             for name, counts in collectives_of(compiled.as_text() or "").items()
         },
-        "peak_bytes": float(
-            memory.argument_size_in_bytes
-            + memory.output_size_in_bytes
-            - memory.alias_size_in_bytes
-            + memory.temp_size_in_bytes
-        ),
+        "peak_bytes": float(peak_bytes(compiled.memory_analysis())),
     }
 
 

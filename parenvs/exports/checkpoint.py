@@ -281,7 +281,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder, self.where = Path(folder), str(Path(folder))  # the latter for errors
         where = str(self.folder / INDEX)
         if not (self.folder / INDEX).is_file():
             raise ParenvsError(
@@ -301,6 +301,7 @@ class Checkpoint:
                 f"{where}: field 'files': {len(self.parts)} files, and {PLAN} ({self.files.degrees}"
                 f") has {len(self.files)}; the checkpoint is of another plan"
             )
+        self._places: dict[tuple[str, str], dict[Box, list[tuple[int, int]]]] = defaultdict(dict)
         for number, part in enumerate(self.parts):
             path = self.folder / file_name(number)
             if not path.is_file():
@@ -310,8 +311,6 @@ class Checkpoint:
                     f"{path}: {path.stat().st_size:,} bytes, and {INDEX} says {part.bytes:,}; "
                     "write the checkpoint anew"
                 )
-        self._places: dict[tuple[str, str], dict[Box, list[tuple[int, int]]]] = defaultdict(dict)
-        for number, part in enumerate(self.parts):
             for name, kind, start, size, at in part.slices:
                 box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
                 self._places[name, kind].setdefault(box, []).append((number, at))
@@ -324,11 +323,6 @@ class Checkpoint:
                         f"and it has {math.prod(tensor.shape):,}"
                     )
         self.read: Counter[int] = Counter()
-
-    @property
-    def where(self) -> str:
-        """The folder, for errors."""
-        return str(self.folder)
 
     def verify(self, numbers: Iterable[int] | None = None) -> None:
         """Check the SHA-256 of files (default: all).
@@ -497,7 +491,13 @@ def reshard(
     with locked(target, beside=True):
         source = Checkpoint(checkpoint)
         if old is not None:
-            require_same_plan(source, old)
+            stored_plan, given = source.plan.to_json(), old.to_json()
+            for field in dict.fromkeys((*stored_plan, *given)):
+                if stored_plan.get(field) != given.get(field):
+                    raise ParenvsError(
+                        f"{source.folder}: not of the plan given, as field {field!r} differs; its "
+                        f"plan is {source.folder / PLAN}"
+                    )
         files = Files.of(new)
         if new.fingerprint != source.plan.fingerprint:
             raise ParenvsError(
@@ -519,7 +519,6 @@ def reshard(
             if name not in stages:
                 raise ParenvsError(f"{source.folder}: {shown(name)} is no weight of the plan's")
         # All is checked before the first byte is written.
-        per_parameter = {x.bytes for x in tensors.values()}
         source.verify()
         read, parts = np.zeros((len(source.parts), len(files)), dtype=np.int64), []
         with replacing_folder(target) as folder:
@@ -538,23 +537,9 @@ def reshard(
                 for row, count in source.read.items():
                     read[row, number] = count
             write_index(folder, new, source.head, parts)
-    item = max(per_parameter)  # frozen weights have no optimiser state: then the formula differs
+    # Frozen weights have no optimiser state: then the formula differs.
+    item = max(x.bytes for x in tensors.values())
     return Resharding(
         source.plan, new, read, predicted_bytes(source.files, files, graph, item),
         files.shards.fetched_from(source.files.shards, graph, item),
     )  # fmt: skip
-
-
-def require_same_plan(checkpoint: Checkpoint, plan: Plan) -> None:
-    """Refuse a checkpoint that was written under another plan.
-
-    Raises:
-        ParenvsError: it was; the line names the first field that differs.
-    """
-    stored, given = checkpoint.plan.to_json(), plan.to_json()
-    for field in dict.fromkeys((*stored, *given)):
-        if stored.get(field) != given.get(field):
-            raise ParenvsError(
-                f"{checkpoint.folder}: not of the plan given, as field {field!r} differs; its plan "
-                f"is {checkpoint.folder / PLAN}"
-            )

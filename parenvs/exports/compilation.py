@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,17 +181,22 @@ def compile_plan(
     )
 
 
+def virtual_devices(count: int, *flags: str) -> dict[str, str]:
+    """Return the variables of a process in which JAX has ``count`` virtual devices."""
+    # XLA takes the last of equal flags, so the user's come behind ours, but for the number.
+    words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
+    known = " ".join([*flags, f"{_DEVICES}={count}", *words])
+    return {"XLA_FLAGS": known, "JAX_PLATFORMS": "cpu"}
+
+
 def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="parenvs-") as scratch:
         folder = Path(scratch)
         (folder / "module.pb").write_bytes(proto)
         (folder / "request.json").write_text(json.dumps(layout.to_json()), encoding="utf-8")
-        words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
         environment = {
             **os.environ,
-            # XLA takes the last of equal flags, so the user's come behind ours.
-            "XLA_FLAGS": " ".join([_QUICK, f"{_DEVICES}={layout.devices}", *words]),
-            "JAX_PLATFORMS": "cpu",
+            **virtual_devices(layout.devices, _QUICK),
             "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         }
         command = [sys.executable, "-m", "parenvs.exports.compilation", scratch]
@@ -227,22 +232,10 @@ def main(folder: Path) -> None:
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     import jax
 
-    from parenvs.exports.jax import partition_spec
-
     mesh = jax.make_mesh(*zip(*[(count, name) for name, count in request["mesh"]], strict=True))
-    inputs, outputs = (
-        [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in request[key]]
-        for key in ("inputs", "outputs")
-    )
     # Shapes alone are lowered: no array is allocated on any virtual device.
     call, arguments = callable_of(proto)
-    jitted = jax.jit(
-        call,
-        in_shardings=tuple(inputs),
-        out_shardings=outputs,
-        donate_argnums=tuple(request["donated"]),
-        keep_unused=True,
-    )
+    jitted, inputs, outputs = sharded_step(call, request, mesh)
     begin = time.perf_counter()
     compiled = jitted.lower(*arguments).compile()
     seconds = time.perf_counter() - begin
@@ -250,8 +243,6 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     compiled_to = [*compiled.input_shardings[0], *compiled.output_shardings]
     pairs = zip([*inputs, *outputs], compiled_to, ranks, strict=True)
     memory: Any = compiled.memory_analysis()
-    text = compiled.as_text() or ""
-    inside = memory.argument_size_in_bytes
     return {
         "seconds": seconds,
         "changed": [
@@ -259,13 +250,42 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
             for number, (planned, actual, rank) in enumerate(pairs)
             if not planned.is_equivalent_to(actual, rank)
         ],
-        "collectives": {kind: asdict(counted) for kind, counted in collectives_of(text).items()},
-        "argument_bytes": inside,
-        "peak_bytes": inside
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes,
+        "collectives": {
+            kind: asdict(counted)
+            for kind, counted in collectives_of(compiled.as_text() or "").items()
+        },
+        "argument_bytes": memory.argument_size_in_bytes,
+        "peak_bytes": peak_bytes(memory),
     }
+
+
+def sharded_step(
+    call: Callable[..., Any], request: Mapping[str, Any], mesh: Any
+) -> tuple[Any, list[Any], list[Any]]:
+    """Return a jitted step with the shardings of a request, and those of its inputs and outputs."""
+    import jax
+
+    from parenvs.exports.jax import partition_spec
+
+    inputs, outputs = (
+        [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in request[key]]
+        for key in ("inputs", "outputs")
+    )
+    # Donated inputs share memory with the outputs that replace them, as in a training loop.
+    jitted = jax.jit(
+        call,
+        in_shardings=tuple(inputs),
+        out_shardings=outputs,
+        donate_argnums=tuple(request["donated"]),
+        keep_unused=True,
+    )
+    return jitted, inputs, outputs
+
+
+def peak_bytes(memory: Any) -> int:
+    """Return the bytes that XLA's analysis of a compiled step counts on each device."""
+    inside, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    return int(inside + memory.output_size_in_bytes - memory.alias_size_in_bytes + temporary)
 
 
 def callable_of(proto: bytes) -> tuple[Any, list[Any]]:

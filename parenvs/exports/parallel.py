@@ -16,6 +16,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -242,13 +243,9 @@ def wired(
     stages = []
     for number, part in enumerate(parts):
         given = needed[number]
-        if number + 1 < len(calls):
-            gives = [
-                (x in given, given.index(x) if x in given else source[x][1])
-                for x in needed[number + 1]
-            ]
-        else:
-            gives = [(False, source[x][1]) for x in output.all_input_nodes]
+        # The last stage gives what it makes itself, of which it is given nothing.
+        given_on = needed[number + 1] if number + 1 < len(calls) else output.all_input_nodes
+        gives = [(x in given, given.index(x) if x in given else source[x][1]) for x in given_on]
         stages.append(
             Stage(
                 part,
@@ -457,21 +454,19 @@ class Parallel:
         self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
         for number, (x, shape) in enumerate(zip(batch, self._shapes, strict=False)):
             if tuple(x.shape) != shape:
-                index = number if number < self._inputs else number - self._inputs
+                behind = number - self._inputs
+                name = f"inputs[{number}]" if behind < 0 else f"targets[{behind}]"
                 raise ParenvsError(
-                    f"{'inputs' if number < self._inputs else 'targets'}[{index}]: a step is for "
-                    f"the shape {shape}, and this one has {tuple(x.shape)}; a plan has fixed "
-                    "shapes: pad what is smaller, or leave it out"
+                    f"{name}: a step is for the shape {shape}, and this one has {tuple(x.shape)}; "
+                    "a plan has fixed shapes: pad what is smaller, or leave it out"
                 )
 
     def _whole(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         plan, (part,) = self.plan, self.parts
         total = torch.zeros((), device=self.device)
         for number in range(plan.micro_batches):
-            shares = [
-                self._placed(self._micro_batches(x)[number].to(self.device), k)
-                for k, x in enumerate(batch)
-            ]
+            micro = [self._micro_batches(x)[number].to(self.device) for x in batch]
+            shares = [self._placed(x, k) for k, x in enumerate(micro)]
             output = part(*shares[: self._inputs])
             # Gradients of micro-batches add up to that of the mean over the batch.
             value = self.loss(output, *shares[self._inputs :]) / plan.micro_batches
@@ -536,11 +531,10 @@ class Parallel:
         return whole.expand(self.plan.batch, *whole.shape[1:]) if same else whole
 
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
-        plan = self.plan
         rank = self.mesh[DATA].get_local_rank()
         # Micro-batches first, as the schedule cuts what is joined here into the same ones again.
-        micro = self._every(whole).chunk(plan.micro_batches)
-        return torch.cat([x.chunk(plan.data)[rank] for x in micro]).to(self.device)
+        micro = self._every(whole).chunk(self.plan.micro_batches)
+        return torch.cat([x.chunk(self.plan.data)[rank] for x in micro]).to(self.device)
 
     def _placed(self, whole: torch.Tensor, number: int) -> torch.Tensor:
         if (self.plan.zero or self.plan.apart) and whole.ndim and len(whole) > 1:
@@ -548,12 +542,11 @@ class Parallel:
         if self._grid is None:
             return whole
         placements = self._placements(self.plan.inputs.get(self._names[number], (None, None)))
-        local = whole
         for axis, placement in enumerate(placements):
             if isinstance(placement, Shard):
                 rank = self._grid.get_local_rank(axis)
-                local = local.chunk(self._grid.size(axis), placement.dim)[rank]
-        return DTensor.from_local(local.contiguous(), self._grid, placements, run_check=False)
+                whole = whole.chunk(self._grid.size(axis), placement.dim)[rank]
+        return DTensor.from_local(whole.contiguous(), self._grid, placements, run_check=False)
 
     def _split(self, name: str, parameter: torch.Tensor) -> tuple[Split, int]:
         """Dimensions of a parameter that are split, and of how many parts ranks have shares."""
@@ -571,11 +564,8 @@ class Parallel:
     def _placements(self, split: Split, parts: int = 1) -> list[Placement]:
         """The placements of dimensions on the axes that DTensors have."""
         dims = [dim for name, dim in zip((DATA, MODEL), split, strict=True) if name in self._axes]
-        if parts == 1:
-            return [Replicate() if dim is None else Shard(dim) for dim in dims]
-        return [
-            Replicate() if dim is None else _StridedShard(dim, split_factor=parts) for dim in dims
-        ]
+        shard: Any = Shard if parts == 1 else partial(_StridedShard, split_factor=parts)
+        return [Replicate() if dim is None else shard(dim) for dim in dims]
 
     def _rows(self, shape: Sequence[int]) -> list[Placement]:
         # What replicas cannot share evenly they all hold.
@@ -615,8 +605,9 @@ class Parallel:
                 # Several weights in one: each rank holds a share of every part, see ``Shares``.
                 if parts > 1:
                     part.fused = True
-                    shares = Shares(parts)
-                    parametrize.register_parametrization(module, attribute, shares, unsafe=True)
+                    parametrize.register_parametrization(
+                        module, attribute, Shares(parts), unsafe=True
+                    )
                 if not all(x.is_replicate() for x in shard.placements):  # type: ignore[attr-defined]
                     module.register_forward_pre_hook(summed_back)
                     module.register_forward_hook(summed)
@@ -687,21 +678,18 @@ class _Part(nn.Module):
                 stack.enter_context(Apart())
             if parallel.own_samples:
                 stack.enter_context(Synchronized(parallel.mesh[DATA].get_group()))
-            return self._run(parallel, stage, given)
-
-    def _run(self, parallel: Parallel, stage: Stage | None, given: Sequence[torch.Tensor]) -> Any:
-        if stage is None:
-            return self.module_of(*given)
-        grid = parallel._grid
-        if grid is None:  # what is sent has to lie in order
-            outputs = tuple(x.contiguous() for x in stage.wired(given))
-        else:
-            placed = [
-                DTensor.from_local(x, grid, parallel._rows(shape), run_check=False)
-                for x, shape in zip(given, stage.shapes, strict=True)
-            ]
-            outputs = tuple(parallel._local(x) for x in stage.wired(placed))
-        return outputs[0] if len(outputs) == 1 else outputs
+            if stage is None:
+                return self.module_of(*given)
+            grid = parallel._grid
+            if grid is None:  # what is sent has to lie in order
+                outputs = tuple(x.contiguous() for x in stage.wired(given))
+            else:
+                placed = [
+                    DTensor.from_local(x, grid, parallel._rows(shape), run_check=False)
+                    for x, shape in zip(given, stage.shapes, strict=True)
+                ]
+                outputs = tuple(parallel._local(x) for x in stage.wired(placed))
+            return outputs[0] if len(outputs) == 1 else outputs
 
 
 def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.Module:

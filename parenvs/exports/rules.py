@@ -208,9 +208,8 @@ def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
 
 def _last(x: DTensor, dim: int, name: str) -> None:
     if dim % x.ndim != x.ndim - 1:
-        raise ParenvsError(
-            f"module: {name} along dimension {dim} of a product whose parts are in the last one"
-        )
+        words = "of a product whose parts are in the last one"
+        raise ParenvsError(f"module: {name} along dimension {dim} {words}")
 
 
 def _split(x: DTensor, sizes: Any, dim: int = 0) -> tuple[DTensor, ...]:
@@ -231,8 +230,7 @@ def _item(x: DTensor, index: Any) -> DTensor:
     if whole and isinstance(keys[-1], slice) and (Ellipsis in keys[:-1] or len(keys) == x.ndim):
         first, end, step = keys[-1].indices(x.shape[-1])
         if step == 1 and first < end:
-            pieces = _pieces(x, [first, end - first, x.shape[-1] - end])
-            return pieces[1]
+            return _pieces(x, [first, end - first, x.shape[-1] - end])[1]
     raise ParenvsError("module: an index of a product with parts that is no slice of the last one")
 
 
@@ -361,9 +359,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        total = gradient.clone()
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+        return _Sum.apply(gradient, ctx.group), None
 
 
 class Synchronized(TorchFunctionMode):

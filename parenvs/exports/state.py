@@ -259,47 +259,33 @@ def _install(
             for key, value in options.items() if key in group and key != "params"
         })  # fmt: skip
     for name, parameter in parameters_of(parallel):
-        _restore(source, name, parameter, parallel, optimiser, place)
-
-
-def _restore(
-    source: Checkpoint | Moved,
-    name: str,
-    parameter: nn.Parameter,
-    parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
-    place: Place,
-) -> None:
-    shape = tuple(parameter.shape)
-    tensor, words = source.head.tensors.get(name), f"{source.where}: {shown(name)} is"
-    if tensor is None or tensor.shape != shape:
-        stored = tensor.shape if tensor else "not there"
-        raise ParenvsError(f"{words} {stored}, and the module has {shape}")
-    numbers = tensor.kinds[PARAMETER]
-    if numbers != _TYPES.get(parameter.dtype):
-        raise ParenvsError(f"{words} of {numbers}, and the module's of {parameter.dtype}")
-    box = box_of(parallel.plan, name, shape, place)
-    # One kernel for all parameters reads the counts of steps beside them, others on the host.
-    beside = any(
-        group.get("fused") or group.get("capturable")
-        for group in optimiser.param_groups
-        if any(x is parameter for x in group["params"])
-    )
-    device = parameter.device if beside else torch.device("cpu")
-    state: dict[str, Any] = {
-        key: torch.tensor(x, device=device) for key, x in tensor.scalars.items()
-    }
-    for kind, numbers in tensor.kinds.items():
-        data = torch.as_tensor(source.box(name, kind, box, place, parallel.plan.model))
-        local = data.view(getattr(torch, numbers)).to(parallel.device)
-        with torch.no_grad():
-            if kind == PARAMETER:
-                _local(parameter).copy_(local)
-            else:
-                state[kind] = torch.zeros_like(parameter, dtype=local.dtype)
-                _local(state[kind]).copy_(local)
-    if state:
-        optimiser.state[parameter] = state
+        shape = tuple(parameter.shape)
+        tensor, words = head.tensors.get(name), f"{where}: {shown(name)} is"
+        if tensor is None or tensor.shape != shape:
+            stored = tensor.shape if tensor else "not there"
+            raise ParenvsError(f"{words} {stored}, and the module has {shape}")
+        numbers = tensor.kinds[PARAMETER]
+        if numbers != _TYPES.get(parameter.dtype):
+            raise ParenvsError(f"{words} of {numbers}, and the module's of {parameter.dtype}")
+        box = box_of(parallel.plan, name, shape, place)
+        # One kernel for all parameters reads the counts of steps beside them, others on the host.
+        beside = any(
+            group.get("fused") or group.get("capturable")
+            for group in optimiser.param_groups
+            if any(x is parameter for x in group["params"])
+        )
+        device = parameter.device if beside else torch.device("cpu")
+        state = {key: torch.tensor(x, device=device) for key, x in tensor.scalars.items()}
+        for kind, numbers in tensor.kinds.items():
+            data = torch.as_tensor(source.box(name, kind, box, place, parallel.plan.model))
+            local = data.view(getattr(torch, numbers)).to(parallel.device)
+            target: torch.Tensor = parameter
+            if kind != PARAMETER:
+                target = state[kind] = torch.zeros_like(parameter, dtype=local.dtype)
+            with torch.no_grad():
+                _local(target).copy_(local)
+        if state:
+            optimiser.state[parameter] = state
 
 
 def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:

@@ -147,8 +147,7 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         return Exported(words, layout, None)
     tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
     if zero == 1:
-        words_of_zero = "zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2"
-        notes = (*notes, words_of_zero)
+        notes = (*notes, "zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2")
     words = TorchPlan(
         plan.instance, plan.task, len(planned.stages), dp, tp, *splits,
         batch=planned.batch, zero=zero,

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +33,7 @@ from parenvs.core.plan import Plan
 from parenvs.core.registry import task_with
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, UnknownInstanceError, need_extra, one_line, shown
+from parenvs.exports.stages import listed
 from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import hlo_of, is_stablehlo, proto_of, read_proto
@@ -414,8 +415,7 @@ def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int],
     return tuple(reshards), tuple(sorted(total("main").items()))
 
 
-_LISTED = 3
-"""Items of a list that a sentence names; the others are counted."""
+_listed = partial(listed, separator="; ", last="; and ")
 
 
 @dataclass(frozen=True)
@@ -533,40 +533,11 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
     need_jax()
     task = task_with(plan, Task.decisions)
     proto = module_for(graph, plan, source).proto
-    return _compare(plan, task.decisions(plan, graph), proto)
-
-
-def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
-    """Return the module that a plan's graph was read from; ``source`` is that of ``verify``.
-
-    Raises:
-        ParenvsError: the plan is not for the graph, or ``source`` is not its module.
-    """
-    if plan.fingerprint != graph.fingerprint:
-        raise ParenvsError(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {graph.name} is "
-            f"{graph.fingerprint[:19]}...; make the plan anew, or verify it on the graph that it "
-            "was made for"
-        )
-    module = module_of(plan.instance if source is None else source)
-    # Whoever reads a graph names its variables and batch size; they are no part of the module.
-    same = replace(
-        module.graph,
-        batch_size=graph.batch_size,
-        parameter_role=graph.parameter_role,
-        phase=graph.phase,
-        free=graph.free,
-    )
-    if same.fingerprint != graph.fingerprint:
-        raise ParenvsError(
-            f"{module.where}: not the module that the plan's graph was read from; {module.remedy}"
-        )
-    return module
-
-
-def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
-    graph, label = decisions.graph, decisions.label
-    sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in decisions.told}
+    decisions: Any = task.decisions(plan, graph)
+    target, label = decisions.graph, decisions.label
+    sizes = {
+        class_: target.dims[(label == class_) & (target.dims > 1)] for class_ in decisions.told
+    }
     mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
     # Shardy does not partition a dimension that the axis does not divide.
     left_out = {  # class -> its smallest size that the mesh axis does not divide
@@ -606,6 +577,34 @@ def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
     )
 
 
+def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
+    """Return the module that a plan's graph was read from; ``source`` is that of ``verify``.
+
+    Raises:
+        ParenvsError: the plan is not for the graph, or ``source`` is not its module.
+    """
+    if plan.fingerprint != graph.fingerprint:
+        raise ParenvsError(
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {graph.name} is "
+            f"{graph.fingerprint[:19]}...; make the plan anew, or verify it on the graph that it "
+            "was made for"
+        )
+    module = module_of(plan.instance if source is None else source)
+    # Whoever reads a graph names its variables and batch size; they are no part of the module.
+    same = replace(
+        module.graph,
+        batch_size=graph.batch_size,
+        parameter_role=graph.parameter_role,
+        phase=graph.phase,
+        free=graph.free,
+    )
+    if same.fingerprint != graph.fingerprint:
+        raise ParenvsError(
+            f"{module.where}: not the module that the plan's graph was read from; {module.remedy}"
+        )
+    return module
+
+
 def mesh_size(devices: int, sizes: Sequence[int]) -> int:
     """Return the size of the mesh axis with which most classes can be compared.
 
@@ -617,8 +616,3 @@ def mesh_size(devices: int, sizes: Sequence[int]) -> int:
     divisors = [n for n in range(devices, 1, -1) if devices % n == 0]
     primes = {next(n for n in range(2, size + 1) if size % n == 0) for size in sizes if size > 1}
     return max([*divisors, *sorted(primes)], key=lambda n: sum(size % n == 0 for size in sizes))
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = len(texts) - _LISTED
-    return "; ".join([*texts[:_LISTED], *([f"and {more:,} more"] if more > 0 else [])])
