@@ -534,10 +534,8 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
     task = task_with(plan, Task.decisions)
     proto = module_for(graph, plan, source).proto
     decisions: Any = task.decisions(plan, graph)
-    target, label = decisions.graph, decisions.label
-    sizes = {
-        class_: target.dims[(label == class_) & (target.dims > 1)] for class_ in decisions.told
-    }
+    dims, label = graph.dims, decisions.label
+    sizes = {class_: dims[(label == class_) & (dims > 1)] for class_ in decisions.told}
     mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
     # Shardy does not partition a dimension that the axis does not divide.
     left_out = {  # class -> its smallest size that the mesh axis does not divide
