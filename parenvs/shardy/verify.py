@@ -534,7 +534,8 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
     task = task_with(plan, Task.decisions)
     proto = module_for(graph, plan, source).proto
     decisions: Any = task.decisions(plan, graph)
-    dims, label = graph.dims, decisions.label
+    # The graph that is split has the plan's micro-batch, which `graph` may not have.
+    dims, label = decisions.graph.dims, decisions.label
     sizes = {class_: dims[(label == class_) & (dims > 1)] for class_ in decisions.told}
     mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
     # Shardy does not partition a dimension that the axis does not divide.
