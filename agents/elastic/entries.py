@@ -27,7 +27,15 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.problem import Elastic, PolicyReport, Run, follow, hindsight, replay
+from parenvs.tasks.elastic.problem import (
+    Elastic,
+    Policy,
+    PolicyReport,
+    Run,
+    follow,
+    hindsight,
+    replay,
+)
 from parenvs.tasks.elastic.problems import (
     ELASTIC_SETS,
     MEASURED,
@@ -51,14 +59,6 @@ class ElasticProblem(TaskProblem):
     def views(self, report: PolicyReport) -> Sequence[Run]:
         """See ``TaskProblem.views``: the runs."""
         return report.runs
-
-    def load(self) -> Elastic:
-        """See ``TaskProblem.load``."""
-        return load_elastic(self.instance)
-
-    def fingerprint_of(self, target: Elastic) -> str:
-        """See ``TaskProblem.fingerprint_of``: of the plans, and of what chance decides."""
-        return target.fingerprint
 
     def empty_plan(self) -> Plan:
         """Raise an error: no plan file answers the problem.
@@ -126,6 +126,10 @@ class ElasticProblem(TaskProblem):
         """Return the most that can be earned on the courses, each known beforehand."""
         return PolicyReport(tuple(hindsight(self.target, course) for course in self.courses))
 
+    def played(self, policy: Policy) -> PolicyReport:
+        """Return what a policy earns on the courses."""
+        return PolicyReport(tuple(follow(self.target, course, policy) for course in self.courses))
+
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: the hindsight optimum, which no policy exceeds."""
         cost = self.cost(self.hindsight())
@@ -139,8 +143,7 @@ class ElasticProblem(TaskProblem):
         if not isinstance(self.target.source, Markov):
             return {}
         best = optimal(self.target)
-        runs = tuple(follow(self.target, course, best) for course in self.courses)
-        shares = {"expected": best.value, "optimal": PolicyReport(runs).share}
+        shares = {"expected": best.value, "optimal": self.played(best).share}
         return {key: float(f"{value:.9g}") for key, value in shares.items()}
 
     def redrawn(self, seed: int) -> ElasticProblem:
@@ -226,20 +229,17 @@ AGENTS: dict[str, Description] = {
 """The project's policies: heuristics, a table, and two references."""
 
 
-def mean_chain() -> Markov:
-    """Return a chain with the mean probabilities of the training set, bulk preemptions included."""
+def _mean_chain() -> dict[str, Any]:
     chains = [row.chain for row in elastic_rows(MEAN).values()]
+    # Means of the training set; a bulk preemption counts as its expected departures.
     leave = np.mean([np.mean(chain.leave) + chain.bulk * chain.severity for chain in chains])
     join = np.mean([np.mean(chain.join) for chain in chains])
     nodes = max(chain.nodes for chain in chains)
-    return Markov(nodes, nodes // 2, (float(leave),), (float(join),))
-
-
-def _mean_chain() -> dict[str, Any]:
+    mean = Markov(nodes, nodes // 2, (float(leave),), (float(join),))
     tables = {}
     for model in MEASURED:
         library = load_library(model)
-        best = optimal(Elastic(library, mean_chain(), name=f"mean/{model}"))
+        best = optimal(Elastic(library, mean, name=f"mean/{model}"))
         half = best.problem.intervals // 2
         choice = best.change[half].astype(int)
         keeps = best.stays[half, :, :, 0]
@@ -249,33 +249,27 @@ def _mean_chain() -> dict[str, Any]:
 
 
 def _recorded(
-    run_of: Callable[[ElasticProblem], Sequence[Run]], rule: str | None = None
+    play: Callable[[ElasticProblem], PolicyReport], rule: str | None = None
 ) -> dict[str, Any]:
     plans = {
-        problem.name: [run.chosen.tolist() for run in run_of(problem)] for problem in problems()
+        problem.name: [run.chosen.tolist() for run in play(problem).runs] for problem in problems()
     }
     return {"kind": "recorded", "seed": 0, "rule": rule, "plans": plans}
 
 
-def _best_policy(problem: ElasticProblem) -> list[Run]:
+def _best_policy(problem: ElasticProblem) -> PolicyReport:
     target = problem.target
-    if not isinstance(target.source, Markov):
-        return _looking_ahead(problem)
-    best = optimal(target)
-    return [follow(target, course, best) for course in problem.courses]
-
-
-def _looking_ahead(problem: ElasticProblem) -> list[Run]:
-    return [follow(problem.target, course, LookAhead()) for course in problem.courses]
+    is_chain = isinstance(target.source, Markov)
+    return problem.played(optimal(target) if is_chain else LookAhead())
 
 
 def policy(agent: str) -> dict[str, Any]:
     """Return one of the project's policies as JSON types; see ``TaskKind.policy``."""
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "mean-chain": _mean_chain,
-        "look-ahead": lambda: _recorded(_looking_ahead, "look-ahead"),
+        "look-ahead": lambda: _recorded(lambda x: x.played(LookAhead()), "look-ahead"),
         "optimal": lambda: _recorded(_best_policy),
-        "hindsight": lambda: _recorded(lambda problem: problem.hindsight().runs),
+        "hindsight": lambda: _recorded(ElasticProblem.hindsight),
     }
     return makers[agent]() if agent in makers else {"kind": "rule", "rule": agent}
 

@@ -125,16 +125,14 @@ def _exact(request: ElasticRequest) -> Answer:
 def _optimal(request: ElasticRequest) -> Answer:
     policy = optimal(request.problem)
     note = f"the policy earns {policy.value:.4f} of the ideal in expectation, which is proven"
-    return _played(policy, request, (note,))
+    return _played(lambda: policy, request, (note,))
 
 
-def _by_rule(rule: Callable[[], Policy], request: ElasticRequest) -> Answer:
-    return _played(rule(), request)
-
-
-def _played(policy: Policy, request: ElasticRequest, notes: tuple[str, ...] = ()) -> Answer:
+def _played(
+    make: Callable[[], Policy], request: ElasticRequest, notes: tuple[str, ...] = ()
+) -> Answer:
     problem = request.problem
-    return _answer(request, play(problem, problem.drawn(request.seed), policy), notes=notes)
+    return _answer(request, play(problem, problem.drawn(request.seed), make()), notes=notes)
 
 
 def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
@@ -146,9 +144,9 @@ def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
 
 ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
     "exact": _exact,
-    **{name: partial(_by_rule, rule) for name, rule in RULES.items()},
+    **{name: partial(_played, rule) for name, rule in RULES.items()},
     "optimal": _optimal,
-    LEARNED: lambda r: _played(policy_of(LEARNED)(), r),
+    LEARNED: lambda request: _played(policy_of(LEARNED), request),
 }
 """Planners of elastic jobs by name.
 

@@ -69,21 +69,18 @@ class KeepDegrees(Fastest):
     def start(self, problem: Elastic) -> None:
         """See ``Policy``."""
         super().start(problem)
-        self.mine: np.ndarray | None = None
+        self.allowed: np.ndarray | None = None
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""
         fits = self.problem.fits(moment.nodes)
-        plans = self.problem.library.candidates
-        if self.mine is None:
+        if self.allowed is None:
             first = self.best_of(fits, moment)
             if first == 0:
                 return 0
-            ours = plans[first - 1].degrees
-            self.mine = np.array(
-                [True, *((p.degrees.tensor, p.degrees.pipeline) == ours[:2] for p in plans)]
-            )
-        return self.best_of(fits & self.mine, moment)
+            degrees = [plan.degrees[:2] for plan in self.problem.library.candidates]
+            self.allowed = np.array([True, *(x == degrees[first - 1] for x in degrees)])
+        return self.best_of(fits & self.allowed, moment)
 
 
 class Hysteresis(Fastest):
@@ -234,11 +231,11 @@ class Bamboo(Fastest):
         depths = np.array([0, *(p.degrees.pipeline for p in problem.library.candidates)])
         known = np.unique(depths[1:])
         deep = known[np.searchsorted(known, min(DEEPER * known[0], known[-1]))]
-        self.mine = (depths == deep) & (problem.library.spares == 0) | (depths == 0)
+        self.allowed = (depths == deep) & (problem.library.spares == 0) | (depths == 0)
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""
-        return self.best_of(self.problem.fits(moment.nodes) & self.mine, moment)
+        return self.best_of(self.problem.fits(moment.nodes) & self.allowed, moment)
 
 
 RULES: dict[str, Callable[[], Policy]] = {
@@ -276,21 +273,18 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
         for n in range(max_nodes + 1):
             come = binomial(max_nodes - n, chain.join[phase])
             done: dict[tuple[int, int, int], np.ndarray] = {}
-            for k, (used, spares, replicas) in enumerate(library.sizes):
-                nodes_held = used + spares
-                if nodes_held > n:
+            for k, size in enumerate(library.sizes):
+                used, spares, _ = size
+                if used + spares > n:
                     continue
-                if (used, spares, replicas) not in done:
-                    chances = plan_chances(used, spares, replicas, leave)
-                    stay = binomial(n - nodes_held, 1.0 - leave)
-                    others = np.convolve(stay, come)
+                if size not in done:
+                    chances = plan_chances(*size, leave)
                     # Next nodes: those of the plan that stay, and others that stay or come.
-                    left = chances[:, ::-1]  # by nodes of the plan that stay
-                    rows = np.zeros((EVENTS, max_nodes + 1))
+                    others = np.convolve(binomial(n - used - spares, 1.0 - leave), come)
+                    rows = done[size] = np.zeros((EVENTS, max_nodes + 1))
                     for event in np.flatnonzero(chances.any(axis=1)):
-                        rows[event] = np.convolve(left[event], others)
-                    done[used, spares, replicas] = rows
-                result[n, k] += likely * done[used, spares, replicas]
+                        rows[event] = np.convolve(chances[event, ::-1], others)
+                result[n, k] += likely * done[size]
     return result
 
 

@@ -75,7 +75,9 @@ def test_bamboo__one_loss_needs_no_restart_and_two_neighbours_do():
     assert seconds[1, k, k] < before[1, k, k]
     policy = POLICIES["bamboo"]()
     policy.start(problem)
-    depths = {library.candidates[i - 1].degrees.pipeline for i in np.flatnonzero(policy.mine) if i}
+    depths = {
+        library.candidates[i - 1].degrees.pipeline for i in np.flatnonzero(policy.allowed) if i
+    }
     least = min(plan.degrees.pipeline for plan in library.candidates)
     assert len(depths) == 1 and depths.pop() >= 1.5 * least
     with pytest.raises(ParenvsError, match="recovery must be one of move, checkpoint, redundant"):

@@ -150,14 +150,13 @@ class Outlook:
             best[:, :, nodes] = (net * self.fits[nodes, :count]).max(axis=2)
         result = np.zeros((MAX_NODES + 1, MAX_PLANS, len(SHIFTS)), dtype=np.float32)
         now, plans = np.arange(MAX_NODES + 1), np.arange(count)
+        # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
+        safe = library.used - library.used // library.replicas
         for column, shift in enumerate(SHIFTS):
-            event = np.zeros(count, dtype=np.int64)
-            if shift < 0:
-                event = np.where(library.spares >= -shift, READY - shift, min(-shift, LOST))
-                # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
-                safe = library.used - library.used // library.replicas
-                event = np.where(-shift > safe, GONE, event)
-                event[0] = 0
+            event = np.where(library.spares >= -shift, READY - shift, min(-shift, LOST))
+            event = np.where(-shift > safe, GONE, event)
+            # Nothing happens to waiting, nor to a plan that nodes join.
+            event *= (plans > 0) & (shift < 0)
             later = np.clip(now + shift, 0, MAX_NODES)[:, None]
             result[:, :count, column] = best[event, plans, later] * (now + shift >= 0)[:, None]
         return result
@@ -484,20 +483,20 @@ class ElasticChoice(RowGame):
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``."""
         kit, nodes, plan = self.kit[part], self.nodes[part], self.plans[part]
-        own = kit * MAX_PLANS + plan
+        current = kit * MAX_PLANS + plan
         self.mask[part] = self._fits.take(kit * (MAX_NODES + 1) + nodes, axis=0)
         # One that is due anyway needs no action.
         early = self.since[part] + 1 < self._every[kit]
-        self.mask[part, CHECKPOINT] = self._whole(part, own) & early
-        self._write(part, kit, own)
+        self.mask[part, CHECKPOINT] = self._whole(part, current) & early
+        self._write(part, kit, current)
 
     def rows_of(self, rows: Rows) -> np.ndarray:
         """See ``RowGame.rows_of``."""
         kit, nodes, plan = self.kit[rows], self.nodes[rows], self.plans[rows]
-        own, k = kit * MAX_PLANS + plan, np.arange(len(kit))
+        current, k = kit * MAX_PLANS + plan, np.arange(len(kit))
         actions = self._base.take(kit * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
         # The plan in force is current only while its nodes are there.
-        actions[k, plan, -2] = self._plan_columns["held"][own] <= nodes
+        actions[k, plan, -2] = self._plan_columns["held"][current] <= nodes
         if self.looks:
             fits = self.mask[rows, :MAX_PLANS, None]
             state = (kit * EVENTS + self.event[rows]) * MAX_PLANS + plan
@@ -505,14 +504,13 @@ class ElasticChoice(RowGame):
             likely = self._chances[kit * len(RATES) + nearest]
             actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits
             actions[:, :MAX_PLANS, 3:6] = likely * fits
-        kept = self.mask[rows, CHECKPOINT].nonzero()[0]
-        row = actions[kept, plan[kept]]
-        row[:, -1] = 1.0
+        # A checkpoint has the features of the plan in force, but for its own seconds.
+        saving = self.mask[rows, CHECKPOINT].nonzero()[0]
+        actions[saving, CHECKPOINT] = actions[saving, plan[saving]]
+        actions[saving, CHECKPOINT, -1] = 1.0
         if self.looks:
-            row[:, 1] = self._save[kit[kept]]
-        actions[kept, CHECKPOINT] = row
-        if self.looks:
-            actions[..., 0] = self._scores(actions, rows, kit, self._whole(rows, own))
+            actions[saving, CHECKPOINT, 1] = self._save[kit[saving]]
+            actions[..., 0] = self._scores(actions, rows, kit, self._whole(rows, current))
         # Ended episodes show nothing.
         actions[self.interval[rows] == self.length[rows]] = 0.0
         return actions
@@ -522,8 +520,8 @@ class ElasticChoice(RowGame):
         """(n,) nodes that are there."""
         return self._now[2]
 
-    def _whole(self, part: Rows, own: np.ndarray) -> np.ndarray:
-        whole: np.ndarray = self._plan_columns["held"][own] <= self.nodes[part]
+    def _whole(self, part: Rows, current: np.ndarray) -> np.ndarray:
+        whole: np.ndarray = self._plan_columns["held"][current] <= self.nodes[part]
         return whole & (self.event[part] == 0) & (self.plans[part] > 0)
 
     def _believed(self, part: Rows) -> Any:
@@ -539,10 +537,8 @@ class ElasticChoice(RowGame):
         probability to lose it (Young, CACM 17, 1974), but no more than a checkpoint.
         """
         k, plan, every = np.arange(len(kit)), self.plans[part], self._every[kit]
-        anew = np.concatenate(
-            [self._plan_columns["anew"].reshape(-1, MAX_PLANS)[kit], np.zeros((len(kit), 1))], 1
-        )
-        anew[:, CHECKPOINT] = anew[k, plan]
+        anew = self._plan_columns["anew"].reshape(-1, MAX_PLANS)[kit].astype(np.float64)
+        anew = np.column_stack([anew, anew[k, plan]])
         stop, lost = actions[..., 4], actions[..., 5]
         # A loss comes, on average, halfway between two checkpoints.
         risk = stop * anew + lost * (0.5 * every)[:, None]
@@ -557,9 +553,9 @@ class ElasticChoice(RowGame):
         short = SHARP * (value - value.max(axis=1, keepdims=True))
         return np.maximum(np.where(self.mask[part], short, 0.0), -100.0)
 
-    def _write(self, part: Rows, kit: np.ndarray, own: np.ndarray) -> None:
+    def _write(self, part: Rows, kit: np.ndarray, current: np.ndarray) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
-        used, held = (self._plan_columns[name][own] for name in ("used", "held"))
+        used, held = (self._plan_columns[name][current] for name in ("used", "held"))
         seen = self._seen[:, :, part]
         leaving = seen[:, 0] / np.maximum(seen[:, 2], 1.0)
         columns = (
@@ -567,7 +563,7 @@ class ElasticChoice(RowGame):
             used / MAX_NODES,
             (held - used) / MAX_NODES,
             np.maximum(self.nodes[part] - held, 0) / MAX_NODES,
-            self._speed[own],
+            self._speed[current],
             self.hits[part] / LOST,
             (event > READY) & (event < GONE),
             event == GONE,
@@ -587,14 +583,14 @@ class ElasticChoice(RowGame):
         kit, at = self.kit[part], self.interval[part]
         saving = actions == CHECKPOINT
         plan = np.where(saving, old, actions)
-        own = kit * MAX_PLANS + old
+        current = kit * MAX_PLANS + old
         samples = self._earned[((kit * EVENTS + event) * MAX_PLANS + old) * MAX_PLANS + plan]
         stays = (plan == old) & (event == 0)
         written = stays & (saving | (since + 1 == self._every[kit]))
-        samples -= np.where(written, self._plan_columns["saved"][own], 0.0)
+        samples -= np.where(written, self._plan_columns["saved"][current], 0.0)
         gone = (event == GONE).nonzero()[0]
         # What was trained since the state was safe is lost with it.
-        samples[gone] -= since[gone] * self._plan_columns["lost_samples"][own[gone]]
+        samples[gone] -= since[gone] * self._plan_columns["lost_samples"][current[gone]]
         self.total[part] += samples
         self.chosen[rows, at] = actions
         at = at + 1
@@ -611,20 +607,18 @@ class ElasticChoice(RowGame):
         if over.any():
             rows, at = rows[~over], at[~over]
             part = rows
-        if rows.size:
-            self._next(rows, at, part)
-
-    def _next(self, rows: np.ndarray, at: np.ndarray, part: Rows) -> None:
-        """Let nodes leave and come before the next interval of episodes that are not over."""
-        place = rows * self._counts.shape[2] + at
-        self._count(part, self._counts.reshape(3, -1).take(place, axis=1))
+        if not rows.size:
+            return
+        # Nodes leave and come before the next interval of episodes that are not over.
+        index = rows * self._counts.shape[2] + at
+        self._count(part, self._counts.reshape(3, -1).take(index, axis=1))
         losing = self._now[0, part].nonzero()[0]
         if losing.size:
             hit, lost = rows[losing], self._lost[rows[losing], at[losing]]
-            own = self.kit[hit] * MAX_PLANS + self.plans[hit]
-            used, held = (self._plan_columns[name][own] for name in ("used", "held"))
+            current = self.kit[hit] * MAX_PLANS + self.plans[hit]
+            used, held = (self._plan_columns[name][current] for name in ("used", "held"))
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
-            self.event[hit] = happened(lost, used, held, self._borders[own])
+            self.event[hit] = happened(lost, used, held, self._borders[current])
 
     def _count(self, part: Rows, counts: np.ndarray) -> None:
         """Note nodes that left and came before a new interval, and those that are there, (3, k)."""
@@ -690,6 +684,17 @@ class ElasticChoiceVectorEnv(GameVectorEnv, single=ElasticChoiceEnv):
     """A native batch of ``ElasticChoice``."""
 
 
+class Courses(Source):
+    """The source of jobs whose courses are generated anew in each episode."""
+
+    def __init__(self, problems: Source) -> None:
+        self.problems = problems
+
+    def draw(self, stream: Stream) -> Job:
+        """Return a job of a problem that the stream selects."""
+        return Job.of(self.problems.draw(stream), stream.rng)
+
+
 def source_of(
     instance: str | None,
     family: str | None,
@@ -730,13 +735,13 @@ def source_of(
         names = _members(instance, family, model)
         if instance == WINDOWS:
             return Members(names, _window, order)
-        return Drawn(partial(_on_chain, names, is_sequential(order)))
+        return Courses(Members(names, load_elastic, order))
     if problem is None:
         if not isinstance(instance, str):
             raise ParenvsError(f"'instance' must be the name of a problem, not {shown(instance)}")
         problem = load_elastic(instance, model, **settings)
     if problem.is_random:
-        return Drawn(partial(_on_course, replace(problem, checkpoints=True)))
+        return Courses(Fixed(replace(problem, checkpoints=True)))
     return Fixed(Job.of(problem))
 
 
@@ -771,21 +776,9 @@ def _numbered(number: int, family: str, model: str) -> Job:
     return Job(problem, problem.course(), known)
 
 
-def _one_of(names: Sequence[str], stream: Stream) -> str:
-    return names[int(stream.rng.integers(len(names)))] if len(names) > 1 else names[0]
-
-
 def _generated(families: Sequence[str], models: Sequence[str], fresh: bool, stream: Stream) -> Job:
-    family, model = _one_of(families, stream), _one_of(models, stream)
+    rng = stream.rng
+    family, model = (names[int(rng.integers(len(names)))] for names in (families, models))
     if fresh:
-        return Job.of(problems.drawn_by(stream.rng, family, model))
-    return _numbered(int(stream.rng.integers(problems.COUNT)), family, model)
-
-
-def _on_chain(names: Sequence[str], sequential: bool, stream: Stream) -> Job:
-    name = names[stream.number % len(names)] if sequential else _one_of(names, stream)
-    return Job.of(load_elastic(name), stream.rng)
-
-
-def _on_course(problem: Elastic, stream: Stream) -> Job:
-    return Job.of(problem, stream.rng)
+        return Job.of(problems.drawn_by(rng, family, model))
+    return _numbered(int(rng.integers(problems.COUNT)), family, model)
