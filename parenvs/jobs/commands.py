@@ -148,15 +148,12 @@ def add(app: typer.Typer) -> None:
         cls=_Group,
         help="Nodes that come and go: elastic TRACE compares policies, elastic run drives a job.",
     )
-    for command, name, line in (
-        (elastic, DEFAULT, "compare p3 --model gpt-1.5b --policy hysteresis --plot run.png"),
-        (
-            with_flags(Job)(run),
-            "run",
-            "run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24",
-        ),
-    ):
-        group.command(name, epilog=example(f"elastic {line}"))(command)
+    line = example("elastic compare p3 --model gpt-1.5b --policy hysteresis --plot run.png")
+    group.command(DEFAULT, epilog=line)(elastic)
+    line = example(
+        "elastic run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24"
+    )
+    group.command("run", epilog=line)(with_flags(Job)(run))
     app.add_typer(group, name="elastic")
 
 

@@ -7,7 +7,7 @@ from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.fields import read
-from parenvs.tasks.elastic.problems import Markov, draw_course
+from parenvs.tasks.elastic.problems import Markov
 
 
 @pytest.mark.thorough
@@ -27,8 +27,6 @@ def test_markov__courses_follow_the_probabilities(name):
 
 
 def test_markov__bad_input():
-    with pytest.raises(ParenvsError, match=r"unknown family 'bulky' \(did you mean 'bulk'"):
-        draw_course(np.random.default_rng(0), "bulky")
     good = {k: list(x) if isinstance(x, tuple) else x for k, x in vars(toys.CHAINS["calm"]).items()}
     for change, words in (
         ({"nodes": 65}, "field 'nodes' must be a whole number from 1 to 64, not 65"),

@@ -720,15 +720,8 @@ def source_of(
         if is_given:
             raise ParenvsError(f"{name}: it is {words}; leave it out")
     if is_bank:
-        if family is not None:
-            problems.known_family(family)
-        if model not in (None, *MEASURED):
-            raise ParenvsError(
-                f"model: {shown(model)} is none of {', '.join(MEASURED)}"
-                f"{did_you_mean(str(model), MEASURED)}; of others give a trace and a cluster"
-            )
-        families = FAMILIES if family is None else (family,)
-        models = MEASURED if model is None else (model,)
+        families = _selected("family", family, FAMILIES, "the problem pool")
+        models = _selected("model", model, MEASURED, "the problem pool")
         return Drawn(partial(_generated, families, models, fresh))
     if is_set:
         assert instance is not None
@@ -751,18 +744,26 @@ def _members(name: str, family: str | None, model: str | None) -> list[str]:
         models = {member: row[1] for member, row in problems.windows().items()}
     else:
         models = {member: row.model for member, row in problems.elastic_rows(name).items()}
-    families, known_models = dict.fromkeys(map(family_named, models)), sorted(set(models.values()))
-    for key, value, known in (("family", family, families), ("model", model, known_models)):
-        if value is not None and value not in known:
-            raise ParenvsError(
-                f"{key}: {name} has none of {shown(value)}{did_you_mean(value, known)}; known: "
-                f"{', '.join(known)}"
-            )
+    known_families = tuple(dict.fromkeys(map(family_named, models)))
+    families = _selected("family", family, known_families, name)
+    chosen_models = _selected("model", model, sorted(set(models.values())), name)
     return [
         f"{name}/{member}"
         for member in models
-        if family in (None, family_named(member)) and model in (None, models[member])
+        if family_named(member) in families and models[member] in chosen_models
     ]
+
+
+def _selected(key: str, value: str | None, known: Sequence[str], name: str) -> Sequence[str]:
+    """Return the names that an argument selects: all if it is None, else that one."""
+    if value is None:
+        return known
+    if value not in known:
+        near = did_you_mean(str(value), known)
+        raise ParenvsError(
+            f"{key}: {name} has none of {shown(value)}{near}; known: {', '.join(known)}"
+        )
+    return (value,)
 
 
 @lru_cache(maxsize=KEPT)

@@ -620,11 +620,7 @@ def draw_course(
         family: one of ``FAMILIES``.
         nodes: N, at most.
         intervals: S; they are taken to be minutes.
-
-    Raises:
-        ParenvsError: there is no such family.
     """
-    known_family(family)
     if family in CHAINS:
         chain = draw_markov(rng, family, nodes)
         return chain.course(SECONDS, chain.draw(rng, SECONDS, intervals))
@@ -643,19 +639,6 @@ def draw_course(
         gone[at] = (np.uint64(1) << which.astype(np.uint64)).sum(dtype=np.uint64)
         now += int(joined[at]) - len(which)
     return Course.of_bits(start, joined, gone, nodes)
-
-
-def known_family(family: str) -> None:
-    """Raise an error if there is no such family.
-
-    Raises:
-        ParenvsError: there is none; the line names those that are known.
-    """
-    if family not in FAMILIES:
-        raise ParenvsError(
-            f"unknown family {shown(family)}{did_you_mean(str(family), FAMILIES)}; known: "
-            f"{', '.join(FAMILIES)}"
-        )
 
 
 POOL_SEED = 2026
