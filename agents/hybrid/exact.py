@@ -406,10 +406,9 @@ def plan_of(
 ) -> HybridPlan:
     """Return a plan of a setting's stages; ``more`` are other fields of it."""
     first = stages[0]
-    replicas = first.devices // (first.tp * setting.context)
     return problem.plan(
         stages,
-        setting.samples // replicas,
+        setting.samples // (first.devices // (first.tp * setting.context)),
         schedule=SCHEDULES[0],
         sequence_parallel=setting.sequence_parallel and any(stage.tp > 1 for stage in stages),
         context=setting.context,

@@ -327,9 +327,8 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         if self.limits.pinned:
             legal &= self._allowed(config, first, end)
         if self.problem.cluster.speeds:
-            slowest = self._slowest[device, device + group]
             # A configuration is asked at one speed: that of the slowest server of these devices.
-            legal &= slowest == tables.configs.speed[config]
+            legal &= self._slowest[device, device + group] == tables.configs.speed[config]
         row, column = np.nonzero(legal)
         if not len(row):
             return []

@@ -139,8 +139,7 @@ class ServerTables:
     @cached_property
     def link(self) -> np.ndarray:
         """(C, n+1) seconds, one way, of the send in front of a stage that begins at a boundary."""
-        crossing = self.problem.model.crossing_after
-        return self.sent[:, None] * crossing + self.hop[:, None]
+        return self.sent[:, None] * self.problem.model.crossing_after + self.hop[:, None]
 
     @cached_property
     def server_update(self) -> np.ndarray:

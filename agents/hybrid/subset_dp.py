@@ -197,9 +197,8 @@ class ServerLabels(LabelSearch[_Labels]):
             tail = prepend_tail(labels.tail[parent], hiding, exposed) - tables.link[split, begin]
             tail = np.maximum(tail, tables.stages.least_hiding[begin])
         update = np.maximum(labels.update[parent], costs.update[speed, split, number])
-        servers = free.sum(axis=0)[row]
         # The longest update of the stages in front is at least the mean over the free servers.
-        update = np.maximum(update, tables.server_update[begin] / servers)
+        update = np.maximum(update, tables.server_update[begin] / free.sum(axis=0)[row])
         front, passed = self._front(free[:, row], tables.work[begin])
         stretched = np.maximum(front, core + np.maximum(tail, passed))
         length = compose(tables.problem.machine, stretched, optimizer=update)

@@ -513,5 +513,4 @@ def send_between(
     )  # fmt: skip
     args = problem.cluster, problem.machine, stages
     hop = formulas.transfer_seconds(*args, zeros)[0]
-    sent = formulas.transfer_seconds(*args, zeros + _ELEMENTS)[0]
-    return (sent - hop) / _ELEMENTS, hop
+    return (formulas.transfer_seconds(*args, zeros + _ELEMENTS)[0] - hop) / _ELEMENTS, hop

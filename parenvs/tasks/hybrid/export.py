@@ -188,10 +188,9 @@ def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:
     report = judge(plan, target)
     parts = sorted(part for stage in plan.stages for part in stage.layers)
     elements = [report.model.crossing_after[first] for first, _ in parts[1:]]
-    ranks = plan.batch * plan.stages[0].tp
     return Step(
         tuple(float(stage.memory["total"]) for stage in report.stages),
-        sent=2.0 * element_bytes * ranks * float(sum(elements)),
+        sent=2.0 * element_bytes * (plan.batch * plan.stages[0].tp) * float(sum(elements)),
         adam=any(stage.memory["optimizer"] for stage in report.stages),
     )
 
@@ -385,8 +384,7 @@ def _of_step(graph: Graph, cuts: tuple[int, ...]) -> tuple[Graph, tuple[int, ...
     (names, old), (other_names, new) = chains
     if len(names) != len(other_names):
         return graph, cuts, ("its training step has other layers: twice the forward pass is taken",)
-    places = np.round(np.interp(cuts, old, new)).astype(int)
-    return step, tuple(places.tolist()), ()
+    return step, tuple(np.round(np.interp(cuts, old, new)).astype(int).tolist()), ()
 
 
 def _stages(

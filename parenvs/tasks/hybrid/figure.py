@@ -94,8 +94,7 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
     axes.add_collection(
         PolyCollection(shapes, facecolors=colours, linewidths=0, gid="passes", zorder=1)
     )
-    step = max(1, round(stages / max(height / 0.17, 1)))
-    rows = range(0, stages, step)
+    rows = range(0, stages, max(1, round(stages / max(height / 0.17, 1))))
     axes.set_yticks([k + 0.5 for k in rows], [f"stage {k}" for k in rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)

@@ -817,8 +817,7 @@ def reduction(
         total = total + np.where(own == 0, 0.0, seconds)
     if stages.schedule == schedules.TWO_WAYS:  # a stage has the weights of its opposite, too
         own = u * (dense + experts) / np.where(stages.zero == 0, 1, stages.sharing)
-        inside = machine.links.devices_per_server
-        total = total + machine.links.all_reduce(own, 2, inside)
+        total = total + machine.links.all_reduce(own, 2, machine.links.devices_per_server)
     # ZeRO 3 scatters the gradients of each layer as soon as they are there.
     layers = stages.layers.sum(axis=0)
     overlap = stages.gradient_overlap | (stages.zero >= 3)

@@ -113,13 +113,12 @@ class HybridModel:
     @classmethod
     def of_shape(cls, shape: TransformerShape) -> HybridModel:
         """Make the chain of a transformer's blocks."""
-        width = float(shape.sequence * shape.hidden)
         return cls(
             name=shape.name,
             fingerprint=shape.fingerprint,
             kinds=tuple(TransformerBlock(kind) for kind in shape.kinds),
             kind_of=shape.kind_of,
-            crossing=(width,) * (shape.layers - 1),
+            crossing=(float(shape.sequence * shape.hidden),) * (shape.layers - 1),
             embedding=Embedding(shape),
             head=Head(shape),
             tied_parameters=float(shape.vocabulary * shape.hidden) if shape.tied else 0.0,

@@ -378,8 +378,7 @@ class Table:
         # 0 of attention_flops is never read: all problems of a kind fuse attention, or none.
         rates = [getattr(machine, name) or 0.0 for name in _RATES]
         self.rates[:, row] = rates + [getattr(machine.links, name) for name in _LINKS]
-        before = model.kinds_before
-        self.kinds_before = _put(self.kinds_before, row, before)
+        self.kinds_before = _put(self.kinds_before, row, model.kinds_before)
         self.crossing = _put(self.crossing, row, model.crossing_after)
         self.speeds = _put(self.speeds, row, np.array(cluster.speeds or (1.0,) * servers), 1.0)
         for axis, (name, values) in enumerate(zip(_AXES, prepared.values, strict=True)):

@@ -356,6 +356,5 @@ def stage_speeds(
     inside, speeds = cluster.devices_per_server, np.array(cluster.speeds)
     ordered = speeds[list(servers)] if servers else speeds
     # Rounded up: a stage may end inside a server.
-    ends = -(-(first + devices) // inside)
-    pairs = zip(first // inside, ends, strict=True)
+    pairs = zip(first // inside, -(-(first + devices) // inside), strict=True)
     return np.array([ordered[start:end].min() for start, end in pairs])

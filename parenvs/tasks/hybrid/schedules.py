@@ -199,8 +199,7 @@ def held(schedule: str, stages: int, rounds: int) -> np.ndarray:
                 now[chunk] -= kind == WEIGHT
         lines = np.array(sorted(seen))
         # A line that another one reaches in every chunk is no peak.
-        reached = (lines[:, None] <= lines).all(axis=2).sum(axis=1) > 1
-        peaks.append(lines[~reached])
+        peaks.append(lines[(lines[:, None] <= lines).all(axis=2).sum(axis=1) == 1])
     most = max(map(len, peaks))
     return np.stack([x[np.arange(most) * (np.arange(most) < len(x))] for x in peaks])
 
@@ -340,8 +339,7 @@ def _longest(
     durations = []
     for wave in every.waves:
         lasts = np.einsum("nk,nkc->nc", wave.counts, of_stage[wave.stage])
-        begins = (ends[wave.ahead] + links[wave.over]).max(axis=1)
-        ends[wave.own] = begins + lasts
+        ends[wave.own] = (ends[wave.ahead] + links[wave.over]).max(axis=1) + lasts
         durations.append(lasts)
     seconds, last = ends[:-1].max(axis=0), ends[every.last]
     if more.any():
@@ -491,7 +489,6 @@ def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:
     # The pure simulation has links as stages between stages.
     forward, backward, link = (x[:, 0] for x in seconds[:3])
     there, back = (pure.interleaved(x, link[:-1]) for x in (forward, backward))
-    times = StageTimes(there, back, np.zeros_like(there))
-    table = simulate_row(times, micro_batches)
+    table = simulate_row(StageTimes(there, back, np.zeros_like(there)), micro_batches)
     start, end = (x[::2].transpose(1, 0, 2)[:, :, None] for x in (table.start, table.end))
     return HybridTimetable(start, end)

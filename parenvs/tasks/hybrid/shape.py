@@ -253,10 +253,9 @@ class TransformerShape:
         h, wide = self.hidden, self.heads * self.head_width
         if not self.key_rank:
             return [(wide + 2 * self.kv_heads * self.head_width, h), (h, wide)]
-        queries = self.heads * (self.head_width + self.rope_width)
         return [
             (self.latent_width, h),
-            (queries, self.query_rank or h),
+            (self.heads * (self.head_width + self.rope_width), self.query_rank or h),
             (2 * wide, self.key_rank),
             (h, wide),
         ]

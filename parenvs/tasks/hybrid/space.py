@@ -474,8 +474,7 @@ class UniformSpace:
 
     def smallest(self) -> int:
         """Return the plan that needs the fewest bytes, the fastest of several."""
-        total = self.memory["total"]
-        return int(np.lexsort((self.seconds["length"], total))[0])
+        return int(np.lexsort((self.seconds["length"], self.memory["total"]))[0])
 
     def plan(self, k: int) -> HybridPlan:
         """Return one of the plans, which can be saved."""
@@ -490,8 +489,7 @@ class UniformSpace:
         # By time: a plan is on the front if it needs less than all faster ones.
         order = np.lexsort((self.memory["total"], self.seconds["length"]))
         total = self.memory["total"][order]
-        before = np.minimum.accumulate(np.append(np.inf, total[:-1]))
-        return order[total < before]
+        return order[total < np.minimum.accumulate(np.append(np.inf, total[:-1]))]
 
     def map(self) -> dict[str, np.ndarray]:
         """Return seconds, bytes, whether they fit, and the axes of all plans, (N,) each.
@@ -598,6 +596,5 @@ def near_best(
     meshes = np.stack([plans.tp, plans.pp, plans.dp, plans.context])[:, order]
     chosen = order[np.sort(np.unique(meshes, axis=1, return_index=True)[1])][:most]
     best = values[chosen[:1]]
-    excess = (values[chosen] - best) / abs(best)
-    near = zip(excess.tolist(), chosen.tolist(), strict=True)
+    near = zip(((values[chosen] - best) / abs(best)).tolist(), chosen.tolist(), strict=True)
     return [NearBest(x, space.describe(k)) for x, k in near if x <= share]

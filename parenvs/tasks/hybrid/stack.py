@@ -240,8 +240,7 @@ class Stack:
             PlanError: the stack knows no share for it.
         """
         device = cluster.device
-        share = self.share_of(device, precision)
-        flops = share * device.peak(precision)
+        flops = self.share_of(device, precision) * device.peak(precision)
         # None: attention is not one kernel, its products are counted apart.
         fused = None
         if self.attention_share is not None:
