@@ -215,8 +215,11 @@ class HybridLabels(LabelSearch[SuffixLabels]):
             return False
         limits = self.limits
         try:
-            # The last stage's wait depends on the first one's tp, which is chosen last: try all.
-            for first_tp in self._first_tps():
+            first_tps: list[int | None] = [None]
+            if self.setting.software.blocking and len(np.unique(self.fronts.around)) > 1:
+                # The last stage's wait depends on the first one's tp, which is chosen last.
+                first_tps = np.unique(self.tables.configs.tp).tolist()
+            for first_tp in first_tps:
                 self._first_tp = first_tp
                 self.tables.forget()
                 most = limits.pp if limits.pp is not None else len(self.problem.model) + 2
@@ -226,14 +229,6 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         # Exhausted: no plan of the setting is shorter than ``upper``.
         self.bound = max(self.bound, self.upper)
         return True
-
-    def _first_tps(self) -> list[int | None]:
-        """The tp of the first stage, where the last stage's wait depends on it; else one None."""
-        software, configs = self.setting.software, self.tables.configs
-        differ = len(np.unique(self.fronts.around)) > 1
-        if software.blocking and differ:
-            return [int(tp) for tp in np.unique(configs.tp)]
-        return [None]
 
     def _root(self) -> SuffixLabels:
         """The suffix of no stages, before each devices of a last stage."""

@@ -141,11 +141,6 @@ class ServerTables:
         """(C, n+1) seconds, one way, of the send in front of a stage that begins at a boundary."""
         return self.sent[:, None] * self.problem.model.crossing_after + self.hop[:, None]
 
-    @cached_property
-    def server_update(self) -> np.ndarray:
-        """(n+1,) least server-seconds of the optimizer in the layers before each boundary."""
-        return self.stages.device_update / self.problem.cluster.devices_per_server
-
     def most_work(self, longest: float) -> np.ndarray:
         """(U,) most work of the layers of one stage of ``longest`` seconds, at each speed."""
         most = np.zeros(len(self.speeds))
@@ -205,27 +200,12 @@ def one_server(limits: Constraints | None) -> Constraints:
     return replace(limits, chunks=1, context=1, expert=1)
 
 
-class Completed(NamedTuple):
-    """The best plans of B orders.
-
-    Attributes:
-        core: (B,) seconds; at least ``NEVER`` where no plan fits.
-        stages: (B,) of them; the last so many servers of the order are used.
-        cuts: for each order, the first layer of each stage.
-        splits: for each order, the number of each stage's split.
-    """
-
-    core: np.ndarray
-    stages: np.ndarray
-    cuts: list[list[int]]
-    splits: list[list[int]]
-
-
-def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
-    """Find the cuts and splits of least core for orders of servers.
+def complete(tables: ServerTables, orders: np.ndarray) -> list[tuple[list[int], list[int]] | None]:
+    """Find the plan of least core for each order of servers; None where none fits.
 
     The last stage is on the last server of an order. Servers at its front may be left out.
-    ``orders`` are (B, P) speeds of the servers, as numbers in ``tables.speeds``.
+    ``orders`` are (B, P) speeds of the servers, as numbers in ``tables.speeds``. A plan is the
+    first layer, and the number of the split, of each stage.
     """
     orders = np.atleast_2d(orders)
     batch, servers = orders.shape
@@ -268,21 +248,17 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
         # Only the core is minimized: tails and updates are computed for the finished plan.
         core = np.take_along_axis(behind, at[:, :, None], 2)[:, :, 0]
         chosen.append(at)
-    cuts, splits = [], []
-    for row in range(batch):
-        firsts_of, splits_of = [0], []
-        if best[row] < NEVER:
-            k = int(count[row])
-            split, layer = divmod(int(firsts[k - 2][row]), n + 1)
-            splits_of.append(split)
-            for left in range(k - 1, 0, -1):
-                firsts_of.append(layer)
-                split, size = divmod(int(chosen[left - 1][row, layer]), len(sizes))
-                splits_of.append(split)
-                layer += int(sizes[size])
-        cuts.append(firsts_of)
-        splits.append(splits_of)
-    return Completed(best, count, cuts, splits)
+    plans: list[tuple[list[int], list[int]] | None] = [None] * batch
+    for row in np.flatnonzero(best < NEVER).tolist():
+        split, layer = divmod(int(firsts[count[row] - 2][row]), n + 1)
+        cuts, splits = [0], [split]
+        for left in range(int(count[row]) - 1, 0, -1):
+            cuts.append(layer)
+            split, size = divmod(int(chosen[left - 1][row, layer]), len(sizes))
+            splits.append(split)
+            layer += int(sizes[size])
+        plans[row] = cuts, splits
+    return plans
 
 
 def plan_of(
@@ -421,14 +397,13 @@ class Orders:
         """(B,) seconds of the best plans of (B, P) orders in a setting; keep the best."""
         tables = self.tables(setting)
         speeds = np.searchsorted(tables.speeds, speeds_of(self.problem)[orders])
-        completed = complete(tables, speeds)
         lengths = np.full(len(orders), np.inf)
-        for row, order in enumerate(orders.tolist()):
-            self.judged += 1
-            if completed.core[row] >= NEVER:
+        self.judged += len(orders)
+        for row, completed in enumerate(complete(tables, speeds)):
+            if completed is None:
                 continue
-            servers = order[len(order) - int(completed.stages[row]) :]
-            plan = plan_of(tables, servers, completed.cuts[row], completed.splits[row])
+            # The last servers of an order are those that are used.
+            plan = plan_of(tables, orders[row].tolist()[-len(completed[0]) :], *completed)
             lengths[row] = self.problem.length(plan)
             self.keep(plan, setting, float(lengths[row]))
         return lengths

@@ -73,21 +73,22 @@ def local_search(
     if space is None:
         space = UniformSpace.build(problem, replace(limits, uneven=True))
     values = goal.values(problem, space.length, space.plans.devices)
-    given = [part for plan in starts if (part := plans_of(problem, [plan])) is not None]
-    uniform = starts_of(space, values)
+    parts = [plans_of(problem, [plan]) for plan in starts]
+    in_arrays = np.where(space.fits & (space.plans.schedule == ""), values, np.inf)
+    uniform = [space.plan(int(k)) for k in distinct(space.plans, in_arrays, STARTS)]
+    parts += [plans_of(problem, uniform)] if uniform else []
+    given = [part for part in parts if part is not None]
     best = space.best(values)
     if best is None and not given:
         raise infeasible(space)
     plan = None if best is None else space.plan(best)
     value = np.inf if best is None else float(values[best])
     judged = 0
-    if given or uniform is not None:
-        table = table_of([prepared(problem, limits)])
-        plans = joined([*given, *([] if uniform is None else [uniform])])
-        climber = Climber(table, plans, goal, limits, np.random.default_rng(seed))
-        while budget.left(climber.judged):
-            if not climber.step():
-                break
+    if given:
+        table, rng = table_of([prepared(problem, limits)]), np.random.default_rng(seed)
+        climber = Climber(table, joined(given), goal, limits, rng)
+        while budget.left(climber.judged) and climber.step():
+            pass
         judged, best_start = climber.judged, int(climber.best_value.argmin())
         if climber.best_value[best_start] < value * (1 - SLACK):
             plan = plan_of(problem, climber.best, best_start)
@@ -100,16 +101,6 @@ def local_search(
         evaluations=len(space) + judged,
         seconds=time.perf_counter() - budget.begin,
     )
-
-
-def starts_of(space: UniformSpace, values: np.ndarray, count: int = STARTS) -> Plans | None:
-    """Return the best uniform plans that differ in tp, stages or micro-batch; None if none fits.
-
-    ``values``: (N,) what is minimized.
-    """
-    good = space.fits & (space.plans.schedule == "")
-    best = distinct(space.plans, np.where(good, values, np.inf), count)
-    return plans_of(space.problem, [space.plan(int(k)) for k in best]) if best.size else None
 
 
 class Climber:

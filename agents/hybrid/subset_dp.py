@@ -198,7 +198,8 @@ class ServerLabels(LabelSearch[_Labels]):
             tail = np.maximum(tail, tables.stages.least_hiding[begin])
         update = np.maximum(labels.update[parent], costs.update[speed, split, number])
         # The longest update of the stages in front is at least the mean over the free servers.
-        update = np.maximum(update, tables.server_update[begin] / free.sum(axis=0)[row])
+        server_update = tables.stages.device_update / tables.problem.cluster.devices_per_server
+        update = np.maximum(update, server_update[begin] / free.sum(axis=0)[row])
         front, passed = self._front(free[:, row], tables.work[begin])
         stretched = np.maximum(front, core + np.maximum(tail, passed))
         length = compose(tables.problem.machine, stretched, optimizer=update)

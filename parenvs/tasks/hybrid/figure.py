@@ -323,9 +323,7 @@ _TALLEST = 12.0  # times the limit: what needs more is not drawn
 _FIXED = "\N{NO-BREAK SPACE}"
 
 
-def draw_plans(
-    space: UniformSpace, length: float | None = None, held: float | None = None
-) -> Figure:
+def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     """The map of the plans; ``style`` has to be in force.
 
     Colour is tp, the mark's shape the recomputation; the Pareto front is a line. ``length`` in
@@ -334,9 +332,9 @@ def draw_plans(
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullLocator
 
-    columns, problem = space.map(), space.problem
+    plans, problem, fits = space.plans, space.problem, space.fits
     page = Page(blank_figure())
-    fit = int(columns["fits"].sum())
+    fit = int(fits.sum())
     verdict = [plural(len(space), "uniform plan"), f"{fit:,} within {size(problem.memory_limit)}"]
     best = space.best()
     if best is not None:
@@ -344,30 +342,24 @@ def draw_plans(
     top = page.heading(title(problem), verdict, (), legal=fit > 0)
     height = HEIGHT - top - 0.1 - _BOTTOM
     axes = page.axes(_MAP_LEFT, top + 0.1, WIDTH - _MAP_LEFT - _MAP_RIGHT, height)
-    scale, unit = time_unit(float(columns["seconds"].min()))
-    seconds, gigabytes = columns["seconds"] / scale, columns["bytes"] / 1e9
+    scale, unit = time_unit(float(space.seconds["length"].min()))
+    seconds, gigabytes = space.seconds["length"] / scale, space.memory["total"] / 1e9
     axes.set(xscale="log", yscale="log")
     handles, shapes = [], []
     marks = {"none": "o", "selective": "s", "full": "^"}
-    for index, tp in enumerate(np.unique(columns["tp"]).tolist()):
+    for index, tp in enumerate(np.unique(plans.tp).tolist()):
         colour = stage_colour(index)
         handles.append(Line2D([], [], marker="o", linewidth=0, color=colour, label=f"tp {tp}"))
-        for (mode, mark), fits in product(marks.items(), (True, False)):
-            alike = (columns["tp"] == tp) & (columns["recompute"] == mode)
-            chosen = alike & (columns["fits"] == fits)
+        for (mode, mark), fitting in product(marks.items(), (True, False)):
+            chosen = (plans.tp == tp) & (plans.recompute == mode) & (fits == fitting)
             axes.scatter(
                 seconds[chosen], gigabytes[chosen], s=16, marker=mark, linewidths=0, color=colour,
-                alpha=0.75 if fits else 0.18, gid=f"tp-{tp}-{mode}",
+                alpha=0.75 if fitting else 0.18, gid=f"tp-{tp}-{mode}",
             )  # fmt: skip
     for mode, mark in marks.items():
-        if (columns["recompute"] == mode).any():
-            look: Any = {
-                "marker": mark,
-                "linewidth": 0,
-                "color": QUIET,
-                "label": f"recompute {mode}",
-            }
-            shapes.append(Line2D([], [], **look))
+        if (plans.recompute == mode).any():
+            look: Any = {"linewidth": 0, "color": QUIET, "label": f"recompute {mode}"}
+            shapes.append(Line2D([], [], marker=mark, **look))
     front = space.pareto()
     line: Any = {"color": QUIET, "linewidth": 0.9}
     axes.plot(seconds[front], gigabytes[front], drawstyle="steps-post", zorder=1, **line)
@@ -378,22 +370,21 @@ def draw_plans(
         f"limit {size(problem.memory_limit)}", (1, limit), (-4, 4), size=9, color=RED, ha="right",
         xycoords=("axes fraction", "data"), textcoords="offset points",
     )  # fmt: skip
-    if length is not None and held is not None:
-        axes.scatter([length / scale], [held / 1e9], s=130, facecolors="none", edgecolors=INK,
-                     linewidths=1.6, zorder=5, gid="plan")  # fmt: skip
-        ring: Any = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linewidth": 0}
-        edge: Any = {"markeredgecolor": INK, "markeredgewidth": 1.6}
-        handles.append(Line2D([], [], label="the plan", **ring, **edge))
-    fitting = front[columns["fits"][front]]
+    axes.scatter([length / scale], [held / 1e9], s=130, facecolors="none", edgecolors=INK,
+                 linewidths=1.6, zorder=5, gid="plan")  # fmt: skip
+    ring: Any = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linewidth": 0}
+    edge: Any = {"markeredgecolor": INK, "markeredgewidth": 1.6}
+    handles.append(Line2D([], [], label="the plan", **ring, **edge))
+    cheapest = front[fits[front]]
     # Names of plans stand at the left of the front.
     axes.set_xlim(left=float(seconds.min()) * _ROOM)
-    axes.set_ylim(top=min(float(columns["bytes"].max()) / 1e9 * 1.2, _TALLEST * limit))
+    axes.set_ylim(top=min(float(gigabytes.max()) * 1.2, _TALLEST * limit))
     written = np.inf
-    named = np.unique(np.linspace(0, len(fitting) - 1, _NAMED).astype(int))
-    for k in fitting[named] if len(fitting) else ():
-        if columns["bytes"][k] > 0.78 * written:
+    named = np.unique(np.linspace(0, len(cheapest) - 1, _NAMED).astype(int))
+    for k in cheapest[named] if len(cheapest) else ():
+        if gigabytes[k] > 0.78 * written:
             continue  # its name would stand on the one before
-        written = columns["bytes"][k]
+        written = gigabytes[k]
         # Lines break between degrees only.
         name = space.describe(int(k)).replace(" ", _FIXED).replace(f",{_FIXED}", ", ")
         axes.annotate(

@@ -734,7 +734,10 @@ def fastest(problem: Hybrid) -> np.ndarray:
     """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``."""
     space, good = space_of(problem)
     chosen = distinct(space.plans, np.where(good, space.length, np.inf), STARTS)
-    return choices_of(space.plans, chosen)
+    columns = {name: getattr(space.plans, name)[chosen] for name in AXES}
+    modes = columns["recompute"]
+    columns["recompute"] = sum(k * (modes == mode) for k, mode in enumerate(RECOMPUTE_MODES))
+    return np.stack([column.astype(np.int64) for column in columns.values()], axis=-1)
 
 
 def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
@@ -746,11 +749,3 @@ def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
     alike = np.ravel_multi_index(axes, [1 + int(x.max(initial=0)) for x in axes])
     _, first = np.unique(alike, return_index=True)
     return np.asarray(order[np.sort(first)[:count]])
-
-
-def choices_of(plans: Uniform, which: np.ndarray) -> np.ndarray:
-    """Return uniform plans as whole numbers, (..., 11) by ``AXES``."""
-    columns = {name: getattr(plans, name)[which] for name in AXES}
-    modes = columns["recompute"]
-    columns["recompute"] = sum(k * (modes == mode) for k, mode in enumerate(RECOMPUTE_MODES))
-    return np.stack([column.astype(np.int64) for column in columns.values()], axis=-1)

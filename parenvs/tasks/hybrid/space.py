@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,7 @@ class Framework:
         schedules: those that split backward passes; 1F1B is run by all.
         recompute: modes of all layers.
         zero: levels of one stage.
-        chunks: whether pipelines may be interleaved.
-        context: whether ranks may share tokens.
-        expert: whether experts may be dealt out.
+        alone: degrees that must be 1, of ``chunks``, ``context`` and ``expert``.
         shard: ZeRO levels that may be shared among some replicas.
         sends: ``sends(plans)`` are the columns of plans that say how it sends and sums, where
             these are not the plans' own.
@@ -41,9 +39,7 @@ class Framework:
     schedules: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ("none", "selective", "full")
     zero: tuple[int, ...] = (0, 1, 2, 3)
-    chunks: bool = True
-    context: bool = True
-    expert: bool = True
+    alone: tuple[str, ...] = ()
     shard: tuple[int, ...] = ()
     sends: Callable[[Uniform], dict[str, Any]] | None = None
     also: Callable[[Uniform, HybridModel], Any] | None = None
@@ -54,9 +50,8 @@ class Framework:
         fits &= np.isin(plans.recompute, self.recompute)
         # Levels of plans with pipelines are limited by the rules alone.
         fits &= np.isin(plans.zero, self.zero) | (plans.pp > 1)
-        fits &= (plans.chunks == 1) | self.chunks
-        fits &= (plans.context == 1) | self.context
-        fits &= (plans.expert == 1) | self.expert
+        for name in self.alone:
+            fits &= getattr(plans, name) == 1
         fits &= (plans.shard == 0) | np.isin(plans.zero, self.shard)
         fits &= ~plans.offload.astype(bool)
         if self.also is not None:
@@ -99,23 +94,18 @@ FRAMEWORKS = {
     ),
     "deepspeed": Framework(
         recompute=("none", "full"),
-        chunks=False,
-        context=False,
-        expert=False,
+        alone=("chunks", "context", "expert"),
         shard=(3,),
         # Gradients of pipelines, and without ZeRO, are summed at the end.
         sends=lambda x: {"gradient_overlap": x.gradient_overlap & (x.pp == 1) & (x.zero > 0)},
         # Matrices are split by the topology of pipelines, and layers are dealt out evenly.
         also=lambda x, model: ((x.tp == 1) | (x.pp > 1)) & (len(model) % x.pp == 0),
     ),
-    "torch": Framework(
-        recompute=("none",), zero=(0, 2, 3), context=False, expert=False, also=_torch
-    ),
+    "torch": Framework((), ("none",), (0, 2, 3), ("context", "expert"), also=_torch),
     "jax": Framework(
         recompute=("none",),
         zero=(0, 1, 3),
-        context=False,
-        expert=False,
+        alone=("context", "expert"),
         # Shardings of one stage and one batch.
         also=lambda x, model: (x.pp == 1) & (x.micro_batch * x.dp == x.batch),
     ),
@@ -491,22 +481,6 @@ class UniformSpace:
         total = self.memory["total"][order]
         return order[total < np.minimum.accumulate(np.append(np.inf, total[:-1]))]
 
-    def map(self) -> dict[str, np.ndarray]:
-        """Return seconds, bytes, whether they fit, and the axes of all plans, (N,) each.
-
-        It is what a picture of seconds against memory needs; ``pareto`` is 1 on the front.
-        """
-        names = ("tp", "pp", "dp", "micro_batch", "chunks", "zero", "recompute")
-        front = np.zeros(len(self), dtype=bool)
-        front[self.pareto()] = True
-        return {
-            "seconds": self.seconds["length"],
-            "bytes": self.memory["total"],
-            "fits": self.fits,
-            "pareto": front,
-            **{name: np.asarray(getattr(self.plans, name)) for name in names},
-        }
-
 
 def infeasible(space: UniformSpace, others: str = "") -> InfeasibleError:
     """Return the error for a problem of whose uniform plans, and ``others``, none fits."""
@@ -572,17 +546,10 @@ def tokens_of(problem: Hybrid) -> int:
     return problem.batch * (1 if shape is None else shape.sequence)
 
 
-class NearBest(NamedTuple):
-    """A plan that comes close to the best one; excess is a share."""
-
-    excess: float
-    text: str
-
-
 def near_best(
     space: UniformSpace, share: float = 0.05, most: int = 10, objective: Objective | None = None
-) -> list[NearBest]:
-    """Return the best plan of each mesh within ``share`` of the best of all, the best first.
+) -> list[tuple[float, str]]:
+    """Return the excess and the words of the best plan of each mesh within ``share`` of the best.
 
     Plans of one mesh, that is the same tp, pp, dp and context, differ by what can be changed from
     one run to the next; of them only the best is listed.
@@ -597,4 +564,4 @@ def near_best(
     chosen = order[np.sort(np.unique(meshes, axis=1, return_index=True)[1])][:most]
     best = values[chosen[:1]]
     near = zip(((values[chosen] - best) / abs(best)).tolist(), chosen.tolist(), strict=True)
-    return [NearBest(x, space.describe(k)) for x, k in near if x <= share]
+    return [(x, space.describe(k)) for x, k in near if x <= share]

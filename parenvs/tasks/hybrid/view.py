@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from parenvs.tasks.hybrid.explain import Alternative, Shift
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridStageReport
-    from parenvs.tasks.hybrid.space import NearBest
 
 WIDTH = 110
 """Columns of the text."""
@@ -386,11 +385,11 @@ def _degrees(report: Any) -> str:
     return " ".join([*words, short[values["recompute"]]]).strip()
 
 
-def near_best(near: Sequence[NearBest]) -> Table:
+def near_best(near: Sequence[tuple[float, str]]) -> Table:
     """Plans that come close to the best one."""
     table = empty("near the best: the best plan of each mesh", "over best", "plan")
-    for row in near:
-        table.add_row(f"{row.excess:.2%}", row.text)
+    for excess, text in near:
+        table.add_row(f"{excess:.2%}", text)
     return table
 
 
