@@ -41,10 +41,6 @@ def _asked(ctx: Any) -> list[Any]:
     return chosen or list(TASKS.values())
 
 
-def _agents(ctx: Any) -> Iterable[str]:
-    return dict.fromkeys(name for task in _asked(ctx) for name in task.planners)
-
-
 def _instances(ctx: Any) -> Iterable[str]:
     words = dict.fromkeys(names())
     for task in _asked(ctx):
@@ -62,15 +58,11 @@ def _envs(ctx: Any) -> Iterable[str]:
     return (name for name in environments() if "/" not in name)
 
 
-def _trainable(ctx: Any) -> Iterable[str]:
-    return (*_instances(ctx), *TASKS, *_sets(ctx), *_envs(ctx))
-
-
 tasks = completed(lambda _: TASKS)
-agents = completed(_agents)
+agents = completed(lambda ctx: dict.fromkeys(x for task in _asked(ctx) for x in task.planners))
 instances = completed(_instances)
 envs = completed(_envs)
-trainable = completed(_trainable)
+trainable = completed(lambda ctx: (*_instances(ctx), *TASKS, *_sets(ctx), *_envs(ctx)))
 sets = completed(_sets)
 clusters = words_of(*PRESETS)
 frameworks = words_of(*FRAMEWORKS)

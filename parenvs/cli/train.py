@@ -111,15 +111,13 @@ def train(
         from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
 
         check_engine(engine or LOCAL, address)
-    run = _Run(
-        training, {} if envs is None else {"envs": envs}, resume, until_optimal, as_json,
-        (engine, address),
-    )  # fmt: skip
+    settings: dict[str, Any] = {} if envs is None else {"envs": envs}
+    run = _Run(training, settings, resume, until_optimal, as_json, (engine, address))
     if instance is not None and is_environment(instance):
         if task is not None or cluster is not None or given:
             raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
-        run.train(folder or run.folder(instance.replace("/", "-")), instance, {},
-                  steps or DRAWN_STEPS)  # fmt: skip
+        run_folder = folder or run.folder(instance.replace("/", "-"))
+        run.train(run_folder, instance, {}, steps or DRAWN_STEPS)
         return
     # The name of a task alone means its generated problems.
     if instance in TASKS and task in (None, instance):
@@ -192,9 +190,8 @@ class _Run:
         from parenvs.cli import tables
 
         if self.until_optimal and best is None:
-            raise ParenvsError(
-                f"--until-optimal is for one model, not for generated problems: {env_id}"
-            )
+            words = f"for one model, not for generated problems: {env_id}"
+            raise ParenvsError(f"--until-optimal is {words}")
         with need_extra("agents", "training"):
             from parenvs.agents.learning import trainer
             from parenvs.agents.learning.config import TrainConfig, claimed
@@ -242,11 +239,9 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
     given = {**({} if model.cluster is None else {"cluster": model.cluster}), **model.options}
     for name in (*given, *model.search):
         if name not in taken:
-            flag = next((x for x in flags_of(task).values() if name in x.place), None)
+            flag = next((x.name for x in flags_of(task).values() if name in x.place), name)
             where = "drawn problems" if instance is None else instance
-            raise ParenvsError(
-                f"--{flag.name if flag else name} is not an option of training on {where}"
-            )
+            raise ParenvsError(f"--{flag} is not an option of training on {where}")
     return env_id, {**arguments, **given}
 
 
@@ -333,11 +328,11 @@ def evaluate(
     if model.env_id not in environments():
         with one_thread():
             returns = model.returns(config.env_id, config.env_kwargs, count, seed)
-        spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
-        words = f"mean return {spread} of {count} episodes by the best actions"
         if as_json:
-            say_json({"env": config.env_id, "returns": [float(x) for x in returns]})
+            say_json({"env": config.env_id, "returns": returns.tolist()})
         else:
+            spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
+            words = f"mean return {spread} of {count} episodes by the best actions"
             say(f"{config.env_id}: {words}")
         return
     with one_thread():

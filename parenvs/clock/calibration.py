@@ -124,11 +124,14 @@ def assembled(
     """
     first = answers[0]
     missing = [f"{what}: {why}" for what, why in first["missing"].items()]
-    timed = {
-        key: Timing.of(_even([x["products"][key] for x in answers]))
-        for key in first["products"]
-        if all(key in x["products"] for x in answers)  # some may have been too slow on one
-    }
+
+    def slowest(kind: str, key: Any) -> Timing:
+        runs = [x[kind][key] for x in answers]
+        return Timing.of([run[: min(map(len, runs))] for run in runs])
+
+    # Some products may have been too slow on one process.
+    both = (key for key in first["products"] if all(key in x["products"] for x in answers))
+    timed = {key: slowest("products", key) for key in both}
     if not timed:
         raise ParenvsError("calibrate: no product could be measured on this device")
     rates: dict[str, float] = {}
@@ -142,16 +145,14 @@ def assembled(
         for (precision, shape), timing in timed.items()
         if precision in peaks
     ]  # fmt: skip
-    copied = {
-        size: Timing.of(_even([x["copies"][size] for x in answers])) for size in first["copies"]
-    }
+    copied = {size: slowest("copies", size) for size in first["copies"]}
     rows += [Measurement("memory", *timing, bytes=size) for size, timing in copied.items()]
     memory_bw = 2.0 * max(copied) / copied[max(copied)].seconds  # the largest fits no cache
     for key in first["collectives"]:
         kind, group, size = key
         # Processes outside of a group measured nothing.
-        both = [x["collectives"][key] for x in answers if key in x["collectives"]]
-        rows.append(Measurement(kind, *Timing.of(both), bytes=size, group=group))
+        runs = [x["collectives"][key] for x in answers if key in x["collectives"]]
+        rows.append(Measurement(kind, *Timing.of(runs), bytes=size, group=group))
     if not device.peaks:
         missing.append("peak FLOP/s: no data sheet is known; the fastest product stands for it")
     reduced = [x for x in rows if x.kind == "all-reduce" and x.group == devices]
@@ -170,10 +171,9 @@ def assembled(
     else:
         link, latency = memory_bw, 0.0
         missing.append("links: no all-reduce was measured; the memory's bandwidth stands for them")
-    peak = device.peak_flops if device.peaks else rates.get("fp32", max(rates.values()))
     calibrated_device = replace(
         device,
-        peak_flops=peak,
+        peak_flops=device.peak_flops if device.peaks else rates.get("fp32", max(rates.values())),
         peaks=tuple(peaks.items()),
         measured=tuple((key, flops) for key, flops in rates.items() if key in peaks),
         memory_bw=memory_bw,
@@ -189,10 +189,6 @@ def known_device(model: str) -> Device:
     """Return the device of a name that a framework gives, its data sheet's if that is known."""
     known = next((DEVICES[name] for name in DEVICES if name in model.lower()), None)
     return known or Device(one_line(ValueError(model)).lower(), 1.0, 1.0, 1.0)
-
-
-def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
-    return [run[: min(map(len, runs))] for run in runs]
 
 
 def groups_of(processes: int) -> list[int]:
@@ -223,10 +219,8 @@ def calibrated(
     Raises:
         ParenvsError: the framework is missing, there are no such devices, or a process failed.
     """
-    for name, value, maximum in (
-        ("processes", processes, MOST_PROCESSES),
-        ("repeats", repeats, 10**6),
-    ):
+    limits = {"processes": (processes, MOST_PROCESSES), "repeats": (repeats, 10**6)}
+    for name, (value, maximum) in limits.items():
         if not 1 <= value <= maximum:
             raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
     wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]

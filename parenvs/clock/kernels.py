@@ -392,9 +392,7 @@ def _recorded(
     def opened(title: str, layer: nn.Module, inputs: Any, keywords: Any) -> None:
         runs[title] = runs.get(title, 0) + 1
         again = f"#{runs[title]}" if runs[title] > 1 else ""
-        reads: set[int] = set()
-        for x in _tensors((inputs, keywords)):
-            reads |= _makers(x, made_by)
+        reads = set().union(*(_makers(x, made_by) for x in _tensors((inputs, keywords))))
         # a layer that works in place would change what is kept of its input
         copies = pytree.tree_map_only(torch.Tensor, _copied, (inputs, dict(keywords)))
         calls.append(_Call(title + again, layer, copies, reads=reads))
@@ -408,10 +406,8 @@ def _recorded(
 
     handles = []
     for title, layer in layer_modules(module).items():
-        handles.append(layer.register_forward_pre_hook(
-            lambda layer, inputs, keywords, title=title: opened(title, layer, inputs, keywords),
-            with_kwargs=True,
-        ))  # fmt: skip
+        before = partial(opened, title)
+        handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
         handles.append(layer.register_forward_hook(closed))
     try:
         whole(*given, **named)

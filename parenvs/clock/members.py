@@ -149,12 +149,9 @@ def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None
 def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
     answers: dict[int, Any] = {}
     while len(answers) < len(pipes):
-        waiting: dict[Any, int] = {
-            pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers
-        }
-        ready: list[Any] = connection.wait(list(waiting))
+        waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers}
         failed: dict[int, Any] = {}
-        for pipe in ready:
+        for pipe in connection.wait(list(waiting)):
             answer = _answer(pipe)
             (failed if answer is None or answer[0] else answers)[waiting[pipe]] = answer
         if failed:

@@ -82,7 +82,12 @@ class Pairing:
         for output, number in by_flow.items():
             if output not in feeds and number not in feeds.values():
                 feeds[output] = number
-        _add_singles(graph, feeds)
+        # Counters and random keys: whole numbers made of the only input of their type.
+        for output, tensor in enumerate(outputs):
+            element = int(graph.element_type[tensor])
+            is_whole = element not in FLOATING and ELEMENT_TYPES[element][0] != "pred"
+            if output not in feeds and is_whole:
+                _add_single(graph, feeds, output)
         names = [""] * len(outputs)
         for part in out_parts:
             if len(part.leaves) == 1:
@@ -231,15 +236,6 @@ def _paired(
             feeds.update(best[1])
             used |= {number for _, number in best[1]}
     return feeds
-
-
-def _add_singles(graph: Graph, feeds: dict[int, int]) -> None:
-    """Pair counters and random keys: whole numbers made of the only input of their type."""
-    for output, tensor in enumerate(graph.outputs.tolist()):
-        element = int(graph.element_type[tensor])
-        is_whole = element not in FLOATING and ELEMENT_TYPES[element][0] != "pred"
-        if output not in feeds and is_whole:
-            _add_single(graph, feeds, output)
 
 
 def _add_scalars(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -107,10 +106,6 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
     def plan(self) -> Plan:
         """Return the plan built so far."""
         return self.game.plan(0)
-
-    def undecided(self) -> Collection[str] | None:
-        """Return the paths of undecided variables; None if the task does not decide variables."""
-        return self.game.undecided(0)
 
     @property
     def problem(self) -> Any:

@@ -346,14 +346,12 @@ def _megatron_recompute(planned: Stages) -> tuple[list[str], Stages]:
     method, count = "uniform", 1
     if modes != {"full"}:
         parts = [planned.modes[first:end] for first, end in planned.parts]
-        count = parts[0].count("full")
+        full = parts[0].count("full")
         # The method "block" recomputes the first layers of each chunk, as many in each.
-        if all(part == ("full",) * count + ("none",) * (len(part) - count) for part in parts):
-            method = "block"
+        if all(part == ("full",) * full + ("none",) * (len(part) - full) for part in parts):
+            method, count = "block", full
         else:
-            count = 1
-            words = "Megatron, but for equal numbers of full ones,"
-            planned = recomputed(planned, "full", words)
+            planned = recomputed(planned, "full", "Megatron, but for equal numbers of full ones,")
     return [
         "--recompute-granularity full",
         f"--recompute-method {method}",
@@ -379,10 +377,8 @@ def read_megatron(text: str, layers: int) -> Stages:
     tp, context = number("--tensor-model-parallel-size", 1), number("--context-parallel-size", 1)
     ranks = number("--nnodes", 1) * number("--nproc-per-node") // (tp * pp * context) * context
     sharded = {words: zero for zero, words in _SHARDED.items()}
-    zero = sharded.get(
-        settings.get("--data-parallel-sharding-strategy", ""),
-        int("--use-distributed-optimizer" in settings),
-    )
+    shares_states = int("--use-distributed-optimizer" in settings)
+    zero = sharded.get(settings.get("--data-parallel-sharding-strategy", ""), shares_states)
     precision = "bf16" if "--bf16" in settings else "fp16" if "--fp16" in settings else "fp32"
     for name, recipe in _RECIPES.items():
         kind, _, word = recipe[1].partition(" ")

@@ -102,7 +102,6 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
                 f"cuts: {type(module).__name__} has no module {name!r}"
                 f"{did_you_mean(name, known)}; plan this module"
             )
-    for name in cuts:
         module.get_submodule(name).register_forward_pre_hook(_marked)
     try:
         with warnings.catch_warnings():

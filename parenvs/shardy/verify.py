@@ -339,12 +339,10 @@ class ShardyOracle:
             for number, dimensions in chosen.items():
                 rank = ir.RankedTensorType(_inputs(main)[number]).rank
                 axes = ", ".join(_AXIS if d in dimensions else "{?}" for d in range(rank))
-                attributes[number]["sdy.sharding"] = ir.Attribute.parse(
-                    f"#sdy.sharding<@mesh, [{axes}]>"
-                )
-            main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-                [ir.DictAttr.get(by_name) for by_name in attributes]
-            )
+                sharding = ir.Attribute.parse(f"#sdy.sharding<@mesh, [{axes}]>")
+                attributes[number]["sdy.sharding"] = sharding
+            dictionaries = [ir.DictAttr.get(by_name) for by_name in attributes]
+            main.attributes["arg_attrs"] = ir.ArrayAttr.get(dictionaries)
             try:
                 PassManager.parse(_PROPAGATE).run(module.operation)
                 partitioned = _partitioned(_functions(module)["main"])

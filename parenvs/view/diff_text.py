@@ -34,11 +34,8 @@ def _any_task(diff: PlanDiff, names: tuple[str, str]) -> list[str]:
     lines = [clip(f"task {diff.a.plan.task}, {printable(diff.a.plan.instance)}", WIDTH)]
     lines += plans_lines(names, reports, figures)
     if diff.cost is not None:
-        lines.append(
-            _verdict(
-                diff.cost.difference, diff.cost.a, "costs", "as much", lambda x: f"{x:.6g}{unit}"
-            )
-        )
+        more, before = diff.cost.difference, diff.cost.a
+        lines.append(_verdict(more, before, "costs", "as much", lambda x: f"{x:.6g}{unit}"))
     if not diff.changes:
         return [*lines, "the plans decide the same"]
     lines += ["", f"{plural(len(diff.changes), 'value')} of the plans differ"]

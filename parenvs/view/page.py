@@ -205,9 +205,8 @@ class Page:
 
 def reasons_shown(reasons: Sequence[str]) -> list[str]:
     """Why a plan is illegal, wrapped, as many lines as a page has room for."""
-    lines: list[str] = []
-    for reason in reasons:
-        lines += textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
+    wrapper = textwrap.TextWrapper(150, subsequent_indent="   ")
+    lines = [line for reason in reasons for line in wrapper.wrap(printable(reason))]
     if len(lines) > _MOST_REASONS:
         hidden = len(lines) - _MOST_REASONS + 1
         lines[_MOST_REASONS - 1 :] = [f"and {hidden} lines more"]
