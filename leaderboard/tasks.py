@@ -199,6 +199,22 @@ def solved_task(name: str, seed: int, seconds: float = 5.0, identity: int = 0) -
     return Task(name, **kind_of(name).fields(), problems=problems)
 
 
+def split(name: str) -> dict[str, Any]:
+    """Return a split of ``splits.json``: task -> its ``families``, ``instances`` and ``note``.
+
+    Args:
+        name: ``"train"``, ``"validation"`` or ``"test"``.
+
+    Raises:
+        ParenvsError: there is no such split.
+    """
+    path = Path(__file__).parent / "splits.json"
+    splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
+    if name not in splits:
+        raise ParenvsError(f"unknown split {shown(name)}; known: {', '.join(splits)}")
+    return dict(splits[name])
+
+
 @lru_cache(maxsize=4)
 def _tasks(path: Path, stamp: int) -> TaskList:
     return read_tasks(path)

@@ -149,7 +149,7 @@ def top_names(name):
     return None if "__getattr__" in bound else bound
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_house__what_is_imported_is_there():
     """In functions, tests and scripts, too, which run seldom; names move."""
     missing = set()

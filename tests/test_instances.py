@@ -212,7 +212,7 @@ def test_instances__build_unknown_model(tiny, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("task, options", [
     ("pipeline", {"stages": 3}),
     ("partition", {"reward": "step_time", "micro_batches": 2}),

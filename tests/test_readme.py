@@ -101,7 +101,7 @@ def test_readme__head_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
         assert re.fullmatch(pattern, printed), printed
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_readme__tables_are_those_of_the_benchmarks():
     for path, text in results.pages():
         assert path.read_text(encoding="utf-8") == text, f"{path}: run benchmarks/pages.py"

@@ -51,14 +51,14 @@ def test_narrow__no_line_is_wider_than_the_terminal(arguments):
     assert any("…" in line for line in lines)  # what is cut says so
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @each("arguments", [PLAN, ("plan", "--help")])
 def test_narrow__no_color_takes_the_colours_away(arguments):
     assert COLOUR.search(on_terminal(arguments))
     assert not COLOUR.search(on_terminal(arguments, NO_COLOR="1"))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @each("arguments", [PLAN, TABLE])
 def test_narrow__a_pipe_gets_whole_lines_without_colours(arguments):
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=True)

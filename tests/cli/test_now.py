@@ -51,6 +51,7 @@ def test_now__degrees_and_files_of_flags(run):
     assert status == 0, err  # what fits nothing is said, and is no error of the plan
 
 
+@pytest.mark.slow
 def test_now__of_other_tasks(run):
     """By the hybrid model, which is read if it is asked for."""
     plan = ("plan", "t5-base", "--task", "partition", "--cluster", "1x8:a100")

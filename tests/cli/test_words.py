@@ -160,7 +160,7 @@ LINES = {
 TIMED = ("a command", "an agent")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @each("line", LINES)
 def test_words__a_shell_completes_them_at_once(line):
     """Nothing that takes its time is imported; seconds are of a machine where no others compute.

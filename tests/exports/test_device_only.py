@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from cases import slow
 
 from parenvs import HybridPlan, HybridStage, problem, solve
 from parenvs.cluster import Cluster
@@ -57,7 +58,7 @@ def steps(example, found):
     return by_turns(found.pipe * each, range(0, found.pipe * each, each), step)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*list(KINDS)[:4], *slow(*list(KINDS)[4:])])
 def test_step__collectives_get_tensors_of_the_device(example, graph, kind):
     found = torch_plan(plan_of(graph, *KINDS[kind]), graph)
     assert len(steps(example, found)) == found.pipe

@@ -40,6 +40,7 @@ def priced(state, old, new, hosts, exact, devices=1):
     return sent(size, rows, hosts * devices)
 
 
+@pytest.mark.slow
 @each("exact", [True, False])
 @each(("old", "new"), [("T2 P2", "P2 D2"), ("P2 D2", "T4"), ("D2", "T2 P2")])
 def test_cells__are_priced_as_layers_are(graph, plans, exported_plans, state, old, new, exact):

@@ -180,6 +180,7 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     assert meter.traffic["all-reduce"][0] == len(list(module.parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_plans__of_stages_share_no_weight(example, is_tied):
     """What would be refused as it runs is refused as it is planned, and as it is exported."""

@@ -117,6 +117,7 @@ def test_kept__files_that_change_meanwhile_are_not_kept(place, tmp_path, monkeyp
     assert not read(make).kept
 
 
+@pytest.mark.slow
 def test_kept__readers_and_writers_side_by_side(place, monkeypatch):
     make = Made(monkeypatch)
     with cache.keeping(), ThreadPoolExecutor(8) as pool:

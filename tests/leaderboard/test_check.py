@@ -87,6 +87,7 @@ def test_check__geometric_mean():
     assert one_missing.count(PlanState.MISSING) == 1
 
 
+@pytest.mark.slow
 def test_check__better_than_the_optimum_is_an_error(own_tasks, run):
     """The reference of one problem is made a hundredth worse than it is."""
     known = tasks().task("data-parallel").problems["vgg-19-shardy-8"].reference

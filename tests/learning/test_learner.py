@@ -207,7 +207,7 @@ def test_train__any_environment_is_learnt(corridor, name, monkeypatch):
     assert lines[1].startswith("16 of 4,096 steps") and "of 4,096 steps; mean" in lines[-1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["rainbow", *slow("rainbow-paper", "maskable-ppo", "ppo", "group", "imitate")]
 )

@@ -100,6 +100,7 @@ def test_learned__plans_fit_and_are_the_same_again(env_id):
     assert parenvs.solve(problem, LEARNED, seed=3).cost == answer.cost
 
 
+@pytest.mark.slow
 def test_served__is_never_below_the_rule_where_plans_can_be_compared():
     class Worst:
         """Rates actions against the rule."""

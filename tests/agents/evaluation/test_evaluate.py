@@ -25,6 +25,7 @@ def optimal_actions(env):
     ]
 
 
+@pytest.mark.slow
 def test_evaluate__optimal_policy_has_no_gap():
     env = gym.make("PipelineCut-v0", instance="vgg-19", cluster="B")
     actions = iter(optimal_actions(env))

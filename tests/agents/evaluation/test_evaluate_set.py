@@ -39,6 +39,7 @@ def test_evaluate_set__as_single_environments():
     assert found.interval[0] < found.regret < found.interval[1]
 
 
+@pytest.mark.slow
 def test_evaluate_set__planners_and_runs(tmp_path):
     """The exact planner has no regret, and it is better than another with certainty."""
     best = evaluate_set(["exact", "exact"], "plan-test", "cnn", first=12)
@@ -121,7 +122,7 @@ def test_evaluate_set__command(run, capsys, tmp_path):
             call(*arguments)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @each(
     "name, family",
     [
