@@ -27,9 +27,7 @@ class TrainOptions:
     )
     seed: Annotated[int, whole(0, 2**31 - 1)] = option(0, "Seed of everything random.", main=True)
     device: Text = option(
-        "cpu",
-        "Kind of device that the network is on: cpu, cuda, ...",
-        complete=("cpu", "cuda"),
+        "cpu", "Kind of device that the network is on: cpu, cuda, ...", complete=("cpu", "cuda")
     )
     distribution: Text = option(
         "single",

@@ -283,11 +283,7 @@ class Graph:
         if any(tensor not in tensors for pair in head.twins for tensor in pair):
             raise HloError(f"{path}: head: twins must be pairs of tensors; build the file anew")
         graph = cls(
-            name=head.name,
-            batch_size=head.batch_size,
-            notes=head.notes,
-            twins=head.twins,
-            **arrays,
+            name=head.name, batch_size=head.batch_size, notes=head.notes, twins=head.twins, **arrays
         )
         broken = graph.complaint()
         if broken:

@@ -501,12 +501,7 @@ class _Reader:
         return leaves
 
     def instruction(
-        self,
-        node: Any,
-        operands: list[list[int]],
-        shapes: list[Any],
-        name: str,
-        parent: int,
+        self, node: Any, operands: list[list[int]], shapes: list[Any], name: str, parent: int
     ) -> list[int]:
         """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]

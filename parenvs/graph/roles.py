@@ -148,9 +148,7 @@ def with_arguments_named(
             places[index] = len(strings)
             strings.append(f"{keys_of(name)[0]}/{path}")
     return replace(
-        graph,
-        parameter_path=np.array(places, dtype=np.int32),
-        string_table=pack_texts(strings),
+        graph, parameter_path=np.array(places, dtype=np.int32), string_table=pack_texts(strings)
     )
 
 

@@ -321,11 +321,7 @@ def viewed_readers(flow: Flow, tensor: int) -> list[int]:
 
 
 def _losses(
-    flow: Flow,
-    updates: list[Update],
-    returned: dict[int, int],
-    roots: set[int],
-    others: list[int],
+    flow: Flow, updates: list[Update], returned: dict[int, int], roots: set[int], others: list[int]
 ) -> list[int]:
     """Of the outputs that are no updates, those that need least of the roots: the loss, metrics."""
     changing = {u.source for u in updates} | set(returned.values())

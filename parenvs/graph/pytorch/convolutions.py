@@ -270,6 +270,6 @@ enter(
     {
         "bucketize.Tensor": lambda x, borders, out_int32=False, right=False: _counted(
             borders, x, right
-        ),
+        )
     }
 )

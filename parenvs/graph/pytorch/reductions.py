@@ -66,11 +66,7 @@ def _var_mean(
 
 @operation("linalg_vector_norm")
 def _vector_norm(
-    x: Array,
-    ord: float = 2,
-    dim: Dims = None,
-    keepdim: bool = False,
-    dtype: Any = None,
+    x: Array, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
     x = x if dtype is None else x.astype(dtype)
     axes = _axes(dim)

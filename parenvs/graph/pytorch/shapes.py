@@ -284,11 +284,7 @@ def _scatter_reduce(
 
 @operation("topk")
 def _topk(
-    x: Array,
-    k: int,
-    dim: int = -1,
-    largest: bool = True,
-    sorted: bool = True,
+    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Array, Array]:
     moved = jnp.moveaxis(x, dim, -1)
     values, places = lax.top_k(moved if largest else -moved, k)
