@@ -148,11 +148,6 @@ def _select_and_scatter(call: Call) -> float:
     return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
 
 
-def _scatter(call: Call) -> float:
-    updates = call.operands[len(call.results) + 1]
-    return math.prod(updates) * call.applied[0]
-
-
 def _sort(call: Call) -> float:
     elements = math.prod(call.operands[0])
     # n ceil(log2 n) comparisons, as XLA counts them.
@@ -165,32 +160,24 @@ def _fft(call: Call) -> float:
     return 8.0 * levels * math.prod(call.operands[0])
 
 
-def _triangular_solve(call: Call) -> float:
-    # Counted as a full product, as XLA does, though half of the matrix is zero.
-    return 2.0 * call.operands[0][-1] * math.prod(call.operands[1])
-
-
-def _cholesky(call: Call) -> float:
-    # n^3 / 3 per matrix.
-    return call.operands[0][-1] * math.prod(call.operands[0]) // 3
-
-
 OPCODES: dict[str, Callable[[Call], float]] = {
     **dict.fromkeys(_ELEMENTWISE.split(), lambda call: math.prod(call.results[0])),
     **dict.fromkeys(_TRANSCENDENTAL.split(), lambda call: 0.0),
     **dict.fromkeys(_MOVEMENT.split(), lambda call: 0.0),
     **dict.fromkeys(_CALLS.split(), lambda call: max(call.applied, default=0.0)),
-    "cholesky": _cholesky,
+    # n^3 / 3 per matrix.
+    "cholesky": lambda call: call.operands[0][-1] * math.prod(call.operands[0]) // 3,
     "convolution": _convolution,
     "dot": _dot,
     "fft": _fft,
     "map": lambda call: math.prod(call.results[0]) * call.applied[0],
     "reduce": _reduce,
     "reduce-window": _reduce_window,
-    "scatter": _scatter,
+    "scatter": lambda call: math.prod(call.operands[len(call.results) + 1]) * call.applied[0],
     "select-and-scatter": _select_and_scatter,
     "sort": _sort,
-    "triangular-solve": _triangular_solve,
+    # Counted as a full product, as XLA does, though half of the matrix is zero.
+    "triangular-solve": lambda call: 2.0 * call.operands[0][-1] * math.prod(call.operands[1]),
 }
 """Opcode -> FLOPs of one execution."""
 
@@ -346,10 +333,9 @@ def dot(x: Instruction) -> Factors:
 def convolution(x: Instruction) -> Factors:
     """Batch and features; with groups only what they leave whole, and no spatial dimension."""
     part = x.part("convolution")
-    number = {key: value for key, value in part.items() if isinstance(value, int)}
 
     def at(name: str) -> int:
-        return number.get(name, 0)
+        return int(part.get(name, 0))
 
     features = x.attribute.get("feature_group_count", 1) > 1
     batches = x.attribute.get("batch_group_count", 1) > 1

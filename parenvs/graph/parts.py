@@ -211,13 +211,10 @@ def _found(
     met: set[int] = set()
     result: list[Any] = []
 
-    def dry(tried: dict[int, Cut], ties: Ties) -> Callable[..., list[Any]]:
-        def call(given: Any) -> list[Any]:
-            values = _run(closed, tried, given, ties)
-            result[:] = [value.form if isinstance(value, Pieces) else None for value in values]
-            return [whole(value) for value in values]
-
-        return call
+    def dry(tried: dict[int, Cut], ties: Ties, given: Any) -> list[Any]:
+        values = _run(closed, tried, given, ties)
+        result[:] = [value.form if isinstance(value, Pieces) else None for value in values]
+        return [whole(value) for value in values]
 
     for attempt in range(min(_ROUNDS, max(map(len, ways.values()), default=0))):
         open_ways = {
@@ -226,7 +223,7 @@ def _found(
         if not open_ways:
             continue
         tried, ties = {**cuts, **open_ways}, Ties()
-        jax.eval_shape(dry(tried, ties), _abstract(leaves, tried))
+        jax.eval_shape(functools.partial(dry, tried, ties), _abstract(leaves, tried))
         # The roles cost a lowering, so they are asked for only if something was found.
         if ties.met:
             ties.met &= weights()
@@ -234,7 +231,7 @@ def _found(
         met |= ties.met
         cuts |= {k: tried[k] for k in tied}
     if met:
-        jax.eval_shape(dry(cuts, Ties()), _abstract(leaves, cuts))
+        jax.eval_shape(functools.partial(dry, cuts, Ties()), _abstract(leaves, cuts))
     return cuts, met, result
 
 
@@ -252,11 +249,8 @@ def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) ->
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
     import jax
 
-    shapes = []
-    for k, leaf in enumerate(leaves):
-        shape = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf
-        shapes.append(_cut(shape, *cuts[k]) if k in cuts else shape)
-    return shapes
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
+    return [_cut(shape, *cuts[k]) if k in cuts else shape for k, shape in enumerate(shapes)]
 
 
 def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:

@@ -277,34 +277,8 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
         values.append({k: known.get(loop.outputs[k]) for k in carried})
     if any(program.rows[k].opcode not in _LINEAR for k in body):
         return None
-    return _extrapolated(program, loop, condition, values[-3:], _STEPS - 2)
-
-
-def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict[int, Numbers]:
-    return {tensors[k]: value for k, value in values.items() if value is not None}
-
-
-def _goes_on(
-    program: Program, loop: Loop, condition: Sequence[int], values: Mapping[int, Numbers | None]
-) -> bool | None:
-    known = _known(loop.seen, values)
-    learn(program, condition, known)
-    return bool(known[loop.test][0]) if loop.test in known else None
-
-
-def _extrapolated(
-    program: Program,
-    loop: Loop,
-    condition: Sequence[int],
-    values: Sequence[Mapping[int, Numbers | None]],
-    passed: int,
-) -> int | None:
-    """Return the trip count of a loop whose carried values grow by the same step each time.
-
-    ``values`` are those before three iterations in a row, which ``passed`` others precede;
-    ``condition`` holds the instructions that the test needs.
-    """
-    columns = [[row[k] for row in values] for k in values[0]]
+    # The carried values must grow by the same step each time: then the rest follows.
+    columns = [[row[k] for row in values[-3:]] for k in carried]
     directions = {
         fields_of(row.attribute).get("direction", "LT")
         for row in map(program.rows.__getitem__, condition)
@@ -318,7 +292,7 @@ def _extrapolated(
 
     def stops(further: int) -> bool:
         then: dict[int, Numbers | None] = {
-            k: (a + further * (b - a),) for k, (a, b, _) in zip(values[0], numbers, strict=True)
+            k: (a + further * (b - a),) for k, (a, b, _) in zip(carried, numbers, strict=True)
         }
         return not _goes_on(program, loop, condition, then)
 
@@ -328,7 +302,19 @@ def _extrapolated(
         end *= 2
         if end > 1 << 62:
             return None
-    return passed + bisect_left(range(end + 1), True, key=stops)
+    return _STEPS - 2 + bisect_left(range(end + 1), True, key=stops)
+
+
+def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict[int, Numbers]:
+    return {tensors[k]: value for k, value in values.items() if value is not None}
+
+
+def _goes_on(
+    program: Program, loop: Loop, condition: Sequence[int], values: Mapping[int, Numbers | None]
+) -> bool | None:
+    known = _known(loop.seen, values)
+    learn(program, condition, known)
+    return bool(known[loop.test][0]) if loop.test in known else None
 
 
 def _needed(

@@ -251,9 +251,7 @@ def lowered_of(
 
     from parenvs.graph.parts import parted
 
-    result = None
-    if parts and hasattr(jitted, "trace"):
-        result = parted(jitted, positional, named)
+    result = parted(jitted, positional, named) if parts and hasattr(jitted, "trace") else None
     if result is None:
         return jitted.lower(*positional, **named), ()
     again = jax.jit(result.function, keep_unused=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -36,10 +37,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
     before = _constraints(names, operands)
     if sum(1 for _ in in_order(before, lambda position: position)) < len(names):
         return list(range(len(names)))  # the counters are no trace order
-    users = [0] * len(names)
-    for row in operands:
-        for operand in row:
-            users[operand] += 1
+    users = Counter(operand for row in operands for operand in row)
     # A result with a single user is most likely traced right before it.
     previous = [max((x for x in row if users[x] == 1), default=-1) for row in operands]
     run = _runs(before, previous)
@@ -165,18 +163,11 @@ MOST_TUPLES = 50
 """Limit of the depth of tuples in a shape."""
 _OPEN, _CLOSE = "({[", ")}]"
 _LISTS = {
-    "dimensions": "dimensions",
+    **{name: name for name in ("dimensions", "dynamic_slice_sizes", "fft_length")},
     "iota_dimension": "dimensions",
     "slice_sizes": "gather_slice_sizes",
-    "dynamic_slice_sizes": "dynamic_slice_sizes",
-    "fft_length": "fft_length",
 }
-_DOT = {
-    "lhs_contracting_dims": "lhs_contracting",
-    "rhs_contracting_dims": "rhs_contracting",
-    "lhs_batch_dims": "lhs_batch",
-    "rhs_batch_dims": "rhs_batch",
-}
+_DOT = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
 _GATHER = (
     "offset_dims collapsed_slice_dims start_index_map operand_batching_dims "
     "start_indices_batching_dims"
@@ -321,8 +312,8 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
     opcode = instruction.opcode
     for key, field in _LISTS.items():
         getattr(instruction, field).extend(_integers(given.get(key, "")))
-    for key, field in _DOT.items():
-        getattr(instruction.dot, field).extend(_integers(given.get(key, "")))
+    for field in _DOT:
+        getattr(instruction.dot, field).extend(_integers(given.get(f"{field}_dims", "")))
     index_lists = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
     for key in index_lists:
         getattr(getattr(instruction, opcode), key).extend(_integers(given.get(key, "")))

@@ -79,20 +79,17 @@ class Training:
             for t in dict.fromkeys(flow.graph.outputs.tolist())
             if t not in taken and int(floating[t]) in FLOATING and flow.producer[t] >= 0
         ]
-        roots = {root for update in updates for root in update.roots}
-        roots |= {root for output in returned for root in walk(flow, output).roots}
+        pairs = [(update.source, update.roots) for update in updates]
+        pairs += [(source, walk(flow, output).roots) for output, source in returned.items()]
+        changing = {source for source, _ in pairs}
+        roots = {root for _, ends in pairs for root in ends}
         if not roots:
             return None
         # Losses and metrics are made of few roots; a norm of the gradients is made of all.
-        losses = _losses(flow, updates, returned, roots, others)
+        losses = _losses(flow, changing, roots, others)
         # Without a loss among the outputs, the forward pass is what first reads the variables.
-        if losses:
-            forward = flow.ancestors(losses)
-        else:
-            forward = flow.ancestors(_first_readers(flow, updates, returned, roots))
+        forward = flow.ancestors(losses or _first_readers(flow, changing, roots))
         gradients = {root for root in roots if not forward[root]}
-        pairs = [(update.source, update.roots) for update in updates]
-        pairs += [(source, walk(flow, output).roots) for output, source in returned.items()]
         transposed = [
             (source, root)
             for source, ends in pairs
@@ -320,11 +317,8 @@ def viewed_readers(flow: Flow, tensor: int) -> list[int]:
     return [r for r in readers if flow.opcode[r] != "return"]
 
 
-def _losses(
-    flow: Flow, updates: list[Update], returned: dict[int, int], roots: set[int], others: list[int]
-) -> list[int]:
+def _losses(flow: Flow, changing: set[int], roots: set[int], others: list[int]) -> list[int]:
     """Of the outputs that are no updates, those that need least of the roots: the loss, metrics."""
-    changing = {u.source for u in updates} | set(returned.values())
     fixed = {t for t in flow.graph.parameter_tensor.tolist() if t not in changing}
     needed: dict[int, int] = {}
     for output in others:
@@ -384,13 +378,11 @@ def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
     return last
 
 
-def _first_readers(
-    flow: Flow, updates: list[Update], returned: dict[int, int], roots: set[int]
-) -> list[int]:
+def _first_readers(flow: Flow, changing: set[int], roots: set[int]) -> list[int]:
     # Without a loss, the gradients' ancestors that read a weight first are where the model begins.
     needed = flow.ancestors(roots)
     first = []
-    for source in {u.source for u in updates} | set(returned.values()):
+    for source in changing:
         readers = [r for r in viewed_readers(flow, source) if any(needed[flow.results[r]])]
         if needed[source] and readers:
             first += flow.results[min(readers)]
@@ -413,7 +405,12 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
     by_scope = scope_phases(names)
     if _BACKWARD in by_scope:
         if any(_OUTERMOST in name for name in names):
-            by_scope = _completed(flow, by_scope)
+            # What has no scope gets the phase of the data flow, if that is certain.
+            training = Training.of(flow)
+            if training is not None and training.certain:
+                by_flow = _flow_phases(flow, training).tolist()
+                pairs = zip(by_scope, by_flow, strict=True)
+                by_scope = [other if scope < 0 else scope for scope, other in pairs]
         return replace(graph, phase=_filled(flow, by_scope, _UPDATE))
     training = Training.of(flow)
     computed = [opcode not in _NAMELESS for opcode in flow.opcode]
@@ -449,22 +446,12 @@ def _flow_phases(flow: Flow, training: Training) -> np.ndarray:
     return phase
 
 
-def _completed(flow: Flow, by_scope: list[int]) -> list[int]:
-    """Give what has no scope the phase that the data flow tells, if it tells it for certain."""
-    training = Training.of(flow)
-    if training is None or not training.certain:
-        return by_scope
-    by_flow = _flow_phases(flow, training).tolist()
-    return [other if scope < 0 else scope for scope, other in zip(by_scope, by_flow, strict=True)]
-
-
 def scope_phases(names: list[str]) -> list[int]:
     """(I,) phase by the scopes in each ``op_name``, -1 where it has none."""
     by_name: dict[str, int] = {}
-    for name in names:
-        if name not in by_name:
-            outermost = _DIFFERENTIATION.search(name)
-            by_name[name] = _SCOPES[outermost and outermost.group()]
+    for name in set(names):
+        outermost = _DIFFERENTIATION.search(name)
+        by_name[name] = _SCOPES[outermost and outermost.group()]
     return [by_name[name] for name in names]
 
 
@@ -485,9 +472,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
     after_backward = flow.descendants(backward)
     for index, results in enumerate(flow.results):
         reads = flow.operands[index] if index not in mixed else []
-        if phase[index] < 0 and (
-            any(after_backward[t] for t in reads) or any(after_backward[t] for t in results)
-        ):
+        if phase[index] < 0 and any(after_backward[t] for t in (*reads, *results)):
             phase[index] = _UPDATE
     # Backwards, so that the users of an instruction have their phase before it.
     earliest = [_UPDATE + 1] * len(flow.before)  # more than any phase: nothing uses it

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import enter, operation
+from parenvs.graph.pytorch.operations import operation
 
 Sizes = Sequence[int]
 
@@ -50,18 +50,12 @@ def _convolution(
         weight = jnp.flip(weight, range(2, 2 + count))
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
-        how: dict[str, Any] = {"window_strides": [1] * count, "lhs_dilation": stride}
+        strides, holes = [1] * count, stride
     else:
         pads = [(p, p) for p in padding]
-        how = {"window_strides": stride}
+        strides, holes = stride, None
     result = lax.conv_general_dilated(
-        x,
-        weight,
-        padding=pads,
-        rhs_dilation=dilation,
-        dimension_numbers=layout,
-        feature_group_count=groups,
-        **how,
+        x, weight, strides, pads, holes, dilation, layout, feature_group_count=groups
     )
     if bias is not None:
         result = result + bias.reshape(-1, *[1] * count)
@@ -143,30 +137,22 @@ def _avg_pool(
     divisor_override: int | None = None,
 ) -> Array:
     sizes, strides, pads = _windows(x, kernel, stride, padding, ceil_mode)
-    total = lax.reduce_window(x, np.zeros((), x.dtype), lax.add, sizes, strides, pads)
+    zero = np.zeros((), x.dtype)
+    total = lax.reduce_window(x, zero, lax.add, sizes, strides, pads)
     if divisor_override:
         return total / divisor_override
     padded = any(pad != (0, 0) for pad in pads)
     if not padded or (count_include_pad and not ceil_mode):
         return total / math.prod(sizes)
     lead = x.ndim - len(kernel)
-    ones = np.ones(x.shape[lead:])
+    ones, pads = np.ones(x.shape[lead:]), pads[lead:]
     given = [(p, p) for p in _of_all(padding, len(kernel))]
     # PyTorch counts its own padding, but not what ceil_mode adds behind it.
     if count_include_pad:
         ones = np.pad(ones, given, constant_values=1.0)
-        pads = [(0, 0)] * lead + [
-            (0, b - g[1]) for (_, b), g in zip(pads[lead:], given, strict=True)
-        ]
-    counts = lax.reduce_window(
-        jnp.asarray(ones, x.dtype),
-        np.zeros((), x.dtype),
-        lax.add,
-        sizes[lead:],
-        strides[lead:],
-        pads[lead:],
-    )
-    return total / counts
+        pads = [(0, end - added) for (_, end), (_, added) in zip(pads, given, strict=True)]
+    image = jnp.asarray(ones, x.dtype)
+    return total / lax.reduce_window(image, zero, lax.add, sizes[lead:], strides[lead:], pads)
 
 
 def _bins(size: int, count: int) -> list[tuple[int, int]]:
@@ -266,10 +252,6 @@ def _counted(borders: Array, x: Array, right: bool) -> Array:
     return jnp.sum(borders <= x[..., None] if right else borders < x[..., None], -1)
 
 
-enter(
-    {
-        "bucketize.Tensor": lambda x, borders, out_int32=False, right=False: _counted(
-            borders, x, right
-        )
-    }
-)
+@operation("bucketize.Tensor")
+def _bucketize(x: Array, borders: Array, out_int32: bool = False, right: bool = False) -> Array:
+    return _counted(borders, x, right)

@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+Bound = int | None
 Groups = tuple[tuple[int, ...], ...]
 """Sizes of the array's dimensions that make up each dimension that the program sees."""
 
@@ -306,12 +307,7 @@ def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
 
 
 def _slice(
-    function: Any,
-    x: Merged,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
+    function: Any, x: Merged, dim: int = 0, start: Bound = None, end: Bound = None, step: int = 1
 ) -> Any:
     low, high, _ = slice(start, end).indices(x.shape[dim])
     if step == 1:

@@ -247,9 +247,8 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
     while waiting:
         result = waiting.pop()
         shape = result.result.shape
-        readers = users.get(result.name, ())
-        for user in readers:
-            last = len(shape) - 1
+        last = len(shape) - 1
+        for user in users.get(result.name, ()):
             if user.operation == "split_with_sizes":
                 if _dimension(user, 1) % len(shape) != last:
                     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -138,23 +139,20 @@ def _plain_cell(function: Callable[[Array], Array]) -> Cell:
 
 
 def _run(
-    cell: Cell,
-    x: Array,
-    states: Sequence[Array],
-    weights: Sequence[Array],
-    how: tuple[Any, ...],
-    key: Any,
+    cell: Cell, x: Array, start: Any, weights: Sequence[Array], *how: Any, key: Any
 ) -> tuple[Array, ...]:
     """Run the layers; returns the outputs and the last states, as PyTorch's operations do.
 
-    ``how`` says whether there are biases, how many layers, the share of dropout, whether in
-    training, whether both directions, and whether the batch comes first.
+    ``start`` holds the first states: an array, or several. ``how`` says whether there are biases,
+    how many layers, the share of dropout, whether in training, whether both directions, and whether
+    the batch comes first.
     """
     has_biases, layers, dropout, train, bidirectional, batch_first = how
     each, over = divmod(len(weights), layers * (1 + bidirectional))
     projected = each - (4 if has_biases else 2)
     if over or projected not in (0, 1):
         raise NotImplementedError(f"{len(weights)} weights of a recurrent layer")
+    states = start if isinstance(start, (tuple, list)) else [start]
     x = x.swapaxes(0, 1) if batch_first else x
     last: list[State] = []
     for layer in range(layers):
@@ -169,8 +167,8 @@ def _run(
                 state = cell(state, given, *held)
                 return state, state[0]
 
-            start = tuple(state[number] for state in states)
-            end, result = lax.scan(step, start, _dense(x, of_input, bias), reverse=bool(back))
+            first = tuple(state[number] for state in states)
+            end, result = lax.scan(step, first, _dense(x, of_input, bias), reverse=bool(back))
             directions.append(result)
             last.append(end)
         x = jnp.concatenate(directions, -1) if bidirectional else directions[0]
@@ -182,19 +180,10 @@ def _run(
 
 enter(
     {
-        "lstm.input": lambda x, states, weights, *how, key: _run(
-            _lstm_cell, x, states, weights, how, key
-        ),
-        **{
-            name: lambda x, state, weights, *how, key, cell=cell: _run(
-                cell, x, [state], weights, how, key
-            )
-            for name, cell in {
-                "gru.input": _gru_cell,
-                "rnn_tanh.input": _plain_cell(jnp.tanh),
-                "rnn_relu.input": _plain_cell(jax.nn.relu),
-            }.items()
-        },
+        "lstm.input": partial(_run, _lstm_cell),
+        "gru.input": partial(_run, _gru_cell),
+        "rnn_tanh.input": partial(_run, _plain_cell(jnp.tanh)),
+        "rnn_relu.input": partial(_run, _plain_cell(jax.nn.relu)),
     },
     RANDOM,
 )

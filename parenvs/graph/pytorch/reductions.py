@@ -14,6 +14,7 @@ from jax import Array, lax
 from parenvs.graph.pytorch.operations import enter, operation, random
 
 Dims = int | Sequence[int] | None
+Maybe = Array | None
 
 
 def _axes(dims: Dims) -> tuple[int, ...] | None:
@@ -156,7 +157,7 @@ def _group_norm(
     return result, mean.reshape(count, groups), scale.reshape(count, groups)
 
 
-def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
+def _scaled(x: Array, weight: Maybe, bias: Maybe) -> Array:
     over = [1] * (x.ndim - 2)
     x = x if weight is None else x * weight.reshape(-1, *over)
     return x if bias is None else x + bias.reshape(-1, *over)
@@ -190,23 +191,15 @@ def _batch_norm_training(
 
 @operation("_native_batch_norm_legit_no_training")
 def _batch_norm(
-    x: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    momentum: float,
-    eps: float,
+    x: Array, weight: Maybe, bias: Maybe, mean: Array, variance: Array, momentum: float, eps: float
 ) -> tuple[Array, Array, Array]:
     over = [1] * (x.ndim - 2)
-    scale = lax.rsqrt(_wide(running_var) + eps)
-    result = (_wide(x) - running_mean.reshape(-1, *over)) * scale.reshape(-1, *over)
-    return _scaled(result, weight, bias), running_mean, scale
+    scale = lax.rsqrt(_wide(variance) + eps)
+    result = (_wide(x) - mean.reshape(-1, *over)) * scale.reshape(-1, *over)
+    return _scaled(result, weight, bias), mean, scale
 
 
-def _batch_norm_of(
-    x: Array, weight: Array | None, bias: Array | None, eps: float
-) -> tuple[Array, Array, Array]:
+def _batch_norm_of(x: Array, weight: Maybe, bias: Maybe, eps: float) -> tuple[Array, Array, Array]:
     result, mean, scale = _normalised(x, (0, *range(2, x.ndim)), eps)
     return _scaled(result, weight, bias), mean.reshape(-1), scale.reshape(-1)
 
@@ -241,20 +234,12 @@ def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = No
 
 @operation("_trilinear")
 def _trilinear(
-    x: Array,
-    weight: Array,
-    y: Array,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
+    x: Array, weight: Array, y: Array, *dims: Sequence[int], unroll_dim: int = 1
 ) -> Array:
-    parts = [
-        jnp.expand_dims(part, tuple(dims))
-        for part, dims in ((x, expand1), (weight, expand2), (y, expand3))
-    ]
-    return jnp.sum(parts[0] * parts[1] * parts[2], tuple(sumdim))
+    # New dimensions of each operand, then those that are summed over.
+    operands = zip((x, weight, y), dims, strict=False)
+    first, second, third = (jnp.expand_dims(part, tuple(new)) for part, new in operands)
+    return jnp.sum(first * second * third, tuple(dims[3]))
 
 
 @random("scaled_dot_product_attention")

@@ -13,6 +13,7 @@ from jax import Array, lax
 from parenvs.graph.pytorch.operations import enter, operation
 
 Dims = Sequence[int]
+Bound = int | None
 
 
 @operation("expand")
@@ -35,15 +36,13 @@ def _cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     return jnp.concatenate([x.astype(kind) for x in full], dim)
 
 
-def _bounds(x: Array, dim: int, start: int | None, end: int | None) -> tuple[int, int]:
+def _bounds(x: Array, dim: int, start: Bound, end: Bound) -> tuple[int, int]:
     low, high, _ = slice(start, end).indices(x.shape[dim])
     return low, max(low, high)
 
 
 @operation("slice.Tensor")
-def _slice(
-    x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Array:
+def _slice(x: Array, dim: int = 0, start: Bound = None, end: Bound = None, step: int = 1) -> Array:
     low, high = _bounds(x, dim, start, end)
     if (low, high, step) == (0, x.shape[dim], 1):
         return x
@@ -66,12 +65,7 @@ def _split_with_sizes(x: Array, sizes: Dims, dim: int = 0) -> tuple[Array, ...]:
 
 @operation("slice_scatter")
 def _slice_scatter(
-    x: Array,
-    source: Array,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
+    x: Array, source: Array, dim: int = 0, start: Bound = None, end: Bound = None, step: int = 1
 ) -> Array:
     low, high = _bounds(x, dim, start, end)
     if (low, high, step) == (0, x.shape[dim], 1):
@@ -82,15 +76,10 @@ def _slice_scatter(
         return x.at[tuple(places)].set(source.astype(x.dtype))
     shape = list(x.shape)
     shape[dim] = high - low
-    source = jnp.broadcast_to(source.astype(x.dtype), shape)
-    return jnp.concatenate(
-        [
-            lax.slice_in_dim(x, 0, low, axis=dim),
-            source,
-            lax.slice_in_dim(x, high, x.shape[dim], axis=dim),
-        ],
-        dim,
-    )
+    before = lax.slice_in_dim(x, 0, low, axis=dim)
+    after = lax.slice_in_dim(x, high, x.shape[dim], axis=dim)
+    inner = jnp.broadcast_to(source.astype(x.dtype), shape)
+    return jnp.concatenate([before, inner, after], dim)
 
 
 @operation("constant_pad_nd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -131,20 +132,12 @@ class Program:
                     f"{node.arguments[0].name} is needed, for which there is no expression"
                 )
             return _checked(self.exported, node, lambda: result)
-        keywords = {k: _given(x, known) for k, x in without_place(node.keywords).items()}
-        if node.operation in RANDOM:
+        name, keywords = node.operation, without_place(node.keywords)
+        keywords = {k: _given(x, known) for k, x in keywords.items()}
+        if name in RANDOM:
             keywords["key"] = key
-        return _checked(
-            self.exported,
-            node,
-            lambda: merged.apply(
-                node.operation,
-                OPERATIONS[node.operation],
-                node.operation in ELEMENTWISE,
-                arguments,
-                keywords,
-            ),
-        )
+        apply = partial(merged.apply, name, OPERATIONS[name], name in ELEMENTWISE)
+        return _checked(self.exported, node, lambda: apply(arguments, keywords))
 
 
 def _checked(exported: Exported, node: Node, compute: Callable[[], Any]) -> Any:
@@ -300,9 +293,8 @@ class Step:
             raise ParenvsError(f"{exported.name}: no gradient reaches any parameter of the module")
         held = program.abstract("frozen", "buffer")
         statistics, batch = program.abstract("statistics"), program.abstract("batch")
-        state: Tree = {}
-        for name in rule.state:
-            state[name] = {path: _like(w, masters) for path, w in weights.items()}
+        like = {path: _like(w, masters) for path, w in weights.items()}
+        state: Tree = {name: dict(like) for name in rule.state}
         copied = [path for path, w in weights.items() if masters and w.dtype != _WIDE]
         if copied:
             state["master"] = {path: _like(weights[path], True) for path in copied}
