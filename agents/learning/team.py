@@ -74,17 +74,14 @@ class Recipe:
         env = device_env(config.env_id, config.env_kwargs, share.size, config.device)
         return Fused(env, share, self.copies, config.seed)
 
-    def play(self, envs: Any) -> Play:
-        """Return what plays in environments."""
-        return Play(envs, self.copies, self.config.seed)
-
     def player(self, share: Share) -> Any:
         """Return what plays the environments of a learner's share, here or in other processes."""
         if self.word.plays == DEVICE:
             return self.fused(share)
         if self.word.plays == ACTORS:
             return Actors(self, share)
-        return self.play(Remote(self, share) if self.word.plays == ENVS else self.envs(share))
+        envs = Remote(self, share) if self.word.plays == ENVS else self.envs(share)
+        return Play(envs, self.copies, self.config.seed)
 
     def agent(self, lens: Any, device: str | None = None) -> Algorithm:
         """Make the agent."""

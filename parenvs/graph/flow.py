@@ -208,12 +208,11 @@ class Flow:
                     out = self.operands[index]
                     if self.opcode[outer] == "while":
                         yield from zip(read, given, strict=False)
-                        if body:
-                            yield from zip(out, given, strict=False)
-                            yield from zip(out, written, strict=False)
+                        yield from zip(out, given if body else (), strict=False)
                     else:
                         yield from zip(read[branch:], given, strict=False)
                         branch += len(given)
+                    if body or self.opcode[outer] != "while":
                         yield from zip(out, written, strict=False)
                     given, body = [], False
         for outer, opcode in enumerate(self.opcode):  # a loop that never runs returns its operands
@@ -282,13 +281,8 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
         held[role][positions[0]] += size
         if len(positions) > 1:
             tied.append(Reads(tuple(positions), size, role == Role.VARIABLE))
-    return ChainBytes(
-        np.maximum(np.cumsum(change_bytes)[:count], 0.0),
-        held[Role.VARIABLE],
-        held[Role.FROZEN],
-        tuple(tied),
-        paths,
-    )
+    cut = np.maximum(np.cumsum(change_bytes)[:count], 0.0)
+    return ChainBytes(cut, held[Role.VARIABLE], held[Role.FROZEN], tuple(tied), paths)
 
 
 def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]], set[int]]:

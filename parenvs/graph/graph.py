@@ -251,12 +251,10 @@ class Graph:
             head["notes"] = list(self.notes)
         if self.twins:
             head["twins"] = [list(pair) for pair in self.twins]
+        arrays = {"head": pack_texts([json.dumps(head)])}
+        arrays |= {key: getattr(self, key) for key in _ARRAYS}
         with replacing(path) as stream:
-            np.savez_compressed(
-                stream,
-                head=pack_texts([json.dumps(head)]),
-                **{k: getattr(self, k) for k in _ARRAYS},
-            )
+            np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Graph:

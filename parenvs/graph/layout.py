@@ -110,17 +110,12 @@ class Layout:
         # ZeRO 1 and 2 differ in gradients alone, which are no inputs of the step.
         roles = WEIGHTS if self.zero == 3 else STATES if self.zero else ()
         shared: dict[int, int] = {}
-        for tensor, role in zip(
-            self.graph.parameter_tensor.tolist(), self.graph.parameter_role.tolist(), strict=True
-        ):
-            whole = [
-                (size, -dimension)
-                for dimension, (size, axis) in enumerate(
-                    zip(self.graph.shape(tensor), self.unshared_spec(tensor), strict=True)
-                )
-                if axis is None and size % self.axes[0].size == 0
-            ]
-            if role in roles and whole and self.axes[0].size > 1:
+        graph, replicas = self.graph, self.axes[0].size
+        inputs = zip(graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True)
+        for tensor, role in inputs:
+            spec = enumerate(zip(graph.shape(tensor), self.unshared_spec(tensor), strict=True))
+            whole = [(n, -d) for d, (n, axis) in spec if axis is None and n % replicas == 0]
+            if role in roles and whole and replicas > 1:
                 shared[tensor] = -max(whole)[1]
         return shared
 
@@ -179,14 +174,11 @@ class Layout:
         """
         sizes = {axis.name: axis.size for axis in self.axes}
         names = dict(zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True))
+        tensors = [*names, *self.graph.outputs.tolist()]
         odd = [
             f"dimension {dimension} of {names.get(tensor, 'an output')}, "
             f"{shape_text(self.graph, tensor)}, by {sizes[axis]}"
-            for tensor, spec in zip(
-                [*self.graph.parameter_tensor.tolist(), *self.graph.outputs.tolist()],
-                (*self.inputs, *self.outputs),
-                strict=True,
-            )
+            for tensor, spec in zip(tensors, (*self.inputs, *self.outputs), strict=True)
             for dimension, axis in enumerate(spec)
             if axis is not None and self.graph.shape(tensor)[dimension] % sizes[axis]
         ]

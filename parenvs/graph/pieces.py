@@ -99,17 +99,10 @@ def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
             if name == "dynamic_slice":
                 fixed = sliced(params, before, operands[1:])
                 name, params = ("slice", fixed) if fixed else (name, params)
-            equations.append(
-                Equation(
-                    name,
-                    params,
-                    names,
-                    tuple(operands),
-                    tuple(map(read, equation.outvars)),
-                    before,
-                    tuple(map(_shape, equation.outvars)),
-                )
-            )
+            results = tuple(map(read, equation.outvars))
+            shapes = tuple(map(_shape, equation.outvars))
+            item = Equation(name, params, names, tuple(operands), results, before, shapes)
+            equations.append(item)
         return [read(atom) for atom in jaxpr.outvars]
 
     walk(jaxpr, [next(count) for _ in jaxpr.invars], scope)
@@ -215,11 +208,8 @@ def _tiles(shape: Sequence[int], readers: Sequence[Equation]) -> dict[int, Sizes
             result[reader.params["axis"]] = (1,) * len(reader.outputs)
         if reader.name == "slice" and not any(s != 1 for s in reader.params["strides"] or ()):
             starts, ends = reader.params["start_indices"], reader.params["limit_indices"]
-            local = [
-                (axis, (start, end))
-                for axis, (start, end, size) in enumerate(zip(starts, ends, shape, strict=True))
-                if (start, end) != (0, size)
-            ]
+            extents = enumerate(zip(starts, ends, shape, strict=True))
+            local = [(axis, (x, y)) for axis, (x, y, size) in extents if (x, y) != (0, size)]
             if len(local) == 1:
                 taken.setdefault(local[0][0], set()).add(local[0][1])
     for axis, places in taken.items():
@@ -258,13 +248,6 @@ _ELEMENTWISE = frozenset(_NAMES.split())
 
 _PASSED = ("optimization_barrier", "sharding_constraint")
 """Primitives that return their operands."""
-_JOINED = {
-    "reduce_sum": operator.add,
-    "reduce_prod": operator.mul,
-    "reduce_and": operator.and_,
-    "reduce_or": operator.or_,
-}
-"""How what is reduced part by part is joined; of maxima and minima see ``_reduced``."""
 
 
 class Made(enum.IntEnum):
@@ -448,13 +431,12 @@ class Interpreter:
 
     def run(self, jaxpr: Any, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Return the results."""
-        known: dict[Any, Any] = {}
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
+        known.update(zip(jaxpr.invars, values, strict=True))
 
         def read(atom: Any) -> Any:
             return atom.val if hasattr(atom, "val") else known[atom]
 
-        known.update(zip(jaxpr.constvars, constants, strict=True))
-        known.update(zip(jaxpr.invars, values, strict=True))
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
             scope = str(equation.source_info.name_stack)
@@ -644,8 +626,10 @@ class Interpreter:
         axes, name = equation.params["axes"], equation.primitive.name
         result = [self._bound(equation, [part]) for part in x.parts]
         if x.axis in axes:
-            join = {"reduce_max": lax.max, "reduce_min": lax.min, **_JOINED}[name]
-            return functools.reduce(join, result)
+            # How what is reduced part by part is joined.
+            joins = {"sum": operator.add, "prod": operator.mul, "max": lax.max, "min": lax.min}
+            joins |= {"and": operator.and_, "or": operator.or_}
+            return functools.reduce(joins[name.removeprefix("reduce_")], result)
         return x.like(x.axis - sum(a < x.axis for a in axes), result)
 
     _reduce_sum = _reduce_prod = _reduce_max = _reduce_min = _reduce_and = _reduce_or = _reduced
@@ -654,9 +638,8 @@ class Interpreter:
         (x,) = operands
         if equation.params["axis"] != x.axis:
             return None
-        taken = [
-            self._between(x, *ends) for ends in bounds(tuple(map(int, equation.params["sizes"])))
-        ]
+        sizes = tuple(map(int, equation.params["sizes"]))
+        taken = [self._between(x, *ends) for ends in bounds(sizes)]
         if any(part is None for part in taken):
             return None
         self._meet(x)
@@ -672,10 +655,8 @@ class Interpreter:
         return [lax.squeeze(whole(part), [x.axis]) for part in x.parts]
 
     def _slice(self, equation: Any, operands: list[Any]) -> Any:
-        params = equation.params
-        return self._sliced(
-            operands[0], params["start_indices"], params["limit_indices"], params["strides"]
-        )
+        names = ("start_indices", "limit_indices", "strides")
+        return self._sliced(operands[0], *(equation.params[name] for name in names))
 
     def _sliced(
         self, x: Pieces, first: Sequence[int], last: Sequence[int], strides: Sequence[int] | None
@@ -873,14 +854,8 @@ class Interpreter:
             local, out = values[: len(forms)], values[len(forms) :]
             return list(map(_packed, local, forms)), list(map(_packed, out, row_results))
 
-        end, out = lax.scan(
-            step,
-            list(map(_packed, carried, forms)),
-            stacks,
-            length=params["length"],
-            reverse=params["reverse"],
-            unroll=params["unroll"],
-        )
+        how = {name: params[name] for name in ("length", "reverse", "unroll")}
+        end, out = lax.scan(step, list(map(_packed, carried, forms)), stacks, **how)
         return [
             *map(_unpacked, end, forms),
             *(_unpacked(x, f, 1) for x, f in zip(out, row_results, strict=True)),

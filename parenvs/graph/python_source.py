@@ -326,10 +326,8 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
         # The innermost line that the user wrote.
         lines_of_user = [f"{x.filename}:{x.lineno}" for x in frames if is_users(x.filename)]
         place, words = lines_of_user[-1] if lines_of_user else where, str(error)
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    message = " ".join(lines)
-    if len(message) > _LONGEST:
-        message = message[:_LONGEST] + "..."
+    message = " ".join(line.strip() for line in words.splitlines() if line.strip())
+    message = message if len(message) <= _LONGEST else message[:_LONGEST] + "..."
     return HloError(f"{_near(place)}: {type(error).__name__}" + (f": {message}" if message else ""))
 
 

@@ -109,12 +109,9 @@ def by_id(computation: Any) -> list[Any]:
 
 
 def _is_topological(nodes: Sequence[Any]) -> bool:
-    seen: set[int] = set()
-    for node in nodes:
-        if not seen.issuperset(node.operand_ids):
-            return False
-        seen.add(node.id)
-    return True
+    position = {node.id: k for k, node in enumerate(nodes)}
+    late = len(nodes)
+    return all(position.get(i, late) < k for k, x in enumerate(nodes) for i in x.operand_ids)
 
 
 _BYTECODE = b"ML\xefR"

@@ -67,9 +67,8 @@ def find_twins(
     for o, (keys, kind) in enumerate(zip(given, kinds[1], strict=True)):
         if not keys or (len(keys) == 1 and keys[0].isdecimal()):
             continue  # a position among the results is no path
-        distances = sorted(
-            (_distance(*taken[i], keys), i) for i in by_key.get((keys[-1], kind), ())
-        )
+        near = by_key.get((keys[-1], kind), ())
+        distances = sorted((_distance(*taken[i], keys), i) for i in near)
         # A tie says nothing: an online and a target network have the same paths.
         if distances and (len(distances) == 1 or distances[0][0] < distances[1][0]):
             distance, nearest[o] = distances[0]
@@ -136,12 +135,9 @@ def with_arguments_named(
     role = with_roles(graph, flow=flow, known=known).parameter_role.tolist()
     named = (Role.VARIABLE, Role.FROZEN, Role.BATCH)
     # Optimizer state has the paths of its weights, which makes nothing ambiguous.
-    alike = Counter(path for path, assigned in zip(paths, role, strict=True) if assigned in named)
-    mixed = {
-        argument
-        for path, argument, assigned in zip(paths, arguments, role, strict=True)
-        if alike[path] > 1 and assigned in named
-    }
+    leaves = [pair for *pair, kind in zip(paths, arguments, role, strict=True) if kind in named]
+    alike = Counter(path for path, _ in leaves)
+    mixed = {argument for path, argument in leaves if alike[path] > 1}
     strings, places = list(graph.strings), graph.parameter_path.tolist()
     for index, (name, path, argument) in enumerate(zip(names, paths, arguments, strict=True)):
         if argument in mixed and path != name:
@@ -157,14 +153,8 @@ def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:
 
     What matches the path of a weight that was taken apart matches its parts.
     """
-    return [
-        any(
-            fnmatch.fnmatchcase(name, pattern)
-            for name in {path, _PART.sub("", path)}
-            for pattern in patterns
-        )
-        for path in paths
-    ]
+    names = [{path, _PART.sub("", path)} for path in paths]
+    return [any(fnmatch.fnmatchcase(n, p) for n in both for p in patterns) for both in names]
 
 
 def with_roles(
@@ -196,9 +186,8 @@ def with_roles(
     """
     flow = flow or Flow(graph)
     detected = _detected(graph, flow)
-    for index, argument in enumerate(graph.parameter_argument.tolist() if known else ()):
-        assert known is not None
-        if detected[index][0] != Role.SCALAR or known[argument] == Role.VARIABLE:
+    for index, argument in enumerate(graph.parameter_argument.tolist()):
+        if known and (detected[index][0] != Role.SCALAR or known[argument] == Role.VARIABLE):
             detected[index] = known[argument], "it is known"
     role = [assigned for assigned, _ in detected]
     guesses = [path for path, (_, why) in zip(graph.paths, detected, strict=True) if _GUESS in why]
@@ -229,22 +218,15 @@ def with_roles(
         if batch is None and known is None and not note:
             notes += _data_without_samples(graph, role, int(batch_size))
     scalars = {t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.SCALAR}
-    graph = replace(
-        graph,
-        batch_size=int(batch_size),
-        parameter_role=np.array(role, dtype=np.uint8),
-        free=free_instructions(
-            [graph.opcodes[c] for c in graph.opcode], flow.operands, flow.results, scalars
-        ),
-        notes=notes,
-    )
+    opcodes = [graph.opcodes[c] for c in graph.opcode]
+    free = free_instructions(opcodes, flow.operands, flow.results, scalars)
+    roles = np.array(role, dtype=np.uint8)
+    graph = replace(graph, batch_size=int(batch_size), parameter_role=roles, free=free, notes=notes)
     if frozen is None:
         return graph
-    weights = {
-        tensor
-        for tensor, (before, _), after in zip(tensors, detected, role, strict=True)
-        if before == Role.VARIABLE and after == Role.FROZEN
-    }
+    changes = [(before, after) for (before, _), after in zip(detected, role, strict=True)]
+    pairs = zip(tensors, changes, strict=True)
+    weights = {tensor for tensor, change in pairs if change == (Role.VARIABLE, Role.FROZEN)}
     return without_updates(graph, weights, flow)
 
 
@@ -510,11 +492,8 @@ def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> Non
     unknown = [t for t in tensors if t not in found]
     if not unknown:
         return
-    known = {
-        t: DATA if role == Role.BATCH else WEIGHT
-        for t, (role, _) in found.items()
-        if role != Role.SCALAR
-    }
+    arrays = {t: role for t, (role, _) in found.items() if role != Role.SCALAR}
+    known = {t: DATA if role == Role.BATCH else WEIGHT for t, role in arrays.items()}
     use = Use(flow, known, unknown, forward_of(graph.phase.tolist()))
     arguments = graph.parameter_argument.tolist()
     # What nothing identifies is taken as most of its argument is: trees hold things of one kind.

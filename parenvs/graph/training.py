@@ -180,17 +180,11 @@ def find_updates(flow: Flow) -> list[Update]:
             continue
         walks[output] = walk(flow, output)
         last = 0 if shapes[output] else -int(flow.ancestors([output]).sum())  # a loss comes early
-        near = [
-            (
-                0 if source == twin.get(output) else _OTHERS if source in claimed else 1,
-                last,
-                distance,
-                source,
-                output,
-            )
-            for source, distance in walks[output].inputs.items()
-            if kind[source] == kind[output] and shapes[source] == shapes[output]
-        ]
+        near = []
+        for source, distance in walks[output].inputs.items():
+            if kind[source] == kind[output] and shapes[source] == shapes[output]:
+                rank = 0 if source == twin.get(output) else _OTHERS if source in claimed else 1
+                near.append((rank, last, distance, source, output))
         if near and (twin.get(output) is None or min(near)[0] < _OTHERS):
             pairs += near
     # Nearest first, so that moments do not take the input that a weight's new value is nearer to.
@@ -206,16 +200,11 @@ def find_updates(flow: Flow) -> list[Update]:
             source_of.setdefault(output, source)
     # An update may read another output's value before a loop or branch returns it.
     handed_on = {t: output for output in outputs for t in _handed_on(flow, output)}
-    return [
-        Update(
-            output,
-            source_of[output],
-            result.roots,
-            {handed_on[t] for t in result.passed & handed_on.keys()} - {output},
-        )
-        for output, result in walks.items()
-        if output in source_of
-    ]
+    updates = []
+    for output in filter(source_of.__contains__, walks):
+        passed = {handed_on[t] for t in walks[output].passed & handed_on.keys()} - {output}
+        updates.append(Update(output, source_of[output], walks[output].roots, passed))
+    return updates
 
 
 def _handed_on(flow: Flow, output: int) -> set[int]:
@@ -336,12 +325,8 @@ def _statistics(flow: Flow, roots: set[int], known: set[int], forward: np.ndarra
     operand. What is made of no cotangent, nor of what these are made of, is a moment or a count.
     """
     given = flow.descendants(flow.graph.parameter_tensor.tolist())
-    cotangents = {
-        t
-        for root in known
-        for t in flow.operands[flow.producer[root]]
-        if given[t] and not forward[flow.origin(t)]
-    }
+    operands = [t for root in known for t in flow.operands[flow.producer[root]]]
+    cotangents = {t for t in operands if given[t] and not forward[flow.origin(t)]}
     if not cotangents:
         return set()
     backward = flow.ancestors(cotangents) & given & ~forward
@@ -359,14 +344,8 @@ def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
     changed = flow.descendants(u.output for u in updates if roots.intersection(u.roots))
     made_of_roots = flow.descendants(t for root in roots for t in flow.after[root])
     needed = flow.ancestors(t for root in roots for t in flow.before[root])
-    proper = {
-        root
-        for root in roots
-        if not changed[root]
-        and (
-            flow.opcode[flow.producer[root]] != "reduce" or not made_of_roots[root] or needed[root]
-        )
-    } or roots
+    means = {r for r in roots if flow.opcode[flow.producer[r]] == "reduce" and made_of_roots[r]}
+    proper = {r for r in roots if not changed[r] and (r not in means or needed[r])} or roots
     waiting, last = list(proper), set(proper)
     while waiting:
         for tensor in flow.after[waiting.pop()]:

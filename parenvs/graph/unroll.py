@@ -309,10 +309,9 @@ class _Unroller:
 
     def count_batch(self, loop: Loop) -> None:
         """Note the leading dimension of the batch inputs' blocks that one iteration reads."""
+        values = {t: self.value[t] for t in loop.inputs}
         known = {
-            t: self.known[v]
-            for t in loop.inputs
-            if isinstance(v := self.value[t], int) and v in self.known
+            t: self.known[v] for t, v in values.items() if isinstance(v, int) and v in self.known
         }
         learn(self.program, loop.body, known)
         for row in map(self.program.rows.__getitem__, loop.body):
@@ -510,11 +509,8 @@ class _Unroller:
         results = [self.new.tensor(program.shapes[t], program.types[t]) for t in row.results]
         self.value.update(zip(row.results, results, strict=True))
         self.write(row._replace(operands=operands, results=results, parent=parent, name=name))
-        known = {
-            t: self.known[new]
-            for t, new in zip(row.operands, operands, strict=True)
-            if new in self.known
-        }
+        pairs = zip(row.operands, operands, strict=True)
+        known = {t: self.known[new] for t, new in pairs if new in self.known}
         number = value_of(program, row, known)
         if number is not None:
             self.known[results[0]] = number
@@ -528,12 +524,11 @@ class _Unroller:
         for part in self.parts:
             read[part.parameter].append(part)
         for index, tensor in enumerate(self.old.parameter_tensor.tolist()):
-            if not read[index]:
-                self.parameter(
-                    Part.whole(index, self.program.shapes[tensor]), self.program.rows[0].phase
-                )
-            else:
+            if read[index]:
                 self.divide(read[index])
+            else:
+                whole = Part.whole(index, self.program.shapes[tensor])
+                self.parameter(whole, self.program.rows[0].phase)
 
     def divide(self, read: Sequence[Part]) -> None:
         # The largest parts first: what they are divided into may be divided again.
@@ -548,9 +543,8 @@ class _Unroller:
                 at = self.maker[result]
                 row = self.new.rows[at]
                 sources = [self.parameter(piece, row.phase) for piece in pieces]
-                self.new.rows[at] = row._replace(
-                    opcode="concatenate", operands=sources, attribute=LEADING
-                )
+                joined = {"opcode": "concatenate", "operands": sources, "attribute": LEADING}
+                self.new.rows[at] = row._replace(**joined)
             waiting.extend(pieces)
 
     def graph(self) -> Graph:
@@ -566,18 +560,12 @@ class _Unroller:
         sources = [part.parameter for part in parts]
         role = self.old.parameter_role[sources]
         scalars = {t for t, kind in zip(tensors, role, strict=True) if kind == Role.SCALAR}
-        batch_size = self.old.batch_size
-        if self.batches:
-            batch_size = self.batches.most_common(1)[0][0]
+        [(batch_size, _)] = self.batches.most_common(1) or [(self.old.batch_size, 0)]
+        columns = zip(*((row.opcode, row.operands, row.results) for row in rows), strict=True)
         return replace(
             self.old,
             batch_size=batch_size,
-            free=free_instructions(
-                [row.opcode for row in rows],
-                [row.operands for row in rows],
-                [row.results for row in rows],
-                scalars,
-            ),
+            free=free_instructions(*columns, scalars),
             parameter_tensor=np.array(tensors, dtype=np.int32),
             parameter_argument=self.old.parameter_argument[sources],
             parameter_role=role,

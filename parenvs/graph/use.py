@@ -162,10 +162,9 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     ahead: dict[int, tuple[str, int]] = {}  # size of a dimension in front -> what it is, and loop
     sizes: dict[int, int] = {}
     for tensor in inputs:
-        shape = flow.shapes[tensor]
         skipped: list[tuple[int, str, int]] = []
         attended: set[int] = set()  # products of data that sum over the leading dimension
-        for dimension, size in enumerate(shape):
+        for dimension, size in enumerate(flow.shapes[tensor]):
             done = axes.journey(tensor, dimension, instructions).done
             shared = [i for i in done.get(SHARED, ()) if with_members(i, size)]
             if dimension and not all(map(of_data, done.get(CONTRACTED, ()))):
@@ -216,12 +215,8 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             f"weights and batch inputs have {number} in front alike, taken as models side by side; "
             f"the batch is taken as the {size:,} samples that each of them sees"
         )
-    if any(
-        opcode in ("dot", "convolution")
-        and phase[index] == Phase.BACKWARD
-        and _is_inside(flow, index, loop)
-        for index, opcode in enumerate(flow.opcode)
-    ):
+    products = [k for k, opcode in enumerate(flow.opcode) if opcode in ("dot", "convolution")]
+    if any(phase[k] == Phase.BACKWARD and _is_inside(flow, k, loop) for k in products):
         # A step over micro-batches sees all of them before its update.
         return size * number, (
             f"a loop with a backward pass goes through the {number:,} leading positions of the "
@@ -450,11 +445,10 @@ class Use:
         Unless it has the batch itself, and the new dimensions, the members of an ensemble, have
         another size.
         """
-        first = fields_of(self._attribute(index))["dimensions"][0]
+        first, size = fields_of(self._attribute(index))["dimensions"][0], self.batch_size
         new = self.flow.shapes[self.flow.results[index][0]][:first]
         if not first or not isinstance(label, int):
             return
-        size = self.batch_size
         if self.flow.shapes[label][:1] != (size,) or size in new:
             self._decide(label, WEIGHT, "every sample gets the same of it")
 
@@ -469,11 +463,8 @@ class Use:
             if not isinstance(label, int):
                 continue
             shape = self.flow.shapes[label]
-            data = [
-                t
-                for t, other in zip(operands, labels, strict=True)
-                if other == DATA and t not in self._numbers
-            ]
+            pairs = zip(operands, labels, strict=True)
+            data = [t for t, other in pairs if other == DATA and t not in self._numbers]
             if data and self._summed.issuperset(data):
                 self._decide(label, WEIGHT, "it meets sums over the batch")
             elif data:

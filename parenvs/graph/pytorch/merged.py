@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import jax.numpy as jnp
@@ -130,23 +131,23 @@ def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape == shape else x.reshape(shape)
 
 
-def _permute(x: Merged, dims: Sequence[int]) -> Tensor:
+def _permute(function: Any, x: Merged, dims: Sequence[int]) -> Tensor:
     order = [d % x.ndim for d in dims]
     axes = [axis for d in order for axis in x.axes(d)]
     return seen(jnp.transpose(x.array, axes), tuple(x.groups[d] for d in order))
 
 
-def _unsqueeze(x: Merged, dim: int) -> Tensor:
+def _unsqueeze(function: Any, x: Merged, dim: int) -> Tensor:
     dim %= x.ndim + 1
     return view(x, (*x.shape[:dim], 1, *x.shape[dim:]))
 
 
-def _squeeze(x: Merged, dims: Sequence[int]) -> Tensor:
+def _squeeze(function: Any, x: Merged, dims: Sequence[int]) -> Tensor:
     gone = {d % x.ndim for d in dims if x.shape[d] == 1}
     return view(x, [n for d, n in enumerate(x.shape) if d not in gone])
 
 
-def _expand(x: Merged, size: Sequence[int], implicit: bool = False) -> Tensor:
+def _expand(function: Any, x: Merged, size: Sequence[int], implicit: bool = False) -> Tensor:
     groups: Groups = ((1,),) * (len(size) - x.ndim) + x.groups
     array = _reshaped(x.array, sum(groups, ()))
     new = tuple(
@@ -337,10 +338,8 @@ def _select(function: Any, x: Merged, dim: int, index: int) -> Any:
 
 
 def _parts(function: Any, x: Merged, sizes: Sequence[int], dim: int = 0) -> Any:
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    return tuple(
-        _cut(x, dim % x.ndim, start, size) for start, size in zip(starts, sizes, strict=True)
-    )
+    starts = accumulate(sizes, initial=0)
+    return tuple(_cut(x, dim % x.ndim, *part) for part in zip(starts, sizes, strict=False))
 
 
 def _along_dim(function: Any, x: Merged, dim: int, *how: Any, **more: Any) -> Any:
@@ -367,23 +366,17 @@ def _topk(function: Any, x: Merged, k: int, dim: int = -1, *how: Any) -> Any:
 
 VIEWS = ("view", "_reshape_copy")
 """Operations that may merge dimensions."""
-_MOVES: dict[str, Callable[..., Any]] = {
+_TRANSPARENT: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
     "permute": _permute,
     "unsqueeze": _unsqueeze,
     "squeeze.dims": _squeeze,
     "expand": _expand,
-}
-"""Operations on the dimensions of a merged array."""
-_TRANSPARENT: dict[str, Callable[..., Any]] = {
-    "linear": _linear,
-    "mm": _product,
-    "bmm": _product,
-    "matmul": _product,
+    **dict.fromkeys(("mm", "bmm", "matmul"), _product),
     "addmm": _added,
     "gather": _gather,
     "embedding": _embedding,
-    "native_layer_norm": _layer_norm,
-    "_fused_rms_norm": _layer_norm,
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), _layer_norm),
     "topk": _topk,
     "native_dropout": _each,
     **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _along_dim),
@@ -394,7 +387,8 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
 }
 """Operations that can be done without merging; None is returned where they cannot."""
 
-_FIRST = (_slice, _parts, _select, _reduce, _along_dim, _topk)
+_MOVES = (_permute, _unsqueeze, _squeeze, _expand)
+_FIRST = (*_MOVES, _slice, _parts, _select, _reduce, _along_dim, _topk)
 """Of these, those that are about their first operand alone."""
 
 
@@ -403,8 +397,6 @@ def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how:
     if name in VIEWS:
         return view(*args)
     if any(isinstance(x, Merged) for x in args):
-        if name in _MOVES:
-            return _MOVES[name](*args, **how)
         way = _each if elementwise else _TRANSPARENT.get(name)
         if way is not None and (way not in _FIRST or isinstance(args[0], Merged)):
             result = way(function, *args, **how)

@@ -7,6 +7,7 @@ is cast to the type that PyTorch gives the result, so that a function need not c
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,70 +65,34 @@ def _elementwise(*names: str) -> Callable[[Operation], Operation]:
     return operation(*names)
 
 
+_SAME_NAME = (
+    "abs angle bitwise_not ceil cos cosh exp exp2 expm1 floor isinf isnan log log10 log1p log2 "
+    "logical_and logical_not logical_or logical_xor round sign sin sinh sqrt tan tanh trunc"
+)
+_INVERSE, _COMPARISONS = "cos cosh sin sinh tan tan2 tanh", "eq ge gt le lt ne"
 enter(
     {
-        "abs": jnp.abs,
-        "acos": jnp.arccos,
-        "acosh": jnp.arccosh,
-        "angle": jnp.angle,
-        "asin": jnp.arcsin,
-        "asinh": jnp.arcsinh,
-        "atan": jnp.arctan,
-        "atanh": jnp.arctanh,
-        "bitwise_not": jnp.bitwise_not,
-        "ceil": jnp.ceil,
-        "cos": jnp.cos,
-        "cosh": jnp.cosh,
-        "digamma": special.digamma,
-        "erf": special.erf,
-        "erfc": special.erfc,
-        "erfinv": special.erfinv,
-        "exp": jnp.exp,
-        "exp2": jnp.exp2,
-        "expm1": jnp.expm1,
-        "floor": jnp.floor,
-        "isinf": jnp.isinf,
-        "isnan": jnp.isnan,
+        **{name: getattr(jnp, name) for name in _SAME_NAME.split()},
+        **{f"a{name}": getattr(jnp, f"arc{name}") for name in _INVERSE.split()},
+        **{name: getattr(special, name) for name in ("digamma", "erf", "erfc", "erfinv")},
+        **{f"{x}.Tensor {x}.Scalar": getattr(operator, x) for x in _COMPARISONS.split()},
         "lgamma": special.gammaln,
-        "log": jnp.log,
-        "log10": jnp.log10,
-        "log1p": jnp.log1p,
-        "log2": jnp.log2,
-        "logical_not": jnp.logical_not,
         "neg": jnp.negative,
         "reciprocal": lambda x: 1 / x,
         "relu": jax.nn.relu,
-        "round": jnp.round,
         "rsqrt": lax.rsqrt,
-        "sign": jnp.sign,
         "sigmoid": jax.nn.sigmoid,
-        "sin": jnp.sin,
-        "sinh": jnp.sinh,
-        "sqrt": jnp.sqrt,
-        "tan": jnp.tan,
-        "tanh": jnp.tanh,
         "gelu": lambda x, approximate="none": jax.nn.gelu(x, approximate=approximate == "tanh"),
         "parenvs.stop_gradient": lax.stop_gradient,
-        "trunc": jnp.trunc,
         "alias clone lift_fresh lift_fresh_copy": lambda x: x,
-        "atan2": jnp.arctan2,
         "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor": lambda x, y: x & y,
         "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor": lambda x, y: x | y,
         "bitwise_xor.Tensor bitwise_xor.Scalar": lambda x, y: x ^ y,
         "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": lambda x, y: x << y,
         "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": lambda x, y: x >> y,
-        "eq.Tensor eq.Scalar": lambda x, y: x == y,
-        "ge.Tensor ge.Scalar": lambda x, y: x >= y,
-        "gt.Tensor gt.Scalar": lambda x, y: x > y,
-        "le.Tensor le.Scalar": lambda x, y: x <= y,
-        "lt.Tensor lt.Scalar": lambda x, y: x < y,
-        "ne.Tensor ne.Scalar": lambda x, y: x != y,
         "fmax maximum": jnp.maximum,
         "fmin minimum": jnp.minimum,
         "fmod.Tensor fmod.Scalar": jnp.fmod,
-        "logical_and": jnp.logical_and,
-        "logical_or": jnp.logical_or,
-        "logical_xor": jnp.logical_xor,
         "div.Tensor div.Scalar": lambda x, y: x / y,
         "mul.Tensor mul.Scalar": lambda x, y: x * y,
         "remainder.Tensor remainder.Scalar": jnp.remainder,
