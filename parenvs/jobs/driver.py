@@ -71,11 +71,9 @@ class LocalCosts(Costs):
         return self.trace * max(1.0, new.ranks / self.cores) if new.pipeline > 1 else 0.0
 
 
-LOCAL = LocalCosts(
-    fixed=1.0, restart=((1, 1.0),), egress=4e8, sliced=1e9, save=0.5, load=0.5,
-    source="processes of one machine, benchmarks/elastic_run.py",
-)  # fmt: skip
-"""What changes take among local processes, roughly, besides tracing, which is measured."""
+LOCAL = LocalCosts(fixed=1.0, restart=((1, 1.0),), egress=4e8, sliced=1e9, save=0.5, load=0.5)
+"""What changes take among local processes, roughly, besides tracing, which is measured; as of
+``benchmarks/elastic_run.py``."""
 
 CORE = Device(
     "core", peak_flops=2e10, memory_bw=5e9, memory_bytes=4e9, intra_bw=1e9, inter_bw=1e9,

@@ -82,12 +82,6 @@ def _divided(layer: Layer) -> tuple[float, float]:
     return 2.0 * (one - two), 2.0 * two - one
 
 
-@lru_cache(maxsize=64)
-def shards(tensor: int, grid: int) -> np.ndarray:
-    """(T, grid) bool, which of ``grid`` equal parts each of T shards has; T divides the grid."""
-    return np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
-
-
 WAYS = ("minimal", "tenplex")
 """Ways to move the state."""
 FIXED_SECONDS, EGRESS_BYTES, SLICED_BYTES = 2.83, 4.70e9, 12.76e9
@@ -123,20 +117,16 @@ class Movement:
     """What moves.
 
     Attributes:
-        way: one of ``WAYS``.
         bytes: all bytes that a rank fetches from another one, or all that it fetches (``tenplex``).
         network_bytes: those that cross the network.
         egress_bytes: most that a host sends.
         sliced_bytes: those that are cut out of larger shards or put together from smaller ones.
-        hosts: host of each host-full of new ranks.
     """
 
-    way: str
     bytes: float
     network_bytes: float
     egress_bytes: float
     sliced_bytes: float
-    hosts: tuple[int, ...]
 
     def seconds(
         self,
@@ -247,9 +237,16 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, state: State, degrees: Degrees, grid: int, devices: int) -> Layout:
         """Return the layout of degrees, whose T divides the grid."""
-        hosts = degrees.hosts(devices)
-        holds = np.zeros((hosts * devices, len(state.split) * (grid + 1)), dtype=bool)
-        holds[: degrees.ranks] = held_by_rank(state, degrees, grid)
+        hosts, tensor = degrees.hosts(devices), degrees.tensor
+        layers = _within(state, degrees.pipeline) > 0
+        # Shard t of T has the t-th of T equal runs of the grid's parts.
+        part = np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
+        split = layers[:, None, :, None] & part[None, :, None, :]
+        whole = np.broadcast_to(layers[:, None], (len(layers), tensor, layers.shape[1]))
+        unit = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
+        holds = np.zeros((hosts * devices, unit.shape[2]), dtype=bool)
+        ranks = np.repeat(unit, degrees.data, axis=0)
+        holds[: degrees.ranks] = ranks.reshape(degrees.ranks, -1)
         needed = holds.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
         return cls(degrees, devices, grid, holds, needed)
 
@@ -302,12 +299,10 @@ def minimal(
     # Equal tensor degrees move whole shards; others are cut or put together.
     is_cut = old.degrees.tensor != new.degrees.tensor
     return Movement(
-        WAYS[0],
         float(counts @ size),
         float(missing.sum(axis=0) @ size),
         egress,
         float(counts[:split] @ size[:split]) if is_cut else 0.0,
-        tuple(int(x) for x in assignment),
     )
 
 
@@ -399,12 +394,10 @@ def _fetched(state: State, old: Degrees, new: Degrees, devices: int) -> Movement
         by_stage = _within(state, new.pipeline) @ state.split / new.tensor
         sliced = float(np.repeat(by_stage, new.tensor)[wanted].sum())
     return Movement(
-        "tenplex",
         float(fetched.sum()),
         float(away.sum()),
         float(np.bincount(source, away.sum(axis=1)).max()),
         sliced,
-        tuple(range(new.hosts(devices))),
     )
 
 
@@ -421,16 +414,6 @@ def atom_bytes(state: State, grid: int) -> np.ndarray:
     not split in a layer.
     """
     return np.concatenate([np.repeat(state.split / grid, grid), state.whole])
-
-
-def held_by_rank(state: State, degrees: Degrees, grid: int) -> np.ndarray:
-    """Return the atoms that each rank holds, (ranks, atoms) bool."""
-    layers = _within(state, degrees.pipeline) > 0
-    part = shards(degrees.tensor, grid)
-    split = layers[:, None, :, None] & part[None, :, None, :]
-    whole = np.broadcast_to(layers[:, None], (len(layers), degrees.tensor, layers.shape[1]))
-    unit = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
-    return np.repeat(unit, degrees.data, axis=0).reshape(degrees.ranks, -1)
 
 
 def fewest_bytes(had: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -545,7 +528,8 @@ class Costs:
         sliced: bytes a second that are cut or put together.
         save: seconds in which training waits for a checkpoint to be written.
         load: seconds to read one.
-        source: where the numbers are from.
+
+    Changes are a fit to Tenplex (SOSP 2024), restarts and checkpoints are of Parcae (NSDI 2024).
     """
 
     fixed: float = FIXED_SECONDS
@@ -561,9 +545,6 @@ class Costs:
     save: float = 7.0
     load: float = 7.0
     every: int = 10
-    source: str = (
-        "changes: fit to Tenplex (SOSP 2024); restarts and checkpoints: Parcae (NSDI 2024)"
-    )
 
     def planned(self, movement: Movement, new: Degrees, joins: bool) -> float:
         """Return the seconds of a change that was planned, or for which spares were ready.
@@ -606,12 +587,13 @@ class Costs:
     def of_parcae(cls, build: dict[str, Any]) -> Costs:
         """Return what Parcae measured on p3.2xlarge, with a model's milliseconds by stages.
 
-        A checkpoint is saved and loaded in 14 s there, of which either is taken to be half.
+        The numbers are of ``liveput/cost_cfg.py`` of its code at efedee7. A checkpoint is saved and
+        loaded in 14 s there, of which either is taken to be half.
         """
         points = tuple(sorted((float(key), value / 1e3) for key, value in build.items()))
         return replace(
             cls(), fixed=6.6 + 0.24 + 0.035, join=0.5, leave=0.0393, build=points,
-            egress=2**30 / 1.1982559, source="Parcae (NSDI 2024), liveput/cost_cfg.py at efedee7",
+            egress=2**30 / 1.1982559,
         )  # fmt: skip
 
 
