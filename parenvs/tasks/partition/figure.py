@@ -9,37 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+import parenvs.tasks.partition.view as view
+import parenvs.view.page as page_style
 from parenvs.errors import printable
-from parenvs.tasks.partition.view import (
-    BLOCKED,
-    MEMORY_PARTS,
-    REPLICATED,
-    STATE_NAMES,
-    UNDECIDED,
-    Cell,
-    Group,
-    LayerTable,
-    NamedCell,
-    cells,
-    grid,
-    taken_apart,
-    title,
-    verdict,
-)
-from parenvs.view.page import (
-    HEIGHT,
-    INK,
-    MARGIN,
-    QUIET,
-    RED,
-    STAGE_COLOURS,
-    TRACK,
-    WIDTH,
-    Page,
-    blank_figure,
-    ink_on,
-    text_inches,
-)
+from parenvs.tasks.partition.view import MEMORY_PARTS, UNDECIDED, Cell, Group, LayerTable
+from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page, text_inches
 from parenvs.view.words import SEPARATOR, clip_start, duration, plural, size
 
 if TYPE_CHECKING:
@@ -50,7 +24,7 @@ if TYPE_CHECKING:
 
 FONT = 7.5
 """Points of the words in and beside cells."""
-_FILLS = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
+_FILLS = {view.REPLICATED: "#D3D3D3", view.BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
 _EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
 _PIXEL = 0.01  # inches
 _TALL = 0.13  # inches of a cell that can hold words
@@ -64,12 +38,13 @@ _PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, i
 
 def colour_of(state: int) -> str:
     """Fill of a cell: one hue per dimension, greys for the other states."""
-    return _FILLS[state] if state < 0 else STAGE_COLOURS[state % len(STAGE_COLOURS)]
+    hues = page_style.STAGE_COLOURS
+    return _FILLS[state] if state < 0 else hues[state % len(hues)]
 
 
 def name_of(state: int) -> str:
     """``dimension 1``, ``replicated``, ..."""
-    return STATE_NAMES[state] if state < 0 else f"dimension {state}"
+    return view.STATE_NAMES[state] if state < 0 else f"dimension {state}"
 
 
 class Box(NamedTuple):
@@ -131,7 +106,7 @@ class Sheet:
 
         for state, boxes in sorted(self.boxes.items()):
             self._polygons(boxes, state == UNDECIDED, colour_of(state), name_of(state))
-            if state == BLOCKED:
+            if state == view.BLOCKED:
                 # A stroke stays beside the words where the cell is large enough for any.
                 strokes = [
                     [(x, y + h), (x + (h if h >= _TALL and w > 3 * h else w), y)]
@@ -154,16 +129,10 @@ class Sheet:
     ) -> None:
         from matplotlib.collections import PolyCollection
 
-        collection = PolyCollection(
-            [box.corners(0.5 * _PIXEL if framed else 0.0) for box in boxes],
-            facecolors=fill,
-            edgecolors=edge if framed else "none",
-            linewidths=line if framed else 0.0,
-            antialiased=framed,
-            gid=gid,
-            zorder=zorder,
-        )
-        self.axes.add_collection(collection)
+        corners = [box.corners(0.5 * _PIXEL if framed else 0.0) for box in boxes]
+        edges = {"edgecolors": edge, "linewidths": line} if framed else {"edgecolors": "none"}
+        style = {"linewidths": 0.0, "antialiased": framed, "gid": gid, "zorder": zorder, **edges}
+        self.axes.add_collection(PolyCollection(corners, facecolors=fill, **style))
 
 
 def whole(inches: float) -> float:
@@ -233,10 +202,8 @@ def _draw_table(sheet: Sheet, table: LayerTable, first: Box, letters: int, shape
             alike = len({(variable.state, variable.shape) for variable in variables}) == 1
             if alike and (shapes or (state >= 0 and min(pitch, tall) >= _TALL)):
                 words = shape_words(variables[0]) if shapes else f"{state}"
-                ink = ink_on(colour_of(state))
-                sheet.text(
-                    x + half, middle, words, size=min(7, tall * 43.2), ha="center", color=ink
-                )
+                style = {"size": min(7, tall * 43.2), "color": page_style.ink_on(colour_of(state))}
+                sheet.text(x + half, middle, words, ha="center", **style)
 
 
 def shape_words(cell: Cell) -> str:
@@ -268,8 +235,7 @@ class Lists:
     ) -> None:
         self.width = width
         variables = [Group(group.title or "top level", group.cells) for group in groups]
-        batch = [Group("batch inputs", tuple(NamedCell(c.path, c) for c in inputs))]
-        batch = batch if inputs else []
+        batch = [Group("batch inputs", {cell.path: cell for cell in inputs})] if inputs else []
         titles = [clip_start(group.title, 20) for group in variables + batch]
         longest = max((text_inches(title, FONT) for title in titles), default=0)
         self.margin = min(longest + 0.15, 1.5)
@@ -280,7 +246,7 @@ class Lists:
             if len(self.lines) * _LINE <= height:
                 break
         else:
-            self.field = [named.cell for group in variables for named in group.cells]
+            self.field = [cell for group in variables for cell in group.cells.values()]
             self.lines = self._flow(batch, False)
             if len(self.lines) > 3:
                 self.field += inputs
@@ -296,7 +262,7 @@ class Lists:
         lines: list[_Line] = []
         for group in groups:
             x, title = self.width, clip_start(group.title, 20)
-            for name, cell in group.cells:
+            for name, cell in group.cells.items():
                 words = clip_start(name, 40)
                 item_width = 0.4 + text_inches(words, FONT)
                 if shapes:
@@ -368,15 +334,16 @@ def draw(
         viewable: what the judge says of the plan, or the problem where nothing is decided yet.
         undecided: paths that an episode has not settled, shown as empty cells.
     """
-    problem, report = taken_apart(viewable)
-    page = Page(blank_figure())
-    variables, inputs = cells(problem, report, undecided)
+    problem, report = view.taken_apart(viewable)
+    page = Page(page_style.blank_figure())
+    variables, inputs = view.cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
     reasons = _reason_lines(report.reasons if report is not None else ())
     legal = report is None or report.legal
-    top = page.heading(title(problem), verdict(problem, report, open_), reasons, legal)
+    verdict = view.verdict(problem, report, open_)
+    top = page.heading(view.title(problem), verdict, reasons, legal)
     sheet = Sheet(page)
-    tables, groups = grid(variables)
+    tables, groups = view.grid(variables)
     width, bottom = WIDTH - 2 * MARGIN - _SIDE - _GAP, HEIGHT - MARGIN
     height = min(bottom - top, _LISTS) if tables else bottom - top
     lists = Lists(groups, inputs, width, height, bool(tables))
@@ -442,12 +409,11 @@ class _Side:
         memory = report.memory if report else problem.footprint.memory(nothing)
         limit = problem.memory_limit
         over = memory.peak > limit
-        ink = RED if over else INK
+        ink, weight = (RED, "bold") if over else (INK, "normal")
         words = f"{size(memory.peak)} of {size(limit)}"
-        weight = "bold" if over else "normal"
         self._heading("memory per device", words, color=ink, weight=weight)
         scale = _SIDE / (max(memory.peak, limit) * 1.02)
-        self.sheet.bar(Box(self.x, self.y, _SIDE, _BAR), TRACK)
+        self.sheet.bar(Box(self.x, self.y, _SIDE, _BAR), page_style.TRACK)
         x = self.x
         for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
             width = scale * getattr(memory, name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+import parenvs.view.words as spelling
 from parenvs.core.plan import ROUNDING
 from parenvs.diff import Part, require_equal
 from parenvs.errors import printable
@@ -18,21 +19,7 @@ from parenvs.tasks.partition.classes import RULE_SETS, SETTINGS
 from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
 from parenvs.view.diff_text import MAX_ROWS, change_words, parts_lines, plans_lines, verdict_line
 from parenvs.view.tables import empty
-from parenvs.view.words import (
-    MAX_COLUMNS,
-    SEPARATOR,
-    clip,
-    clip_start,
-    duration,
-    kind_of,
-    layers,
-    merged,
-    natural,
-    paint,
-    plural,
-    reason_lines,
-    size,
-)
+from parenvs.view.words import SEPARATOR, clip, clip_start, duration, kind_of, merged, plural, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,13 +52,6 @@ class Cell:
     device_bytes: float
 
 
-class NamedCell(NamedTuple):
-    """A variable with its name within a layer or group."""
-
-    name: str
-    cell: Cell
-
-
 class LayerRow(NamedTuple):
     """A layer of a table, or several layers that share a row.
 
@@ -98,17 +78,16 @@ class LayerTable:
     rows: tuple[LayerRow, ...]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Variables outside of any layer.
 
     Attributes:
         title: what their paths begin with; may be empty.
-        cells: the variables, with their names within the group.
+        cells: the variables by their names within the group.
     """
 
     title: str
-    cells: tuple[NamedCell, ...]
+    cells: dict[str, Cell]
 
 
 def cells(
@@ -186,23 +165,22 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
     What all paths begin with is left out, unless it tells what a number counts.
     """
     by_layer: Block = {}
-    loose: dict[str, list[NamedCell]] = {}
+    loose: Block = {}
     parts = [cell.path.split("/") for cell in variables]
     root = _shared(parts, numbers=False) if parts else 0
     paths = ["/".join(x[root:]) for x in parts]
-    for cell, path, (layer, name) in zip(variables, paths, layers(paths), strict=True):
+    for cell, path, (layer, name) in zip(variables, paths, spelling.layers(paths), strict=True):
         if layer:
             by_layer.setdefault(layer, {})[name] = cell
         else:
             head, _, tail = path.partition("/")
-            loose.setdefault(head if tail else "", []).append(NamedCell(tail or head, cell))
+            loose.setdefault(head if tail else "", {})[tail or head] = cell
     by_kind: dict[str, Block] = {}
     for layer in by_layer:
-        by_kind.setdefault(kind_of(layer), {})[layer] = by_layer[layer]
-    kinds = [
-        {layer: block[layer] for layer in sorted(block, key=natural)} for block in by_kind.values()
-    ]
-    blocks = _joined(kinds, loose)
+        by_kind.setdefault(kind_of(layer), {})
+    for layer in sorted(by_layer, key=spelling.natural):
+        by_kind[kind_of(layer)][layer] = by_layer[layer]
+    blocks = _joined(list(by_kind.values()), loose)
     smallest_first = sorted(
         blocks, key=lambda block: (len(block) > 1, sum(map(len, block.values())))
     )
@@ -210,16 +188,16 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
     while smallest_first and (
         len(smallest_first[0]) == 1
         or len(smallest_first) > MAX_TABLES
-        or sum(len(_columns(block)) for block in smallest_first) > MAX_COLUMNS
+        or sum(len(_columns(block)) for block in smallest_first) > spelling.MAX_COLUMNS
     ):
-        too_wide = [block for block in smallest_first if len(_columns(block)) > MAX_COLUMNS]
+        too_wide = [
+            block for block in smallest_first if len(_columns(block)) > spelling.MAX_COLUMNS
+        ]
         block = too_wide[0] if too_wide else smallest_first[0]
         smallest_first.remove(block)
         blocks.remove(block)
-        for layer, named in block.items():
-            loose[layer] = [NamedCell(*item) for item in named.items()]
-    groups = [Group(title, tuple(cells)) for title, cells in loose.items()]
-    return [_layer_table(block) for block in blocks], groups
+        loose |= block
+    return [_layer_table(block) for block in blocks], [Group(*item) for item in loose.items()]
 
 
 def _shared(paths: Sequence[Sequence[str]], numbers: bool) -> int:
@@ -235,16 +213,15 @@ def _shared(paths: Sequence[Sequence[str]], numbers: bool) -> int:
     return count
 
 
-def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Block]:
+def _joined(blocks: list[Block], loose: Block) -> list[Block]:
     """Move loose variables whose names are all in a block into it."""
     joined: dict[frozenset[str], Block] = {}
     for block in blocks:
         joined.setdefault(frozenset(_columns(block)), {}).update(block)
     for title in [x for x in loose if x]:
-        names = {named.name for named in loose[title]}
-        home = next((block for columns, block in joined.items() if names <= columns), None)
-        if home is not None:
-            home[title] = dict(loose.pop(title))
+        fitting = [block for columns, block in joined.items() if loose[title].keys() <= columns]
+        if fitting:
+            fitting[0][title] = loose.pop(title)
     return list(joined.values())
 
 
@@ -320,7 +297,7 @@ def text(
     lines = [clip(title(problem), WIDTH)]
     lines += textwrap.wrap(SEPARATOR.join(parts), WIDTH, subsequent_indent="  ")
     if report is not None:
-        lines += reason_lines(report.reasons, WIDTH)
+        lines += spelling.reason_lines(report.reasons, WIDTH)
         if report.legal:
             lines += ["", *_figures(report)]
     return "\n".join([*lines, "", *_table(variables, inputs, colour)])
@@ -337,9 +314,8 @@ def taken_apart(
 
 def title(problem: Partitioning) -> str:
     """Instance, cluster and rules."""
-    cluster = problem.cluster
-    parts = [printable(f"{problem.graph.name} on {cluster}"), f"{cluster.devices} devices"]
-    parts.append(f"{problem.rules} rules")
+    cluster, rules = problem.cluster, f"{problem.rules} rules"
+    parts = [printable(f"{problem.graph.name} on {cluster}"), f"{cluster.devices} devices", rules]
     if problem.uneven != "pad":
         parts.append(f"uneven dimensions: {problem.uneven}")
     return SEPARATOR.join(parts)
@@ -408,15 +384,12 @@ def _counts(report: PartitionReport) -> str:
 
 
 def _figures(report: PartitionReport) -> list[str]:
-    memory = report.memory
+    memory, limit = report.memory, size(report.problem.memory_limit)
     speedup = report.replicate_seconds / report.step_seconds
     rewards = [report.reward] if report.reward else ["paper", "step_time"]
     returns = SEPARATOR.join(f"{report.value_of(x):,.6g} ({x})" for x in rewards)
     if report.bound is not None:
         returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_quality(report)}"
-    limit = (
-        f"{'within' if report.fits else 'over'} the limit of {size(report.problem.memory_limit)}"
-    )
     parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
     faster = f"{speedup:.2f} x as fast as replicated, {duration(report.replicate_seconds)}"
     reduced = plural(report.all_reduces, "all-reduce")
@@ -427,7 +400,11 @@ def _figures(report: PartitionReport) -> list[str]:
         ("  compute", duration(report.compute_seconds), ""),
         ("  communication", duration(report.communication_seconds), reduced),
         ("utilisation", f"{report.utilisation * 100:.1f} %", ""),
-        ("memory per device", size(memory.peak), limit),
+        (
+            "memory per device",
+            size(memory.peak),
+            f"{'within' if report.fits else 'over'} the limit of {limit}",
+        ),
         ("", "", ", ".join(parts[:3])),
         ("", "", ", ".join(parts[3:])),
         ("partitioned", count, counts),
@@ -467,7 +444,7 @@ def _row(name: str, equal: list[Cell], colour: bool) -> str:
     shape = "x".join(map(str, first.shape))
     device_bytes = sum(cell.device_bytes for cell in equal)
     return (
-        f"{paint(dimension, first.state, colour)}{padding}{clip(name, 49):<50}"
+        f"{spelling.paint(dimension, first.state, colour)}{padding}{clip(name, 49):<50}"
         f"{clip(shape, 19):<20}{len(equal):>7,}{size(_bytes(equal)):>10}{size(device_bytes):>10}"
         f"{' !' if first.fault else ''}".rstrip()
     )
@@ -503,35 +480,27 @@ def classes(problem: Partitioning) -> Table:
 def comparison(answers: Sequence[Answer]) -> Table:
     """Several plans of one problem side by side."""
     problem, reward = answers[0].problem, answers[0].problem.reward
-    table = empty(
-        f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
-        "agent",
-        "return",
-        "vars",
-        "dims",
-        "step (s)",
-        "sent (s)",
-        "hybrid",
-        "GB each",
-        "used",
-        "proof",
-        "found",
-    )
+    rows = []
     for answer in answers:
         report = answer.report
-        table.add_row(
-            answer.method,
-            f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
-            str(report.variables),
-            f"{report.partitioned_dimensions}/{report.dimensions}",
-            f"{report.step_seconds:.4g}",
-            f"{report.communication_seconds:.3g}",
-            report.price.cell,
-            f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
-            f"{100 * report.utilisation:.1f} %",
-            answer.claim,
-            f"{answer.seconds:.2f}",
-        )
+        row = {
+            "agent": answer.method,
+            "return": f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
+            "vars": str(report.variables),
+            "dims": f"{report.partitioned_dimensions}/{report.dimensions}",
+            "step (s)": f"{report.step_seconds:.4g}",
+            "sent (s)": f"{report.communication_seconds:.3g}",
+            "hybrid": report.price.cell,
+            "GB each": f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
+            "used": f"{100 * report.utilisation:.1f} %",
+            "proof": answer.claim,
+            "found": f"{answer.seconds:.2f}",
+        }
+        rows.append(row)
+    heading = f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}"
+    table = empty(heading, *rows[0])
+    for row in rows:
+        table.add_row(*row.values())
     table.caption = (
         "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device "
         "holds\nfound: seconds of the planner"
@@ -580,9 +549,9 @@ class PartitionDiff:
 
     a: PartitionReport
     b: PartitionReport
-    parts: tuple[Part, ...]
-    memory: tuple[Part, ...]
-    classes: tuple[ClassChange, ...]
+    parts: list[Part]
+    memory: list[Part]
+    classes: list[ClassChange]
 
     @property
     def seconds(self) -> float:
@@ -612,34 +581,21 @@ def difference(a: PartitionReport, b: PartitionReport) -> PartitionDiff:
         alone = np.arange(len(problem.classes)) == label
         # The step time is linear in the classes, so their seconds add up to the difference.
         sign = 1 if b.chosen[label] else -1
-        change = ClassChange(
-            label=label,
-            only="b" if b.chosen[label] else "a",
-            partition=problem.partition(alone, "all"),
-            compute_seconds=-sign * float(problem.saved_seconds[label]),
-            communication_seconds=sign * float(problem.all_reduce_seconds[label]),
-        )
-        changes.append(change)
-    return PartitionDiff(
-        a=a,
-        b=b,
-        parts=(
-            Part("compute", a.compute_seconds, b.compute_seconds),
-            Part("communication", a.communication_seconds, b.communication_seconds),
-        ),
-        memory=tuple(
-            Part(name, size, getattr(b.memory, name))
-            for name, size in vars(a.memory).items()
-            if name != "at"
-        ),
-        classes=tuple(changes),
-    )
+        seconds = -sign * problem.saved_seconds[label], sign * problem.all_reduce_seconds[label]
+        partition = problem.partition(alone, "all")
+        changes.append(ClassChange(label, "ab"[sign > 0], partition, *map(float, seconds)))
+    parts = [
+        Part("compute", a.compute_seconds, b.compute_seconds),
+        Part("communication", a.communication_seconds, b.communication_seconds),
+    ]
+    memory = [Part(x, getattr(a.memory, x), getattr(b.memory, x)) for x in MEMORY_PARTS]
+    return PartitionDiff(a, b, parts, memory, changes)
 
 
 def _settings(problem: Partitioning) -> dict[str, Any]:
-    own = {field: getattr(problem, field, None) for field in PartitionPlan.settings}
-    step = {name: getattr(problem.step, name) for name in SETTINGS}
-    return {**own, **step, "fingerprint": problem.graph.fingerprint}
+    settings = {field: getattr(problem, field, None) for field in PartitionPlan.settings}
+    settings |= {name: getattr(problem.step, name) for name in SETTINGS}
+    return {**settings, "fingerprint": problem.graph.fingerprint}
 
 
 def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
