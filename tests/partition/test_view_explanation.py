@@ -18,7 +18,7 @@ from parenvs.tasks.partition.explain import (
     explain,
     explain_problem,
     explanation_text,
-    problem_text,
+    of_problem,
 )
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.partition.words import Explainer
@@ -214,7 +214,7 @@ def test_problem_text__says_what_blocks_where_everything_is_blocked():
         return jax.numpy.concatenate([params["a"].reshape(-1), params["b"].T.reshape(-1)])
 
     problem = Partitioning.build(from_jax(flat, args, name="flat"), choose_cluster(devices=2))
-    summary = problem_text(problem).partition("\n\n")[2].splitlines()
+    summary = of_problem(problem)[0].partition("\n\n")[2].splitlines()
     assert summary[0] == (
         "what blocks (rules=shardy, uneven=pad): 4 of 4 classes of variables and inputs, 4 of 4 "
         "dimensions"
@@ -226,7 +226,7 @@ def test_problem_text__says_what_blocks_where_everything_is_blocked():
         r"reshape, 2 instructions, first instruction \d+, reshape \(jit\(flat\)/reshape\)$",
         rest,
     )
-    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in problem_text(mlp())
+    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in of_problem(mlp())[0]
 
 
 def test_explainer__chain_is_a_shortest_one():

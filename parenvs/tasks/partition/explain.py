@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,16 +95,19 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
 
 def of_plan(report: PartitionReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
     """Tell why the dimensions of variables are partitioned or not, as text and JSON."""
-    found = explain(report, pattern)
-    return explanation_text(found), {"variables": [asdict(item) for item in found]}
+    explanations = explain(report, pattern)
+    return explanation_text(explanations), {"variables": [asdict(item) for item in explanations]}
 
 
 def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
     """Tell what plans may do, as text and JSON; with ``blockers`` unless there is a pattern."""
-    content = {"variables": [asdict(item) for item in explain_problem(problem, pattern)]}
+    explanations = explain_problem(problem, pattern)
+    text, content = explanation_text(explanations), {"variables": [*map(asdict, explanations)]}
     if pattern is None:
-        content["blockers"] = [asdict(item) for item in blockers(problem)]
-    return problem_text(problem, pattern), content
+        blocking = blockers(problem)
+        text += f"\n\n{_blockers_text(problem, blocking)}"
+        content["blockers"] = [*map(asdict, blocking)]
+    return text, content
 
 
 def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:
@@ -142,35 +146,25 @@ def blockers(problem: Partitioning) -> list[Blocker]:
     """
     graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
     unsplittable, together = Explainer(classes).blocking()
-    conflicts: dict[str, list[tuple[int, int]]] = {
-        # -1 stands for no instruction.
-        SIZES: [(-1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()],
-        TOGETHER: together.tolist(),
-    }
-    for index, label in unsplittable.tolist():
-        conflicts.setdefault(graph.opcodes[graph.opcode[index]], []).append((index, label))
-    labels = {
-        what: {label for _, label in pairs if counts[label] and classes.blocked[label]}
-        for what, pairs in conflicts.items()
-    }
-    reasons = Counter(label for blocked in labels.values() for label in blocked)
+    # -1 stands for no instruction.
+    pairs = [(SIZES, -1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()]
+    pairs += [(TOGETHER, index, label) for index, label in together.tolist()]
+    pairs += [(graph.opcodes[graph.opcode[i]], i, label) for i, label in unsplittable.tolist()]
+    blocked: dict[str, dict[int, set[int]]] = {}  # reason -> class -> instructions
+    for what, index, label in pairs:
+        if counts[label] and classes.blocked[label]:
+            blocked.setdefault(what, {}).setdefault(label, set()).add(index)
+    reasons = Counter(label for labels in blocked.values() for label in labels)
     blocking = []
-    for what, blocked in labels.items():
-        if blocked:
-            at = {i for i, label in conflicts[what] if label in blocked and i >= 0}
-            alone = sum(reasons[label] == 1 for label in blocked)
-            dimensions = int(counts[sorted(blocked)].sum())
-            blocking.append(Blocker(what, tuple(sorted(at)), len(blocked), alone, dimensions))
+    for what, labels in blocked.items():
+        at = tuple(sorted(set().union(*labels.values()) - {-1}))
+        alone = sum(reasons[label] == 1 for label in labels)
+        dimensions = int(counts[sorted(labels)].sum())
+        blocking.append(Blocker(what, at, len(labels), alone, dimensions))
     return sorted(blocking, key=lambda item: (-item.dimensions, -item.classes, item.what))
 
 
-def problem_text(problem: Partitioning, pattern: str | None = None) -> str:
-    """What ``explain_problem`` says, and without a pattern what blocks, as text of 110 columns."""
-    text = explanation_text(explain_problem(problem, pattern))
-    return text if pattern is not None else f"{text}\n\n{blockers_text(problem)}"
-
-
-def blockers_text(problem: Partitioning) -> str:
+def _blockers_text(problem: Partitioning, blocking: Sequence[Blocker]) -> str:
     """How much is blocked, and by what, as text of 110 columns."""
     classes, counts = problem.classes, problem.counts("all")
     held, blocked = counts > 0, (counts > 0) & classes.blocked
@@ -180,7 +174,7 @@ def blockers_text(problem: Partitioning) -> str:
         f"{counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
     ]
     words = Explainer(classes)
-    for item in blockers(problem):
+    for item in blocking:
         alone = f"{item.alone:,} by it alone" if item.alone < item.classes else "by it alone"
         where = ""
         if item.instructions:
@@ -262,21 +256,14 @@ class _Reasons:
         self.excluded = np.zeros(len(self.classes), dtype=bool)
         self.excluded[pairs[self.chosen[pairs[:, 1]], 0]] = True
         self.excluded[pairs[self.chosen[pairs[:, 0]], 1]] = True
-        self.head = self._heads()
-        self._blocked: dict[int, str] = {}
-
-    def _heads(self) -> dict[int, int]:
-        """Class -> its first dimension by path; of what the plan decides, where there is any."""
-        graph, decided = self.graph, set(self.problem.parameters(self.scope).tolist())
-        order = sorted(
-            self.problem.parameters("all").tolist(),
-            key=lambda i: (i not in decided, graph.paths[i]),
-        )
-        head: dict[int, int] = {}
-        for index in order:
+        # Class -> its first dimension by path; of what the plan decides, where there is any.
+        self.head: dict[int, int] = {}
+        paths, decided = self.graph.paths, set(problem.parameters(self.scope).tolist())
+        every = problem.parameters("all").tolist()
+        for index in sorted(every, key=lambda i: (i not in decided, paths[i])):
             for position in self.positions(index):
-                head.setdefault(int(self.classes.label[position]), position)
-        return head
+                self.head.setdefault(int(self.classes.label[position]), position)
+        self.blocked = lru_cache(maxsize=None)(self.words.blocked)
 
     def positions(self, index: int) -> list[int]:
         """Positions in ``graph.dims`` of a parameter's dimensions larger than 1."""
@@ -331,18 +318,10 @@ class _Reasons:
         tied = self.alone and self.kind(position).startswith("tied")
         return self.outlook(int(self.classes.label[position])) if tied else ""
 
-    def blocked(self, label: int) -> str:
-        if label not in self._blocked:
-            self._blocked[label] = self.words.blocked(label)
-        return self._blocked[label]
-
     def open_rivals(self, label: int) -> list[int]:
         """Classes of variables and inputs that a class excludes and that are not blocked anyway."""
-        return [
-            int(x)
-            for x in self.classes.rivals(label)
-            if int(x) in self.head and not self.classes.blocked[x]
-        ]
+        rivals = self.classes.rivals(label).tolist()
+        return [x for x in rivals if x in self.head and not self.classes.blocked[x]]
 
     def consequence(self, label: int) -> str:
         rivals = self.open_rivals(label)
@@ -351,10 +330,8 @@ class _Reasons:
         dims = int(self.classes.variable_counts[rivals].sum())
         more = f", for example {self.words.dimension(self.head[rivals[0]])}"
         many = f"{len(rivals)} class{'es' if len(rivals) > 1 else ''}"
-        return (
-            f"it excludes {many} ({dims} variable dimension{'' if dims == 1 else 's'}){more}: "
-            f"{self.words.conflict(label, rivals[0])}"
-        )
+        many += f" ({dims} variable dimension{'' if dims == 1 else 's'})"
+        return f"it excludes {many}{more}: {self.words.conflict(label, rivals[0])}"
 
     def exclusion(self, label: int) -> str:
         rivals = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]
@@ -408,7 +385,7 @@ class _Reasons:
         tensor = int(graph.parameter_tensor[indices[0]])
         positions = [self.positions(index) for index in indices]
         dimensions = []
-        for k, position in enumerate(positions[0]):
+        for position, *others in zip(*positions, strict=True):
             label = int(classes.label[position])
             reason = DimensionReason(
                 dimension=position - int(graph.dim_offset[tensor]),
@@ -416,15 +393,11 @@ class _Reasons:
                 state=STATES[self.kind(position)],
                 label=label,
                 members=int(classes.variable_counts[label]),
-                classes=len({int(classes.label[same[k]]) for same in positions}),
+                classes=len({label, *classes.label[others].tolist()}),
                 reason=self.reason(position),
                 prospect=self.prospect(position),
             )
             dimensions.append(reason)
-        return Explanation(
-            name=name,
-            paths=tuple(graph.paths[i] for i in indices),
-            shape=shape_text(graph, tensor),
-            role="batch input" if graph.parameter_role[indices[0]] == Role.BATCH else "variable",
-            dimensions=tuple(dimensions),
-        )
+        role = "batch input" if graph.parameter_role[indices[0]] == Role.BATCH else "variable"
+        paths = tuple(graph.paths[i] for i in indices)
+        return Explanation(name, paths, shape_text(graph, tensor), role, tuple(dimensions))

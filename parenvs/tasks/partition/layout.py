@@ -60,13 +60,10 @@ class ClassLayout(Layout):
         notes: tuple[str, ...] = (),
     ) -> Self:
         """Return the layout of axes: name, number of devices and chosen classes of each."""
-        wide = graph.dims > 1
-        rows = list(axes)
-        made = tuple(
-            MeshAxis(name, size, chosen[classes.label] & wide) for name, size, chosen in rows
-        )
-        chosen = tuple(row[2] for row in rows)
-        return cls(plan, graph, made, zero, notes, classes=classes, chosen=chosen)
+        names, sizes, chosen = zip(*axes, strict=True)
+        split = (graph.dims > 1) & np.array(chosen)[:, classes.label]
+        mesh = tuple(map(MeshAxis, names, sizes, split))
+        return cls(plan, graph, mesh, zero, notes, classes=classes, chosen=chosen)
 
     def expected(self) -> Prediction:
         """Return the all-reduces of a step, and memory.
@@ -75,13 +72,11 @@ class ClassLayout(Layout):
         """
         graph, classes = self.graph, self.classes
         chosen = np.logical_or.reduce(self.chosen)
-        partial = np.unique(
-            np.concatenate([formulas.partial_instructions(classes, split) for split in self.chosen])
-        )
-        _, results = graph.makes(partial)
-        share = np.ones(len(classes))
+        partial, share = [], np.ones(len(classes))
         for axis, split in zip(self.axes, self.chosen, strict=True):
+            partial.append(formulas.partial_instructions(classes, split))
             share = np.where(split, formulas.device_share(classes, axis.size), share)
+        _, results = graph.makes(np.unique(np.concatenate(partial)))
         arguments = sum(
             float(graph.tensor_bytes[tensor]) * self.share(spec)
             for tensor, spec in zip(graph.parameter_tensor.tolist(), self.inputs, strict=True)
@@ -93,16 +88,16 @@ class ClassLayout(Layout):
             held = (graph.tensor_bytes * footprint.scale(chosen))[results]
             return float(held.sum()), memory.gradients + memory.activations
 
-        own = reduced_and_transient(graph)
-        wide = reduced_and_transient(_widened(graph))
+        reduced, transient = reduced_and_transient(graph)
+        cpu_reduced, cpu_transient = reduced_and_transient(_widened(graph))
         indices = _index_bytes(graph, np.where(chosen, share, 1.0)[classes.label])
         return Prediction(
             arrays=len(results),
-            bytes=own[0],
+            bytes=reduced,
             argument_bytes=arguments,
-            peak_bytes=arguments + own[1],
-            cpu_bytes=wide[0],
-            cpu_peak_bytes=arguments + wide[1] + indices,
+            peak_bytes=arguments + transient,
+            cpu_bytes=cpu_reduced,
+            cpu_peak_bytes=arguments + cpu_transient + indices,
         )
 
     def rank_bytes(self, axis: int) -> dict[str, float]:
@@ -115,22 +110,21 @@ class ClassLayout(Layout):
         graph, classes, chosen = self.graph, self.classes, self.chosen[axis]
         partial = set(formulas.partial_instructions(classes, chosen).tolist())
         # A softmax begins with a maximum, whose operand DTensor gathers instead.
-        gathered = [
-            number
-            for number in sorted(partial)
-            if _opcode(graph, number) == "reduce" and '"maximum"' in _attribute(graph, number)
+        reading = [i for i in sorted(partial) if _opcode(graph, i) in ("reduce", "gather")]
+        maxima = [
+            i
+            for i in reading
+            if _opcode(graph, i) == "reduce" and '"maximum"' in graph.strings[graph.attribute[i]]
         ]
-        operands = [_operand(graph, number) for number in gathered]
+        operands = graph.operands[graph.operand_offset[maxima]].tolist()
         split = [self._split(chosen, tensor) for tensor in operands]
-        partial -= {
-            number
-            for number in partial
-            if _opcode(graph, number) in ("reduce", "gather")
-            and self._split(chosen, _operand(graph, number)) in split
-        }
+        read = graph.operands[graph.operand_offset[reading]].tolist()
+        pairs = zip(reading, read, strict=True)
+        partial -= {i for i, tensor in pairs if self._split(chosen, tensor) in split}
         share = np.where(chosen, formulas.device_share(classes, self.axes[axis].size), 1.0)
         held = graph.tensor_bytes * Footprint(graph, classes.label, share).scale(chosen)
-        summed = [tensor for tensor in summed_of(graph, partial) if _many(graph, tensor)]
+        # Scalars such as the loss are left out.
+        summed = [t for t in summed_of(graph, partial) if np.prod(graph.shape(t), initial=1) > 1]
         return {
             "all-gather": float(graph.tensor_bytes[operands].sum()),
             "all-reduce": float(held[summed].sum()),
@@ -213,14 +207,6 @@ def _opcode(graph: Graph, number: int) -> str:
     return str(graph.opcodes[graph.opcode[number]])
 
 
-def _attribute(graph: Graph, number: int) -> str:
-    return str(graph.strings[graph.attribute[number]])
-
-
-def _operand(graph: Graph, number: int) -> int:
-    return int(graph.operands[graph.operand_offset[number]])
-
-
 def summed_of(graph: Graph, partial: set[int]) -> set[int]:
     """Return the tensors that are all-reduced if partial gradients are first added up.
 
@@ -243,10 +229,6 @@ def summed_of(graph: Graph, partial: set[int]) -> set[int]:
             waiting -= left
             waiting.update(results[number])
     return waiting
-
-
-def _many(graph: Graph, tensor: int) -> bool:
-    return int(np.prod(graph.shape(tensor), initial=1)) > 1
 
 
 class Decisions:
@@ -290,8 +272,8 @@ class Decisions:
 
     def classes_of(self, parameter: int) -> list[int]:
         """Return the classes of an input's dimensions larger than 1."""
-        found: list[int] = self.label[self._wide(parameter)].tolist()
-        return found
+        classes: list[int] = self.label[self._wide(parameter)].tolist()
+        return classes
 
     def without(self, classes: Collection[int]) -> tuple[list[list[int]], int]:
         """Return what follows from the plan without some of its classes.

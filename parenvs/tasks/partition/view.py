@@ -384,7 +384,8 @@ def _counts(report: PartitionReport) -> str:
 
 
 def _figures(report: PartitionReport) -> list[str]:
-    memory, limit = report.memory, size(report.problem.memory_limit)
+    memory, within = report.memory, "within" if report.fits else "over"
+    limit = f"{within} the limit of {size(report.problem.memory_limit)}"
     speedup = report.replicate_seconds / report.step_seconds
     rewards = [report.reward] if report.reward else ["paper", "step_time"]
     returns = SEPARATOR.join(f"{report.value_of(x):,.6g} ({x})" for x in rewards)
@@ -400,11 +401,7 @@ def _figures(report: PartitionReport) -> list[str]:
         ("  compute", duration(report.compute_seconds), ""),
         ("  communication", duration(report.communication_seconds), reduced),
         ("utilisation", f"{report.utilisation * 100:.1f} %", ""),
-        (
-            "memory per device",
-            size(memory.peak),
-            f"{'within' if report.fits else 'over'} the limit of {limit}",
-        ),
+        ("memory per device", size(memory.peak), limit),
         ("", "", ", ".join(parts[:3])),
         ("", "", ", ".join(parts[3:])),
         ("partitioned", count, counts),
