@@ -115,7 +115,7 @@ def test_grid__holds_every_variable_once(t5):
     ]
     assert [(g.title, len(g.cells)) for g in groups] == [("", 1), ("encoder", 3), ("decoder", 3)]
     shown = [c.path for t in tables for _, held in t.rows for some in held for c in some]
-    shown += [c.path for g in groups for _, c in g.cells]
+    shown += [c.path for g in groups for c in g.cells.values()]
     assert sorted(shown) == sorted(c.path for c in variables)
     for table in tables:
         for label, held in table.rows:

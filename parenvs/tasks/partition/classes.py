@@ -145,11 +145,8 @@ class _Reader:
             # Its dimensions are then in no factor, which blocks their classes.
             if factor.kind == Kind.REDUCED and self.whole(index, opcode, written):
                 continue
-            members = [
-                self.offset[slots[slot]] + d
-                for slot, d in factor.pairs
-                if not self.free[slots[slot]]
-            ]
+            held = [(slots[slot], d) for slot, d in factor.pairs]
+            members = [self.offset[t] + d for t, d in held if not self.free[t]]
             if members:
                 self.links += [(members[0], other, index) for other in members[1:]]
                 linked.update(members)
@@ -505,9 +502,8 @@ class StepSettings:
             _check_count("micro_batch", micro_batch, FEWEST)
         _check_count("micro_batches", micro_batches, 1)
         if recompute not in REMADE:
-            raise ParenvsError(
-                f"recompute must be one of {', '.join(REMADE)}, not {shown(recompute)}"
-            )
+            known = ", ".join(REMADE)
+            raise ParenvsError(f"recompute must be one of {known}, not {shown(recompute)}")
         samples = None if micro_batch is None else int(micro_batch)
         return cls(samples, int(micro_batches), recompute, limit_of(memory_limit, cluster))
 
@@ -518,9 +514,8 @@ class StepSettings:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that are not the defaults, by the names of plans' fields."""
-        given = {name: getattr(self, name) for name in SETTINGS} | {"memory_limit": self.limit}
-        defaults = {name: getattr(WHOLE, name) for name in SETTINGS} | {"memory_limit": None}
-        return {name: value for name, value in given.items() if value != defaults[name]}
+        given = {x: getattr(self, x) for x in SETTINGS if getattr(self, x) != getattr(WHOLE, x)}
+        return given if self.limit is None else {**given, "memory_limit": self.limit}
 
     @property
     def recomputes(self) -> bool:
@@ -634,13 +629,12 @@ def _follow(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
     touched = np.zeros(len(graph.element_type), dtype=bool)
     touched[owner_of(graph)[follows]] = True
     use, tensor = graph.uses(every)
-    made_at, result = graph.makes(every)
+    where, tensors = np.concatenate([(use, tensor), graph.makes(every)], axis=1)
     has_free = np.bincount(use[free[tensor]], minlength=len(every)) > 0
     partners: dict[int, list[int]] = {}  # instruction with a free operand -> tensors that follow
-    for where, tensors in ((use, tensor), (made_at, result)):
-        kept = has_free[where] & touched[tensors]
-        for index, partner in zip(where[kept].tolist(), tensors[kept].tolist(), strict=True):
-            partners.setdefault(index, []).append(partner)
+    follow = has_free[where] & touched[tensors]
+    for index, partner in zip(where[follow].tolist(), tensors[follow].tolist(), strict=True):
+        partners.setdefault(index, []).append(partner)
     offset = graph.dim_offset.tolist()
     for index, other in zip(use[free[tensor]].tolist(), tensor[free[tensor]].tolist(), strict=True):
         shape = graph.shape(other)

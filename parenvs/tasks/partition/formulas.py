@@ -74,12 +74,11 @@ def device_share(classes: DimensionClasses, devices: int) -> np.ndarray:
     1/N, or more where padding leaves devices idle: 12 heads over 8 devices make 2/12. The worst
     dimension of the class decides.
     """
-    size = classes.graph.dims
-    # The fullest device holds ceil(d / N) of d elements; size 0 would divide by zero.
-    share = np.ceil(size / devices) / np.maximum(size, 1)
+    splittable = classes.graph.dims > 1
+    size = classes.graph.dims[splittable]
     largest = np.full(len(classes), 1 / devices)
-    splittable = size > 1
-    np.maximum.at(largest, classes.label[splittable], share[splittable])
+    # The fullest device holds ceil(d / N) of d elements.
+    np.maximum.at(largest, classes.label[splittable], np.ceil(size / devices) / size)
     return largest
 
 
@@ -257,14 +256,11 @@ class Footprint:
             self.last[whole] = max(self.last[whole], self.last[view])
             self.bytes[view] = 0.0
         self.bytes[self._written_in_place(views)] = 0.0
-        inner = np.isin(graph.opcode[made_by], [_code(graph, "parameter")]) & (
-            graph.parent[made_by] >= 0
-        )
-        self.bytes[graph.results[inner]] = 0.0  # the carried state, which is outside
+        inner = (graph.opcode == _code(graph, "parameter")) & (graph.parent >= 0)
+        self.bytes[graph.results[inner[made_by]]] = 0.0  # the carried state, which is outside
         self.parameters = graph.parameter_tensor
         self.last[self.parameters] = -1  # never transient
-        self.transient = self.last >= 0
-        self.transient &= self.bytes > 0
+        self.transient = (self.last >= 0) & (self.bytes > 0)
         backward = graph.phase[np.maximum(self.first, 0)] == Phase.BACKWARD
         update = graph.phase[np.maximum(self.last, 0)] == Phase.UPDATE
         self.gradient = self.transient & backward & update
@@ -359,8 +355,7 @@ class Footprint:
     def _copies_at(self, at: int) -> np.ndarray:
         """(T,) how many copies of each tensor that is no parameter are in memory at a moment."""
         tensor, first, last = self.stays
-        now = tensor[(first <= at) & (at <= last)]
-        return np.bincount(now, minlength=len(self.bytes))
+        return np.bincount(tensor[(first <= at) & (at <= last)], minlength=len(self.bytes))
 
     def _reads(self, by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) first and last instruction that reads each tensor or a view, I and -1 if none."""
@@ -498,7 +493,7 @@ class Footprint:
     def _views(self) -> dict[int, int]:
         graph = self.graph
         views: dict[int, int] = {}
-        codes = [_code(graph, name) for name in _VIEWS]
+        codes = _codes(graph, _VIEWS)
         for index in np.flatnonzero(np.isin(graph.opcode, codes) & ~graph.free).tolist():
             views.update(zip(self._results[index], self._operands[index], strict=False))
         return views
@@ -510,11 +505,8 @@ class Footprint:
             return int(graph.element_type[tensor]), graph.shape(tensor)
 
         roles = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
-        uses = Counter(
-            kind(t)
-            for t, role in zip(graph.parameter_tensor, graph.parameter_role, strict=True)
-            if role in roles
-        )
+        updated = graph.parameter_tensor[np.isin(graph.parameter_role, roles)]
+        uses = Counter(map(kind, updated.tolist()))
         donated = []
         # An output takes the memory of an argument of its type and shape, as donated buffers do.
         for tensor in graph.outputs.tolist():

@@ -531,12 +531,12 @@ class Boards:
 
     def excluded(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return what the open rivals of the classes at stake have of ``EXCLUDED``, (k, 3)."""
-        found = np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
+        figures = np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
         place, rival = self.rivals(rows, stake)
         there = is_open[place, rival]
         place, rival = place[there], rival[there]
-        np.add.at(found, place, self.tables.excluding[self.slot[rows[place]], rival])
-        return np.minimum(found, 1.0)
+        np.add.at(figures, place, self.tables.excluding[self.slot[rows[place]], rival])
+        return np.minimum(figures, 1.0)
 
     def coming(
         self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray, count: int,
@@ -552,5 +552,5 @@ class Boards:
             coming[:, index] = first = left.argmax(axis=1)
             there[:, index], left[every, first] = left[every, first], False
         columns = [CLASS.index(name) for name in names]
-        found = self.tables.figures[:, :, columns][slot[:, None], coming]
-        return np.where(there[..., None], found, np.float32(0)).reshape(len(rows), -1)
+        figures = self.tables.figures[:, :, columns][slot[:, None], coming]
+        return np.where(there[..., None], figures, np.float32(0)).reshape(len(rows), -1)

@@ -154,8 +154,7 @@ def _known_entries(
 
     What a plan may name, and what it must name in full, follows from the plan's own scope.
     """
-    scope = full_scope(plan.scope, "step_time")
-    graph = classes.graph
+    scope, graph = full_scope(plan.scope, "step_time"), classes.graph
     paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}
     what = "batch input" if scope == "inputs" else "variable or batch input"
     known, reasons = {}, []
@@ -457,13 +456,9 @@ class Partitioning:
     @cached_property
     def footprint(self) -> Footprint:
         """Memory on each device."""
-        return Footprint(
-            self.classes.graph,
-            self.classes.label,
-            self.device_share,
-            self.step.micro_batches,
-            self.step.recomputes,
-        )
+        graph, step = self.classes.graph, self.step
+        share = self.device_share
+        return Footprint(graph, self.classes.label, share, step.micro_batches, step.recomputes)
 
     @property
     def memory_limit(self) -> float:
@@ -508,17 +503,10 @@ class Partitioning:
         It names the entry parameters of a scope (default: all that is decided, which is batch
         inputs beside variables under the step time).
         """
-        return PartitionPlan(
-            instance=self.instance,
-            fingerprint=self.graph.fingerprint,
-            cluster=self.cluster,
-            partition=self.partition(chosen, scope),
-            scope=self.scope,
-            reward=self.reward,
-            rules=self.rules,
-            uneven=self.uneven,
-            **self.step.settings,
-        )
+        asked = {name: getattr(self, name) for name in ("scope", "reward", "rules", "uneven")}
+        fingerprint, partition = self.graph.fingerprint, self.partition(chosen, scope)
+        head = self.instance, fingerprint, self.cluster, partition
+        return PartitionPlan(*head, **asked, **self.step.settings)
 
     def report(self, plan: PartitionPlan) -> PartitionReport:
         """Judge a plan of any scope on this graph and cluster.
@@ -532,8 +520,7 @@ class Partitioning:
         chosen = classes.chosen(known)
         if not reasons:
             reasons = _broken_rules(plan, classes, chosen)
-        memory = self.footprint.memory(chosen)
-        limit = self.step.limit
+        memory, limit = self.footprint.memory(chosen), self.step.limit
         if limit is not None and not reasons and memory.peak > limit:
             reasons = [
                 f"memory: {memory.peak:,.0f} bytes on each device, {memory.peak - limit:,.0f} more "
@@ -695,6 +682,10 @@ class PartitionReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """The report as an object of JSON types (seconds and bytes)."""
+        figures = (
+            "dimensions", "partitioned_dimensions", "step_seconds", "compute_seconds",
+            "communication_seconds", "all_reduces", "replicate_seconds", "utilisation",
+        )  # fmt: skip
         return {
             "legal": self.legal,
             "reasons": list(self.reasons),
@@ -703,14 +694,7 @@ class PartitionReport(Report):
             "bound": self.bound,
             "gap": self.gap(self),
             "partitioned_variables": self.variables,
-            "dimensions": self.dimensions,
-            "partitioned_dimensions": self.partitioned_dimensions,
-            "step_seconds": self.step_seconds,
-            "compute_seconds": self.compute_seconds,
-            "communication_seconds": self.communication_seconds,
-            "all_reduces": self.all_reduces,
-            "replicate_seconds": self.replicate_seconds,
-            "utilisation": self.utilisation,
+            **{name: getattr(self, name) for name in figures},
             "memory_bytes": {**vars(self.memory), "peak": self.memory.peak},
             "memory_limit_bytes": self.problem.memory_limit,
             "fits": self.fits,
@@ -746,14 +730,15 @@ def load_partitioning(
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
         ParenvsError: see ``load_graph`` and ``Partitioning.build``.
     """
-    own = Cluster.parse(cluster)
+    devices = Cluster.parse(cluster)
     settings = {key: options.pop(key) for key in STEP_OPTIONS if key in options}
     if isinstance(instance, Graph):
         graph = load_graph(instance, arguments=arguments, **options)
-        return Partitioning.build(graph, own, rules, uneven, scope, reward, **settings)
-    text, step = text_of(instance, "a Graph"), StepSettings.of(own, **settings)
+        return Partitioning.build(graph, devices, rules, uneven, scope, reward, **settings)
+    text, step = text_of(instance, "a Graph"), StepSettings.of(devices, **settings)
     how = (arguments, reading_key(options), stamp(text))
-    named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
+    # Plans write the preset, if the cluster is one.
+    named = next((preset for preset in PRESETS.values() if preset == devices), devices)
     return _cached(scope, reward, step, text, how, named, rules, uneven)
 
 
