@@ -6,33 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+import parenvs.core.leaderboard as board
+import parenvs.tasks.partition.problem as partition
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster
-from parenvs.core.leaderboard import (
-    BOUND,
-    ONE,
-    OPTIMAL,
-    PROVEN,
-    UNKNOWN,
-    Description,
-    Instances,
-    Planner,
-    Reference,
-    TaskKind,
-    TaskProblem,
-)
+from parenvs.core.leaderboard import ONE, Description, Reference, TaskKind, TaskProblem
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import PAPER, load_graph
 from parenvs.tasks.partition.classes import StepSettings
-from parenvs.tasks.partition.problem import (
-    STEP_OPTIONS,
-    Partitioning,
-    PartitionPlan,
-    PartitionReport,
-    load_partitioning,
-)
+from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
 from parenvs.view.words import duration
 
 _UNKNOWN_PATHS = 20
@@ -62,21 +46,21 @@ class PartitionProblem(TaskProblem):
         assert isinstance(self.target, Partitioning)
         return self.target
 
-    def partition_plan(self, partition: Mapping[str, int]) -> PartitionPlan:
+    def partition_plan(self, dimensions: Mapping[str, int]) -> PartitionPlan:
         """Make a plan from path -> partitioned dimension; others are replicated."""
-        decided = {path: int(dimension) for path, dimension in partition.items()}
+        decided = {path: int(dimension) for path, dimension in dimensions.items()}
         head = (self.instance, self.fingerprint, self.cluster)
         return self.plan_class(*head, decided, scope=self.scope, **self._options)
 
     @property
     def _options(self) -> dict[str, Any]:
-        names = ("rules", "uneven", *STEP_OPTIONS)
+        names = ("rules", "uneven", *partition.STEP_OPTIONS)
         return {key: self.settings[key] for key in names if key in self.settings}
 
     def load(self) -> Partitioning:
         """See ``TaskProblem.load``."""
         asked = {"scope": self.scope, "reward": self.reward}
-        return load_partitioning(self.instance, self.cluster, **asked, **self._options)
+        return partition.load_partitioning(self.instance, self.cluster, **asked, **self._options)
 
     def fingerprint_of(self, target: Partitioning) -> str:
         """See ``TaskProblem.fingerprint_of``."""
@@ -92,10 +76,8 @@ class PartitionProblem(TaskProblem):
         unknown = [path for path in plan.partition if path not in self.partitioning.tensor]
         if len(unknown) <= _UNKNOWN_PATHS:
             return []
-        return [
-            f"field 'partition' names {len(unknown):,} paths that the graph does not have, like "
-            f"{shown(unknown[0])}"
-        ]
+        names = f"{len(unknown):,} paths that the graph does not have, like {shown(unknown[0])}"
+        return [f"field 'partition' names {names}"]
 
     def cost(self, report: PartitionReport) -> float:
         """See ``TaskProblem.cost``: seconds of a step, or 1 / return."""
@@ -111,12 +93,12 @@ class PartitionProblem(TaskProblem):
         optimum = exact_partition(partitioning)
         cost = self.cost(self.judge(optimum.plan))
         if optimum.proven:
-            return Reference(cost, cost, OPTIMAL, "exact")
-        assert optimum.bound is not None
+            return Reference(cost, cost, board.OPTIMAL, "exact")
         best = optimum.bound  # of the return
+        assert best is not None
         is_paper = self.reward == "paper"
         bound = 1 / best if is_paper else (1 - best) * partitioning.replicate_seconds
-        return Reference(cost, bound, BOUND, "exact")
+        return Reference(cost, bound, board.BOUND, "exact")
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``."""
@@ -177,7 +159,7 @@ _LIMITED_SHAPES = (
 ``LIMITED``: some plan fits, and splitting all that can be split does not fit or is slower."""
 
 
-def problems(task: str, instances: Instances = None) -> Iterator[PartitionProblem]:
+def problems(task: str, instances: board.Instances = None) -> Iterator[PartitionProblem]:
     """Yield the problems of a task, without references."""
     reward, problem = _KINDS[task][:2]
     shapes: Iterable[tuple[str, str, str, int | None, int, str]] = _LIMITED_SHAPES
@@ -193,7 +175,7 @@ def problems(task: str, instances: Instances = None) -> Iterator[PartitionProble
         step = StepSettings.of(Cluster.parse(cluster), samples, count, recompute, task == LIMITED)
         settings = {"cluster": cluster, "rules": rules, "uneven": "pad"} | step.on(graph).settings
         head = (name, PartitionPlan.task, reward, instance)
-        yield problem(*head, graph.fingerprint, settings, UNKNOWN, 0.0)
+        yield problem(*head, graph.fingerprint, settings, board.UNKNOWN, 0.0)
 
 
 AGENTS: dict[str, Description] = {
@@ -212,13 +194,13 @@ AGENTS: dict[str, Description] = {
         "The best of many random episodes.", "", "{steps:,} environment steps a problem", True
     ),
     "exact": Description(
-        "Weighted independent set on the conflicts of the classes, by MILP.", "", PROVEN
+        "Weighted independent set on the conflicts of the classes, by MILP.", "", board.PROVEN
     ),
     **TRAINED_AGENTS,
 }
 
 
-def planner(agent: str, seed: int, steps: int) -> Planner:
+def planner(agent: str, seed: int, steps: int) -> board.Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
     return lambda problem: solve(problem.target, agent, seed=seed, steps=steps).plan
 

@@ -83,14 +83,14 @@ def exact_partition(
             f"{problem.instance}: no partition within memory {when}, which proves "
             f"nothing but that none returns more than {base_return + bound:.6g}"
         )
-    value = float(problem.value(best))
     return Answer(
         problem=problem,
         plan=problem.plan(best, scope),
         cost=problem.cost(best),
         method="exact",
         proven=proven,
-        bound=max(base_return + bound, value),  # the solver's bound is rounded
+        # The solver's bound is rounded.
+        bound=max(base_return + bound, float(problem.value(best))),
         evaluations=nodes,
         seconds=time.perf_counter() - begin,
     )
@@ -214,12 +214,9 @@ def solve(
     options: dict[str, Any] = {"mip_rel_gap": gap, "presolve": False}
     if np.isfinite(seconds):
         options["time_limit"] = seconds
+    whole, limits = np.ones(len(weights)), Bounds(0, 1)
     solution = milp(
-        -weights,
-        integrality=np.ones(len(weights)),
-        bounds=Bounds(0, 1),
-        constraints=constraints,
-        options=options,
+        -weights, integrality=whole, bounds=limits, constraints=constraints, options=options
     )
     lowest = solution.mip_dual_bound
     if lowest is None and solution.status == _OPTIMAL:

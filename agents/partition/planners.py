@@ -122,11 +122,10 @@ def expert(space: PartitionSpace) -> Answer:
     """
     problem, words = space.problem, Explainer(space.problem.classes)
     chosen, whole = megatron_classes(problem.classes)
-    notes = tuple(
-        f"{len(labels)} {kind} class{'es stay' if len(labels) > 1 else ' stays'} whole: "
-        f"{words.blocked(labels[0])}"
-        for kind, labels in whole.items()
-    )
+    notes: tuple[str, ...] = ()
+    for kind, labels in whole.items():
+        stay = f"{len(labels)} {kind} class{'es stay' if len(labels) > 1 else ' stays'} whole"
+        notes += (f"{stay}: {words.blocked(labels[0])}",)
     # Megatron's blocks may be of tensors that the scope does not decide.
     beyond = np.setdiff1d(np.flatnonzero(chosen), problem.decidable())
     if len(beyond):

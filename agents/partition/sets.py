@@ -25,16 +25,10 @@ from dataclasses import replace
 
 import numpy as np
 
+import parenvs.datasets.partition.problems as pools
 from parenvs.agents.partition.exact import conflict_matrix, solve
 from parenvs.core.game import EVERY
-from parenvs.datasets.partition.problems import (
-    LIMITS,
-    PARTITION_SETS,
-    SetRow,
-    build,
-    save_set,
-    unlimited,
-)
+from parenvs.datasets.partition.problems import LIMITS, SetRow
 from parenvs.datasets.references import PARTITIONS, Row, read, write
 from parenvs.datasets.set_commands import command_line, read_options
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError, printable
@@ -96,9 +90,8 @@ def shortest(
     bound = float(np.maximum(weights, 0.0).sum())
     for _ in range(ROUNDS):
         needed = (problem.whole[rows] - problem.limit) / problem.limit
-        plan, most = _solved(
-            problem, weights, problem.saved[:, rows].T / problem.limit, needed, gap
-        )
+        saved = problem.saved[:, rows].T / problem.limit
+        plan, most = _solved(problem, weights, saved, needed, gap)
         bound = min(bound, most)
         if plan is None:
             break
@@ -208,7 +201,7 @@ def draw_row(rng: np.random.Generator, family: str) -> SetRow:
 
 def limited(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
     """Draw memory limits; return the problem at each, with plans; none if memory never binds."""
-    whole = Linear.of(unlimited(problem))
+    whole = Linear.of(pools.unlimited(problem))
     free, _ = shortest(whole, whole.gain)
     whole = begun(whole)
     if free is None:
@@ -241,13 +234,8 @@ def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
         raise AssertionError(f"{linear.name}: the judge holds another plan for one that fits")
     length, replicated = float(judged.step_seconds(chosen)), problem.replicate_seconds
     least = min((1.0 - bound) * replicated, length)
-    row = {
-        "fingerprint": problem.graph.fingerprint,
-        "replicated": replicated,
-        "length": length,
-        "bound": least,
-        "proven": length - least <= PROVEN * length,
-    }
+    row: Row = {"fingerprint": problem.graph.fingerprint, "replicated": replicated}
+    row |= {"length": length, "bound": least, "proven": length - least <= PROVEN * length}
     return row, plan
 
 
@@ -280,7 +268,7 @@ def suiting(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[S
     If ``strict`` the larger bound has to lose.
     """
     try:
-        problem = build(row, row.instance)
+        problem = pools.build(row, row.instance)
         limits = limited(problem, rng)
     except ParenvsError:  # a dimension is no multiple of the batch; a loop is not recomputed
         return []
@@ -328,7 +316,7 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    options = read_options(command_line(MODULE, __doc__, SEED), PARTITION_SETS, arguments)
+    options = read_options(command_line(MODULE, __doc__, SEED), pools.PARTITION_SETS, arguments)
     if options is None:
         return 2
     sets, path = options.sets, options.out / PARTITIONS
@@ -336,12 +324,12 @@ def main(arguments: Iterable[str] | None = None) -> int:
         references = read(path)
         for set_name in sets:
             rows: dict[str, SetRow] = {}
-            others = {k: v for k, v in references.items() if not k.startswith(f"{set_name}/")}
+            begin = f"{set_name}/"
+            references = {k: v for k, v in references.items() if not k.startswith(begin)}
             for member, row, reference in make_set(set_name, options.seed):
-                rows[member], others[f"{set_name}/{member}"] = row, reference
-                print(f"{set_name}/{member}: {row}: {reference['length']:.6g} s", flush=True)
-            save_set(options.out / f"{set_name}.json", rows)
-            references = others
+                rows[member], references[begin + member] = row, reference
+                print(f"{begin}{member}: {row}: {reference['length']:.6g} s", flush=True)
+            pools.save_set(options.out / f"{set_name}.json", rows)
             write(path, references)
     except ParenvsError as error:
         print(printable(str(error)), file=sys.stderr)

@@ -35,7 +35,7 @@ from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
 from parenvs.instances import data_folder, manifest
 from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, StepSettings
 from parenvs.tasks.partition.linear import CLASS, Linear, Sizes
-from parenvs.tasks.partition.problem import Partitioning, load_partitioning
+from parenvs.tasks.partition.problem import STEP_OPTIONS, Partitioning, load_partitioning
 from parenvs.tasks.partition.task import PartitionTask
 
 
@@ -90,10 +90,8 @@ def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
 
 def _checked(row: SetRow, where: str) -> SetRow:
     try:
-        StepSettings.of(
-            Cluster.parse(row.cluster), row.micro_batch, row.micro_batches, row.recompute,
-            row.memory_limit,
-        )  # fmt: skip
+        step = {name: getattr(row, name) for name in STEP_OPTIONS}
+        StepSettings.of(Cluster.parse(row.cluster), **step)
     except ParenvsError as error:
         raise ParenvsError(f"{where}: {one_line(error)}") from None
     return row
@@ -279,19 +277,16 @@ def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
     linear = Linear(
         name="",
         classes=row["classes"].astype(np.int64),
-        gain=row["gain"],
         replicated=float(row["replicated"]),
         rivals=tuple(row.astype(np.int64) for row in rivals),
         whole=row["whole"].astype(np.float64),
         saved=held * row["spared"][:, None],
         limit=np.nan,
         groups=tuple(np.split(row["members"].astype(np.int64), np.cumsum(row["sizes"])[:-1])),
-        weights=row["weights"],
-        paid=row["paid"],
         figures=row["figures"].reshape(count, len(CLASS)),
-        step=row["step"],
         witnesses=np.zeros((0, count), dtype=bool),
         fullest=row["fullest"].astype(np.int64),
+        **{name: row[name] for name in ("gain", "weights", "paid", "step")},
     )
     return linear, row
 
