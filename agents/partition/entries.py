@@ -46,9 +46,9 @@ class PartitionProblem(TaskProblem):
         assert isinstance(self.target, Partitioning)
         return self.target
 
-    def partition_plan(self, dimensions: Mapping[str, int]) -> PartitionPlan:
+    def partition_plan(self, partition: Mapping[str, int]) -> PartitionPlan:
         """Make a plan from path -> partitioned dimension; others are replicated."""
-        decided = {path: int(dimension) for path, dimension in dimensions.items()}
+        decided = {path: int(dimension) for path, dimension in partition.items()}
         head = (self.instance, self.fingerprint, self.cluster)
         return self.plan_class(*head, decided, scope=self.scope, **self._options)
 
