@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.agents.hybrid.exact import exact
-from parenvs.agents.hybrid.orders import Orders, by_speed, swap_search
+from parenvs.agents.hybrid.orders import Orders, swap_search
 from parenvs.agents.hybrid.references import (
     HETERO_FIRST,
     LIMITS,
@@ -226,7 +226,7 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
             f"{problem.cluster.servers} servers are too many; at most {MAX_EXACT}"
         )
     orders = Orders(problem)
-    orders.start([by_speed(problem), by_speed(problem, False)])
+    orders.start()
     swapped = swap_search(problem, np.random.default_rng(seed), None, SWAPS)
     if orders.setting is not None:
         orders.keep(swapped.plan, orders.setting, swapped.cost)

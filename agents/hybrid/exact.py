@@ -125,15 +125,14 @@ def exact_uniform(
 
 def uniform_answer(space: UniformSpace, k: int, method: str, begin: float, **more: Any) -> Answer:
     """Return the k-th of all uniform plans as an answer; ``more`` are other fields of it."""
-    return Answer(
-        problem=space.problem,
-        plan=space.plan(k),
-        cost=float(space.length[k]),
-        method=method,
-        evaluations=len(space),
-        seconds=time.perf_counter() - begin,
-        **more,
-    )
+    more |= {"method": method, "evaluations": len(space)}
+    return answer_of(space.problem, space.plan(k), float(space.length[k]), begin, **more)
+
+
+def answer_of(problem: Hybrid, plan: HybridPlan, cost: float, begin: float, **more: Any) -> Answer:
+    """Return a plan as an answer of a search that began at ``begin``, by ``perf_counter``."""
+    seconds = time.perf_counter() - begin
+    return Answer(problem=problem, plan=plan, cost=cost, seconds=seconds, **more)
 
 
 def exact_hybrid(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -372,12 +371,13 @@ class Orders:
             )
         return self._tables[setting]
 
-    def start(self, orders: Iterable[list[int]], deadline: float = np.inf) -> None:
-        """Judge some orders of servers in every setting that may hold the best plan.
+    def start(self, deadline: float = np.inf) -> None:
+        """Judge both orders of servers by speed in every setting that may hold the best plan.
 
         Behind the deadline (``time.perf_counter()``) the first plan that fits will do.
         """
-        tried = np.array(list(orders))
+        fastest = by_speed(self.problem)
+        tried = np.array([fastest, fastest[::-1]])
         # Tables of short runs are small: far plans are looked at only if there are no others.
         for factor in (_FAR, np.inf):
             for bounded in self.settings:
@@ -420,22 +420,13 @@ class Orders:
                 f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
                 "no plan of one server for each stage was found that fits the memory"
             )
-        values: dict[str, Any] = {"evaluations": self.judged, **more}
-        return Answer(
-            problem=self.problem,
-            plan=self.best,
-            cost=self.length,
-            among=AMONG,
-            method=method,
-            seconds=time.perf_counter() - begin,
-            **values,
-        )
+        more = {"evaluations": self.judged, "among": AMONG, "method": method, **more}
+        return exact.answer_of(self.problem, self.best, self.length, begin, **more)
 
 
-def by_speed(problem: Hybrid, descending: bool = True) -> list[int]:
-    """Return the servers by speed."""
-    order = np.argsort(speeds_of(problem), kind="stable")
-    return (order[::-1] if descending else order).tolist()
+def by_speed(problem: Hybrid) -> list[int]:
+    """Return the servers by speed, the fastest first."""
+    return np.argsort(speeds_of(problem), kind="stable")[::-1].tolist()
 
 
 EVALUATIONS = 800
@@ -460,7 +451,7 @@ def swap_search(
     """
     budget = Budget(EVALUATIONS, evaluations, time_limit)
     orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
-    orders.start([by_speed(problem), by_speed(problem, False)])
+    orders.start()
     setting, best = orders.setting, orders.best
     if setting is not None and best is not None and servers > 1:
         used = len(best.stages)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.hybrid.exact import exact
-from parenvs.agents.hybrid.orders import AMONG, Orders, by_speed, swap_search
+from parenvs.agents.hybrid.orders import AMONG, Orders, swap_search
 from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
 from parenvs.agents.references import SAME, ReferenceFile
@@ -163,7 +163,7 @@ def hetero_row(problem: Hybrid) -> Row:
     # Time grows with sets and servers: fewer sets keep large clusters within minutes.
     states = STATES if servers > 32 else 20_000
     orders = Orders(problem)
-    orders.start([by_speed(problem), by_speed(problem, False)])
+    orders.start()
     method = "sorted servers"
     for seed in SEEDS:
         answer = swap_search(problem, np.random.default_rng(seed), None, SWAPS)

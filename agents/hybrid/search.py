@@ -7,12 +7,12 @@ that their neighbours are judged in one call.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from parenvs.agents.hybrid.exact import answer_of
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError
@@ -93,14 +93,8 @@ def local_search(
         if climber.best_value[best_start] < value * (1 - SLACK):
             plan = plan_of(problem, climber.best, best_start)
     assert plan is not None
-    return Answer(
-        problem=problem,
-        plan=plan,
-        cost=problem.length(plan),
-        method="search",
-        evaluations=len(space) + judged,
-        seconds=time.perf_counter() - budget.begin,
-    )
+    method = {"method": "search", "evaluations": len(space) + judged}
+    return answer_of(problem, plan, problem.length(plan), budget.begin, **method)
 
 
 class Climber:

@@ -28,15 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.agents.hybrid.labels import PACE, SLACK, LabelSearch, OutOfTimeError, warm_up
-from parenvs.agents.hybrid.orders import (
-    NEVER,
-    ONE_SERVER,
-    Orders,
-    ServerTables,
-    by_speed,
-    plan_of,
-    speeds_of,
-)
+from parenvs.agents.hybrid.orders import NEVER, ONE_SERVER, Orders, ServerTables, plan_of, speeds_of
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting
 from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.formulas import compose
@@ -296,7 +288,7 @@ def subset_search(
     deadline = np.inf if time_limit is None else begin + time_limit
     state = orders or Orders(problem, limits)
     if orders is None:
-        state.start([by_speed(problem), by_speed(problem, False)], deadline)
+        state.start(deadline)
     bound, labels = np.inf, 0
     for bounded in state.settings:
         late = time.perf_counter() > deadline
@@ -510,7 +502,7 @@ def sandwich(
     labels, half = 0, SECONDS if time_limit is None else time_limit / 2
     if orders is None:
         late = np.inf if time_limit is None else begin + half
-        state.start([by_speed(problem), by_speed(problem, False)], late)
+        state.start(late)
     if state.best is not None and time.perf_counter() < begin + 2 * half:
         labels = rounded_down(state, most_types, states, begin + half)
     bound, more = lower_bound(state, most_types, states, begin + 2 * half)

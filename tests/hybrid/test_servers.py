@@ -9,7 +9,7 @@ from drawn_hybrids import best_of_orders, drawn_hetero
 
 import parenvs
 from parenvs.agents.hybrid.exact import exact_hybrid
-from parenvs.agents.hybrid.orders import Orders, by_speed, speeds_of, swap_search
+from parenvs.agents.hybrid.orders import Orders, speeds_of, swap_search
 from parenvs.agents.hybrid.subset_dp import (
     lower_bound,
     sandwich,
@@ -87,7 +87,7 @@ def test_root_bound__is_below_and_tight_for_work_that_divides():
     """On equal servers with M micro-batches no plan beats M work / sum s q^j."""
     problem = parenvs.problem("hetero-8-test/stragglers-000", task="hybrid")
     orders = Orders(problem)
-    orders.start([by_speed(problem)])
+    orders.start()
     assert orders.settings[0].bound < orders.length
     bound, _ = lower_bound(orders)
     assert orders.settings[0].bound <= bound <= orders.length
@@ -131,5 +131,5 @@ def test_swap_search__count_judged_plans_and_are_seeded(other):
 def test_swap_search__begins_with_the_sorted_orders(other):
     begun = swap_search(other, np.random.default_rng(0), evaluations=1)
     orders = Orders(other)
-    orders.start([by_speed(other), by_speed(other, False)])
+    orders.start()
     assert begun.cost == orders.length and begun.evaluations > 1

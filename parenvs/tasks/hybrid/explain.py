@@ -77,15 +77,10 @@ def _best(
     changes = [(part, x - report.seconds.get(part, 0.0)) for part, x in other.seconds.items()]
     changes.sort(key=lambda pair: -abs(pair[1]))
     least = 1e-4 * report.length_seconds  # smaller changes decide nothing
-    return Alternative(
-        axis,
-        value,
-        space.describe(k),
-        other.length_seconds,
-        other.length_seconds / report.length_seconds - 1,
-        tuple((part, x) for part, x in changes if x > least),
-        tuple((part, -x) for part, x in changes if x < -least),
-    )
+    slower = tuple((part, x) for part, x in changes if x > least)
+    faster = tuple((part, -x) for part, x in changes if x < -least)
+    excess, text = other.length_seconds / report.length_seconds - 1, space.describe(k)
+    return Alternative(axis, value, text, other.length_seconds, excess, slower, faster)
 
 
 _SHARED = (

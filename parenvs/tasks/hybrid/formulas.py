@@ -259,6 +259,8 @@ class Memory(NamedTuple):
 
 Model = HybridModel | Chain
 """Whatever chain formulas are asked about."""
+Pair = tuple[np.ndarray, np.ndarray]
+"""Two arrays: of parameters, those that all replicas hold and those of experts."""
 
 
 def of_chunks(layers: np.ndarray, ahead: np.ndarray, behind: np.ndarray) -> dict[str, np.ndarray]:
@@ -283,11 +285,7 @@ def of_chunks(layers: np.ndarray, ahead: np.ndarray, behind: np.ndarray) -> dict
 
 
 def step(
-    model: Model,
-    cluster: Cluster,
-    machine: Machine,
-    stages: Stages,
-    held: tuple[np.ndarray, np.ndarray] | None = None,
+    model: Model, cluster: Cluster, machine: Machine, stages: Stages, held: Pair | None = None
 ) -> Step:
     """Return the seconds of training steps.
 
@@ -369,12 +367,8 @@ def compose(
 
 
 def passes(
-    model: Model,
-    cluster: Cluster,
-    machine: Machine,
-    stages: Stages,
-    held: tuple[np.ndarray, np.ndarray] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+    model: Model, cluster: Cluster, machine: Machine, stages: Stages, held: Pair | None = None
+) -> Pair:
     """Return the seconds of every chunk's passes where backward passes are split.
 
     ``stages`` have ``pieces``; ``held`` are their ``parameters`` (default: they are computed).
@@ -432,12 +426,7 @@ def _ends(model: Model, stages: Stages) -> Iterator[tuple[Layer, Any, int]]:
                 yield layer, stage, chunk
 
 
-def memory(
-    model: Model,
-    machine: Machine,
-    stages: Stages,
-    held: tuple[np.ndarray, np.ndarray] | None = None,
-) -> Memory:
+def memory(model: Model, machine: Machine, stages: Stages, held: Pair | None = None) -> Memory:
     """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
 
     ``held`` are their ``parameters`` (default: they are computed).
@@ -542,7 +531,7 @@ def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
 
 
 def _states(
-    model: Model, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
+    model: Model, machine: Machine, stages: Stages, held: Pair
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(S, ...) bytes of weights, of gradients, and of the optimizer.
 
@@ -686,9 +675,7 @@ def transfer_seconds(
     return elements * stages.samples * seconds + hop
 
 
-def _seconds_per_element(
-    cluster: Cluster, machine: Machine, stages: Stages
-) -> tuple[np.ndarray, np.ndarray]:
+def _seconds_per_element(cluster: Cluster, machine: Machine, stages: Stages) -> Pair:
     """Seconds that a stage's send to the next takes: for each element of a micro-batch, and once.
 
     Both are (S, ...); the last stage sends to the first if there are several chunks.
@@ -718,7 +705,7 @@ def _seconds_per_element(
 
 def _resources(
     passed: np.ndarray, busy: np.ndarray, chunk: np.ndarray, links: np.ndarray, stages: Stages
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Pair:
     """Seconds up to and of every resource: stages, and links where sends do not block."""
     if len(busy) == 1 or np.all(stages.blocking):
         return passed, busy
@@ -731,7 +718,7 @@ def _resources(
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 
-def parameters(model: Model, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+def parameters(model: Model, stages: Stages) -> Pair:
     """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
     split, shape = stages.split, np.shape(stages.replicas)
     held: list[Any] = [0.0, 0.0]
@@ -762,9 +749,7 @@ def _largest_layer(model: Model, stages: Stages) -> np.ndarray:
     return largest
 
 
-def _gathers(
-    model: Model, machine: Machine, stages: Stages, busy: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _gathers(model: Model, machine: Machine, stages: Stages, busy: np.ndarray) -> Pair:
     """(S, ...) seconds of ZeRO 3's collectives of a micro-batch, and those nothing can hide.
 
     Weights of each layer are gathered twice and its gradients scattered once; what runs ``busy``
@@ -784,9 +769,7 @@ def _gathers(
     return stack.exposed(total, busy, stack.gather_hidden), total / layers
 
 
-def reduction(
-    held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages, backward: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def reduction(held: Pair, machine: Machine, stages: Stages, backward: np.ndarray) -> Pair:
     """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves.
 
     Where some of the replicas share states, gradients are scattered among those, summed with the
@@ -847,7 +830,7 @@ def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     return np.where(stages.several & np.greater(model.tied_parameters, 0), seconds, 0.0)
 
 
-def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages) -> np.ndarray:
+def _update(held: Pair, machine: Machine, stages: Stages) -> np.ndarray:
     dense, experts = held
     stack = machine.stack
     # The optimizer is bound by memory: seconds are bytes over bandwidth.

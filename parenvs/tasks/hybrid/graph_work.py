@@ -363,6 +363,8 @@ def _minimum_cut(
     return tuple(k for k in nodes if 2 * k in reached and 2 * k + 1 not in reached)
 
 
+Sums = tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
+"""All-reduces: phase, (4,) what is summed, and products (R) behind which it may hide."""
 PARTS = 4
 """Numbers at the plan's precision and other bytes, growing with the samples; and the same, not."""
 
@@ -387,7 +389,7 @@ class Rows:
     """Kernels of one layer, split in one way; R products and K others.
 
     Attributes:
-        sums: all-reduces: phase, (4,) what is summed, and products (R) behind which it may hide.
+        sums: see ``Sums``.
         sizes: (R, 4) batch, m, n, k.
         grows: (R, 4) bool.
         product_at: (R,) phase of each, ``Phase``.
@@ -399,7 +401,7 @@ class Rows:
         kernel_at, kernel_core, kernel_runs: (K,) as for products.
     """
 
-    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
+    sums: Sums
     sizes: np.ndarray
     grows: np.ndarray
     product_at: np.ndarray
@@ -559,9 +561,7 @@ class Work:
             parts[place + 1] = moved
         return parts
 
-    def _sums(
-        self, label: int, tp: int, products: list[int]
-    ) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
+    def _sums(self, label: int, tp: int, products: list[int]) -> Sums:
         """All-reduces of a layer; in the backward pass those of input gradients may hide."""
         program, flow = self.program, self.program.flow
         if tp == 1:
@@ -692,11 +692,7 @@ class Work:
         return max(results, key=lambda t: self.program.elements[t], default=None)
 
 
-def _rows_of(
-    products: list[tuple[Any, ...]],
-    others: list[tuple[Any, ...]],
-    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...],
-) -> Rows:
+def _rows_of(products: list[tuple[Any, ...]], others: list[tuple[Any, ...]], sums: Sums) -> Rows:
     """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
     wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)
     no_products = [wide, wide > 0, number, flag, number]

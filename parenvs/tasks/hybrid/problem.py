@@ -163,13 +163,11 @@ class Hybrid:
 
         ``micro_batch``: samples of a micro-batch in one replica of the first stage.
         """
+        names = ("instance", "cluster", "precision", "batch")
         return HybridPlan(
-            instance=self.instance,
+            **{name: getattr(self, name) for name in names},
             fingerprint=self.model.fingerprint,
-            cluster=self.cluster,
             stack=self.stack.to_json(),
-            precision=self.precision,
-            batch=self.batch,
             micro_batch=micro_batch,
             stages=tuple(stages),
             **settings,
@@ -284,14 +282,11 @@ class Hybrid:
         reasons += report.mismatches(plan, self)
         if held is not None:
             reasons += report.over_memory(held, self.memory_limit)
+        names = ("model", "cluster", "machine", "batch", "bound_seconds")
         return HybridReport(
             plan=plan,
-            model=self.model,
-            cluster=self.cluster,
-            machine=self.machine,
-            batch=self.batch,
+            **{name: getattr(self, name) for name in names},
             reasons=tuple(reasons),
-            bound_seconds=self.bound_seconds,
             memory_limit_bytes=self.memory_limit,
             arrays=stages,
             step=step,

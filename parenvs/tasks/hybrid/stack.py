@@ -241,6 +241,7 @@ class Stack:
         """
         device = cluster.device
         flops = self.share_of(device, precision) * device.peak(precision)
+        width = 2.0 if precision in HALF else 4.0
         # None: attention is not one kernel, its products are counted apart.
         fused = None
         if self.attention_share is not None:
@@ -257,8 +258,8 @@ class Stack:
             attention_flops=fused,
             memory_bw=self.memory_share * device.memory_bw,
             launch=self.launch,
-            width=2.0 if precision in HALF else 4.0,
-            gathered=dict(self.gather_bytes).get(precision, 2.0 if precision in HALF else 4.0),
+            width=width,
+            gathered=dict(self.gather_bytes).get(precision, width),
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             waves=self.waves,
             permute_passes=self.passes_of(device.name),
@@ -268,10 +269,8 @@ class Stack:
                 cluster.intra_bw,
                 cluster.device_nic_bw,
                 share=self.link_share,
-                send_share=self.send_share,
-                hop_in=self.hop_in,
-                hop_out=self.hop_out,
                 rule=self.link_rule,
+                **{name: getattr(self, name) for name in ("send_share", "hop_in", "hop_out")},
             ),
         )
 
