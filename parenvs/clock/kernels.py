@@ -234,12 +234,9 @@ def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[A
         hold_cores(rank, processes)
     try:
         store = dist.TCPStore(_HOST, port, None, False, timedelta(seconds=MEET_SECONDS))
+        longest = timedelta(seconds=limit)
         dist.init_process_group(
-            BACKENDS[kind],
-            store=store,
-            rank=rank,
-            world_size=processes,
-            timeout=timedelta(seconds=limit),
+            BACKENDS[kind], store=store, rank=rank, world_size=processes, timeout=longest
         )
     except (RuntimeError, OSError) as error:
         raise ParenvsError(f"cannot meet the others ({first_line(error)})") from None

@@ -75,11 +75,8 @@ class Meter(TorchDispatchMode):
         if name not in _KINDS:
             return
         kind, place = _KINDS[name]
-        arrays = [
-            x for x in tree_leaves(result if place is None else args[place])
-            if isinstance(x, torch.Tensor)
-        ]  # fmt: skip
-        size = nbytes(x for x in arrays if x.numel() > 1)
+        arrays = tree_leaves(result if place is None else args[place])
+        size = nbytes(x for x in arrays if isinstance(x, torch.Tensor) and x.numel() > 1)
         if size:
             number, before = self.traffic.get(kind, (0, 0))
             self.traffic[kind] = (number + 1, before + size)
@@ -192,12 +189,10 @@ def train(
     named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
     answer["state"] = _state(named, optimizer)
     optimizer.zero_grad()
-    states = [
-        x for state in optimizer.state.values() for x in state.values()
-        if isinstance(x, torch.Tensor) and x.ndim
-    ]  # fmt: skip
+    states = [x for state in optimizer.state.values() for x in state.values()]
     # The meter counts what is made while it is entered; these were there before.
-    held = nbytes(parameters) + nbytes(states)
+    held = nbytes(parameters)
+    held += nbytes(x for x in states if isinstance(x, torch.Tensor) and x.ndim)
     with Meter() as meter:
         parallel.step(*batch)
     peak = held + meter.peak_bytes

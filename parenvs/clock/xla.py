@@ -63,7 +63,7 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
     with need_extra("jax", "measuring with JAX"):
         import jax  # noqa: F401
     environment = virtual_devices(count) if kind == "cpu" else {}
-    (answer,) = run_members(_work, [(kind, count, work, tuple(given))], environment=environment)
+    (answer,) = run_members(work, [given], environment=environment)
     return answer
 
 
@@ -81,11 +81,6 @@ def devices(kind: str, count: int) -> list[Any]:
         available = []
     check_devices(kind, count, f"JAX {jax.__version__}", len(available))
     return available[:count]
-
-
-def _work(kind: str, count: int, work: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    devices(kind, count)
-    return work(*given)
 
 
 # Operations whose bodies are opened; `checkpoint` is not measured as recomputing.
@@ -741,9 +736,8 @@ def _states(graph: Graph, measured: dict[str, Any]) -> States:
         path if path and count[path] == 1 else f"{path or 'input'} (input {number})"
         for number, path in enumerate(graph.paths)
     ]
-    return States.of(
-        *(
-            {names[number]: value for number, value in measured[key].items()}
-            for key in ("start", "wanted", "again", "state")
-        )
+    arrays = (
+        {names[number]: value for number, value in measured[key].items()}
+        for key in ("start", "wanted", "again", "state")
     )
+    return States.of(*arrays)

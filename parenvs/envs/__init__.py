@@ -31,11 +31,8 @@ def register(task: Task) -> None:
     """
     for env_id, entry_point in task.envs.items():
         for name in (env_id, f"parenvs/{env_id}"):
-            register_env(
-                id=name,
-                entry_point=f"{entry_point}Env",
-                vector_entry_point=f"{entry_point}VectorEnv",
-            )
+            vectors = f"{entry_point}VectorEnv"
+            register_env(name, f"{entry_point}Env", vector_entry_point=vectors)
     if task.parallel_env:
         name = task.parallel_env.rpartition(":")[2]
         register_env(id=name, vector_entry_point=partial(_by_agents, name))

@@ -26,7 +26,7 @@ from parenvs.exports.stages import layout_of, listed
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout, Prediction
 from parenvs.instances import load_graph
-from parenvs.shardy.verify import module_for, need_jax
+from parenvs.shardy.verify import functions, module_for, need_jax
 from parenvs.view.words import plural, size
 
 TIMEOUT_SECONDS = 3600.0
@@ -308,12 +308,8 @@ def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
         ) from None
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(hlo_to_stablehlo(proto))
-        main_function = next(
-            operation
-            for operation in module.body.operations
-            if ir.StringAttr(operation.attributes["sym_name"]).value == "main"
-        )
-        kind = ir.FunctionType(ir.TypeAttr(main_function.attributes["function_type"]).value)
+        attributes = functions(module)["main"].attributes
+        kind = ir.FunctionType(ir.TypeAttr(attributes["function_type"]).value)
         inputs, results = ([_shape(ir, item) for item in x] for x in (kind.inputs, kind.results))
         version = stablehlo.get_current_version()
         serialized = stablehlo.serialize_portable_artifact(module, version)

@@ -220,11 +220,9 @@ def wired(
     for call, part in zip(calls, parts, strict=True):
         nodes: Any = part.graph.nodes  # type: ignore[union-attr]
         placeholders = [x for x in nodes if x.op == "placeholder"]
-        values.update(
-            (x, y.meta["val"])
-            for x, y in zip(call.args, placeholders, strict=True)
-            if x not in values and isinstance(x, fx.Node)
-        )
+        for x, y in zip(call.args, placeholders, strict=True):
+            if x not in values and isinstance(x, fx.Node):
+                values[x] = y.meta["val"]
     (output,) = (node for node in graph.nodes if node.op == "output")
     if any(source[x][0] != len(calls) - 1 for x in output.all_input_nodes):
         raise ParenvsError(

@@ -334,7 +334,7 @@ class ShardyOracle:
             chosen.setdefault(number, set()).add(dimension)
         with self._context, ir.Location.unknown():
             module = ir.Module.parse(self._text)
-            main = _functions(module)["main"]
+            main = functions(module)["main"]
             attributes: list[dict[str, Any]] = [{} for _ in _inputs(main)]
             for number, dimensions in chosen.items():
                 rank = ir.RankedTensorType(_inputs(main)[number]).rank
@@ -345,14 +345,15 @@ class ShardyOracle:
             main.attributes["arg_attrs"] = ir.ArrayAttr.get(dictionaries)
             try:
                 PassManager.parse(_PROPAGATE).run(module.operation)
-                partitioned = _partitioned(_functions(module)["main"])
+                partitioned = _partitioned(functions(module)["main"])
                 PassManager.parse(_RESHARD).run(module.operation)
             except (ir.MLIRError, ValueError) as error:
                 raise ParenvsError(f"Shardy cannot take the module: {one_line(error)}") from None
             return Propagation(partitioned, *_communication(module))
 
 
-def _functions(module: Any) -> dict[str, Any]:
+def functions(module: Any) -> dict[str, Any]:
+    """Return the functions of an MLIR module by name."""
     operations = [view.operation for view in module.body.operations]
     return {
         str(x.attributes["sym_name"]).strip('"'): x for x in operations if x.name == "func.func"
@@ -390,7 +391,7 @@ def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int],
     reshards: list[str] = []
     local: dict[str, Counter[str]] = {}  # collectives of each function itself
     calls: dict[str, Counter[str]] = {}
-    for name, function in _functions(module).items():
+    for name, function in functions(module).items():
         local[name], calls[name] = Counter(), Counter()
         for operation in walk(function):
             kind = operation.name.removeprefix("sdy.")
@@ -588,13 +589,8 @@ def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
         )
     module = module_of(plan.instance if source is None else source)
     # Whoever reads a graph names its variables and batch size; they are no part of the module.
-    same = replace(
-        module.graph,
-        batch_size=graph.batch_size,
-        parameter_role=graph.parameter_role,
-        phase=graph.phase,
-        free=graph.free,
-    )
+    by_reader = ("batch_size", "parameter_role", "phase", "free")
+    same = replace(module.graph, **{name: getattr(graph, name) for name in by_reader})
     if same.fingerprint != graph.fingerprint:
         raise ParenvsError(
             f"{module.where}: not the module that the plan's graph was read from; {module.remedy}"

@@ -32,28 +32,23 @@ def completed(known: Callable[[Any], Iterable[str]]) -> Completed:
     return complete
 
 
-def _read(command: Any, ctx: Any, args: list[str]) -> list[str]:
-    """Take arguments as texts, for a shell that completes a word.
+class _Fast:
+    """Takes arguments as texts where a shell completes a word.
 
     To make values of them takes some versions of typer longer than all else.
     """
-    parser = command.make_parser(ctx)
-    given, rest, _ = parser.parse_args(args=list(args))
-    ctx._opt_prefixes.update(parser._opt_prefixes)
-    for parameter in command.get_params(ctx):
-        ctx.params[parameter.name], source = parameter.consume_value(ctx, given)
-        ctx.set_parameter_source(parameter.name, source)
-    ctx.args = rest
-    return rest
 
-
-class _Fast:
-    """Takes arguments as texts where a shell completes a word."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
         """See click."""
-        parent: Any = super()
-        return _read(self, ctx, args) if ctx.resilient_parsing else parent.parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        parser = self.make_parser(ctx)
+        given, ctx.args, _ = parser.parse_args(args=list(args))
+        ctx._opt_prefixes.update(parser._opt_prefixes)
+        for parameter in self.get_params(ctx):
+            ctx.params[parameter.name], source = parameter.consume_value(ctx, given)
+            ctx.set_parameter_source(parameter.name, source)
+        return ctx.args
 
 
 class Group(_Fast, TyperGroup):

@@ -31,11 +31,8 @@ def to_json(table: Table) -> dict[str, Any]:
 
 def empty(title: str, *columns: str, names: int = 1) -> Table:
     """An empty table; its first ``names`` columns are left-justified and the others right."""
-    table = _PrintableTable(
-        title=Text(printable(title), style="bold") if title else None,
-        title_justify="left",
-        header_style="bold",
-    )
+    head = Text(printable(title), style="bold") if title else None
+    table = _PrintableTable(title=head, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < names else "right")
     return table
