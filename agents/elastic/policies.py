@@ -111,8 +111,8 @@ class LookAhead:
 
     name = "look-ahead"
 
-    def __init__(self, ahead: int = AHEAD, prior: tuple[float, float] = PRIOR) -> None:
-        self.ahead, self.prior = ahead, prior
+    def __init__(self, prior: tuple[float, float] = PRIOR) -> None:
+        self.prior = prior
 
     def start(self, problem: Elastic) -> None:
         """See ``Policy``."""
@@ -127,7 +127,7 @@ class LookAhead:
         first = moment.interval == 0  # those that are there at the beginning did not join
         self.left[slot], self.joined[slot] = left, 0 if first else joined
         self.there[slot] = moment.nodes
-        steps = min(self.ahead, self.problem.intervals - moment.interval)
+        steps = min(AHEAD, self.problem.intervals - moment.interval)
         # Numbers of nodes are predicted; which plans lose nodes is an exact expectation.
         leave, trend = self.predicted(moment)
         nodes = tuple(

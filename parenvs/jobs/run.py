@@ -66,7 +66,7 @@ class Happened:
         if not self.alone:
             return None
         pairs = zip(self.steps, self.alone, strict=True)
-        return max((abs(x.loss / own - 1) for x, own in pairs), default=0.0)
+        return max((abs(step.loss / loss - 1) for step, loss in pairs), default=0.0)
 
     @property
     def changes(self) -> list[tuple[Interval, float, float]]:

@@ -376,8 +376,8 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
         if nodes + spares <= max_nodes
     ]
     bare = [(nodes, 0, degrees, rate) for _, nodes, degrees, rate in rows]
-    plans = sorted(bare + spared[: MAX_PLANS - 1 - len(bare)])
-    return tuple(Candidate(degrees, spares, rate) for _, spares, degrees, rate in plans)
+    rated = sorted(bare + spared[: MAX_PLANS - 1 - len(bare)])
+    return tuple(Candidate(degrees, spares, rate) for _, spares, degrees, rate in rated)
 
 
 def degrees_of(problem: Hybrid) -> Iterable[Degrees]:

@@ -477,7 +477,7 @@ def load_elastic(
     if first in TRACES and member:
         text, (named, _, servers) = first, member.removesuffix("-measured").partition(" on ")
         model, cluster = model or named, cluster or servers.replace(" ", ":") or None
-    loaders = {
+    loaders: dict[str, Callable[[str], Elastic]] = {
         WINDOWS: window,
         **{name: partial(_elastic_problem, name) for name in ELASTIC_SETS},
         **dict.fromkeys(ElasticTask.drawn, _generated),
@@ -735,7 +735,8 @@ COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
 
 def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
     """Make a shipped set and write it into a folder; return the path and the number of problems."""
-    path, stream, rows = folder / f"{name}.json", list(COUNTS).index(name), {}
+    path, stream = folder / f"{name}.json", list(COUNTS).index(name)
+    rows: dict[str, Any] = {}
     for i, k, which in product(range(len(CHAINS)), range(len(MEASURED)), range(COUNTS[name])):
         # Each problem has a generator of its own, so a set can grow without changing others.
         chain = draw_markov(np.random.default_rng([seed, stream, i, k, which]), CHAINS[i], NODES)

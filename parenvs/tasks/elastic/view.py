@@ -99,7 +99,7 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
     ``colour`` changes nothing: lines over time have one.
     """
     run = run_of(viewable)
-    lines = [clip(title(run), COLUMNS), SEPARATOR.join(verdict(run))]
+    lines = [clip(title(run), COLUMNS), answer(run)]
     lines += reason_lines(run.reasons, COLUMNS)
     count = len(run.plans)
     if not count:
