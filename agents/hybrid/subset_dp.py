@@ -485,7 +485,6 @@ def sandwich(
     most_types: int = MAX_TYPES,
     states: int = MAX_STATES,
     time_limit: float | None = None,
-    orders: Orders | None = None,
 ) -> Answer:
     """Return a plan and a certified lower bound by rounding speeds to few types.
 
@@ -498,11 +497,9 @@ def sandwich(
     """
     warm_up()
     begin = time.perf_counter()
-    state = orders or Orders(problem, limits)
+    state = Orders(problem, limits)
     labels, half = 0, SECONDS if time_limit is None else time_limit / 2
-    if orders is None:
-        late = np.inf if time_limit is None else begin + half
-        state.start(late)
+    state.start(np.inf if time_limit is None else begin + half)
     if state.best is not None and time.perf_counter() < begin + 2 * half:
         labels = rounded_down(state, most_types, states, begin + half)
     bound, more = lower_bound(state, most_types, states, begin + 2 * half)

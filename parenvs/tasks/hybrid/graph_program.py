@@ -198,7 +198,7 @@ class Program:
         if not ahead:
             return []
         touched = {t for i in products for t in (*flow.operands[i], *flow.results[i])}
-        touched |= {self.source(t) for i in products for t in flow.operands[i]}
+        touched |= {self.sources[t] for i in products for t in flow.operands[i]}
         behind = flow.descendants(flow.results[ahead[-1]])
         end = next((i for i in products if phase[i] == BACKWARD), len(flow.opcode))
         return [
@@ -228,10 +228,6 @@ class Program:
                 for place, result in enumerate(results):
                     source[result] = source[operands[min(place, len(operands) - 1)]]
         return source
-
-    def source(self, tensor: int) -> int:
-        """The tensor that is read instead of ``tensor``, see ``sources``."""
-        return self.sources[tensor]
 
     @cached_property
     def free_tensors(self) -> np.ndarray:
@@ -266,14 +262,10 @@ class Program:
     def weight_labels(self) -> dict[int, list[int]]:
         """Index of a weight among the entry parameters -> labels that read it, ascending."""
         reads, _ = weight_reads(self.graph, self.pivots)
-        label = self.label_of_pivot
+        # (N,) label of each pivot, whatever it does.
+        places = np.arange(len(self.pivots))
+        label = np.searchsorted(self.borders.bounds, places, side="right").tolist()
         return {index: sorted({label[p] for p in places}) for index, places in reads.items()}
-
-    @cached_property
-    def label_of_pivot(self) -> list[int]:
-        """(N,) label of each pivot, what it does or not."""
-        bounds = self.borders.bounds
-        return np.searchsorted(bounds, np.arange(len(self.pivots)), side="right").tolist()
 
 
 def _on_data(graph: Graph, flow: Flow) -> np.ndarray:
@@ -382,7 +374,7 @@ def kernels_of(program: Program) -> list[Kernel]:
     """Return the fused kernels of all layers, in the order of their first instructions."""
     groups = _joined(program, program.works)
     group_of = {index: first for first, members in groups.items() for index in members}
-    outputs = {program.source(t) for t in program.graph.outputs.tolist()}
+    outputs = {program.sources[t] for t in program.graph.outputs.tolist()}
     kernels = []
     for first, members in groups.items():
         results = [t for i in members for t in program.flow.results[i]]
@@ -402,7 +394,7 @@ def _reads(program: Program, members: list[int], made: set[int]) -> dict[int, fl
     shares: dict[int, float] = defaultdict(float)
     flow, size = program.flow, program.elements
     for index in members:
-        for tensor in {program.source(t) for t in flow.operands[index]}:
+        for tensor in {program.sources[t] for t in flow.operands[index]}:
             if tensor in made or program.free_tensors[tensor]:
                 continue
             is_part = flow.opcode[index] == "slice"
@@ -414,7 +406,8 @@ def _reads(program: Program, members: list[int], made: set[int]) -> dict[int, fl
 def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
     """First member -> members of each kernel."""
     level, producer = _levels(program, works), program.flow.producer
-    place = list(zip(*_places(program), program.graph.parent.tolist(), strict=True))
+    graph = program.graph
+    place = np.stack([program.label, graph.phase, graph.parent], axis=1).tolist()
     leader = {index: index for index in works if program.flow.opcode[index] in FUSIBLE}
 
     def find(index: int) -> int:
@@ -425,7 +418,7 @@ def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
 
     for index in leader:
         for tensor in program.flow.operands[index]:
-            maker = producer[program.source(tensor)]
+            maker = producer[program.sources[tensor]]
             if maker in leader and (level[maker], place[maker]) == (level[index], place[index]):
                 first, second = sorted((find(maker), find(index)))
                 leader[second] = first
@@ -435,18 +428,13 @@ def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
     return groups
 
 
-def _places(program: Program) -> tuple[list[int], list[int]]:
-    """(I,) layer and phase of each instruction."""
-    return program.label.tolist(), program.graph.phase.tolist()
-
-
 def _levels(program: Program, works: list[int]) -> dict[int, int]:
     """Instruction -> number of those that are never joined on the longest way to it."""
     opcode, producer = program.flow.opcode, program.flow.producer
-    place = list(zip(*_places(program), strict=True))
+    place = np.stack([program.label, program.graph.phase], axis=1).tolist()
     level: dict[int, int] = {}
     for index in works:
-        makers = [producer[program.source(t)] for t in program.flow.operands[index]]
+        makers = [producer[program.sources[t]] for t in program.flow.operands[index]]
         ahead = [level[x] + (opcode[x] not in FUSIBLE) for x in makers if x in level]
         level[index] = max(ahead, default=0)
     # What is read later only is made as late as possible, beside what reads it.
@@ -485,7 +473,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
     def multiplies_data(number: int) -> bool:
         operands = flow.operands[kernels[number].members[0]]
         is_dot = _opcode(program, kernels[number]) == "dot"
-        return is_dot and all(program.on_data[program.source(t)] for t in operands)
+        return is_dot and all(program.on_data[program.sources[t]] for t in operands)
 
     for label in [label for label, phase in of_label if phase == FORWARD]:
         numbers, behind = of_label[label, FORWARD], of_label.get((label, BACKWARD), [])
@@ -520,7 +508,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
 
 def _is_of_places(program: Program, select: int) -> bool:
     """Whether scores are chosen by their places, the same of every sample and head."""
-    chooser = program.source(program.flow.operands[select][0])
+    chooser = program.sources[program.flow.operands[select][0]]
     shape = program.flow.shapes[program.flow.results[select][0]]
     whole = len(shape) > 2 and program.elements[chooser] == shape[-1] * shape[-2]
     return bool(whole or not program.on_data[chooser])

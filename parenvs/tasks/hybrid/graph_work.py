@@ -224,7 +224,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
     result = list(kernels)
     known: dict[Any, tuple[int, ...]] = {}  # layers repeat
     gone: dict[int, tuple[int, ...]] = {}  # tensor -> the kept ones that it is made of again
-    outputs = {program.source(t) for t in program.graph.outputs.tolist()}
+    outputs = {program.sources[t] for t in program.graph.outputs.tolist()}
     phases = program.graph.phase.tolist()
     in_order = sorted(range(len(kernels)), key=lambda k: kernels[k].phase)
     for number in in_order:
@@ -295,14 +295,14 @@ def _made_of(program: Program, kernel: Kernel, kept: set[int]) -> dict[int, tupl
     flow, elements = program.flow, program.elements
     before: dict[int, tuple[int, ...]] = {}
     for index in kernel.members:
-        read = tuple(dict.fromkeys(program.source(t) for t in flow.operands[index]))
+        read = tuple(dict.fromkeys(program.sources[t] for t in flow.operands[index]))
         again = () if flow.opcode[index] in ("reduce", "map") else read
         for tensor in flow.results[index]:
             before[tensor] = again
     for index in kernel.members:
         if flow.opcode[index] != "divide":
             continue
-        dividend, divisor = (program.source(t) for t in flow.operands[index])
+        dividend, divisor = (program.sources[t] for t in flow.operands[index])
         (quotient,) = flow.results[index]
         small = elements[divisor] * _SMALL <= elements[quotient]
         if quotient in kept and small and before.get(dividend):
@@ -480,7 +480,7 @@ class Work:
                 if place in (1, 2) or not side:  # both sides may be the same tensor
                     sizes[place] *= size
                     factors.append((place, start + dimension))
-        left, right = (bool(program.grows[program.source(t)]) for t in operands)
+        left, right = (bool(program.grows[program.sources[t]]) for t in operands)
         if left and right:
             # A result that does not grow sums over the samples; batches grow, else rows do.
             has_batch = any(place == 0 for place, _ in factors)
@@ -552,7 +552,7 @@ class Work:
         operands, results = program.flow.operands[index], program.flow.results[index]
         read, written = ([float(size[t]) for t in tensors] for tensors in (operands, results))
         moved = bytes_of(program.flow.opcode[index], read, written)
-        grows = any(program.grows[program.source(t)] for t in (*operands, *results))
+        grows = any(program.grows[program.sources[t]] for t in (*operands, *results))
         place = 0 if grows else 2
         if results and program.at_precision[results[0]]:
             width = size[results[0]] / max(program.elements[results[0]], 1.0)
@@ -575,7 +575,7 @@ class Work:
             phase = int(program.graph.phase[origins[-1]])
             behind: set[int] = set()
             if phase == BACKWARD:
-                gradients = {program.source(t) for i in origins for t in flow.operands[i]}
+                gradients = {program.sources[t] for i in origins for t in flow.operands[i]}
                 readers = {r for t in gradients for r in program.readers[t] if r in place}
                 behind = {place[r] for r in readers if self._makes_gradient((r,))}
             sums.append((phase, self.weigh({tensor: 1.0}, shares), tuple(sorted(behind))))
@@ -597,7 +597,7 @@ class Work:
             tensors = {t for t, origins in summed if self._makes_gradient(origins)}
         else:
             split = np.flatnonzero(self.splitting.instruction_shares(tp) < 1).tolist()
-            read = {program.source(t) for i in split for t in program.flow.operands[i]}
+            read = {program.sources[t] for i in split for t in program.flow.operands[i]}
             weights = {t for held in self.weights.values() for t, trains in held if trains}
             tensors = {t for t in read & weights if shares[t] == 1}
         return float(sum(program.elements[t] * shares[t] for t in sorted(tensors)))

@@ -119,28 +119,22 @@ def _kept(name: str) -> Start:
     return start_of(name)
 
 
-def family_of_name(name: str) -> str:
-    """Return the family of a problem of a set or a bank."""
-    place, _, number = name.partition("/")
-    return family_of(place, int(number)) if place in BANKS else family_named(name)
-
-
 def _of_family(place: str, family: str | None) -> list[str]:
     """Return the names of a bank's or a set's problems of a family, or of all."""
     if place in BANKS:
-        names = [f"{place}/{number}" for number in range(BANKS[place])]
+        families = {f"{place}/{x}": family_of(place, x) for x in range(BANKS[place])}
     else:
         names = [problem.instance for problem in problem_sets()[place]]
+        families = {name: family_named(name) for name in names}
     if family is None:
-        return names
-    families = {name: family_of_name(name) for name in names}
+        return list(families)
     known = sorted(set(families.values()))
     if family not in known:
         raise ParenvsError(
             f"family: {place} has no {shown(family)}{did_you_mean(str(family), known)}; "
             f"known: {', '.join(known)}"
         )
-    return [name for name in names if families[name] == family]
+    return [name for name in families if families[name] == family]
 
 
 def _fresh(place: str, family: str | None, stream: Stream) -> Start:

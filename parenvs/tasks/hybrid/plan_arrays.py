@@ -716,8 +716,8 @@ class Start:
         return plans
 
 
-def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
-    """Return the uniform plans of a problem, and which of them fit and go into arrays."""
+def fastest(problem: Hybrid) -> np.ndarray:
+    """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``."""
     space = UniformSpace.build(problem, Constraints(uneven=True))
     good = np.asarray(space.fits & (space.plans.schedule == "") & (space.plans.pp <= MAX_STAGES))
     if not space.fits.any():
@@ -727,12 +727,6 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
             f"{problem.instance}: no uniform plan within memory has at most {MAX_STAGES} stages of "
             f"schedule {ORDERS[0]} or {ORDERS[1]}, whose neighbours are known"
         )
-    return space, good
-
-
-def fastest(problem: Hybrid) -> np.ndarray:
-    """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``."""
-    space, good = space_of(problem)
     chosen = distinct(space.plans, np.where(good, space.length, np.inf), STARTS)
     columns = {name: getattr(space.plans, name)[chosen] for name in AXES}
     modes = columns["recompute"]
