@@ -221,7 +221,9 @@ def main() -> None:
         _refuse(error)
     if status == INTERRUPTED:
         say_progress("parenvs: interrupted")
-    if not _is_flushed():  # Python would try it again at its end, and tell
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # Python would try it again at its end, and print the error
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
@@ -237,14 +239,6 @@ def _refuse(error: ParenvsError | OSError) -> None:
         text = f"{' and '.join(named)}: {error.strerror}" if named else text
     with suppress(OSError):  # standard error is full or closed, too
         say_progress(f"parenvs: {' '.join(text.splitlines())}")
-
-
-def _is_flushed() -> bool:
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -178,19 +178,11 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
         elif about:
             types, bounds = _types(hints[item.name])
             known = next((x for x in types if x in (int, float, str, bool)), str)
-            given = ("read", "implies", "values", "main", "complete")
             least = next((int(x.ge) for x in bounds if known is int and x.ge is not None), None)
-            flags.append(
-                Flag(
-                    about["flag"] or item.name.replace("_", "-"),
-                    about["help"],
-                    about["kind"] or known,
-                    place=inner,
-                    default=item.default,
-                    least=least,
-                    **{key: about[key] for key in given},
-                )
-            )
+            given = ("read", "implies", "values", "main", "complete")
+            more = {"default": item.default, "least": least, **{key: about[key] for key in given}}
+            name = about["flag"] or item.name.replace("_", "-")
+            flags.append(Flag(name, about["help"], about["kind"] or known, inner, **more))
     return tuple(flags)
 
 

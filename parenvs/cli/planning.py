@@ -131,9 +131,8 @@ def plan(
     today = now_of(request, answer, baseline) if report.legal and has_baseline else None
     graph = model.graph() if model.kept else None
     runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
-    remarks = None
-    if model.task.supports(Task.remarks):
-        remarks = model.task.remarks(request, answer, choice)
+    has_remarks = model.task.supports(Task.remarks)
+    remarks = model.task.remarks(request, answer, choice) if has_remarks else None
     work, lines = _files(model, report, out_, plot)
     if map_ is not None and report.legal:
         plain, lines = work, (*lines, f"map written to {map_}")

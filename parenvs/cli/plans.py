@@ -137,11 +137,10 @@ def explain(
         say_json(content) if as_json else say_text(words)
         return
     reading = [flag.name for flag in flags_in(GraphOptions)]
-    for name in (*(["cluster"] if cluster is not None else []), *given):
-        if name not in reading:
-            raise ParenvsError(
-                f"--{name} is an option for instances; {target} is a plan with its own"
-            )
+    wrong = [name for name in given if name not in reading]
+    if cluster is not None or wrong:
+        name = "cluster" if cluster is not None else wrong[0]
+        raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
     report = _judged(Path(target), instance, values_in(GraphOptions, given))
     chosen = task_of(report)
     if not chosen.supports(Task.explain):

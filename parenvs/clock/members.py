@@ -423,11 +423,8 @@ class Layers:
             tuple(max(rows) for rows in zip(*(getattr(x, key) for x in several), strict=True))
             for key in ("forward", "backward", "whole")
         )
-        profile = replace(
-            first.profile,
-            forward=np.array([x.seconds for x in forward]),
-            backward=np.array([x.seconds for x in backward]),
-        )
+        seconds = [np.array([x.seconds for x in timings]) for timings in (forward, backward)]
+        profile = replace(first.profile, forward=seconds[0], backward=seconds[1])
         return cls(profile, forward, backward, (whole[0], whole[1]), first.samples, len(several))
 
     @property

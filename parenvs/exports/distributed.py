@@ -241,12 +241,11 @@ def load(
                 kind, entry = full.removeprefix(begin), known[full]
                 if isinstance(entry, TensorStorageMetadata) and "." not in kind:
                     like = entry.properties.dtype
-                    scalar = entry.size != parameter.shape
-                    state[full] = kinds[kind] = (
-                        torch.zeros(entry.size, dtype=like)
-                        if scalar
-                        else torch.zeros_like(parameter.detach(), dtype=like)
-                    )
+                    if entry.size == parameter.shape:
+                        kinds[kind] = torch.zeros_like(parameter.detach(), dtype=like)
+                    else:
+                        kinds[kind] = torch.zeros(entry.size, dtype=like)
+                    state[full] = kinds[kind]
             if kinds:
                 kinds_of[parameter] = kinds
         numbers = {key: torch.tensor(0) for key in known if key.startswith(f"{OWN}.")}
