@@ -436,18 +436,17 @@ def of_plan(
             traffic[key] += size * scale
     notes = (*exported.notes, *traced.notes)
     if traced.traffic is not None:
-        more = {
-            key: traced.traffic.get(key, 0.0) - traffic[key] for key in {*traced.traffic, *traffic}
-        }
+        sent = traced.traffic
+        more = {key: sent.get(key, 0.0) - traffic[key] for key in {*sent, *traffic}}
         longer = _collective_seconds({key: x / ranks for key, x in more.items()}, cluster, exported)
         if any(more.values()):
             notes += (
-                f"PyTorch's tensors exchange {sum(traced.traffic.values()):,.0f} bytes a step "
+                f"PyTorch's tensors exchange {sum(sent.values()):,.0f} bytes a step "
                 f"where the plan counts {sum(traffic.values()):,.0f}: {longer:.3g} s more on "
                 f"{cluster}",
             )
         seconds = None if seconds is None else seconds + longer
-        traffic = dict(traced.traffic)
+        traffic = dict(sent)
     return exported, Prediction(
         seconds,
         memory=tuple(held for held in step.memory for _ in range(ranks)),

@@ -403,10 +403,8 @@ def _check_slices(files: Iterable[Part], tensors: Mapping[str, Tensor], where: s
                 )
             end += math.prod(size) * ITEM[tensor.kinds[kind]]
         if end != file.bytes:
-            raise ParenvsError(
-                f"{where}: files[{number}]: field 'bytes' is {file.bytes}, and its slices have "
-                f"{end}"
-            )
+            words = f"field 'bytes' is {file.bytes}, and its slices have {end}"
+            raise ParenvsError(f"{where}: files[{number}]: {words}")
 
 
 @dataclass(frozen=True)

@@ -164,16 +164,14 @@ def compile_plan(
     module = module_for(graph, plan, source)
     answer = _compiled(layout, module.proto, timeout_seconds)
     names = [*layout.graph.paths, *(f"output {k}" for k in range(len(layout.outputs)))]
+    collectives = sorted(answer.pop("collectives").items())
     return Compilation(
         instance=plan.instance,
         task=plan.task,
         mesh={axis.name: axis.size for axis in layout.axes},
         asked=len(layout.inputs) + len(layout.outputs),
         changed=tuple(names[number] for number in answer.pop("changed")),
-        collectives={
-            kind: Collectives(**counts)
-            for kind, counts in sorted(answer.pop("collectives").items())
-        },
+        collectives={kind: Collectives(**counts) for kind, counts in collectives},
         predicted=layout.expected(),
         shares_states=layout.zero > 0,
         notes=layout.notes,

@@ -139,9 +139,8 @@ def _inputs_of(
     planned = {n: graph.shape(graph.parameter_tensor[n]) for numbers in named for n in numbers}
     fitting = [x for x in named if [planned[n] for n in x] == list(shapes)]
     if not fitting:
-        number, shape = next(
-            (n, x) for n, x in zip(named[0], shapes, strict=True) if planned[n] != x
-        )
+        pairs = zip(named[0], shapes, strict=True)
+        number, shape = next((n, x) for n, x in pairs if planned[n] != x)
         raise ParenvsError(
             f"tree: {graph.paths[number]} has the shape {shape}, but was planned as "
             f"{shape_text(graph, graph.parameter_tensor[number])}; plan the step anew"

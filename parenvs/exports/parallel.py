@@ -699,14 +699,10 @@ def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.
     """
     if not names:
         return module
-    known = [
-        x for x in inspect.signature(module.forward).parameters.values() if x.name not in names
-    ]
+    known = [name for name in inspect.signature(module.forward).parameters if name not in names]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [
-        inspect.Parameter(name, kind)
-        for name in ("self", *(x.name for x in known[:positional]), *names)
-    ]
+    order = ("self", *known[:positional], *names)
+    parameters = [inspect.Parameter(name, kind) for name in order]
 
     # A subclass, so that names of parameters and hooks of modules stay as they are.
     class ByPosition(type(module)):  # type: ignore[misc]
@@ -747,9 +743,8 @@ def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
     if not isinstance(outputs, DTensor) or not any(x.is_partial() for x in outputs.placements):
         return outputs
     whole = _without_partial(outputs)
-    if whole.requires_grad and any(
-        x.is_partial() and type(x) is not Partial for x in outputs.placements
-    ):
+    is_masked = any(x.is_partial() and type(x) is not Partial for x in outputs.placements)
+    if whole.requires_grad and is_masked:
         whole.register_hook(_without_partial)
     return whole
 

@@ -33,9 +33,7 @@ def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) ->
     stages: Stages = task_with(plan, Task.stages).stages(plan, graph, measured)
     if not stages.notes or stages.run is plan:
         return stages
-    return replace(
-        stages, notes=(*stages.notes, f"with the cuts moved, {_cost(stages, stages.run)}")
-    )
+    return noted(stages, f"with the cuts moved, {_cost(stages, stages.run)}")
 
 
 def refuse(*reasons: tuple[object, str]) -> None:

@@ -136,12 +136,9 @@ def _shipped(name: str) -> Module:
     function, args = train_step(MODELS[name])
     proto = proto_of(jax.jit(function, keep_unused=True).lower(*args))
     made_with = manifest()["jax"]
-    return Module(
-        proto,
-        read_proto(proto, name),
-        f"{name}, lowered again with JAX {jax.__version__}",
-        f"JAX {made_with} made the shipped graph: pip install jax=={made_with}",
-    )
+    where = f"{name}, lowered again with JAX {jax.__version__}"
+    remedy = f"JAX {made_with} made the shipped graph: pip install jax=={made_with}"
+    return Module(proto, read_proto(proto, name), where, remedy)
 
 
 def proto_of_text(text: str, where: str) -> bytes:
