@@ -321,11 +321,8 @@ class Reduced(Peers):
     def __init__(self, rank: int, size: int, device: torch.device, store: dist.Store) -> None:
         self.size, self.device = size, device
         limit = timedelta(seconds=SECONDS)
-        self.group: Any = (
-            dist.ProcessGroupNCCL(store, rank, size, limit)  # type: ignore[arg-type]
-            if device.type == "cuda"
-            else dist.ProcessGroupGloo(store, rank, size, limit)
-        )
+        kind: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
+        self.group: Any = kind(store, rank, size, limit)
 
     def sum(self, values: Tensor) -> Tensor:
         """See ``Peers.sum``."""

@@ -63,11 +63,8 @@ class PPO(ValueAlgorithm):
         advantages = self.advantages(batch, values)
         returns = advantages + values
         self.rescale(returns)
-        return self.improve(
-            *batch.flat(
-                logs=batch.kept["logs"], advantages=advantages, returns=returns / self.spread
-            )
-        )
+        figures = {"advantages": advantages, "returns": returns / self.spread}
+        return self.improve(*batch.flat(logs=batch.kept["logs"], **figures))
 
     def advantages(self, batch: Batch, values: Tensor) -> Tensor:
         """Return generalised advantages, (T, n), of values (T, n) in rewards."""

@@ -280,10 +280,18 @@ class Team:
         sample = recipe.look()
         self.count, self.draws = whole.size * sample.seats, sample.draws
         self.agent = recipe.agent(sample.lens, "cpu")
-        shares = whole.dealt(recipe.learners, recipe.copies)
+        shares, size = whole.dealt(recipe.learners, recipe.copies), recipe.learners
         self.engine = recipe.engine()
         try:
-            self._start(shares)
+            self.learners = self.engine.start(_learner, [recipe] * size, shares, range(size))
+            if word.learns == SERVED:
+                (self.server,) = self.engine.start(Recipe.server, [recipe])
+            (meeting,) = self.engine.all([self.server or self.learners[0]], "meet")
+            ranks = enumerate(self.learners)
+            asked = [self.engine.ask(x, "join", meeting, rank, size) for rank, x in ranks]
+            if self.server:
+                asked.append(self.engine.ask(self.server, "accept"))
+            self.engine.answers(asked)
         except BaseException:
             self.engine.end()
             raise
@@ -292,20 +300,6 @@ class Team:
     def every(self) -> list[Any]:
         """All learners, and the server if there is one."""
         return [*self.learners, self.server] if self.server else self.learners
-
-    def _start(self, shares: Sequence[Share]) -> None:
-        size = len(shares)
-        self.learners = self.engine.start(_learner, [self.recipe] * size, shares, range(size))
-        if self.recipe.word.learns == SERVED:
-            (self.server,) = self.engine.start(Recipe.server, [self.recipe])
-        (meeting,) = self.engine.all([self.server or self.learners[0]], "meet")
-        asked = [
-            self.engine.ask(learner, "join", meeting, rank, size)
-            for rank, learner in enumerate(self.learners)
-        ]
-        if self.server:
-            asked.append(self.engine.ask(self.server, "accept"))
-        self.engine.answers(asked)
 
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None

@@ -437,6 +437,15 @@ def rows_of(flat: np.ndarray, offset: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(values[start:stop]) for start, stop in pairwise(ends)]
 
 
+def inverted(rows: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """Return the numbers of the rows that hold each of ``count`` numbers."""
+    result: list[list[int]] = [[] for _ in range(count)]
+    for number, row in enumerate(rows):
+        for other in row:
+            result[other].append(number)
+    return result
+
+
 @lru_cache(maxsize=4096)
 def fields_of(attribute: str) -> dict[str, Any]:
     """Return the fields of an instruction's ``attribute``; they are not to be changed."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from parenvs.graph.checks import fields_of, rows_of
+from parenvs.graph.checks import fields_of, inverted, rows_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.opcodes import ELEMENTWISE
 
@@ -77,11 +77,7 @@ class Flow:
     @cached_property
     def after(self) -> list[list[int]]:
         """(T,) tensors that are made of each tensor."""
-        after: list[list[int]] = [[] for _ in self.before]
-        for tensor, row in enumerate(self.before):
-            for source in row:
-                after[source].append(tensor)
-        return after
+        return inverted(self.before, len(self.before))
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -91,12 +87,9 @@ class Flow:
     @cached_property
     def readers(self) -> list[list[int]]:
         """(T,) instructions that read each tensor; loops and branches are not among them."""
-        readers: list[list[int]] = [[] for _ in self.before]
-        for index, row in enumerate(self.operands):
-            if self.opcode[index] not in CARRIES:
-                for tensor in row:
-                    readers[tensor].append(index)
-        return readers
+        pairs = zip(self.opcode, self.operands, strict=True)
+        rows = [() if opcode in CARRIES else row for opcode, row in pairs]
+        return inverted(rows, len(self.before))
 
     def ancestors(self, tensors: Iterable[int]) -> np.ndarray:
         """(T,) bool: ``tensors``, and everything that they are made of."""

@@ -542,6 +542,8 @@ TARGETS: dict[str, Rule] = {
 }
 """Glob over the targets of custom calls, as JAX writes them -> rule; the first that fits counts."""
 
+_NUMBERED = (convolution, dot, gather, scatter)
+_OTHERS = (bitcast_convert, broadcast, custom_call, dynamic_update_slice, reduce, reshape)
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, same_everywhere),
     **dict.fromkeys(("copy", "map", "add-dependency", "domain"), same_everywhere),
@@ -551,19 +553,9 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("rng", "rng-bit-generator"), generated),
     **dict.fromkeys(("top-k", "topk"), batch_only(1)),
     **dict.fromkeys(("cholesky", "triangular-solve"), batch_only(2)),
-    "bitcast-convert": bitcast_convert,
-    "broadcast": broadcast,
-    "convolution": convolution,
-    "custom-call": custom_call,
-    "dot": dot,
-    "dynamic-update-slice": dynamic_update_slice,
+    **{rule.__name__.replace("_", "-"): rule for rule in (*_NUMBERED, *_OTHERS, transpose)},
     # All dimensions but the transformed ones, which are the last.
     "fft": lambda x: batch_only(len(x.attribute.get("fft_length", ())))(x),
-    "gather": gather,
-    "reduce": reduce,
-    "reshape": reshape,
-    "scatter": scatter,
-    "transpose": transpose,
     # Their operands are no arrays to split, or the graph does not hold what a rule would need.
     **dict.fromkeys(("after-all", "return", "rng-get-and-update-state", "bitcast"), nothing),
     **dict.fromkeys(("dynamic-reshape", "get-dimension-size", "set-dimension-size"), nothing),

@@ -150,19 +150,13 @@ def taken_apart(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
 
 def takes_apart(jaxpr: Any, places: set[Sizes]) -> bool:
     """Whether a jaxpr takes anything apart, or joins it, at known places."""
-    return any(
-        item.name in ("split", "unstack")
-        or (
-            item.name in ("slice", *JOINS)
-            and any(
-                sum(sizes) == size
-                for sizes in places
-                for size in (item.before if item.name == "slice" else item.shapes[0])
-            )
-        )
-        for equations in flat(jaxpr)
-        for item in equations
-    )
+    known = {sum(sizes) for sizes in places}
+    for item in itertools.chain.from_iterable(flat(jaxpr)):
+        shape = item.before if item.name == "slice" else item.shapes[0]
+        at_places = item.name in ("slice", *JOINS) and not known.isdisjoint(shape)
+        if at_places or item.name in ("split", "unstack"):
+            return True
+    return False
 
 
 def constants(

@@ -37,12 +37,12 @@ class Row(NamedTuple):
     opcode: str
     operands: list[int]
     results: list[int]
-    flops: float
-    bytes_accessed: float
-    phase: int
-    parent: int
-    name: str
-    attribute: str
+    flops: float = 0.0
+    bytes_accessed: float = 0.0
+    phase: int = 0
+    parent: int = -1
+    name: str = ""
+    attribute: str = ""
 
 
 class Program:
@@ -343,16 +343,13 @@ def trip_counts(program: Program) -> dict[int, int | None]:
                 start = [known.get(t) for t in row.operands]
                 counts[index] = trip_count(program, loop, start)
                 # What a loop hands on unchanged has its value inside, too, and behind the loop.
-                fixed = [
-                    (before, after, value)
-                    for before, out, after, value in zip(
-                        loop.inputs, loop.outputs, row.results, start, strict=True
-                    )
-                    if before == out and value is not None
-                ]
-                visit(loop.body, {before: value for before, _, value in fixed})
+                fixed: dict[int, Numbers] = {}
+                carried = zip(loop.inputs, loop.outputs, row.results, start, strict=True)
+                for before, out, after, value in carried:
+                    if before == out and value is not None:
+                        fixed[before] = known[after] = value
+                visit(loop.body, fixed)
                 visit(loop.condition, {})
-                known.update((after, value) for _, after, value in fixed)
             elif index in inside:
                 visit(inside[index], {})
             else:

@@ -388,20 +388,11 @@ class _Reader:
         check_size(dims)
         return [self.program.tensor(dims, shape.element_type)]
 
-    def add(
-        self,
-        opcode: str,
-        operands: list[int],
-        results: list[int],
-        parent: int,
-        name: str = "",
-        attribute: str = "",
-        cost: tuple[float, float] = (0.0, 0.0),
-    ) -> int:
+    def add(self, row: Row) -> int:
         """Add an instruction and return its index."""
         # The newline separates the texts of a graph's table.
-        texts = (name.replace("\n", " "), attribute.replace("\n", " "))
-        self.program.rows.append(Row(opcode, operands, results, *cost, 0, parent, *texts))
+        name, attribute = (text.replace("\n", " ") for text in (row.name, row.attribute))
+        self.program.rows.append(row._replace(name=name, attribute=attribute))
         return len(self.program.rows) - 1
 
     def block(
@@ -489,7 +480,7 @@ class _Reader:
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
         """Add a parameter of the entry, or of a computation inside a while or conditional."""
         leaves = self.tensor(node.shape)
-        self.add("parameter", [], leaves, parent, name or node.name)
+        self.add(Row("parameter", [], leaves, parent=parent, name=name or node.name))
         if parent < 0:
             for k, leaf in enumerate(leaves):
                 path = name or re.sub(r"\.\d+$", "", node.name)
@@ -519,14 +510,15 @@ class _Reader:
             )
         check_cost(node.name, flops, moved)
         attribute = json.dumps(fields, separators=(",", ":")) if fields else ""
-        index = self.add(node.opcode, flat, results, parent, name, attribute, (flops, moved))
+        row = Row(node.opcode, flat, results, flops, moved, 0, parent, name, attribute)
+        index = self.add(row)
         if nested:
             inside = []
             for called in node.called_ids:
                 computation = self.computations[called]
                 out = self.block(computation, None, name, index)
                 inside.append(Inside(_taken(computation), self.arrays(out)))
-                self.add("return", out, [], index, name)
+                self.add(Row("return", out, [], parent=index, name=name))
             wrong = wrong_nesting(node.opcode, self.arrays(flat), self.arrays(results), inside)
             if wrong:
                 raise HloError(f"instruction {node.name!r}: {wrong}")
@@ -541,7 +533,7 @@ class _Reader:
             # The instructions and tensors of an applied computation do not become the graph's.
             inner = copy(self)
             inner.program, inner.sizes = Program(), []
-            inner.add("computation", [], [], -1)
+            inner.add(Row("computation", [], []))
             inner.block(self.computations[computation_id], None, "", 0)
             inner.settle()
             self.applied[computation_id] = sum(x.flops for x in inner.program.rows if not x.parent)

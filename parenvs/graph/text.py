@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from parenvs.errors import HloError, one_line, shown
-from parenvs.graph.checks import ELEMENT_TYPES, TUPLE
+from parenvs.graph.checks import ELEMENT_TYPES, TUPLE, inverted
 from parenvs.graph.proto import SPLIT, Module
 
 Lists = list[list[int]]
@@ -68,7 +68,7 @@ def in_order(before: Lists, key: Callable[[int], Any]) -> Iterator[int]:
     A key is computed when its position is ready, so it may depend on what was yielded before.
     """
     waiting = [len(row) for row in before]
-    after = _reversed(before)
+    after = inverted(before, len(before))
     ready = [(key(position), position) for position, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     while ready:
@@ -78,15 +78,6 @@ def in_order(before: Lists, key: Callable[[int], Any]) -> Iterator[int]:
             waiting[later] -= 1
             if not waiting[later]:
                 heapq.heappush(ready, (key(later), later))
-
-
-def _reversed(rows: Lists) -> Lists:
-    """Return the numbers of the rows that hold each number."""
-    result: Lists = [[] for _ in rows]
-    for number, row in enumerate(rows):
-        for other in row:
-            result[other].append(number)
-    return result
 
 
 def _runs(before: Lists, previous: list[int]) -> list[int]:
@@ -138,7 +129,7 @@ def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
     Of the runs that may come next, the one whose result was needed last is taken; the order of the
     text breaks ties.
     """
-    users = _reversed(operands)
+    users = inverted(operands, len(operands))
     place: dict[int, int] = {}
 
     def key(number: int) -> tuple[int, int]:
@@ -146,7 +137,7 @@ def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
         needed = max((place[user] for user in users[number]), default=-1)
         return -needed, -max(members[number])
 
-    for number in in_order(_reversed(before), key):
+    for number in in_order(inverted(before, len(before)), key):
         place[number] = len(place)
     return [members[number] for number in reversed(place)]
 

@@ -465,7 +465,7 @@ class _Unroller:
             old = self.old.parameter_tensor[part.parameter]
             self.parts[part] = self.new.tensor(part.shape, self.program.types[old])
             result = [self.parts[part]]
-            self.write(Row("parameter", [], result, 0.0, 0.0, phase, -1, self.path(part), ""))
+            self.write(Row("parameter", [], result, phase=phase, name=self.path(part)))
         return self.parts[part]
 
     def become(self, value: Reshaped | Mapped | Stack, phase: int) -> int:

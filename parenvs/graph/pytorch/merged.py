@@ -352,9 +352,7 @@ def _embedding(function: Any, table: Tensor, ids: Tensor, *how: Any) -> Any:
     return _results(function(plain(table), ids.array, *how), ids.groups)
 
 
-def _layer_norm(function: Any, x: Tensor, shape: Sequence[int], *how: Any) -> Any:
-    if not isinstance(x, Merged):
-        return None
+def _layer_norm(function: Any, x: Merged, shape: Sequence[int], *how: Any) -> Any:
     head = x.groups[: x.ndim - len(shape)]
     array = _reshaped(x.array, (*sum(head, ()), *x.shape[len(head) :]))
     return _results(function(array, shape, *map(plain, how)), head)
@@ -388,7 +386,7 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
 """Operations that can be done without merging; None is returned where they cannot."""
 
 _MOVES = (_permute, _unsqueeze, _squeeze, _expand)
-_FIRST = (*_MOVES, _slice, _parts, _select, _reduce, _along_dim, _topk)
+_FIRST = (*_MOVES, _layer_norm, _slice, _parts, _select, _reduce, _along_dim, _topk)
 """Of these, those that are about their first operand alone."""
 
 

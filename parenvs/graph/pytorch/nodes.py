@@ -131,17 +131,13 @@ class Exported:
     notes: tuple[str, ...] = ()
 
 
-def inner_programs(node: Node) -> list[Subprogram]:
-    """Return the branches or the body of a node."""
-    return [x for x in node.arguments if isinstance(x, Subprogram)]
-
-
 def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield nodes, and those inside of branches and bodies."""
     for node in nodes:
         yield node
-        for program in inner_programs(node):
-            yield from all_nodes(program.nodes)
+        for program in node.arguments:
+            if isinstance(program, Subprogram):
+                yield from all_nodes(program.nodes)
 
 
 def check_known(program: Exported, known: Container[str]) -> None:

@@ -245,13 +245,11 @@ def _while(
     return last(tuple(map(jnp.asarray, start)), tuple(map(jnp.asarray, others)))
 
 
-enter(
-    {
-        "cond": lambda chosen, yes, no, given: lax.cond(
-            jnp.asarray(chosen, jnp.bool_).reshape(()), yes, no, *given
-        ),
-        "map_impl": lambda body, rows, others=(): lax.map(
-            lambda row: body(*row, *others), list(rows)
-        ),
-    }
-)
+@operation("cond")
+def _cond(chosen: Any, yes: Program, no: Program, given: Sequence[Array]) -> Any:
+    return lax.cond(jnp.asarray(chosen, jnp.bool_).reshape(()), yes, no, *given)
+
+
+@operation("map_impl")
+def _map(body: Program, rows: Sequence[Array], others: Sequence[Array] = ()) -> Any:
+    return lax.map(lambda row: body(*row, *others), list(rows))
