@@ -7,9 +7,10 @@ depends on nothing else in it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,18 @@ _SOURCES = ("constant", "iota", "partition-id", "replica-id")
 """Opcodes that are free and have no operands."""
 _IMPURE = ("rng", "rng-get-and-update-state", "custom-call", "while", "conditional")
 """Opcodes that are never free: they have side effects, draw numbers or call unknown code."""
+
+
+def reached(starts: Iterable[Any], following: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    """Return what can be reached from ``starts``, they included, by steps of ``following``."""
+    seen = set(starts)
+    waiting = list(seen)
+    while waiting:
+        for item in following(waiting.pop()):
+            if item not in seen:
+                seen.add(item)
+                waiting.append(item)
+    return seen
 
 
 class Flow:
@@ -164,16 +177,9 @@ class Flow:
 
     @staticmethod
     def _closure(tensors: Iterable[int], neighbours: list[list[int]]) -> np.ndarray:
-        reached = np.zeros(len(neighbours), dtype=bool)
-        seen = set(tensors)
-        waiting = list(seen)
-        while waiting:
-            for tensor in neighbours[waiting.pop()]:
-                if tensor not in seen:
-                    seen.add(tensor)
-                    waiting.append(tensor)
-        reached[list(seen)] = True
-        return reached
+        closed = np.zeros(len(neighbours), dtype=bool)
+        closed[list(reached(tensors, neighbours.__getitem__))] = True
+        return closed
 
     def _annotations(self) -> list[int]:
         targets = ("Sharding", "xla.sdy.", "annotate_device_placement", "MoveTo")

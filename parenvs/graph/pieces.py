@@ -152,9 +152,9 @@ def takes_apart(jaxpr: Any, places: set[Sizes]) -> bool:
     """Whether a jaxpr takes anything apart, or joins it, at known places."""
     known = {sum(sizes) for sizes in places}
     for item in itertools.chain.from_iterable(flat(jaxpr)):
-        shape = item.before if item.name == "slice" else item.shapes[0]
-        at_places = item.name in ("slice", *JOINS) and not known.isdisjoint(shape)
-        if at_places or item.name in ("split", "unstack"):
+        shape = item.before if item.name == "slice" else ()
+        shape = item.shapes[0] if item.name in JOINS else shape
+        if item.name in ("split", "unstack") or not known.isdisjoint(shape):
             return True
     return False
 

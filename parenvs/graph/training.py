@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parenvs.graph.checks import FLOATING
-from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
+from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow, reached
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE
 
@@ -209,15 +209,8 @@ def find_updates(flow: Flow) -> list[Update]:
 
 def _handed_on(flow: Flow, output: int) -> set[int]:
     """The output, and what the loops or branches that return it have computed it as."""
-    waiting, results = [output], set()
-    while waiting:
-        tensor = waiting.pop()
-        index = flow.producer[tensor]
-        if index >= 0 and flow.opcode[index] != "parameter" and tensor not in results:
-            results.add(tensor)
-            if flow.opcode[index] in CARRIES:
-                waiting += flow.before[tensor]
-    return results
+    sources = reached([output], lambda t: flow.before[t] if flow.maker(t) in CARRIES else ())
+    return {tensor for tensor in sources if flow.maker(tensor) != "parameter"}
 
 
 def returned_gradients(
@@ -293,17 +286,13 @@ def is_transpose(flow: Flow, source: int, root: int) -> bool:
 
 def viewed_readers(flow: Flow, tensor: int) -> list[int]:
     """Instructions that read a tensor, its casts, layouts and slices, inside loops as well."""
-    readers: list[int] = []
-    seen = {tensor}
-    waiting = [tensor]
-    while waiting:
-        current = waiting.pop()
-        readers += [r for r in flow.readers[current] if flow.opcode[r] not in _SEEN_THROUGH]
-        for target in flow.after[current]:
-            if flow.opcode[flow.producer[target]] in _SEEN_THROUGH and target not in seen:
-                seen.add(target)
-                waiting.append(target)
-    return [r for r in readers if flow.opcode[r] != "return"]
+
+    def views(source: int) -> list[int]:
+        targets = flow.after[source]
+        return [t for t in targets if flow.opcode[flow.producer[t]] in _SEEN_THROUGH]
+
+    readers = [r for source in reached([tensor], views) for r in flow.readers[source]]
+    return [r for r in readers if flow.opcode[r] not in _SEEN_THROUGH | {"return"}]
 
 
 def _losses(flow: Flow, changing: set[int], roots: set[int], others: list[int]) -> list[int]:
@@ -505,15 +494,9 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
         return graph
     outputs = [t for t in graph.outputs.tolist() if t not in dropped]
     # A loop or branch that is needed needs all that it takes, whatever becomes of it.
+    needed = reached(outputs, lambda t: flow.operands[flow.producer[t]])
     retained = np.zeros(len(flow.opcode), dtype=bool)
-    needed = set(outputs)
-    waiting = list(needed)
-    while waiting:
-        index = flow.producer[waiting.pop()]
-        if not retained[index]:
-            retained[index] = True
-            waiting += set(flow.operands[index]) - needed
-            needed.update(flow.operands[index])
+    retained[[flow.producer[t] for t in needed]] = True
     # State that other weights' updates need, too, stays: a shared step count.
     state -= needed
     for index, results in enumerate(flow.results):

@@ -31,6 +31,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from parenvs.errors import HloError, one_line, shown
+from parenvs.graph.flow import reached
 from parenvs.graph.pytorch.nodes import (
     TITLE,
     ElementType,
@@ -445,15 +446,11 @@ def _has_gradient(node: Any) -> bool:
 
 def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None = None) -> set[Any]:
     """The nodes that those of ``names`` are made of, they included; only ``through`` some."""
-    result: set[Any] = set()
-    waiting = [node for node in graph.nodes if node.name in names]
-    while waiting:
-        node = waiting.pop()
-        if node not in result:
-            result.add(node)
-            if through is None or through(node):
-                waiting.extend(node.all_input_nodes)
-    return result
+
+    def inputs(node: Any) -> list[Any]:
+        return node.all_input_nodes if through is None or through(node) else []
+
+    return reached((node for node in graph.nodes if node.name in names), inputs)
 
 
 def _node(node: Any) -> Node:
