@@ -60,7 +60,7 @@ class Memory:
 
     def __len__(self) -> int:
         """Turns that can be drawn."""
-        return self.count * self._size if self.parts else 0
+        return self.count * self.parts["priority"][0].numel() if self.parts else 0
 
     def add(self, batch: Batch) -> None:
         """Keep a batch in place of the oldest, with the largest priority so far."""
@@ -144,10 +144,6 @@ class Memory:
         for name, value in state["parts"].items():
             self.parts[name] = torch.zeros(state["room"], *value.shape[1:], dtype=value.dtype)
             self.parts[name][: self.count] = value
-
-    @property
-    def _size(self) -> int:
-        return self.parts["priority"][0].numel()
 
     def _earned(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return what is earned ahead, what a value behind it counts, and how far that is."""

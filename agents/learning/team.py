@@ -261,6 +261,7 @@ class Team:
         agent: the agent; where learners are processes, as it is after ``fetch``.
         count: rows of the environments, of an agent each.
         draws: whether problems change.
+        every: all learners that are processes, and the server if there is one.
         apart: whether processes other than this one have a part.
     """
 
@@ -292,14 +293,10 @@ class Team:
             if self.server:
                 asked.append(self.engine.ask(self.server, "accept"))
             self.engine.answers(asked)
+            self.every = [*self.learners, self.server] if self.server else self.learners
         except BaseException:
             self.engine.end()
             raise
-
-    @property
-    def every(self) -> list[Any]:
-        """All learners, and the server if there is one."""
-        return [*self.learners, self.server] if self.server else self.learners
 
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None

@@ -405,7 +405,6 @@ class _Reader:
         """
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
-        root = computation.root_id
         self.count += len(computation.instructions)
         self.depth += 1
         if self.count > self.most:
@@ -460,7 +459,7 @@ class _Reader:
             if node.opcode in _FORWARDED:
                 self.check_declared(node, values[node.id])
         self.depth -= 1
-        return values[root]
+        return values[computation.root_id]
 
     def check_declared(self, node: Any, value: list[int]) -> None:
         """Raise an ``HloError`` if an instruction's arrays differ from its declared shape."""

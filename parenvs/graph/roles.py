@@ -280,6 +280,10 @@ def _without_state(chosen: set[int], role: Sequence[Role]) -> set[int]:
     return {k for k in chosen if role[k] not in (Role.OPTIMISER, Role.STATISTICS)} or chosen
 
 
+Detected = dict[int, tuple[Role, str]]
+"""Tensor of an input -> its role, and the reason in words."""
+
+
 def _has_gradient(graph: Graph) -> bool:
     return bool((graph.phase == Phase.BACKWARD).any())
 
@@ -288,7 +292,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     """The role of each parameter by the data flow, and the reason in words, (P,)."""
     tensors = graph.parameter_tensor.tolist()
     kind, shapes = graph.element_type.tolist(), flow.shapes
-    detected: dict[int, tuple[Role, str]] = {}
+    detected: Detected = {}
     for tensor in tensors:
         # A floating number may be trained, as a temperature is; a whole one may not.
         if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
@@ -338,7 +342,7 @@ def _with_the_batch(
     ]
 
 
-def _by_keys(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> list[int]:
+def _by_keys(graph: Graph, flow: Flow, found: Detected) -> list[int]:
     """Find random keys by their form, and arrays of keys, which are returned, by their use too."""
     arrays = []
     for tensor in graph.parameter_tensor.tolist():
@@ -359,7 +363,7 @@ def _is_drawn_from(flow: Flow, tensor: int) -> bool:
     return not readers.isdisjoint(_MIXERS) and readers <= ELEMENTWISE | _MIXERS
 
 
-def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
+def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
     """Find variables, optimiser state and statistics by the outputs that take their place."""
     shapes = flow.shapes
     place = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
@@ -377,7 +381,7 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         for t in graph.parameter_tensor.tolist()
         if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
     }
-    _by_counting(graph, flow, found, by_gradient)
+    _by_counting(graph, flow, found, by_gradient, place)
     by_value = flow.descendants((t for i in backward for t in flow.results[i]), FLOATING)
     trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
     replaced = {u.source for u in updates} | {source for _, source in graph.twins}
@@ -444,11 +448,10 @@ def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
 
 
 def _by_counting(
-    graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]], by_gradient: np.ndarray
+    graph: Graph, flow: Flow, found: Detected, by_gradient: np.ndarray, place: dict[int, str]
 ) -> None:
     """Find whole numbers that a step carries on, as the counters of models side by side."""
     twins, inputs = set(graph.twins), graph.parameter_tensor.tolist()
-    place = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
     for output in dict.fromkeys(graph.outputs.tolist()):
         kind, shape = graph.element_type[output], flow.shapes[output]
         if int(kind) in FLOATING or not shape or output in inputs:
@@ -462,7 +465,7 @@ def _by_counting(
                 found.setdefault(source, (Role.OPTIMISER, f"{place[output]} counts it on"))
 
 
-def _by_readers(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
+def _by_readers(graph: Graph, flow: Flow, found: Detected) -> None:
     """Find optimiser state that has no update: what is read by the update and by nothing before."""
     returned = set(graph.outputs.tolist())
     for tensor in graph.parameter_tensor.tolist():
@@ -486,7 +489,7 @@ def _is_statistic(flow: Flow, update: Update) -> bool:
     return len(outputs) > 1 and {t for t in outputs if made_of_it[t]} == {update.output}
 
 
-def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
+def _by_use(graph: Graph, flow: Flow, found: Detected) -> None:
     tensors = graph.parameter_tensor.tolist()
     weight = Role.FROZEN if _has_gradient(graph) else Role.VARIABLE
     unknown = [t for t in tensors if t not in found]

@@ -480,17 +480,10 @@ class _Unroller:
         result = self.new.tensor(value.shape, self.program.types[row.results[0]])
         part = next(parts_of(value), None)
         scope = self.here.rpartition("/")[0] if part is None else self.path(part)
-        self.write(
-            row._replace(
-                operands=sources,
-                results=[result],
-                flops=row.flops * value.share,
-                bytes_accessed=row.bytes_accessed * value.share,
-                phase=max(phase, row.phase),
-                parent=-1,
-                name=f"{scope}/{row.name.rpartition('/')[2]}",
-            )
-        )
+        flops, moved = row.flops * value.share, row.bytes_accessed * value.share
+        name, phase = f"{scope}/{row.name.rpartition('/')[2]}", max(phase, row.phase)
+        new = Row(row.opcode, sources, [result], flops, moved, phase, -1, name, row.attribute)
+        self.write(new)
         return result
 
     def combine(self, opcode: str, values: Sequence[Value], shape: Shape, phase: int) -> int:

@@ -317,9 +317,8 @@ class Use:
             self._carry(index)
             return
         if opcode == "parameter":
-            for tensor in flow.results[index]:
-                for source in flow.before[tensor][:1]:
-                    self._label[tensor] = self._label.get(source)
+            for tensor in filter(flow.before.__getitem__, flow.results[index]):
+                self._label[tensor] = self._label.get(flow.before[tensor][0])
             return
         labels = [self._of(t) for t in operands]
         if opcode in ("dot", "convolution") and len(labels) == 2:
@@ -334,9 +333,8 @@ class Use:
         elif opcode == "reduce":
             self._reduced(index, labels[0])
         elif opcode == "concatenate" and '"dimensions":[0]' not in self._attribute(index):
-            if DATA in labels:
-                for result in labels:
-                    self._decide(result, DATA, "it stands beside the batch, row by row")
+            for result in labels if DATA in labels else ():
+                self._decide(result, DATA, "it stands beside the batch, row by row")
         elif opcode in ELEMENTWISE or opcode in PARTS:
             self._together(operands, labels)
         labels = [self._of(t) for t in operands]

@@ -134,8 +134,8 @@ class Loss(nn.Module):
         if self.loss is not None:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             return _scalar(self.loss(output, *targets), f"the loss {name!r} returns")
-        value, is_own = loss_of(output, title)
-        self.stand_in.used |= not is_own
+        value, has_loss = loss_of(output, title)
+        self.stand_in.used |= not has_loss
         return value
 
 
