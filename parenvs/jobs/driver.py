@@ -82,11 +82,6 @@ CORE = Device(
 """What a process stands for if nothing else is said."""
 
 
-def cores(nodes: int, devices: int = 1) -> Cluster:
-    """Return the cluster of nodes with some processes each."""
-    return Cluster(nodes, devices, CORE, CORE.intra_bw, CORE.inter_bw)
-
-
 @dataclass(frozen=True)
 class Plans:
     """The plans that a job can run, and what is predicted of them.

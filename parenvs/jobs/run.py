@@ -22,11 +22,11 @@ from parenvs.files import locked
 from parenvs.graph.graph import Graph
 from parenvs.graph.sources import from_torch
 from parenvs.instances import load_graph
-from parenvs.jobs.driver import LOCAL, Driver, Plans, cores, plans_of
+from parenvs.jobs.driver import CORE, LOCAL, Driver, Plans, plans_of
 from parenvs.jobs.journal import WAYS, Interval, Job, Journal, Step
 from parenvs.jobs.member import Fleet, Model, Settings, alone
 from parenvs.markdown import table
-from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, Run
+from parenvs.tasks.elastic.problem import Elastic, Recorded, Run
 from parenvs.tasks.elastic.problems import load_trace
 from parenvs.tasks.elastic.view import plan_name, stacked
 from parenvs.view.page import INK, QUIET, RED, Page, blank_figure, mix
@@ -205,7 +205,6 @@ class Prepared:
 
     job: Job
     journal: Journal
-    course: Course
     problem: Elastic
     plans: Plans
 
@@ -228,15 +227,15 @@ class Prepared:
         folder = str(journal.folder)
         graph = str(journal.folder / GRAPH)
         settings = Settings(job.source, graph, folder, job.batch, job.seed, 0, host)
-        chooser = policy()
+        chooser, course = policy(), self.problem.course()
         problem = replace(self.problem, checkpoints=getattr(chooser, "saves", False))
         with locked(folder, beside=True):
             Driver(
-                problem, self.course, self.plans, chooser, journal, settings, job.steps,
+                problem, course, self.plans, chooser, journal, settings, job.steps,
                 job.notice, say, fleet,
             ).run()  # fmt: skip
         steps = journal.trained
-        predicted = play(self.problem, self.course, policy())
+        predicted = play(self.problem, course, policy())
         happened = Happened(predicted, journal.intervals, steps, job.batch)
         if not verify:
             return happened
@@ -270,7 +269,7 @@ def prepared(job: Job, folder: Path) -> Prepared:
     if not path.exists():
         (_traced(job)[0] if graph is None else graph).save(path)
     graph = load_graph(path)
-    cluster = cores(job.processes, job.devices)
+    cluster = Cluster(job.processes, job.devices, CORE, CORE.intra_bw, CORE.inter_bw)
     if job.cluster is not None:
         named = Cluster.parse(job.cluster)
         cluster = replace(named, servers=job.processes, devices_per_server=job.devices)
@@ -279,7 +278,7 @@ def prepared(job: Job, folder: Path) -> Prepared:
     name = f"{Path(trace.name).stem}/{Path(job.source.rpartition(':')[0]).stem}"
     seconds = job.interval / job.speed
     problem = Elastic(plans.library, Recorded(name, course), seconds, name=name)
-    return Prepared(job, journal, course, problem, plans)
+    return Prepared(job, journal, problem, plans)
 
 
 def _traced(job: Job) -> tuple[Graph, float, float]:
