@@ -52,7 +52,7 @@ class Ranking:
             self.seen[key] = answer.cost if simulated is None else max(simulated, answer.cost)
             self.count += simulated is not None
         seconds = self.seen[key]
-        value = seconds * self.goal.weight(sum(stage.devices for stage in answer.plan.stages))
+        value = seconds * _weight(self.goal, answer)
         if value < self.value * (1 - SLACK):
             self.best, self.value = answer, value
         return seconds
@@ -347,7 +347,9 @@ def robust(space: UniformSpace) -> Answer:
     machines = Machines(space)
     if not len(machines.numbers):
         raise infeasible(space)
-    words, regrets = list(machines.problems), machines.regrets
+    words = list(machines.problems)
+    # (machines, n) excess of each plan over the best one on that machine.
+    regrets = machines.lengths / machines.lengths.min(axis=1, keepdims=True) - 1
     worst = regrets.max(axis=0)
     chosen = int(worst.argmin())
     k = int(machines.numbers[chosen])

@@ -97,12 +97,11 @@ def configurations(
             if rest or not dp or setting.samples % dp or dp % setting.expert:
                 continue
             micro_batch = setting.samples // dp
-            if micro_batch > limits.most_micro_batch or limits.dp not in (None, dp):
+            asked = limits.micro_batch in (None, micro_batch) and limits.dp in (None, dp)
+            may_share = True in limits.sequences(problem, tp, setting.context)
+            if micro_batch > limits.most_micro_batch or not asked:
                 continue
-            if limits.micro_batch not in (None, micro_batch):
-                continue
-            sequences = limits.sequences(problem, tp, setting.context)
-            if setting.sequence_parallel and True not in sequences:
+            if setting.sequence_parallel and not may_share:
                 continue
             for zero in limits.levels(1 if single else 2, dp * setting.context):
                 if setting.shard and (not zero or dp * setting.context % setting.shard):

@@ -287,11 +287,6 @@ class Machines:
         fits = known & (held["total"] <= problem.memory_limit)
         return np.where(fits, seconds["length"], np.inf)
 
-    @property
-    def regrets(self) -> np.ndarray:
-        """(machines, n) excess of each plan over the best one on that machine."""
-        return np.asarray(self.lengths / self.lengths.min(axis=1, keepdims=True) - 1)
-
     def shift(self, what: str, seconds: np.ndarray, length: float) -> Shift:
         """Compare a plan of a step time with the (n,) step times of the uniform plans."""
         text, fastest = "the plan itself", length

@@ -168,7 +168,7 @@ def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Fig
     if machine.multiprocessors:
         # A multiprocessor computes one tile of the result at a time.
         tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
-        if machine.waves:
+        if machine.stack.waves:
             whole = np.ceil(tiles / machine.multiprocessors) * machine.multiprocessors
             flops = whole * 2.0 * TILE * TILE * k
         else:

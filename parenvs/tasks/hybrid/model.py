@@ -138,19 +138,10 @@ class HybridModel:
         Raises:
             ParenvsError: the graph has no forward pass.
         """
-        chain = chain_of(graph, **options)
-        return cls(
-            name=name or graph.name,
-            fingerprint=graph.fingerprint,
-            kinds=chain.kinds,
-            kind_of=chain.kind_of,
-            crossing=chain.crossing,
-            embedding=chain.embedding,
-            head=chain.head,
-            tied_parameters=chain.tied_parameters,
-            chain=chain,
-            notes=chain.notes,
-        )
+        chain, names = chain_of(graph, **options), ("kinds", "kind_of", "crossing", "notes")
+        ends = ("embedding", "head", "tied_parameters")
+        fields = {name: getattr(chain, name) for name in (*names, *ends)}
+        return cls(name or graph.name, graph.fingerprint, chain=chain, **fields)
 
 
 @lru_cache(maxsize=1)

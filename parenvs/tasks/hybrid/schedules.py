@@ -231,13 +231,11 @@ class _Waves(NamedTuple):
         waves: in an order in which they can run.
         last: (S,) number of each stage's last operation.
         middle: (S,) that of one in the middle, where every round is like the one before.
-        size: how many there are.
     """
 
     waves: tuple[_Wave, ...]
     last: np.ndarray
     middle: np.ndarray
-    size: int
 
 
 @lru_cache(maxsize=32)
@@ -288,7 +286,7 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     sort = np.argsort(depth, kind="stable")
     parts = np.split(sort, np.flatnonzero(np.diff(depth[sort])) + 1)
     waves = tuple(_Wave(x, stage_of[x], counts[x], ahead[x], over[x]) for x in parts)
-    return _Waves(waves, end - 1, first + (end - first) // 2, size)
+    return _Waves(waves, end - 1, first + (end - first) // 2)
 
 
 def core(
@@ -335,7 +333,7 @@ def _longest(
     stages, size = passes.shape[1], passes.shape[-1]
     # An operation lasts as long as its passes together.
     of_stage = passes.transpose(1, 0, 2, 3).reshape(stages, -1, size)
-    ends = np.zeros((every.size + 1, size))  # the last line is for operations without any in front
+    ends = np.zeros((every.last[-1] + 2, size))  # the last line: operations without any in front
     durations = []
     for wave in every.waves:
         lasts = np.einsum("nk,nkc->nc", wave.counts, of_stage[wave.stage])

@@ -462,10 +462,6 @@ class UniformSpace:
             return None
         return int(np.where(self.fits, self.length if values is None else values, np.inf).argmin())
 
-    def smallest(self) -> int:
-        """Return the plan that needs the fewest bytes, the fastest of several."""
-        return int(np.lexsort((self.seconds["length"], self.memory["total"]))[0])
-
     def plan(self, k: int) -> HybridPlan:
         """Return one of the plans, which can be saved."""
         return self.problem.uniform_plan(self.plans, k)
@@ -484,15 +480,16 @@ class UniformSpace:
 
 def infeasible(space: UniformSpace, others: str = "") -> InfeasibleError:
     """Return the error for a problem of whose uniform plans, and ``others``, none fits."""
-    k, problem = space.smallest(), space.problem
-    total = float(space.memory["total"][k])
-    parts = {name: float(space.memory[name][k]) for name in PARTS}
-    largest = max(parts, key=lambda name: parts[name])
+    # The plan that needs the fewest bytes, the fastest of several.
+    k = int(np.lexsort((space.seconds["length"], space.memory["total"]))[0])
+    problem, held = space.problem, {name: float(x[k]) for name, x in space.memory.items()}
+    largest = max(PARTS, key=lambda name: held[name])
     return InfeasibleError(
         f"{problem.instance} on {problem.cluster}, batch {problem.batch}: none of {len(space)} "
         f"uniform plans{others} fits the memory; the smallest ({space.describe(k)}) needs "
-        f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
-        f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
+        f"{held['total'] - problem.memory_limit:,.0f} bytes more than the "
+        f"{problem.memory_limit:,.0f} allowed on its fullest stage; the largest part is "
+        f"{largest}, {held[largest]:,.0f}"
     )
 
 
@@ -528,7 +525,9 @@ class Objective:
 
     def values(self, problem: Hybrid, seconds: Any, devices: Any) -> Any:
         """Return what is minimized, elementwise, of seconds of a step and devices in use."""
-        tokens = tokens_of(problem)
+        shape = problem.model.shape
+        # Samples of a step where a model has no tokens.
+        tokens = problem.batch * (1 if shape is None else shape.sequence)
         if self.name == "tokens":
             return -tokens / seconds
         if self.name == "money":
@@ -538,12 +537,6 @@ class Objective:
     def weight(self, devices: int) -> float:
         """Return the factor of seconds that orders plans on different numbers of devices."""
         return float(devices) if self.name == "money" else 1.0
-
-
-def tokens_of(problem: Hybrid) -> int:
-    """Return the tokens of a step, or its samples if the model has no shape."""
-    shape = problem.model.shape
-    return problem.batch * (1 if shape is None else shape.sequence)
 
 
 def near_best(

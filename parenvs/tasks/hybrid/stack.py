@@ -261,7 +261,6 @@ class Stack:
             width=width,
             gathered=dict(self.gather_bytes).get(precision, width),
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
-            waves=self.waves,
             permute_passes=self.passes_of(device.name),
             host_bw=self.host_share * device.host_bw,
             links=Links(
@@ -371,7 +370,6 @@ class Machine(NamedTuple):
         gathered: bytes of a weight that ZeRO gathers.
         host_bw: bytes/s to the memory of the server that copies reach; 0 if it is not known.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
-        waves: whether products take whole waves of whole tiles.
     """
 
     stack: Stack
@@ -383,7 +381,6 @@ class Machine(NamedTuple):
     width: float
     links: Links
     multiprocessors: int = 0
-    waves: bool = False
     permute_passes: float = 0.0
     gathered: float = 2.0
     host_bw: float = 0.0
