@@ -207,8 +207,6 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     """How the runs of an agent do on a set of problems, beside those of another agent."""
     several = [result] if other is None else [result, other]
     names = ["value"] if other is None else ["value", "of the other agent"]
-    table = empty(f"{result.set_name}, {len(result.problems):,} problems", "what", *names)
-
     shares = [evaluated.profile() for evaluated in several]
     rows: list[tuple[str, list[str]]] = [
         ("runs", [f"{len(x.values)}" for x in several]),
@@ -233,12 +231,11 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
             for number, threshold in enumerate(result.thresholds)
         ),
     ]
-    for what, cells in rows:
-        table.add_row(what, *cells)
     if other is not None:
         share, (low, high) = result.improvement_over(other)
-        table.add_row("probability of improvement", f"{share:.1%}", f"{low:.1%} to {high:.1%}")
-    return table
+        rows.append(("probability of improvement", [f"{share:.1%}", f"{low:.1%} to {high:.1%}"]))
+    title = f"{result.set_name}, {len(result.problems):,} problems"
+    return _filled(title, ("what", *names), [(what, *cells) for what, cells in rows])
 
 
 def standings(entries: Sequence[CheckedEntry]) -> Table:

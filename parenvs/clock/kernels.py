@@ -389,7 +389,7 @@ def _recorded(
     def opened(title: str, layer: nn.Module, inputs: Any, keywords: Any) -> None:
         runs[title] = runs.get(title, 0) + 1
         again = f"#{runs[title]}" if runs[title] > 1 else ""
-        reads = set().union(*(_makers(x, made_by) for x in _tensors((inputs, keywords))))
+        reads = {k for x in _tensors((inputs, keywords)) for k in _makers(x, made_by)}
         # a layer that works in place would change what is kept of its input
         copies = pytree.tree_map_only(torch.Tensor, _copied, (inputs, dict(keywords)))
         calls.append(_Call(title + again, layer, copies, reads=reads))

@@ -144,7 +144,8 @@ class _Agents:
     def _seen(self) -> dict[str, np.ndarray]:
         return {key: owned(part)[0] for key, part in self.plays.game.observation(EVERY).items()}
 
-    def _observed(self, agent: str) -> dict[str, np.ndarray]:
+    def observe(self, agent: str) -> dict[str, np.ndarray]:
+        """Return what an agent sees."""
         seen = {**self._seen(), "action_mask": self.mask(agent)}
         if self._rowed:
             seen["actions"] = seen["actions"][self._actions_of[agent]]
@@ -185,10 +186,6 @@ class TurnsEnv(_Agents, AECEnv):
         self.agent_selection = self.agents[0] if over else self.turn
         self.infos = self._infos(info)
 
-    def observe(self, agent: str) -> dict[str, np.ndarray]:
-        """Return what an agent sees."""
-        return self._observed(agent)
-
 
 class AllAtOnceEnv(_Agents, ParallelEnv):
     """The same episode where all agents act in every step, and only the turn's action counts.
@@ -202,7 +199,7 @@ class AllAtOnceEnv(_Agents, ParallelEnv):
     ) -> tuple[Observations, Infos]:
         """Start anew, as ``GameEnv.reset`` does."""
         info = self._restart(seed, options)
-        return {agent: self._observed(agent) for agent in self.agents}, self._infos(info)
+        return {agent: self.observe(agent) for agent in self.agents}, self._infos(info)
 
     def step(
         self, actions: dict[str, Any]
@@ -211,7 +208,7 @@ class AllAtOnceEnv(_Agents, ParallelEnv):
         reward, over, info = self._play(actions[self.turn])
         agents, self.agents = self.agents, [] if over else self.agents
         return (
-            {agent: self._observed(agent) for agent in agents},
+            {agent: self.observe(agent) for agent in agents},
             dict.fromkeys(agents, reward),
             dict.fromkeys(agents, over),
             dict.fromkeys(agents, False),
