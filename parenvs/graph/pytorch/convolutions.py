@@ -41,6 +41,7 @@ def _convolution(
     )
     spatial = "DHW"[3 - count :]
     layout = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
+    holes: Sizes | None = None
     if transposed:
         inputs, outputs, *kernel = weight.shape
         # The transpose of a convolution: a flipped kernel, inputs and outputs exchanged per group,
@@ -50,12 +51,11 @@ def _convolution(
         weight = jnp.flip(weight, range(2, 2 + count))
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
-        strides, holes = [1] * count, stride
+        stride, holes = [1] * count, stride
     else:
         pads = [(p, p) for p in padding]
-        strides, holes = stride, None
     result = lax.conv_general_dilated(
-        x, weight, strides, pads, holes, dilation, layout, feature_group_count=groups
+        x, weight, stride, pads, holes, dilation, layout, feature_group_count=groups
     )
     if bias is not None:
         result = result + bias.reshape(-1, *[1] * count)
