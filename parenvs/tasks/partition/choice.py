@@ -238,11 +238,14 @@ class PartitionChoice(RowGame):
 
     def chosen(self, row: int) -> np.ndarray:
         """Return the classes of the graph that are partitioned so far, (C,) bool."""
-        problem, linear = self.problem(row), self.linear(row)
-        chosen = np.zeros(len(problem.classes), dtype=bool)
-        known = self.boards.known[row, : len(linear.classes)]
-        chosen[linear.classes[known == PARTITION]] = True
+        chosen = np.zeros(len(self.problem(row).classes), dtype=bool)
+        chosen[self._decided(row, PARTITION)] = True
         return chosen
+
+    def _decided(self, row: int, decision: int) -> np.ndarray:
+        """(k,) classes of the graph with a decision."""
+        classes = self.linear(row).classes
+        return classes[self.boards.known[row, : len(classes)] == decision]
 
     def plan(self, row: int) -> Plan:
         """Return the plan built so far; undecided dimensions are replicated."""
@@ -262,10 +265,10 @@ class PartitionChoice(RowGame):
 
     def undecided(self, row: int) -> set[str]:
         """Return the paths of the entry parameters that have a dimension in an open class."""
-        problem, linear = self.problem(row), self.linear(row)
-        is_open = self.boards.known[row, : len(linear.classes)] == OPEN
+        problem = self.problem(row)
         dims = problem.dimensions("all")
-        return problem.paths_of(dims[np.isin(problem.classes.label[dims], linear.classes[is_open])])
+        is_open = np.isin(problem.classes.label[dims], self._decided(row, OPEN))
+        return problem.paths_of(dims[is_open])
 
     @property
     def episode_steps(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from operator import add, or_
 from typing import Any, ClassVar
 
@@ -149,29 +149,16 @@ class PartitionSpace:
         else:
             question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
         nobody = np.zeros(0, dtype=np.int64)
+        rival_members = [np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals]
         end = np.zeros((1, STAKES), np.float32)
-        stakes = np.concatenate([_stakes(problem, classes, rivals), end])
-        return cls(
-            problem=problem,
-            linkage=linkage,
-            dimensions=dims,
-            classes=classes,
-            fixed=fixed,
-            questions=questions,
-            question_class=question_class,
-            question_paid=question_paid,
-            members=members,
-            rivals=rivals,
-            rival_members=[np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals],
-            paid=paid,
-            initial=initial,
-            pays_once=not linkage and not paper,
-            stakes=stakes[[*question_class, -1]],
-        )
+        stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
+        asked = questions, question_class, question_paid
+        held = members, rivals, rival_members, paid, initial, not linkage and not paper
+        return cls(problem, linkage, dims, classes, fixed, *asked, *held, stakes)
 
 
 def _nothing_to_decide(problem: Partitioning) -> InfeasibleError:
-    what = {"inputs": "batch input"}.get(problem.scope, "variable")
+    what = "batch input" if problem.scope == "inputs" else "variable"
     why = ""
     if problem.rules == "automap":
         why = (
@@ -230,12 +217,11 @@ class Changes:
 
     def __init__(self, written: Sequence[Written], width: int) -> None:
         self.width, self.step = width, max(BLOCK_BYTES // width, 1)
-        self.count = np.array([len(columns) for columns, _ in written], dtype=np.int64)
+        columns, values = zip(*written, strict=True)
+        self.count = np.array([len(row) for row in columns], dtype=np.int64)
         self.start = np.cumsum(self.count) - self.count
-        self.column = np.concatenate(
-            [np.asarray(columns, dtype=np.int64) for columns, _ in written]
-        )
-        self.value = np.concatenate([np.asarray(values, dtype=np.int8) for _, values in written])
+        self.column = np.concatenate([np.asarray(row, dtype=np.int64) for row in columns])
+        self.value = np.concatenate([np.asarray(row, dtype=np.int8) for row in values])
         self.table: np.ndarray | None = None
         if len(written) * width <= TABLE_BYTES:
             self.table = np.full((len(written), width), OPEN, dtype=np.int8)
@@ -344,16 +330,12 @@ def transitions_of(space: PartitionSpace) -> Transitions:
         first_decisions[space.fixed] = REPLICATE
     first_known = np.full(count + 2, OPEN, dtype=np.int8)
     first_known[count + 1] = REPLICATE
+    changes = Changes([*decisions, nothing], len(space.dimensions))
+    known_changes = Changes([*known, nothing], count + 2)
+    column = np.append(np.where(question_class < 0, count + 1, question_class), count)
+    rewards = paid, varies if varies.any() else None, np.array(shares)
     return Transitions(
-        space=space,
-        decisions=Changes([*decisions, nothing], len(space.dimensions)),
-        known=Changes([*known, nothing], count + 2),
-        first_decisions=first_decisions,
-        first_known=first_known,
-        column=np.append(np.where(question_class < 0, count + 1, question_class), count),
-        paid=paid,
-        varies=varies if varies.any() else None,
-        shares=np.array(shares),
+        space, changes, known_changes, first_decisions, first_known, column, *rewards
     )
 
 
@@ -577,10 +559,8 @@ class PartitionGame(Rowed):
         if inputs and linkage:
             raise ParenvsError("linkage: DataParallel-v0 has none; leave it out")
         if problem is None:
-            settings = {name: given[name] for name in SETTINGS}
-            problem = load_problem(
-                instance, cluster, PartitionPlan.task, scope=self.scope, **settings
-            )
+            settings = {"scope": self.scope} | {name: given[name] for name in SETTINGS}
+            problem = load_problem(instance, cluster, PartitionPlan.task, **settings)
         elif problem.scope != self.scope:
             raise ParenvsError(f"problem: is of scope {problem.scope}, not of {self.scope}")
         space = PartitionSpace.of(problem, not inputs and linkage is not False)
@@ -590,11 +570,9 @@ class PartitionGame(Rowed):
         self.groups = Groups(count, Turns(count, space, memory))
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
-            {
-                "decisions": spaces.Box(-1, 1, (len(space.dimensions),), np.int8),
-                "position": spaces.Discrete(len(space.questions) + 1),
-                "stake": spaces.Box(-1.0, 1.0, (STAKES,), np.float32),
-            }
+            decisions=spaces.Box(-1, 1, (len(space.dimensions),), np.int8),
+            position=spaces.Discrete(len(space.questions) + 1),
+            stake=spaces.Box(-1.0, 1.0, (STAKES,), np.float32),
         )
         if rows is not None:
             self.show_rows(2, rows)
@@ -610,11 +588,8 @@ class PartitionGame(Rowed):
 
     def put(self, rows: Rows, problem: PartitionSpace) -> None:
         """See ``Game.put``."""
-        self.groups.give(
-            rows,
-            lambda turns: turns.space is problem,
-            lambda: Turns(self.count, problem, self.memory),
-        )
+        new = partial(Turns, self.count, problem, self.memory)
+        self.groups.give(rows, lambda turns: turns.space is problem, new)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``."""
@@ -633,17 +608,16 @@ class PartitionGame(Rowed):
         """See ``Game.observation``."""
         if self.shown:
             return self._rowed(rows)
-        groups = self.groups.of(rows)
-        parts: dict[str, list[np.ndarray]] = {"decisions": [], "position": [], "stake": []}
+        groups, parts = self.groups.of(rows), []
         for turns, group, _ in groups:
             position = turns.position[group]
-            parts["decisions"].append(turns.decisions[group])
-            parts["position"].append(position)
-            parts["stake"].append(turns.space.stakes.take(position, axis=0))
-        if len(groups) == 1:
-            return {name: values[0] for name, values in parts.items()}
-        order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
-        return {name: np.concatenate(values)[order] for name, values in parts.items()}
+            stake = turns.space.stakes.take(position, axis=0)
+            parts.append((turns.decisions[group], position, stake))
+        values = parts[0]
+        if len(groups) > 1:
+            order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
+            values = tuple(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True))
+        return dict(zip(("decisions", "position", "stake"), values, strict=True))
 
     def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:
         indices = self._rows[rows]
@@ -655,15 +629,10 @@ class PartitionGame(Rowed):
             for name, values in zip(CLASS, stake.T, strict=True):
                 columns[name][positions, PARTITION] = values
             columns["rule"][positions] = SHARP * columns[WORTH[space.reward]][positions]
-            context[positions] = np.stack(
-                [
-                    turns.position[group] / len(space.questions),
-                    (decisions == PARTITION).mean(axis=1),
-                    (decisions == OPEN).mean(axis=1),
-                    np.full(len(decisions), np.log2(space.problem.cluster.devices) / 10),
-                ],
-                axis=1,
-            )
+            context[positions, 0] = turns.position[group] / len(space.questions)
+            context[positions, 1] = (decisions == PARTITION).mean(axis=1)
+            context[positions, 2] = (decisions == OPEN).mean(axis=1)
+            context[positions, 3] = np.log2(space.problem.cluster.devices) / 10
         columns["partition"][:, PARTITION] = 1.0
         return self.as_rows(columns, context, self.legal[rows], self.over[rows])
 
@@ -672,12 +641,11 @@ class PartitionGame(Rowed):
         outcome: dict[str, np.ndarray] = {}
         indices = self._rows[rows]
         for turns, group, positions in self.groups.of(indices):
-            at = np.arange(len(indices))[positions]
             complete = turns.is_complete()[group]
-            if not complete.any():
-                continue
-            for name, values in turns.figures(np.asarray(group)[complete]).items():
-                outcome.setdefault(name, np.full(len(indices), np.nan))[at[complete]] = values
+            at = np.arange(len(indices))[positions][complete]
+            figures = turns.figures(np.asarray(group)[complete]) if len(at) else {}
+            for name, values in figures.items():
+                outcome.setdefault(name, np.full(len(indices), np.nan))[at] = values
         return outcome
 
     def plan(self, row: int) -> PartitionPlan:
@@ -711,10 +679,9 @@ class PartitionGame(Rowed):
         if problem.step.limit is None:
             every_class = np.ones(len(problem.classes), dtype=bool)
             minimum, what = problem.footprint.memory(every_class).peak, "that of a device"
-            more = ""
         else:
             minimum, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
-            more = ", so every complete episode returns -1"
+        more = "" if problem.step.limit is None else ", so every complete episode returns -1"
         if minimum > problem.memory_limit:
             warnings.warn(
                 f"no plan fits the memory: {problem.instance} on {problem.cluster}: the peak "
