@@ -39,15 +39,8 @@ def conv(
 ) -> Array:
     """Convolve NHWC images with an HWIO kernel, and add the bias if there is one."""
     kernel = weights["kernel"] if isinstance(weights, dict) else weights
-    dimensions = ("NHWC", "HWIO", "NHWC")
-    x = lax.conv_general_dilated(
-        x,
-        kernel,
-        (stride, stride),
-        padding,
-        dimension_numbers=dimensions,
-        feature_group_count=groups,
-    )
+    how: Tree = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "feature_group_count": groups}
+    x = lax.conv_general_dilated(x, kernel, (stride, stride), padding, **how)
     return x + weights["bias"] if isinstance(weights, dict) else x
 
 
@@ -223,11 +216,10 @@ def attention_shapes(width: int, biases: str = "qkvo", memory: int | None = None
 
     ``biases`` names the projections that have one; keys and values are made of ``memory`` features.
     """
+    inputs = dict.fromkeys("qkvo", width) | dict.fromkeys("kv", memory or width)
     return {
-        key: (dense_shapes if key in biases else floats)(
-            width if key in "qo" or memory is None else memory, width
-        )
-        for key in "qkvo"
+        key: (dense_shapes if key in biases else floats)(features, width)
+        for key, features in inputs.items()
     }
 
 

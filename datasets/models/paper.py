@@ -229,24 +229,20 @@ def bert(
     the released code, only the masked positions (``predictions``), 15 % of 512, go through the
     vocabulary's softmax. The position table has ``positions`` rows, at least ``tokens``.
     """
-    encoder = {
-        f"layer_{i}": {
-            "self": {key: dense_shapes(hidden, hidden) for key in "qkvo"},
-            "self_norm": norm_shapes(hidden),
-            "ffn_norm": norm_shapes(hidden),
-            **ffn_shapes(hidden, intermediate),
-        }
-        for i in range(layers)
-    }
-    embeddings = {
-        "words": floats(vocab, hidden),
-        "positions": floats(positions, hidden),
-        "types": floats(2, hidden),
-        "norm": norm_shapes(hidden),
+    layer = {
+        "self": {key: dense_shapes(hidden, hidden) for key in "qkvo"},
+        "self_norm": norm_shapes(hidden),
+        "ffn_norm": norm_shapes(hidden),
+        **ffn_shapes(hidden, intermediate),
     }
     params = {
-        "embeddings": embeddings,
-        "encoder": encoder,
+        "embeddings": {
+            "words": floats(vocab, hidden),
+            "positions": floats(positions, hidden),
+            "types": floats(2, hidden),
+            "norm": norm_shapes(hidden),
+        },
+        "encoder": {f"layer_{i}": layer for i in range(layers)},
         "pooler": dense_shapes(hidden, hidden),
         "next_sentence": dense_shapes(hidden, 2),
         "mlm": {

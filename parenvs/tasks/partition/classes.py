@@ -20,19 +20,12 @@ from typing import Any
 
 import numpy as np
 
+import parenvs.graph.opcodes as opcodes
 from parenvs.cluster import Cluster
 from parenvs.errors import HloError, ParenvsError, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.graph.opcodes import (
-    PARTS_READ,
-    Factor,
-    Instruction,
-    Kind,
-    bytes_of,
-    factors_of,
-    target_rule,
-)
+from parenvs.graph.opcodes import Factor, Instruction, Kind, bytes_of, factors_of, target_rule
 from parenvs.tasks.pipeline.plan import RECOMPUTE
 
 LINKED = ("while", "conditional", "opt-barrier", "optimization-barrier")
@@ -668,7 +661,7 @@ def _costs(
         sums.append(read + g.tensor_bytes_of(every))
     np.divide(sums[1], sums[0], out=ratios, where=sums[0] > 0)
     # These read a part of an operand, so their bytes are not in proportion to its size.
-    parts = [code for code, name in enumerate(graph.opcodes) if name in PARTS_READ]
+    parts = [code for code, name in enumerate(graph.opcodes) if name in opcodes.PARTS_READ]
     for index in np.flatnonzero(np.isin(graph.opcode, parts) & (ratios != 1)).tolist():
         opcode = graph.opcodes[graph.opcode[index]]
         (_, read), (_, written) = graph.uses(np.array([index])), graph.makes(np.array([index]))

@@ -376,11 +376,8 @@ class Footprint:
         # Sums of gradients exist from the first moment on, as they start at 0.
         starts = first.copy()
         starts[own] = 0
-        self.stays = Stays(
-            np.concatenate([tensor, tensor[own]]),
-            np.concatenate([starts, moment[first_use]]),
-            np.concatenate([last, until]),
-        )
+        gradients = tensor[own], moment[first_use], until
+        self.stays = Stays(*np.concatenate([(tensor, starts, last), gradients], axis=1))
 
     def _replay(self) -> np.ndarray:
         """Split the forward pass into segments; return (I,) when each instruction runs."""
@@ -434,11 +431,8 @@ class Footprint:
         # What crosses a border is there until the segments that read it have run again.
         ends = np.where(brief, moment[use], np.maximum(moment[last], reread[tensor]))
         once_more = np.maximum(np.where(remade[tensor], moment[last], reread[tensor]), twice[first])
-        self.stays = Stays(
-            np.concatenate([tensor, tensor[brief]]),
-            np.concatenate([moment[first], twice[first[brief]]]),
-            np.concatenate([ends, once_more[brief]]),
-        )
+        once, again = (tensor, moment[first], ends), (tensor, twice[first], once_more)
+        self.stays = Stays(*np.concatenate([once, np.stack(again)[:, brief]], axis=1))
         return moment
 
     def _needed_again(self, remade: np.ndarray, crosses: np.ndarray, end: int) -> np.ndarray:

@@ -348,13 +348,9 @@ class Sizes(NamedTuple):
     @classmethod
     def of(cls, problem: Linear) -> Sizes:
         """Return the sizes of a problem."""
-        return cls(
-            len(problem.gain),
-            len(problem.fullest),
-            len(problem.groups),
-            max(map(len, problem.groups), default=1),
-            len(problem.witnesses),
-        )
+        members = max(map(len, problem.groups), default=1)
+        moments, groups = len(problem.fullest), len(problem.groups)
+        return cls(len(problem.gain), moments, groups, members, len(problem.witnesses))
 
     def with_(self, other: Sizes) -> Sizes:
         """Return the sizes that hold both."""

@@ -128,13 +128,8 @@ class _Flow:
 
     def _read(self) -> None:
         factors, forward = self.classes.factors, self._forward
-        rows = zip(
-            factors.instruction.tolist(),
-            self.classes.factor_class.tolist(),
-            factors.kind.tolist(),
-            strict=True,
-        )
-        for index, label, kind in rows:
+        columns = factors.instruction, self.classes.factor_class, factors.kind
+        for index, label, kind in zip(*(column.tolist() for column in columns), strict=True):
             opcode = self.opcodes[index]
             if not forward[index] or opcode == "parameter":
                 continue
@@ -252,16 +247,14 @@ class _Flow:
     @cached_property
     def _ties(self) -> dict[int, set[int]]:
         """Tensor -> those that loops, branches and barriers make the same value."""
-        linked = np.isin(self.graph.opcode, [
-            code for code, name in enumerate(self.graph.opcodes) if name in LINKED
-        ])  # fmt: skip
+        linked = np.isin(self.opcodes, LINKED)
         factors = self.classes.factors
         owner = owner_of(self.graph)
         pairs = np.unique(owner[factors.links[linked[factors.link_at]]], axis=0)
         ties: dict[int, set[int]] = defaultdict(set)
-        for one, other in pairs.tolist():
-            ties[one].add(other)
-            ties[other].add(one)
+        for first, second in pairs.tolist():
+            ties[first].add(second)
+            ties[second].add(first)
         return dict(ties)
 
     def _tied(self, tensors: Iterable[int]) -> set[int]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
+import parenvs.tasks.partition.classes as propagation
 import parenvs.tasks.partition.formulas as formulas
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import ILLEGAL, Bounded, Plan, Report
@@ -25,19 +26,7 @@ from parenvs.fields import Count, Index, Size, Text, one_of, read, whole
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import shape_text
 from parenvs.instances import Key, load_graph, reading_key, stamp, text_of
-from parenvs.tasks.partition.classes import (
-    REMADE,
-    RULE_SETS,
-    SETTINGS,
-    UNEVEN,
-    WHOLE,
-    DimensionClasses,
-    StepSettings,
-    at_micro_batch,
-    dimension_classes,
-    full_scope,
-    owner_of,
-)
+from parenvs.tasks.partition.classes import REMADE, RULE_SETS, SETTINGS, UNEVEN, WHOLE, StepSettings
 from parenvs.tasks.partition.formulas import Footprint, LinearReturn, Memory
 from parenvs.tasks.partition.words import Explainer
 
@@ -148,13 +137,13 @@ MAX_REASONS = 20
 
 
 def _known_entries(
-    plan: PartitionPlan, classes: DimensionClasses
+    plan: PartitionPlan, classes: propagation.DimensionClasses
 ) -> tuple[dict[str, int], list[str]]:
     """The plan's entries that can be split, and the reasons against the others.
 
     What a plan may name, and what it must name in full, follows from the plan's own scope.
     """
-    scope, graph = full_scope(plan.scope, "step_time"), classes.graph
+    scope, graph = propagation.full_scope(plan.scope, "step_time"), classes.graph
     paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}
     what = "batch input" if scope == "inputs" else "variable or batch input"
     known, reasons = {}, []
@@ -173,7 +162,9 @@ def _known_entries(
     return known, reasons
 
 
-def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.ndarray) -> list[str]:
+def _broken_rules(
+    plan: PartitionPlan, classes: propagation.DimensionClasses, chosen: np.ndarray
+) -> list[str]:
     """Blocked classes, conflicts, and dimensions that would have to be partitioned as well."""
     graph, words = classes.graph, Explainer(classes)
     start = {path: int(graph.dim_offset[tensor]) for path, tensor in classes.tensor.items()}
@@ -240,7 +231,7 @@ class Partitioning:
     cluster: Cluster
     rules: str
     uneven: str
-    classes: DimensionClasses
+    classes: propagation.DimensionClasses
     scope: str = SCOPES[0]
     reward: str = "paper"
     instance: str = ""
@@ -288,9 +279,9 @@ class Partitioning:
                 "paths, save it as .npz and give that"
             )
         how = StepSettings.of(cluster, **step).on(graph)
-        classes = dimension_classes(graph, rules, uneven, cluster.devices)
+        classes = propagation.dimension_classes(graph, rules, uneven, cluster.devices)
         if how.micro_batch is not None:
-            classes = at_micro_batch(classes, how.micro_batch, uneven)
+            classes = propagation.at_micro_batch(classes, how.micro_batch, uneven)
         problem = cls(graph, cluster, rules, uneven, classes, scope, reward, instance, how)
         paths = [graph.paths[i] for i in problem.parameters("all").tolist()]
         twice = [path for path, count in Counter(paths).items() if count > 1]
@@ -319,7 +310,7 @@ class Partitioning:
     @property
     def full_scope(self) -> str:
         """``"variables"``, ``"inputs"`` or ``"all"``: the entry parameters that are decided."""
-        return full_scope(self.scope, self.reward)
+        return propagation.full_scope(self.scope, self.reward)
 
     @property
     def inputs(self) -> np.ndarray:
@@ -341,7 +332,7 @@ class Partitioning:
 
     def paths_of(self, dimensions: np.ndarray) -> set[str]:
         """Paths of the variables and batch inputs that have some of the positions' dimensions."""
-        tensors = set(owner_of(self.classes.graph)[dimensions].tolist())
+        tensors = set(propagation.owner_of(self.classes.graph)[dimensions].tolist())
         return {path for path, tensor in self.tensor.items() if tensor in tensors}
 
     def counts(self, scope: str | None = None) -> np.ndarray:
@@ -646,7 +637,8 @@ class PartitionReport(Report):
         """Return of the episode that makes this plan under a reward, or -1 if it is illegal."""
         if not self.legal:
             return ILLEGAL
-        returns = self.problem.returns_of(reward, full_scope(self.plan.scope, reward))
+        scope = propagation.full_scope(self.plan.scope, reward)
+        returns = self.problem.returns_of(reward, scope)
         return float(returns.value(self.chosen))
 
     def gap(self, answer: Bounded) -> float | None:

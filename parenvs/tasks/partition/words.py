@@ -58,11 +58,8 @@ class Explainer:
         unsplittable = positions[(where == at) & (classes.label[positions] == label)]
         if unsplittable.size:
             return f"{self.instruction(at)} cannot split {self.dimension(int(unsplittable[0]))}"
-        first, second = self._members(at, (label,))[:2]
-        return (
-            f"{self.instruction(at)} would split both {self.dimension(first)} and "
-            f"{self.dimension(second)}, which belong together"
-        )
+        first, second = self._members(at, label)[:2]
+        return f"{self._both(at, first, second)}, which belong together"
 
     def blocking(self) -> tuple[np.ndarray, np.ndarray]:
         """(B, 2) and (D, 2) int64 pairs of an instruction and a class that it blocks.
@@ -80,12 +77,11 @@ class Explainer:
     def conflict(self, label: int, rival: int) -> str:
         """Why two classes cannot be partitioned together; ``ValueError`` if they can."""
         at = self.conflict_at(label, rival)
-        first = self._members(at, (label,))[0]
-        second = self._members(at, (rival,))[0]
-        return (
-            f"{self.instruction(at)} would split both {self.dimension(first)} and "
-            f"{self.dimension(second)}"
-        )
+        return self._both(at, self._members(at, label)[0], self._members(at, rival)[0])
+
+    def _both(self, at: int, first: int, second: int) -> str:
+        dimensions = f"{self.dimension(first)} and {self.dimension(second)}"
+        return f"{self.instruction(at)} would split both {dimensions}"
 
     def conflict_at(self, label: int, rival: int) -> int:
         """The first instruction that would split both classes; ``ValueError`` if none does."""
@@ -153,7 +149,7 @@ class Explainer:
             self._searched[start] = dict(zip(order.tolist(), before[order].tolist(), strict=True))
         return self._searched[start]
 
-    def _members(self, instruction: int, labels: tuple[int, ...]) -> list[int]:
+    def _members(self, instruction: int, label: int) -> list[int]:
         factors = self.classes.factors
-        inside = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
+        inside = (factors.instruction == instruction) & (self.classes.factor_class == label)
         return factors.member[inside].tolist()
