@@ -6,7 +6,7 @@ The integer program is solved by HiGHS, through ``scipy.optimize.milp``.
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -59,20 +59,19 @@ def exact_partition(
     nodes, bound, best = 0, float(np.maximum(weights[classes], 0.0).sum()), None
     proven, time_is_up = False, False
     for _ in range(_ROUNDS):
-        round_ = program.maximise(weights, deadline)
-        nodes, bound = nodes + round_.nodes, min(bound, round_.bound)
-        time_is_up = round_.time_is_up
-        if round_.chosen is None and not time_is_up:
+        chosen, limit, visited, time_is_up = program.maximise(weights, deadline)
+        nodes, bound = nodes + visited, min(bound, limit)
+        if chosen is None and not time_is_up:
             raise InfeasibleError(_least_memory(program, memory_limit or 0.0, deadline))
-        if round_.chosen is not None and fits(round_.chosen):
-            best, proven = round_.chosen, not time_is_up
+        if chosen is not None and fits(chosen):
+            best, proven = chosen, not time_is_up
             break
         if time_is_up:
             break
-        assert round_.chosen is not None and memory_limit is not None
-        at = problem.footprint.memory(round_.chosen).at
+        assert chosen is not None and memory_limit is not None
+        at = problem.footprint.memory(chosen).at
         # The limit at one more moment: the programs only get harder, so bounds stay valid.
-        program.limit_memory(at, memory_limit, round_.chosen)
+        program.limit_memory(at, memory_limit, chosen)
     if not proven:  # partitions that need no search may be as good
         simple = np.zeros(len(problem.classes), dtype=bool), program.greedy(weights)
         options = [x for x in (best, *simple) if x is not None and fits(x)]
@@ -94,21 +93,6 @@ def exact_partition(
         evaluations=nodes,
         seconds=time.perf_counter() - begin,
     )
-
-
-class _Round(NamedTuple):
-    """What came of a program.
-
-    Attributes:
-        chosen: (C,) bool, the best choice of classes; None if none exists or was found in time.
-        bound: proven upper bound of its weight.
-        time_is_up: whether the search ended before its proof.
-    """
-
-    chosen: np.ndarray | None
-    bound: float
-    nodes: int
-    time_is_up: bool
 
 
 class _Program:
@@ -157,17 +141,24 @@ class _Program:
                 is_open[together[[index]].indices] = False
         return chosen
 
-    def maximise(self, weights: np.ndarray, deadline: float) -> _Round:
-        """Solve for the weights of the classes, (C,), until a ``time.perf_counter()``."""
+    def maximise(
+        self, weights: np.ndarray, deadline: float
+    ) -> tuple[np.ndarray | None, float, int, bool]:
+        """Solve for the weights of the classes, (C,), until a ``time.perf_counter()``.
+
+        Returns:
+            The best choice, (C,) bool, None if none exists or was found in time; a proven upper
+            bound of its weight; the nodes searched; and whether time ended before the proof.
+        """
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
         if not len(self.classes):
             is_kept = max(self.needed, default=0.0) <= 0
-            return _Round(chosen if is_kept else None, 0.0, 0, False)
+            return chosen if is_kept else None, 0.0, 0, False
         left, weights = deadline - time.perf_counter(), weights[self.classes]
         # Without conflicts all positive weights add up: a bound that needs no search.
         most = float(np.maximum(weights, 0.0).sum())
         if left <= 0:
-            return _Round(None, most, 0, True)
+            return None, most, 0, True
         rows, needed = np.array(self.saved), np.array(self.needed)
         solution, bound = solve(weights, self.conflicts, rows, needed, left)
         if solution.status not in (_OPTIMAL, _TIME_IS_UP, _INFEASIBLE):
@@ -175,11 +166,11 @@ class _Program:
         bound, time_is_up = min(most, bound), solution.status == _TIME_IS_UP
         nodes = int(solution.mip_node_count or 0)
         if solution.x is None:
-            return _Round(None, bound, nodes, time_is_up)
+            return None, bound, nodes, time_is_up
         chosen[self.classes] = solution.x > 0.5
         if not self.problem.legal(chosen):
             raise RuntimeError("the solver broke a constraint; install a newer SciPy")
-        return _Round(chosen, bound, nodes, time_is_up)
+        return chosen, bound, nodes, time_is_up
 
 
 def solve(
@@ -244,7 +235,7 @@ def _least_memory(program: _Program, limit: float, deadline: float) -> str:
     memory = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool))
     at, smallest = memory.at, memory.peak
     for _ in range(_ROUNDS):
-        chosen = free.maximise(problem.footprint.saved_at(at).saved, deadline).chosen
+        chosen, *_ = free.maximise(problem.footprint.saved_at(at).saved, deadline)
         if chosen is None:  # time is up
             break
         memory = problem.footprint.memory(chosen)

@@ -213,11 +213,6 @@ class PartitionRequest(PartitionSearch, Request):
         return f"{problem.scope}-{problem.reward}-{cluster_label}"
 
 
-def reference(space: PartitionSpace) -> Answer:
-    """Find the best plan that an episode can build, and prove it."""
-    return exact_partition(space.problem)
-
-
 def _trained_partition(agent: str, request: PartitionRequest) -> Answer:
     result = request.train(agent)
     from parenvs.agents.learning.play import replayed

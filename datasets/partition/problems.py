@@ -205,8 +205,7 @@ def _recorded(name: str) -> Partitioning:
 
 def costs(name: str) -> BestValue | None:
     """Return the least step time known of a problem, and its bound, without reading the graph."""
-    graphs = manifest()["instances"][row_of(name).instance]["graphs"]
-    return costs_of(PARTITIONS, name, graphs["train"]["fingerprint"])
+    return costs_of(PARTITIONS, name, _fingerprint(row_of(name).instance))
 
 
 def _answered(answer: Answer) -> float:

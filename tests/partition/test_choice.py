@@ -209,7 +209,7 @@ def test_env__sets_files_and_problems_of_ones_own(tmp_path):
         assert info["cost"] > 0 and "optimum" not in info
     assert shipped.reset(options={"instance": "partition-train/vgg-000"})[1]["instance"]
     shipped.reset()
-    assert shipped.undecided() <= set(own.tensor) and len(shipped.undecided()) > 10
+    assert shipped.game.undecided(0) <= set(own.tensor) and len(shipped.game.undecided(0)) > 10
 
 
 def test_env__bad_input():

@@ -310,11 +310,6 @@ class DimensionClasses:
             or [np.zeros(0, dtype=np.int64)]
         )
 
-    @cached_property
-    def variable_dimensions(self) -> np.ndarray:
-        """(V,) int64, positions in ``graph.dims`` of the variables' dimensions, in their order."""
-        return self.dimensions_of(self.graph.weights)
-
     def counts(self, dimensions: np.ndarray) -> np.ndarray:
         """(C,) number of the given dimensions, of those larger than 1, in each class."""
         splittable = dimensions[self.graph.dims[dimensions] > 1]
@@ -323,7 +318,7 @@ class DimensionClasses:
     @cached_property
     def variable_counts(self) -> np.ndarray:
         """(C,) number of variable dimensions, larger than 1, in each class."""
-        return self.counts(self.variable_dimensions)
+        return self.counts(self.dimensions_of(self.graph.weights))
 
     @cached_property
     def factor_class(self) -> np.ndarray:
@@ -520,16 +515,6 @@ class StepSettings:
         passes = self.micro_batches * (1.0 + again) * np.ones(len(graph.opcode))
         # Weights are updated once per step, however many micro-batches it has.
         return np.where(graph.phase == Phase.UPDATE, 1.0, passes)
-
-    def synchronisations(self, classes: DimensionClasses, again: np.ndarray | int) -> np.ndarray:
-        """(I,) all-reduces per step of each instruction's partial result, loops aside.
-
-        ``again`` (I,) bool is what the backward pass recomputes.
-        """
-        times = self.repetitions(classes.graph, again)
-        if self.micro_batches == 1:
-            return times
-        return np.where(synchronised_once(classes), 1.0, times)
 
 
 def _check_count(name: str, number: Any, minimum: int) -> None:

@@ -212,11 +212,8 @@ def shape_words(cell: Cell) -> str:
     return "×".join(words) or "scalar"
 
 
-class _Line(NamedTuple):
-    """A line of a list: its title, and inches from the left end, words and cell of each item."""
-
-    title: str
-    items: list[tuple[float, str, Cell]]
+_Line = tuple[str, list[tuple[float, str, Cell]]]
+"""A line of a list: its title, and inches from the left end, words and cell of each item."""
 
 
 class Lists:
@@ -269,9 +266,9 @@ class Lists:
                     item_width += text_inches(f"  {shape_words(cell)}", FONT, bold=True)
                     words += f"  {shape_words(cell)}"
                 if x + item_width > self.width:
-                    lines.append(_Line(title, []))
+                    lines.append((title, []))
                     x, title = self.margin, ""  # only the first line of a group has its title
-                lines[-1].items.append((x, words, cell))
+                lines[-1][1].append((x, words, cell))
                 x += item_width
         return lines
 

@@ -85,11 +85,6 @@ class PartitionSpace:
         return self
 
     @property
-    def scope(self) -> str:
-        """``"variables"`` or ``"inputs"``."""
-        return self.problem.scope
-
-    @property
     def reward(self) -> str:
         """``"paper"`` or ``"step_time"``."""
         return self.problem.reward

@@ -360,7 +360,10 @@ class Partitioning:
     @cached_property
     def synchronisations(self) -> np.ndarray:
         """(I,) how often a step all-reduces partial results of each instruction, loops aside."""
-        return self.step.synchronisations(self.classes, self._again)
+        times = self.step.repetitions(self.classes.graph, self._again)
+        if self.step.micro_batches == 1:
+            return times
+        return np.where(propagation.synchronised_once(self.classes), 1.0, times)
 
     @property
     def _again(self) -> np.ndarray | int:

@@ -218,9 +218,9 @@ class PartitionTask(Task):
         return Validation("partition-validation")
 
     def reference(self, space: Any) -> Answer:
-        from parenvs.agents.partition.planners import reference
+        from parenvs.agents.partition.exact import exact_partition
 
-        return reference(space)
+        return exact_partition(space.problem)
 
     def leaderboard(self) -> Mapping[str, TaskKind]:
         from parenvs.agents.partition.entries import TASKS

@@ -327,7 +327,7 @@ def verdict(problem: Partitioning, report: PartitionReport | None, undecided: in
     ``undecided`` is the number of variables and inputs that an episode has not settled.
     """
     if report is None:
-        dims = len(problem.classes.variable_dimensions)
+        dims = len(problem.dimensions("variables"))
         return [
             "nothing decided yet",
             f"{plural(len(problem.graph.weights), 'variable')} with {plural(dims, 'dimension')}",

@@ -20,8 +20,8 @@ class Explainer:
     def __init__(self, classes: DimensionClasses) -> None:
         self.classes, self.graph = classes, classes.graph
         self._owner = owner_of(self.graph)
-        paths = zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True)
-        self._path = dict(paths)
+        tensors = self.graph.parameter_tensor.tolist()
+        self._path = dict(zip(tensors, self.graph.paths, strict=True))
         self._searched: dict[int, dict[int, int]] = {}
 
     def dimension(self, position: int) -> str:
