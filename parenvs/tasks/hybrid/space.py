@@ -294,13 +294,10 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
             if getattr(limits, item.name) != item.default and item.name != "uneven"
         ]
         reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
-        rules = (
-            "the batch must divide by dp x micro_batch, devices by tp x pp, and layers by the "
-            "stages"
-        )
+        rules = "the batch must divide by dp x micro_batch, devices by tp x pp, and layers by the"
         raise InfeasibleError(
             f"{where}: no uniform plan keeps to {', '.join(asked) or 'the rules'}; "
-            f"{reason or rules}"
+            f"{reason or f'{rules} stages'}"
         )
     heads, tails = zip(*rows, strict=True)
     counts = [len(tail[0]) for tail in tails]

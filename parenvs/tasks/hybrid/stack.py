@@ -7,7 +7,7 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -279,12 +279,12 @@ class Stack:
         preset = VERSIONS.get(self.label)
         if preset == self or preset is None:
             return self.label
-        changed = {
-            item.name: getattr(self, item.name)
-            for item in fields(self)
-            if getattr(self, item.name) != getattr(preset, item.name)
-            and item.name not in ("source", "date")
+        same = {
+            "source",
+            "date",
+            *(name for name, x in vars(preset).items() if x == vars(self)[name]),
         }
+        changed = {name: x for name, x in vars(self).items() if name not in same}
         for name in _BY_NAME:
             if isinstance(changed.get(name), tuple):
                 changed[name] = dict(changed[name])
@@ -331,11 +331,9 @@ class Stack:
         shares = [key for key in _BY_NAME if content.get(key) is not None]
         given = read(_Shares, {key: content[key] for key in shares}, "stack", PlanError)
         content |= {key: _pairs(key, getattr(given, key)) for key in shares}
-        every = {item.name: getattr(preset, item.name) for item in fields(cls)} | content
+        every = {**vars(preset), **content}.items()
         can_lack = ("attention_share", "state_bytes", "gather_hidden")  # where None is the default
-        given_or_preset = {
-            key: x for key, x in every.items() if x is not None or key not in can_lack
-        }
+        given_or_preset = {key: x for key, x in every if x is not None or key not in can_lack}
         return read(cls, given_or_preset, "stack", PlanError)
 
 
