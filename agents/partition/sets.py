@@ -181,13 +181,9 @@ DRAWS = 200
 def draw_row(rng: np.random.Generator, family: str) -> SetRow:
     """Draw a graph of a family, a cluster, micro-batches and recomputation, without a limit yet."""
     entries = manifest()["instances"]
-    names = [
-        name
-        for name, entry in entries.items()
-        if entry["family"] == family
-        and entry["graphs"]["train"]["instructions"] <= MOST_INSTRUCTIONS
-        and not name.endswith(SCANNED)
-    ]
+    names = [x for x in entries if entries[x]["family"] == family and not x.endswith(SCANNED)]
+    steps = {name: entries[name]["graphs"]["train"] for name in names}
+    names = [name for name in names if steps[name]["instructions"] <= MOST_INSTRUCTIONS]
     name = names[int(rng.integers(len(names)))]
     max_power = int(np.log2(min(entries[name]["batch_size"], MOST_SAMPLES)))
     return SetRow(

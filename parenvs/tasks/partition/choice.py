@@ -219,8 +219,7 @@ class PartitionChoice(RowGame):
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
-        boards, stake = self.boards, self.position[rows]
-        tables = boards.tables
+        boards, stake, tables = self.boards, self.position[rows], self.boards.tables
         boards.decide(rows, stake, actions == PARTITION)
         saved = tables.gain[boards.slot[rows], stake]
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)

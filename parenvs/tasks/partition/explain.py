@@ -304,14 +304,12 @@ class _Reasons:
             return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
         if not self.planned:
             return self.outlook(label)
-        if kind == "illegal":
-            why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
-            return f"against the rules: {why}"
         if kind == "decided":
             return f"decided; {self.consequence(label)}"
-        if kind == "blocked":
-            return self.blocked(label)
-        return self.exclusion(label) if kind == "excluded" else self.offer(label)
+        if kind == "possible":
+            return self.offer(label)
+        why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
+        return f"against the rules: {why}" if kind == "illegal" else why
 
     def prospect(self, position: int) -> str:
         """What plans may do, where the reason is a tie and no other line says it."""
@@ -343,11 +341,9 @@ class _Reasons:
         )
 
     def offer(self, label: int) -> str:
-        weight = float(self.paper_weights[label])
-        gain = float(self.problem.gain_seconds[label])
-        change = f"shorten the step by {duration(gain)}" if gain > 0 else "not change the step time"
-        if gain < 0:
-            change = f"lengthen the step by {duration(-gain)}"
+        weight, gain = self.paper_weights[label], float(self.problem.gain_seconds[label])
+        verb = "shorten" if gain > 0 else "lengthen"
+        change = f"{verb} the step by {duration(abs(gain))}" if gain else "not change the step time"
         return (
             f"nothing forbids it: partitioning the class would add {weight:.3g} to the paper's "
             f"return and {change}"

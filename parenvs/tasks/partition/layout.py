@@ -299,16 +299,12 @@ class Decisions:
         problem, plan = self._problem, report.plan
         nameable = set(problem.parameters("all").tolist())
         decided = set(problem.parameters(plan.scope).tolist())
-        dimensions = []
+        dimensions: list[list[int]] = []
         for k, path in enumerate(problem.graph.paths):
-            if k in nameable and path in plan.partition:
-                dimensions.append([plan.partition[path]])
-            elif k in decided:
-                dimensions.append([])
-            else:
-                positions = self._wide(k)
-                implied = positions[report.chosen[self.label[positions]]]
-                dimensions.append((implied - self._start(k)).tolist())
+            positions = self._wide(k)
+            implied = positions[report.chosen[self.label[positions]]] - self._start(k)
+            named = [plan.partition[path]] if k in nameable and path in plan.partition else []
+            dimensions.append(named if named or k in decided else implied.tolist())
         return dimensions
 
     def _start(self, parameter: int) -> int:

@@ -270,11 +270,10 @@ class _Flow:
     def _begun(self) -> dict[int, list[int]]:
         """Class -> results in which it begins, as the instruction cannot split what they are of."""
         begun: dict[int, list[int]] = defaultdict(list)
-        start, end = self.graph.dim_offset[:-1], self.graph.dim_offset[1:]
+        owner = owner_of(self.graph)
         for index, position in self.classes.factors.untouchable.tolist():
-            for t in self.results[index]:
-                if start[t] <= position < end[t]:
-                    begun[int(self.classes.label[position])].append(t)
+            if owner[position] in self.results[index]:
+                begun[int(self.classes.label[position])].append(int(owner[position]))
         return begun
 
     @cached_property

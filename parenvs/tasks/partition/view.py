@@ -147,11 +147,10 @@ def _wrong(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndarr
     wrong = chosen & classes.blocked
     wrong[pairs[chosen[pairs].all(axis=1)]] = True
     paths = set(problem.partition(chosen, report.plan.scope)) - set(named)
-    for path, dimension in named.items():
-        if path in problem.tensor:
-            shape = problem.graph.shape(problem.tensor[path])
-            if not 0 <= dimension < len(shape) or shape[dimension] == 1:
-                paths.add(path)
+    for path in named.keys() & problem.tensor.keys():
+        shape = problem.graph.shape(problem.tensor[path])
+        if not 0 <= named[path] < len(shape) or shape[named[path]] == 1:
+            paths.add(path)
     return wrong, paths
 
 
@@ -368,11 +367,9 @@ def _quality(report: PartitionReport) -> str:
 
 def _things(report: PartitionReport) -> str:
     """``3 variables and 1 batch input``."""
-    things = [plural(report.variables, "variable")]
+    variables = plural(report.variables, "variable")
     inputs = len(report.problem.partition(report.chosen, "inputs"))
-    if inputs:
-        things.append(plural(inputs, "batch input"))
-    return " and ".join(things)
+    return f"{variables} and {plural(inputs, 'batch input')}" if inputs else variables
 
 
 def _counts(report: PartitionReport) -> str:
@@ -435,13 +432,12 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
 
 
 def _row(name: str, equal: list[Cell], colour: bool) -> str:
-    first = equal[0]
-    dimension = f"{first.state}"
-    padding = " " * (11 - len(dimension))
-    shape = "x".join(map(str, first.shape))
+    first, shape = equal[0], "x".join(map(str, equal[0].shape))
+    dimension = spelling.paint(f"{first.state}", first.state, colour)
+    padding = " " * (11 - len(f"{first.state}"))
     device_bytes = sum(cell.device_bytes for cell in equal)
     return (
-        f"{spelling.paint(dimension, first.state, colour)}{padding}{clip(name, 49):<50}"
+        f"{dimension}{padding}{clip(name, 49):<50}"
         f"{clip(shape, 19):<20}{len(equal):>7,}{size(_bytes(equal)):>10}{size(device_bytes):>10}"
         f"{' !' if first.fault else ''}".rstrip()
     )
@@ -454,10 +450,9 @@ def _bytes(several: Iterable[Cell]) -> float:
 def classes(problem: Partitioning) -> Table:
     """The dimension classes of a graph, for both rule sets."""
     table = empty(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
+    graph, cluster, uneven = problem.graph, problem.cluster, problem.uneven
     both = [
-        problem
-        if rules == problem.rules
-        else Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
+        problem if rules == problem.rules else Partitioning.build(graph, cluster, rules, uneven)
         for rules in RULE_SETS
     ]
     rows = (
@@ -597,13 +592,11 @@ def _settings(problem: Partitioning) -> dict[str, Any]:
 
 def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
     """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
-    a, b = diff.a, diff.b
+    a, plans = diff.a, (diff.a, diff.b)
+    steps = [f"step {duration(report.step_seconds)}" for report in plans]
+    counts = [f"{_things(report)} partitioned" for report in plans]
     lines = [clip(title(a.problem), WIDTH)]
-    figures = [
-        [f"step {duration(report.step_seconds)}", f"{_things(report)} partitioned"]
-        for report in (a, b)
-    ]
-    lines += plans_lines(names, (a, b), figures)
+    lines += plans_lines(names, plans, [*map(list, zip(steps, counts, strict=True))])
     lines += [verdict_line(diff.seconds, a.step_seconds), ""]
     lines += parts_lines("where the seconds are", diff.parts, "step")
     memory = f"memory per device, of {size(a.problem.memory_limit)}"
