@@ -279,12 +279,8 @@ class Stack:
         preset = VERSIONS.get(self.label)
         if preset == self or preset is None:
             return self.label
-        same = {
-            "source",
-            "date",
-            *(name for name, x in vars(preset).items() if x == vars(self)[name]),
-        }
-        changed = {name: x for name, x in vars(self).items() if name not in same}
+        changed = {name: x for name, x in vars(self).items() if x != getattr(preset, name)}
+        changed = {name: x for name, x in changed.items() if name not in ("source", "date")}
         for name in _BY_NAME:
             if isinstance(changed.get(name), tuple):
                 changed[name] = dict(changed[name])
