@@ -54,7 +54,7 @@ def calibrate(
     Every command takes the file as --cluster.
     """
     from parenvs.cli import tables
-    from parenvs.clock.calibration import SIZES, calibrated
+    from parenvs.clock.calibrate import SIZES, calibrated
 
     if framework not in options.RUNNERS:
         known = f"{did_you_mean(framework, options.RUNNERS)}; known: {', '.join(options.RUNNERS)}"

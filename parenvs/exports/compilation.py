@@ -22,12 +22,12 @@ from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, one_line
-from parenvs.exports.stages import layout_of, listed
+from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout, Prediction
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import functions, module_for, need_jax
-from parenvs.view.words import plural, size
+from parenvs.view.words import listed, plural, size
 
 TIMEOUT_SECONDS = 3600.0
 """After which a compiler is stopped."""

@@ -15,7 +15,7 @@ from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, shown
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout
-from parenvs.view.words import duration
+from parenvs.view.words import duration, listed
 
 
 def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Stages:
@@ -114,15 +114,6 @@ def layout_of(plan: Plan, graph: Graph | None = None, eager: bool = False) -> La
     """
     layout: Layout = task_with(plan, Task.layout).layout(plan, graph, eager)
     return layout
-
-
-_NAMED = 3
-
-
-def listed(names: Sequence[str], separator: str = ", ", last: str = " and ") -> str:
-    """Return the first three names, and the number of the others."""
-    more = len(names) - _NAMED
-    return separator.join(names[:_NAMED]) + (f"{last}{more:,} more" if more > 0 else "")
 
 
 def unmatched(planned: Sequence[str], given: Sequence[str], where: str) -> str:

@@ -33,13 +33,12 @@ from parenvs.core.plan import Plan
 from parenvs.core.registry import task_with
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, UnknownInstanceError, need_extra, one_line, shown
-from parenvs.exports.stages import listed
 from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import hlo_of, is_stablehlo, proto_of, read_proto
 from parenvs.graph.sources import Lowered
 from parenvs.instances import load_graph, manifest
-from parenvs.view.words import plural
+from parenvs.view.words import listed, plural
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
 """Modules in which versions of jaxlib keep their parser of HLO text."""

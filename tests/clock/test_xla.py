@@ -7,7 +7,8 @@ import pytest
 from commands import caller
 
 from parenvs import load_profile
-from parenvs.clock.calibration import Calibration, calibrated
+from parenvs.clock.calibrate import calibrated
+from parenvs.clock.calibration import Calibration
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ProfileError
 

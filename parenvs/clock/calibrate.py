@@ -1,0 +1,98 @@
+"""Measures this machine with PyTorch or JAX, for a ``Calibration``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from parenvs.clock.calibration import (
+    LARGER,
+    LIMIT_SECONDS,
+    MOST_PROCESSES,
+    SHAPES,
+    SIZES,
+    Calibration,
+    assembled,
+    groups_of,
+    known_device,
+)
+from parenvs.clock.members import Shape, shared_memory_bytes, system_load
+from parenvs.errors import ParenvsError, need_extra
+from parenvs.machine import cores, host
+
+
+def calibrated(
+    kind: str = "cpu",
+    processes: int = 2,
+    repeats: int = 20,
+    sizes: Sequence[int] = SIZES,
+    shapes: Sequence[Shape] = (),
+    framework: str = "torch",
+) -> Calibration:
+    """Measure this machine with PyTorch, in local processes, or with JAX, on devices of one.
+
+    Args:
+        kind: ``"cpu"``: each process has its share of the cores, and JAX virtual devices;
+            ``"cuda"``: each has a GPU.
+        processes: how many devices.
+        repeats: runs of everything that count.
+        sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
+        shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
+        framework: ``"torch"`` or ``"jax"``.
+
+    Raises:
+        ParenvsError: the framework is missing, there are no such devices, or a process failed.
+    """
+    limits = {"processes": (processes, MOST_PROCESSES), "repeats": (repeats, 10**6)}
+    for name, (value, maximum) in limits.items():
+        if not 1 <= value <= maximum:
+            raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
+    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
+    # The larger one is beyond all caches.
+    copied = [max(sizes), 4 * max(sizes)]
+    given = (wanted, copied, list(sizes), groups_of(processes), repeats)
+    load = system_load()
+    measured = _by_jax if framework == "jax" else _by_torch
+    answers, memory, facts = measured(kind, processes, given)
+    provenance = {
+        "by": f"parenvs calibrate{' --framework jax' if framework == 'jax' else ''}",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        **host(),
+        **facts,
+        "load": load,
+    }
+    device = replace(known_device(facts["device"]), memory_bytes=memory)
+    return assembled(answers, device, provenance, processes)
+
+
+def _by_torch(
+    kind: str, processes: int, given: tuple[Any, ...]
+) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
+    """Return what each process measured, the memory of a device, and facts of the measurement."""
+    with need_extra("torch", "calibrating"):
+        import torch
+
+        from parenvs.clock.kernels import BACKENDS, check_device, measure, memory_bytes, together
+    check_device(kind, processes)
+    threads = max(1, cores() // processes)
+    answers = together(measure, processes, (kind, *given), kind, threads, LIMIT_SECONDS)
+    model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
+    facts = {"device": model, "backend": BACKENDS[kind], "threads": threads}
+    return answers, memory_bytes(kind, processes), facts
+
+
+def _by_jax(
+    kind: str, processes: int, given: tuple[Any, ...]
+) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
+    """Return the same of the devices of one process of JAX, see ``_by_torch``."""
+    from parenvs.clock.xla import measure, with_devices
+
+    answer = with_devices(measure, kind, processes, (kind, processes, *given))
+    memory = answer["memory"]
+    facts = {
+        "device": "cpu" if kind == "cpu" else answer["device"],
+        "backend": "XLA, virtual devices of one process" if kind == "cpu" else "XLA",
+    }
+    return [answer], shared_memory_bytes(processes) if memory is None else float(memory), facts
