@@ -536,8 +536,9 @@ class _Unroller:
                 at = self.maker[result]
                 row = self.new.rows[at]
                 sources = [self.parameter(piece, row.phase) for piece in pieces]
-                joined = {"opcode": "concatenate", "operands": sources, "attribute": LEADING}
-                self.new.rows[at] = row._replace(**joined)
+                self.new.rows[at] = row._replace(
+                    opcode="concatenate", operands=sources, attribute=LEADING
+                )
             waiting.extend(pieces)
 
     def graph(self) -> Graph:
@@ -554,11 +555,15 @@ class _Unroller:
         role = self.old.parameter_role[sources]
         scalars = {t for t, kind in zip(tensors, role, strict=True) if kind == Role.SCALAR}
         [(batch_size, _)] = self.batches.most_common(1) or [(self.old.batch_size, 0)]
-        columns = zip(*((row.opcode, row.operands, row.results) for row in rows), strict=True)
         return replace(
             self.old,
             batch_size=batch_size,
-            free=free_instructions(*columns, scalars),
+            free=free_instructions(
+                [row.opcode for row in rows],
+                [row.operands for row in rows],
+                [row.results for row in rows],
+                scalars,
+            ),
             parameter_tensor=np.array(tensors, dtype=np.int32),
             parameter_argument=self.old.parameter_argument[sources],
             parameter_role=role,

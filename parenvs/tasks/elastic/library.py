@@ -300,11 +300,11 @@ class Library:
             fits = size["total"] <= problem.memory_limit
             rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
             best = np.fmax(best, rate / seconds["length"])
-        plans = [(x, rate) for x, rate in zip(options, best.tolist(), strict=True) if rate > 0]
+        rated = [(x, rate) for x, rate in zip(options, best.tolist(), strict=True) if rate > 0]
         state = State.of(problem.model)
         costs = costs or Costs.of_state(state.bytes)
         name = f"{problem.instance} on {cluster}"
-        return cls(name, state, costs, devices, chosen(plans, devices))
+        return cls(name, state, costs, devices, chosen(rated, devices))
 
 
 def happened(

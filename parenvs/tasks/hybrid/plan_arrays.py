@@ -206,7 +206,9 @@ def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
     stages = [
         HybridStage(
             layers=tuple((bounds[c * count + s], bounds[c * count + s + 1]) for c in range(chunks)),
-            **{name: int(getattr(plans, name)[s, k]) for name in ("devices", "tp", "zero")},
+            devices=int(plans.devices[s, k]),
+            tp=int(plans.tp[s, k]),
+            zero=int(plans.zero[s, k]),
             recompute={mode: int(getattr(plans, mode)[s, k]) for mode in ("full", "selective")},
         )
         for s in range(count)

@@ -432,12 +432,22 @@ class HybridReport(TimedReport):
         step, held = self.step, self.held
         names = HybridStageReport._fields[8:-1]  # those that ``Step`` has, too
         for number, stage in enumerate(self.plan.stages):
-            first, dp = int(self.arrays.device[number]), int(self.arrays.dp[number])
-            devices, speed = (first, first + stage.devices), float(self.arrays.speed[number])
-            seconds = [float(getattr(step, name)[number]) for name in names]
-            memory = {name: float(x[number]) for name, x in held._asdict().items()}
-            split = (stage.tp, dp, stage.zero, stage.redone, speed)
-            reports.append(HybridStageReport(stage.layers, *devices, *split, *seconds, memory))
+            first = int(self.arrays.device[number])
+            seconds: Any = {name: float(getattr(step, name)[number]) for name in names}
+            reports.append(
+                HybridStageReport(
+                    layers=stage.layers,
+                    device_first=first,
+                    device_end=first + stage.devices,
+                    tp=stage.tp,
+                    dp=int(self.arrays.dp[number]),
+                    zero=stage.zero,
+                    redone=stage.redone,
+                    speed=float(self.arrays.speed[number]),
+                    memory={name: float(x[number]) for name, x in held._asdict().items()},
+                    **seconds,
+                )
+            )
         return tuple(reports)
 
     @property

@@ -130,9 +130,16 @@ class Sheet:
         from matplotlib.collections import PolyCollection
 
         corners = [box.corners(0.5 * _PIXEL if framed else 0.0) for box in boxes]
-        edges = {"edgecolors": edge, "linewidths": line} if framed else {"edgecolors": "none"}
-        style = {"linewidths": 0.0, "antialiased": framed, "gid": gid, "zorder": zorder, **edges}
-        self.axes.add_collection(PolyCollection(corners, facecolors=fill, **style))
+        collection = PolyCollection(
+            corners,
+            facecolors=fill,
+            edgecolors=edge if framed else "none",
+            linewidths=line if framed else 0.0,
+            antialiased=framed,
+            gid=gid,
+            zorder=zorder,
+        )
+        self.axes.add_collection(collection)
 
 
 def whole(inches: float) -> float:

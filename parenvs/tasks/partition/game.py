@@ -147,9 +147,23 @@ class PartitionSpace:
         rival_members = [np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals]
         end = np.zeros((1, STAKES), np.float32)
         stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
-        asked = questions, question_class, question_paid
-        held = members, rivals, rival_members, paid, initial, not linkage and not paper
-        return cls(problem, linkage, dims, classes, fixed, *asked, *held, stakes)
+        return cls(
+            problem=problem,
+            linkage=linkage,
+            dimensions=dims,
+            classes=classes,
+            fixed=fixed,
+            questions=questions,
+            question_class=question_class,
+            question_paid=question_paid,
+            members=members,
+            rivals=rivals,
+            rival_members=rival_members,
+            paid=paid,
+            initial=initial,
+            pays_once=not linkage and not paper,
+            stakes=stakes,
+        )
 
 
 def _nothing_to_decide(problem: Partitioning) -> InfeasibleError:
@@ -608,10 +622,10 @@ class PartitionGame(Rowed):
             position = turns.position[group]
             stake = turns.space.stakes.take(position, axis=0)
             parts.append((turns.decisions[group], position, stake))
-        values = parts[0]
+        values: Sequence[np.ndarray] = parts[0]
         if len(groups) > 1:
             order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
-            values = tuple(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True))
+            values = [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
         return dict(zip(("decisions", "position", "stake"), values, strict=True))
 
     def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:

@@ -497,10 +497,17 @@ class Partitioning:
         It names the entry parameters of a scope (default: all that is decided, which is batch
         inputs beside variables under the step time).
         """
-        asked = {name: getattr(self, name) for name in ("scope", "reward", "rules", "uneven")}
-        fingerprint, partition = self.graph.fingerprint, self.partition(chosen, scope)
-        head = self.instance, fingerprint, self.cluster, partition
-        return PartitionPlan(*head, **asked, **self.step.settings)
+        return PartitionPlan(
+            instance=self.instance,
+            fingerprint=self.graph.fingerprint,
+            cluster=self.cluster,
+            partition=self.partition(chosen, scope),
+            scope=self.scope,
+            reward=self.reward,
+            rules=self.rules,
+            uneven=self.uneven,
+            **self.step.settings,
+        )
 
     def report(self, plan: PartitionPlan) -> PartitionReport:
         """Judge a plan of any scope on this graph and cluster.
