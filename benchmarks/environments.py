@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, table
 from parenvs.agents.planners import solve
+from parenvs.core.game import RowGame
 from parenvs.core.registry import environments as registered
-from parenvs.core.rows import RowGame
 from parenvs.core.sets import set_of
 from parenvs.core.task import late
 from parenvs.errors import NO_PLAN

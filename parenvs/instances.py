@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,11 @@ PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 
 def data_folder() -> Path:
     """Return the folder of the shipped graphs."""
-    return Path(str(resources.files("parenvs.datasets"))) / "data"
+    import parenvs
+
+    # In a checkout datasets/ lies beside the package, installed inside it.
+    folders = (Path(base, "datasets", "data") for base in parenvs.__path__)
+    return next(folder for folder in folders if folder.is_dir())
 
 
 @lru_cache(maxsize=1)
@@ -158,11 +161,11 @@ def _cached_graph(
     text: str, kind: str, arguments: str | None, reading: Key, changed_ns: int | None
 ) -> Graph:
     """Load a graph; ``changed_ns``, the time of the file's last change, is part of the key."""
-    from parenvs.graph.sources import from_hlo
-
     options = dict(reading)
     if text in manifest()["instances"]:
         return _read_anew(_shipped(text, kind), options)
+    from parenvs.graph.sources import from_hlo
+
     if is_function(text) and not exists(text):
         from parenvs.graph import python_source
 

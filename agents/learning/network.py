@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from parenvs.core.game import EVERY, Stream
+from parenvs.core.game import EVERY, RowGame, Stream
 from parenvs.core.registry import environments
-from parenvs.core.rows import RowGame
 from parenvs.core.sets import set_of
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError, ParenvsError, one_line, shown

@@ -21,7 +21,7 @@ from parenvs.agents.learning.config import plain_id
 from parenvs.agents.learning.net import Lens, Seen
 from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameVectorEnv
 from parenvs.errors import ParenvsError, one_line, shown
 
 SAME_STEP = AutoresetMode.SAME_STEP

@@ -27,7 +27,7 @@ from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import OWN, SHARPNESS, Lens, RowsNet, Seen, log_policy
 from parenvs.agents.learning.play import vector_maker
 from parenvs.agents.learning.ppo import PPOSettings, turns_a_step
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameVectorEnv
 from parenvs.errors import ParenvsError
 
 

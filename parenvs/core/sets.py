@@ -147,7 +147,7 @@ def share_kind(
     """Return the description of a set where a plan's score is the best known cost over its own.
 
     Args:
-        env_id: id of an environment of ``parenvs.core.rows``.
+        env_id: id of an environment of ``parenvs.core.game``.
         names: as of ``SetKind``.
         load: as of ``SetKind``.
         costs: returns the best known cost of a problem and its lower bound, or None. Where no plan

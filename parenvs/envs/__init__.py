@@ -54,7 +54,7 @@ def _refuse(env_id: str, **arguments: Any) -> Any:
 
 
 def _by_agents(name: str, num_envs: int, autoreset_mode: Any, **arguments: Any) -> Any:
-    from parenvs.envs.vector import ParallelVectorEnv
+    from parenvs.envs.env import ParallelVectorEnv
 
     agents = __getattr__(name)
     return ParallelVectorEnv(agents.parallel_env, num_envs, autoreset_mode, **arguments)

@@ -21,8 +21,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("agents need PettingZoo: pip install 'parenvs[envs]'") from error
 
-from parenvs.core.game import EVERY
-from parenvs.core.rows import RowGame
+from parenvs.core.game import EVERY, RowGame
 from parenvs.envs.env import GameEnv, owned
 from parenvs.errors import shown
 
@@ -61,7 +60,7 @@ class _Agents:
     """What both forms have in common: spaces, masks and observations of the agents.
 
     An agent's observation is that of the environment of one agent with ``action_mask``, (a,) int8,
-    where a is the number of its actions; of rows of actions (``parenvs.core.rows``) it has its own.
+    where a is the number of its actions; of rows of actions (``parenvs.core.game``) it has its own.
     While another agent has its turn only action 0 is legal, and ignored.
     """
 

@@ -9,8 +9,7 @@ from cases import each
 
 import parenvs
 from parenvs.agents.elastic.planners import teach
-from parenvs.core.game import EVERY
-from parenvs.core.rows import WORST
+from parenvs.core.game import EVERY, WORST
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.elastic import game as outlooks
 from parenvs.tasks.elastic.game import ElasticChoice, ElasticChoiceEnv, ElasticChoiceVectorEnv

@@ -12,8 +12,8 @@ from gymnasium.utils.env_checker import check_env
 
 from parenvs.agents.learning import config
 from parenvs.cli.app import app
+from parenvs.core.game import WORST, RowGame
 from parenvs.core.registry import TASKS
-from parenvs.core.rows import WORST, RowGame
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 

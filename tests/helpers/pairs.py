@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from parenvs.envs.vector import ParallelVectorEnv
+from parenvs.envs.env import ParallelVectorEnv
 
 
 class Pairs(ParallelEnv):

@@ -14,8 +14,7 @@ from parenvs.core.leaderboard import ONE, Description, named_kind
 from parenvs.core.plan import ILLEGAL, Answer, Plan, Report
 from parenvs.core.request import Request
 from parenvs.core.task import Task
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.fields import Integer, Text
 
 ITEMS = 6

@@ -10,7 +10,7 @@ pytest.importorskip("pettingzoo")
 
 from pettingzoo.test import api_test, parallel_api_test
 
-from parenvs.core.rows import WORST
+from parenvs.core.game import WORST
 from parenvs.envs import hybrid_v0
 from parenvs.tasks.hybrid.moves import AXES, SLOTS
 

@@ -12,9 +12,9 @@ import pairs
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.play import vector_env
 from parenvs.agents.learning.trainer import train
-from parenvs.core.rows import WORST
+from parenvs.core.game import WORST
 from parenvs.envs import hybrid_v0
-from parenvs.envs.vector import ParallelVectorEnv
+from parenvs.envs.env import ParallelVectorEnv
 
 NAMED = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64}
 

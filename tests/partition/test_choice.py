@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import parenvs
 from parenvs.agents.partition.sets import begun, shortest
-from parenvs.core.rows import WORST
+from parenvs.core.game import WORST
 from parenvs.datasets.partition.problems import (
     LIMITS,
     _row,

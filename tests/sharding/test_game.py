@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from intra_op_files import FOLDER, needs_files
 from scipy.sparse.csgraph import connected_components
 
-from parenvs.core.rows import WORST
+from parenvs.core.game import WORST
 from parenvs.datasets.sharding.problems import (
     BANKS,
     SETS,

@@ -13,11 +13,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.game import (
+    AHEAD,
+    ORDERS,
+    Drawn,
+    Fixed,
+    Members,
+    RowGame,
+    Rows,
+    Source,
+    Stream,
+    is_sequential,
+)
 from parenvs.core.sets import family_named
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic import problems
 from parenvs.tasks.elastic.library import (
@@ -252,7 +261,7 @@ class ElasticChoice(RowGame):
     whole plan is in force and no checkpoint is due anyway.
 
     ## Observation Space
-    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+    ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
     * ``actions``: (65, 20) float32: ``rule``, ``seconds``, ``bytes``, ``hit``, ``stop``, ``lost``,
       ``lose_1``, ``lose_2``, ``lose_4``, ``join_1``, ``join_2``, ``join_4``, ``tensor``,
@@ -302,7 +311,7 @@ class ElasticChoice(RowGame):
     * ``problem``: a ``parenvs.tasks.elastic.problem.Elastic``, in place of all the above.
 
     ## Many at Once
-    ``gym.make_vec("ElasticPlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+    ``gym.make_vec("ElasticPlan-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
     * v1: rows, a checkpoint by choice, returns as logarithms of the share of hindsight, a bank of

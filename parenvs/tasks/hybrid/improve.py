@@ -10,23 +10,23 @@ import numpy as np
 
 from parenvs.arrays import running_sums
 from parenvs.core.game import (
+    AHEAD,
     ORDERS,
     Drawn,
     Fixed,
     Members,
     Mixed,
+    RowGame,
     Rows,
     Source,
     Stream,
     is_sequential,
 )
 from parenvs.core.registry import problem as problem_of
-from parenvs.core.rows import AHEAD, RowGame
 from parenvs.core.sets import family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
-from parenvs.envs.env import GameEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.envs.pettingzoo import Agents
-from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.moves import (
     CATALOGUE,
@@ -223,7 +223,7 @@ class HybridImprovement(RowGame):
     single stages come the busiest stage first.
 
     ## Observation Space
-    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+    ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
     * ``actions``: (97, 36) float32: ``rule``, ``gain``, ``fullness``, ``imbalance``, ``rank``;
       ``stop``, ``amount``, ``towards``, ``busyness``; one for each kind of moves: ``stages``,
@@ -277,7 +277,7 @@ class HybridImprovement(RowGame):
     * ``problem``: a ``parenvs.Hybrid``, in place of all the above.
 
     ## Many at Once
-    ``gym.make_vec("HybridPlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+    ``gym.make_vec("HybridPlan-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
     * v1: improvement by neighbours, rows, all axes, returns as logarithms, a bank. v0 made a plan

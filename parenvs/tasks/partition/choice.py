@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.game import ORDERS, Fixed, Rows, Source
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.game import AHEAD, ORDERS, Fixed, RowGame, Rows, Source
 from parenvs.datasets.partition.problems import named, problem_of, source_of
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.game import OPEN, PARTITION
 from parenvs.tasks.partition.linear import CLASS, STEP, Boards, Linear
@@ -51,7 +49,7 @@ class PartitionChoice(RowGame):
     follow what is decided. So an episode can always be completed, and every legal one fits.
 
     ## Observation Space
-    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+    ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
     * ``actions``: (2, 16) float32: ``rule``, ``bound``, ``room``, ``partition``, and of the class
       at stake, in the row that partitions it, ``dimensions``, ``bytes``, ``seconds``,
@@ -100,7 +98,7 @@ class PartitionChoice(RowGame):
     for plans that fit, which takes seconds.
 
     ## Many at Once
-    ``gym.make_vec("PartitionPlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+    ``gym.make_vec("PartitionPlan-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
     * v1: rows, masks that leave what can be completed, returns as logarithms, problems on which

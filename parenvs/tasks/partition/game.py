@@ -17,12 +17,10 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.arrays import running_sums
-from parenvs.core.game import EVERY, Fixed, Groups, Rows, Source
+from parenvs.core.game import EVERY, Fixed, Groups, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
-from parenvs.core.rows import Rowed
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.partition.classes import REMADE
@@ -727,7 +725,7 @@ class OperatorPartition(PartitionGame):
       seconds that partitioning it saves, the share of the dimensions that it excludes, and the
       share of the seconds that those could save.
 
-    With ``rows`` a row for each choice instead, see ``parenvs.core.rows.Rowed``:
+    With ``rows`` a row for each choice instead, see ``parenvs.core.game.Rowed``:
 
     * ``actions``: (2, 7) float32: ``rule``, ``partition``, and in the row that partitions
       ``dimensions``, ``bytes``, ``seconds``, ``excluded_dimensions``, ``excluded_seconds`` of the

@@ -11,12 +11,10 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS, server_of
-from parenvs.core.game import EVERY, Fixed, Rows, Source, warn_infeasible
+from parenvs.core.game import EVERY, Fixed, Rowed, Rows, Source, warn_infeasible
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
-from parenvs.core.rows import Rowed
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
@@ -481,7 +479,7 @@ class PipelineCut(Rowed):
     * ``cuts``: (S-1,) float32 in [-1, 1], the chosen cuts divided by n, -1 if not yet chosen.
     * ``step``: Discrete(S), the number of cuts made.
 
-    With ``rows`` a row for each candidate instead, see ``parenvs.core.rows.Rowed``:
+    With ``rows`` a row for each candidate instead, see ``parenvs.core.game.Rowed``:
 
     * ``actions``: (c, 8) float32: ``rule``, ``reward``, ``all_reduce``, ``transfer``, ``balance``,
       ``pivot``, ``stage``, ``devices``; with ``rows="bare"`` the last three.

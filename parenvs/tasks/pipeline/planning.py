@@ -15,6 +15,7 @@ from parenvs.core.game import (
     Drawn,
     Fixed,
     Members,
+    Rowed,
     Rows,
     Source,
     Stream,
@@ -23,10 +24,8 @@ from parenvs.core.game import (
 )
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
-from parenvs.core.rows import Rowed
 from parenvs.datasets.pipeline import problems
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
@@ -182,7 +181,7 @@ class PipelinePlanning(Rowed):
     * ``step``: Discrete(15), the number of choices made; odd if the next choice is a unit.
 
     With ``rows="ahead"`` or ``"bare"`` the observation is ``actions`` (192, F), ``context`` (12,)
-    and ``action_mask`` instead, see ``parenvs.core.rows``. Features of an action are ``rule``,
+    and ``action_mask`` instead, see ``parenvs.core.game``. Features of an action are ``rule``,
     ``reward`` (both with ``"ahead"`` only: of the plan that is completed by even shares of what is
     left), ``stage``, ``weights``, ``transfer`` and ``devices``; the context is the eight
     ``numbers`` (``stages``, ``micro_batches``, ``units``, ``unit``, ``memory``, ``backward``,

@@ -8,13 +8,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.game import (
+    AHEAD,
+    ORDERS,
+    Drawn,
+    Fixed,
+    Members,
+    RowGame,
+    Rows,
+    Source,
+    Stream,
+    is_sequential,
+)
 from parenvs.core.sets import family_named
 from parenvs.datasets.sharding import problems
 from parenvs.datasets.sharding.problems import BANKS, FAMILIES, NODES, RANGES, SETS, STRATEGIES
-from parenvs.envs.env import GameEnv
-from parenvs.envs.vector import GameVectorEnv
+from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.sharding import files, turns
 from parenvs.tasks.sharding.board import Board
@@ -130,7 +139,7 @@ class IntraOpSharding(RowGame):
     completed only otherwise are masked there.
 
     ## Observation Space
-    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+    ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
     * ``actions``: (25, 8) float32: ``rule``, ``messages``, ``ahead``, ``both``, ``pressure``,
       ``cost``, ``use``, ``mass``; with ``rows="bare"`` the last three.
@@ -175,7 +184,7 @@ class IntraOpSharding(RowGame):
     * ``problem``: a ``parenvs.tasks.sharding.Sharding``, in place of instance and draws.
 
     ## Many at Once
-    ``gym.make_vec("IntraOpSharding-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+    ``gym.make_vec("IntraOpSharding-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
     Episodes of any problems are played together; ``form="improve"`` solves its blocks one by one.
 
     ## Version History

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.core.rows import RANGE
+from parenvs.core.game import RANGE
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.board import Board, Tables, Witness, wanted_of
 from parenvs.tasks.sharding.messages import begins, ranges
