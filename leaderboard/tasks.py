@@ -15,7 +15,7 @@ from typing import Any
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
 from parenvs.core.registry import refuse_removed
 from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, shown
-from parenvs.files import locked, write_text
+from parenvs.files import locked, read_json, write_text
 
 SCHEMA = 1
 """Version of ``tasks.json``."""
@@ -208,8 +208,7 @@ def split(name: str) -> dict[str, Any]:
     Raises:
         ParenvsError: there is no such split.
     """
-    path = Path(__file__).parent / "splits.json"
-    splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
+    splits = read_json(Path(__file__).parent / "splits.json")["splits"]
     if name not in splits:
         raise ParenvsError(f"unknown split {shown(name)}; known: {', '.join(splits)}")
     return dict(splits[name])

@@ -23,7 +23,7 @@ def test_examples__report(capsys):
         "report.py",
         ("range(5)", "range(2)"),
         ("steps=100_000", 'steps=64, settings={"envs": 4}'),
-        ('"plan-s16-test"', '"plan-validation", "cnn", first=9'),
+        ('"plan-test"', '"plan-validation", "cnn", first=9'),
     )
     exec(compile(text, "report.py", "exec"), {})
     said = capsys.readouterr().out

@@ -80,10 +80,9 @@ class PipelineRequest(PipelineSearch, Request):
         limit = SECONDS if self.time_limit is None else self.time_limit
         begin = time.perf_counter()
         choice = exact_shape(self.problem, self.clusters, fewest, limit)
-        seconds = time.perf_counter() - begin
         # By its planner's name, so that commands need not run ``exact`` a second time.
-        choice = replace(choice, answer=replace(choice.answer, method="exact", seconds=seconds))
-        return replace(self, problem=choice.answer.problem, clusters=()), choice
+        answer = replace(choice.answer, method="exact", seconds=time.perf_counter() - begin)
+        return replace(self, problem=answer.problem, clusters=()), replace(choice, answer=answer)
 
     @property
     def env_id(self) -> str:

@@ -280,10 +280,11 @@ class _Run:
     def survey(self) -> None:
         """Look for good plans on the devices that are not the best, to tell how good they are."""
         best = None if self.best is None else self.best.cluster
+        trials = self._by_devices()
         # The table of shapes says how near plans on other devices come.
         for cluster in (x for x in self.clusters if x != best):
             end = min(self.deadline, time.perf_counter() + _SURVEY_SECONDS)
-            known = {x.stages: x for x in self.trials if x.devices == cluster.devices}
+            known = {trial.stages: trial for trial in trials.get(cluster.devices, ())}
             upper = min((trial.length for trial in known.values()), default=np.inf)
             for trial in self._shapes(cluster):
                 if trial.bound >= upper or time.perf_counter() > end:
@@ -302,11 +303,18 @@ class _Run:
         bounds = [trial.bound for trial in self.trials if not self._is_out(trial)]
         bound = min(bounds) if bounds else None
         answer = proven_answer(self.best.pipeline, self.best.plan, self.evaluations, bound)
-        tried = tuple(self._tried(x.devices) for x in self.clusters)
+        trials, counts = self._by_devices(), [x.devices for x in self.clusters]
+        tried = tuple(self._tried(count, trials.get(count, [])) for count in counts)
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
-    def _tried(self, devices: int) -> Tried:
-        trials = [trial for trial in self.trials if trial.devices == devices]
+    def _by_devices(self) -> dict[int, list[Trial]]:
+        # Grouped in one pass: there may be 100,000 shapes on hundreds of numbers of devices.
+        groups: dict[int, list[Trial]] = {}
+        for trial in self.trials:
+            groups.setdefault(trial.devices, []).append(trial)
+        return groups
+
+    def _tried(self, devices: int, trials: list[Trial]) -> Tried:
         bound = min((min(trial.bound, trial.length) for trial in trials), default=np.inf)
         shortest = min(trials, key=lambda trial: trial.length, default=None)
         if shortest is None or shortest.plan is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,10 +108,11 @@ def submit(
             raise ParenvsError(f"{option} takes a --task, and no --agent or other planner")
         for board in chosen:
             if run is not None:
-                _write(making.run_submission(board.name, run, **common), folder)
+                _write(folder, board.name, partial(making.run_submission, run=run, **common))
             elif script is not None:
                 common["trained_on"] = trained_on or ()
-                _write(making.script_submission(board.name, script, **common), folder)
+                make = partial(making.script_submission, script=script, **common)
+                _write(folder, board.name, make)
         return
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
@@ -120,16 +122,18 @@ def submit(
         if not name.endswith(".npz"):
             making.check_agent(board, name)
     for board, name in pairs:
-        _write(making.agent_submission(board.name, name, seed=seed, steps=steps, **common), folder)
+        make = partial(making.agent_submission, agent=name, seed=seed, steps=steps, **common)
+        _write(folder, board.name, make)
 
 
-def _write(entry: Entry, folder: Path) -> None:
+def _write(folder: Path, task: str, make: Callable[[str], Entry]) -> None:
     from parenvs.files import locked
 
-    path = folder / entry.file
-    with locked(path.parent):
-        entry.save(path)
-    say(f"entry written to {path}")
+    # Locked before plans are searched, so that no work is done for an entry that is refused.
+    with locked(folder / task):
+        entry = make(task)
+        entry.save(folder / entry.file)
+    say(f"entry written to {folder / entry.file}")
 
 
 def check(

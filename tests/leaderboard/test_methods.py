@@ -1,6 +1,7 @@
 """Methods: scripts on generated problems, run by a command template that a maintainer gives."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,13 +70,13 @@ def test_scripts__are_those_of_the_entries(path):
 def test_check__a_runner_runs_the_script(run, few, tmp_path):
     """On the seed of the list it finds the plans of the entry, on another one others."""
     entry = load_entry(EVEN)
-    again = check_file(EVEN, runner="python {script}")
+    again = check_file(EVEN, runner=f"{sys.executable} {{script}}")
     for verdict in again.verdicts:
         if verdict.state == PlanState.LEGAL:
             assert again.entry.plans[verdict.problem.name] == entry.plans[verdict.problem.name]
     other = check_file(EVEN, seed=3, runner=PLAIN)
     assert [v.problem.name for v in other.verdicts] == ["drawn/3-0", "drawn/3-1"]
-    status, out, _ = run("check", EVEN, "--seed", "3", "--runner", "python {script}")
+    status, out, _ = run("check", EVEN, "--seed", "3", "--runner", f"{sys.executable} {{script}}")
     assert status in (0, None) and "drawn/3-1" in out
 
 
