@@ -28,9 +28,8 @@ def data_folder() -> Path:
     import parenvs
 
     # In a checkout datasets/ lies beside the package, installed inside it.
-    return (
-        next(x for x in map(Path, parenvs.__path__) if (x / "datasets").is_dir()) / "datasets/data"
-    )
+    folders = (Path(base, "datasets", "data") for base in parenvs.__path__)
+    return next(folder for folder in folders if folder.is_dir())
 
 
 @lru_cache(maxsize=1)
