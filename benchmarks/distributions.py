@@ -51,7 +51,7 @@ ONLY = ("words", "kills")
 QUICK: dict[str, dict[str, Any]] = {
     "ppo": {"passes": 1, "turns_a_step": 96}, "rainbow": {"minibatch": 96, "reuse": 1.0},
 }  # fmt: skip
-"""Settings of trainings that are disturbed, two steps of the optimiser an update."""
+"""Settings of trainings that are disturbed, two steps of the optimizer an update."""
 ROLES = {
     "actors": ("actors", "actor"), "environments": ("inference", "actor"),
     "learners": ("learners", "learner"), "learners of a server": ("server", "learner"),
@@ -88,7 +88,7 @@ def weights(algorithm: Any) -> Any:
     return torch.cat([each.detach().flatten() for each in algorithm.net.state_dict().values()])
 
 
-def learnt(config: Any, engine: str | None = None) -> list[Any]:
+def learned(config: Any, engine: str | None = None) -> list[Any]:
     """Train, and return the weights before the first update, behind it, and behind the last."""
     from parenvs.agents.learning.play import one_thread
     from parenvs.agents.learning.trainer import Training
@@ -104,14 +104,14 @@ def learnt(config: Any, engine: str | None = None) -> list[Any]:
 @cache
 def alone(agent: str, env: str, word: str) -> list[Any]:
     """Return the same of one process."""
-    return learnt(config_of(agent, env, word, learners=int(word == FUSED)))
+    return learned(config_of(agent, env, word, learners=int(word == FUSED)))
 
 
 def pair(agent: str, env: str, word: str, engine: str) -> Row:
     """Train by a word, and compare with ``single``, or say why not."""
     begin = time.perf_counter()
     try:
-        found = learnt(config_of(agent, env, word), engine)
+        found = learned(config_of(agent, env, word), engine)
         expected = alone(agent, env, FUSED if word == FUSED else SINGLE)
     except ParenvsError as error:
         return {"one": None, "difference": None, "moved": None, "seconds": 0.0,

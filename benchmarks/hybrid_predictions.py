@@ -133,7 +133,7 @@ def _reason_against(row: Row) -> str:
     if not measured and PERCENT not in row.fields:
         return f"it measured none of {', '.join(list(MEASURED)[:6])}, ..."
     if row.source == "megascale" and row.table == "Table 3" and row.name != "baseline":
-        return "parallel blocks, window attention and other optimisers are no part of a shape"
+        return "parallel blocks, window attention and other optimizers are no part of a shape"
     if row.source == "megatron-sc21" and row.table == "section 5.8":
         return "neither devices nor batch are published"
     return ""

@@ -23,7 +23,7 @@ SPLITS = (
     ("expert", "Megatron's splits"),
     ("random", "random search"),
 )
-LEARNT = (("ppo", "PPO"), ("rainbow", "Rainbow"))
+LEARNED = (("ppo", "PPO"), ("rainbow", "Rainbow"))
 ROWS = (
     ("pipeline-cut", "cut a model into a stage a server", PLANS, OURS),
     ("pipeline-plan", "stages and devices of a pipeline", PLANS, OURS),
@@ -31,13 +31,13 @@ ROWS = (
         "operator-partition-step-time",
         "which tensors to split",
         SPLITS,
-        (("exact", "exact"), *LEARNT),
+        (("exact", "exact"), *LEARNED),
     ),
     (
         "operator-partition-memory",
         "the same, within the memory of a device",
         SPLITS,
-        (("exact", "exact"), ("greedy", "greedy"), *LEARNT),
+        (("exact", "exact"), ("greedy", "greedy"), *LEARNED),
     ),
     (
         "hybrid",

@@ -121,31 +121,31 @@ def member(rank: int, port: int, job: dict[str, Any]) -> list[Row]:
             mine, holding = moved.rank, None
         form(f"plan {number}", mine, exported.pipe * exported.data * exported.model)
         parallel = Parallel(example.make()[0], example.loss, exported, words)
-        optimiser = torch.optim.Adam(parallel.parameters(), example.RATE)
+        optimizer = torch.optim.Adam(parallel.parameters(), example.RATE)
         if moved is not None:
             old, new = folder / "old", folder / "new"
             ways: dict[str, Callable[[], Any]] = {
-                "minimal": partial(install, moved, parallel, optimiser),
-                "tenplex": partial(load, old, parallel, optimiser, plan),
-                "central": partial(load, new, parallel, optimiser, plan),
+                "minimal": partial(install, moved, parallel, optimizer),
+                "tenplex": partial(load, old, parallel, optimizer, plan),
+                "central": partial(load, new, parallel, optimizer, plan),
             }
             digests = set()
             for way, put in ways.items():
-                optimiser.state.clear()
+                optimizer.state.clear()
                 with timed(own, f"{way}_in"):
                     told = put()
                 if way != "minimal":
                     own[f"{way}_read"] = sum(told[1].values())
-                digests.add(digest(held(parallel, optimiser, plan)))
+                digests.add(digest(held(parallel, optimizer, plan)))
             own |= {"rank": mine, "same": len(digests) == 1}
         if number + 1 < len(job["plans"]):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             parallel.step(words, targets)
-            optimiser.step()
+            optimizer.step()
             saved = {}
             with timed(saved, "save"):
-                save(folder / "old", parallel, optimiser, plan, number + 1)
-            holding = held(parallel, optimiser, plan, number + 1)
+                save(folder / "old", parallel, optimizer, plan, number + 1)
+            holding = held(parallel, optimizer, plan, number + 1)
     store.set(f"done {rank}", "1")
     if rank == 0:  # the store is this process's
         for other in range(PROCESSES):

@@ -30,7 +30,7 @@ def models() -> dict[str, Callable[[], Any]]:
 
 
 def measure(name: str, model: Any) -> dict[str, Any]:
-    """Bytes by our count and by XLA's, with variables and optimiser state updated in place."""
+    """Bytes by our count and by XLA's, with variables and optimizer state updated in place."""
     import jax
 
     from parenvs.datasets.models import train_step
@@ -47,7 +47,7 @@ def measure(name: str, model: Any) -> dict[str, Any]:
         "xla_temporary": assigned.temp_size_in_bytes,
         "xla_arguments": assigned.argument_size_in_bytes,
         "temporary": held.gradients + held.activations,
-        "arguments": held.parameters + held.optimiser + held.inputs,
+        "arguments": held.parameters + held.optimizer + held.inputs,
     }
 
 
@@ -67,7 +67,7 @@ def page(data: dict[str, Any]) -> list[str]:
         ("over XLA's", lambda row: percent(row["temporary"] / row["xla_temporary"] - 1, 0)),
     ]
     return [
-        "Replicated training steps with Adam. `arguments`: variables, optimiser state and inputs; "
+        "Replicated training steps with Adam. `arguments`: variables, optimizer state and inputs; "
         "`temporary`: gradients and activations at the peak. XLA's are those of its CPU compiler, "
         "which fuses, orders and lays out what our model takes in trace order and unfused.",
         columns(data["models"], told),

@@ -73,7 +73,7 @@ def _files() -> tuple[Path, Path]:
 
 
 def checked(source: Path, wheel: Path, folder: Path) -> None:
-    """Check what the files say of themselves, and that licences and notices are in them."""
+    """Check what the files say of themselves, and that licenses and notices are in them."""
     run(sys.executable, "-m", "venv", folder / "twine")
     python = folder / "twine" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "twine")

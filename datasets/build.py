@@ -38,7 +38,7 @@ def build(name: str, folder: Path) -> dict[str, Any]:
         "source": model.source,
         "trained_as": model.trained_as,
         "precision": "bfloat16" if model.mixed else "float32",
-        "optimiser": model.optimiser.name,
+        "optimizer": model.optimizer.name,
         "batch_size": model.batch_size,
         "graphs": {},
     }

@@ -80,9 +80,9 @@ def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def build() -> tuple[Any, ...]:
-    """Return the model, its loss, its data set, and what makes its optimiser."""
+    """Return the model, its loss, its data set, and what makes its optimizer."""
 
-    def optimiser(parameters: Any) -> torch.optim.Optimizer:
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, RATE)
 
-    return Transformer(), loss, Text(), optimiser
+    return Transformer(), loss, Text(), optimizer

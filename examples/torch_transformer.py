@@ -145,17 +145,17 @@ def losses(plan: Any = None) -> list[float]:
     else:
         parallel = Parallel(model, loss, plan, words)
         parameters = parallel.parameters()
-    optimiser = torch.optim.Adam(parameters, RATE)
+    optimizer = torch.optim.Adam(parameters, RATE)
     curve = []
     for _ in range(STEPS):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         if plan is None:
             value = loss(model(words), targets)
             value.backward()
             curve.append(value.item())
         else:
             curve.append(parallel.step(words, targets))
-        optimiser.step()
+        optimizer.step()
     return curve
 
 

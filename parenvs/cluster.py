@@ -220,7 +220,7 @@ DEVICES: dict[str, Device] = {
 
 
 SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
-"""Ways to synchronise gradients, see ``Cluster.sync_seconds``."""
+"""Ways to synchronize gradients, see ``Cluster.sync_seconds``."""
 LINKS = ("rank", "node")
 """Rules for the bandwidth of a group between servers: by its ranks in each, or the whole server."""
 
@@ -241,7 +241,7 @@ def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
 
 
 def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
-    """Return the bytes that pass the narrowest link while gradients are synchronised.
+    """Return the bytes that pass the narrowest link while gradients are synchronized.
 
     * ``"allreduce"``: a ring, ``2 W (R-1) / R``;
     * ``"parameter-server"``: every worker pushes and pulls all gradients over the link of one
@@ -249,7 +249,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
     * ``"sharded-parameter-server"``: every worker owns 1/R of the gradients; on full-duplex links
       this moves as many bytes as the ring.
 
-    One device needs no synchronisation: 0 bytes.
+    One device needs no synchronization: 0 bytes.
 
     Args:
         size: W, bytes of the gradients.
@@ -268,7 +268,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
 
 
 def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "allreduce") -> Array:
-    """Return the seconds to synchronise ``size`` bytes of gradients over ``group`` devices.
+    """Return the seconds to synchronize ``size`` bytes of gradients over ``group`` devices.
 
     Args:
         size: bytes of the gradients.
@@ -320,7 +320,7 @@ class Links:
     Attributes:
         devices_per_server: devices in each server.
         nic_bw: bytes/s of one device's share of the network.
-        send_share: share that sends between neighbouring stages reach.
+        send_share: share that sends between neighboring stages reach.
         hop_in: seconds of latency of each step inside a server.
         hop_out: seconds of latency of each step between servers.
     """
@@ -621,7 +621,7 @@ class Cluster:
     def sync_seconds(
         self, size: np.ndarray, first: np.ndarray, end: np.ndarray, method: str = "allreduce"
     ) -> np.ndarray:
-        """Return the seconds to synchronise ``size`` bytes of gradients over ``[first, end)``.
+        """Return the seconds to synchronize ``size`` bytes of gradients over ``[first, end)``.
 
         Elementwise; ``method`` is one of ``SYNC_METHODS``, see the function ``sync_bytes``.
 

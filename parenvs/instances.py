@@ -140,7 +140,7 @@ def check_no_reading(reading: dict[str, Any], what: str) -> None:
 def forward_of(graph: Graph) -> Graph:
     """Return the forward pass of a shipped training step, and any other graph as it is.
 
-    Training steps are recognised by their fingerprint.
+    Training steps are recognized by their fingerprint.
     """
     for name, entry in manifest()["instances"].items():
         if entry["graphs"]["train"]["fingerprint"] == graph.fingerprint:

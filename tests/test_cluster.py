@@ -1,4 +1,4 @@
-"""Clusters: presets, parsing, bandwidths and synchronisation."""
+"""Clusters: presets, parsing, bandwidths and synchronization."""
 
 from __future__ import annotations
 

@@ -29,17 +29,17 @@ from parenvs.fields import (
 )
 
 
-class Colour:
+class Color:
     """A class that reads its own forms."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @classmethod
-    def parse(cls, form: Any) -> Colour:
+    def parse(cls, form: Any) -> Color:
         """Take a name; all else is an error."""
         if not isinstance(form, str):
-            raise ParenvsError(f"a colour is a name, not {form!r}")
+            raise ParenvsError(f"a color is a name, not {form!r}")
         return cls(form)
 
 
@@ -70,7 +70,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Painted:
-    colour: Colour
+    color: Color
 
 
 GOOD = {"name": "x", "parts": [{"size": 1}, {"size": 2, "split": {"w/a.b": 0}}]}
@@ -137,10 +137,10 @@ def test_read__what_is_no_object():
 
 
 def test_read__a_class_that_reads_its_own_forms():
-    colour = read(Painted, {"colour": "red"}).colour
-    assert (type(colour), colour.name) == (Colour, "red")
-    with pytest.raises(ParenvsError, match=r"^field 'colour': a colour is a name, not 3$"):
-        read(Painted, {"colour": 3})
+    color = read(Painted, {"color": "red"}).color
+    assert (type(color), color.name) == (Color, "red")
+    with pytest.raises(ParenvsError, match=r"^field 'color': a color is a name, not 3$"):
+        read(Painted, {"color": 3})
 
 
 def test_bounds__are_told_where_there_are_some():

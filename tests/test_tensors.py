@@ -53,10 +53,10 @@ def test_read__is_what_pytorch_reads():
         return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
 
     assert plain(found) == plain(wanted)
-    optimiser = torch.optim.Adam(net.parameters())
+    optimizer = torch.optim.Adam(net.parameters())
     net(torch.ones(3)).sum().backward()
-    optimiser.step()
-    assert plain(read_tensors(saved(optimiser.state_dict()))) == plain(optimiser.state_dict())
+    optimizer.step()
+    assert plain(read_tensors(saved(optimizer.state_dict()))) == plain(optimizer.state_dict())
 
 
 def archive(pickled, numbers=b"\0" * 24, kind=zipfile.ZIP_STORED):

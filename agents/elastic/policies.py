@@ -215,11 +215,11 @@ class Varuna(Fastest):
 
 
 class Bamboo(Fastest):
-    """Bamboo's way (NSDI 2023): stages compute their neighbour's work, too, and stand in for it.
+    """Bamboo's way (NSDI 2023): stages compute their neighbor's work, too, and stand in for it.
 
     The pipeline is half as deep again as the model needs, and stays so; replicas follow the nodes.
     It plays the process of ``Library.under("redundant")``, in which a loss needs no restart unless
-    two neighbours are lost, and everything is slower by ``REDUNDANCY``, which is a guess.
+    two neighbors are lost, and everything is slower by ``REDUNDANCY``, which is a guess.
     """
 
     name = "bamboo"

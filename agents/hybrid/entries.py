@@ -190,7 +190,7 @@ _HYBRID_AGENTS = {
         "One of the uniform plans that fit, each as likely as any other.", "", ONE, True
     ),
     "search": Description(
-        "The fastest neighbour, again and again, from the best uniform plans; by chance where none "
+        "The fastest neighbor, again and again, from the best uniform plans; by chance where none "
         "is faster.",
         "",
         f"{EVALUATIONS:,} judged plans a problem",

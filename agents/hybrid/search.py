@@ -1,8 +1,8 @@
-"""Local search over the neighbours of hybrid plans, from the best uniform plans.
+"""Local search over the neighbors of hybrid plans, from the best uniform plans.
 
-A start climbs to the fastest of its neighbours until none is faster; then some of its neighbours
+A start climbs to the fastest of its neighbors until none is faster; then some of its neighbors
 are taken by chance, and it climbs again (iterated local search). Several starts go on at once, so
-that their neighbours are judged in one call.
+that their neighbors are judged in one call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parenvs.agents.hybrid.exact import answer_of
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError
-from parenvs.tasks.hybrid.moves import neighbours
+from parenvs.tasks.hybrid.moves import neighbors
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.plan_arrays import (
     Plans,
@@ -36,7 +36,7 @@ EVALUATIONS = 20_000
 STARTS = 4
 """Uniform plans from which the search starts, no two alike in tp, stages and micro-batch."""
 KICKS = 3
-"""Most neighbours that are taken by chance before a start climbs again."""
+"""Most neighbors that are taken by chance before a start climbs again."""
 WORSE = 1.5
 """Plans that take longer than this times the one before are not taken by chance."""
 SLACK = 1e-9
@@ -53,7 +53,7 @@ def local_search(
     space: UniformSpace | None = None,
     starts: Sequence[HybridPlan] = (),
 ) -> Answer:
-    """Return the best plan that a search over neighbouring plans judges.
+    """Return the best plan that a search over neighboring plans judges.
 
     Without a time limit the answer is the same for the same seed. ``evaluations`` plans are judged
     beside the uniform ones (default: ``EVALUATIONS``; with a time limit, as many as it allows).
@@ -128,13 +128,13 @@ class Climber:
         return np.asarray(self.goal.values(self.problem, length, plans.devices.sum(axis=0)))
 
     def step(self) -> bool:
-        """Take one neighbour of every plan; return whether any of them has one."""
-        near = neighbours(self.table, self.plans, self.busy, self.limits)
+        """Take one neighbor of every plan; return whether any of them has one."""
+        near = neighbors(self.table, self.plans, self.busy, self.limits)
         judged = self.table.judge(near.plans)
         self.judged += len(near.plan)
         count = len(self.value)
         value = np.where(judged.fullness <= 1, self._values(near.plans, judged.length), np.inf)
-        # Of the plans, the best ones and the neighbours that are taken, which is next.
+        # Of the plans, the best ones and the neighbors that are taken, which is next.
         following = np.arange(count)
         taken: list[int] = []
         for start in range(count):
@@ -157,8 +157,8 @@ class Climber:
             following[start] = 2 * count + len(taken)
             taken.append(choice)
             self.value[start] = value[choice]
-        neighbors = [near.plans.take(np.array(taken))] if taken else []
-        self.plans = joined([self.plans, self.best, *neighbors]).take(following).trimmed()
+        moved = [near.plans.take(np.array(taken))] if taken else []
+        self.plans = joined([self.plans, self.best, *moved]).take(following).trimmed()
         self.busy = self.table.judge(self.plans).busy
         better = self.value < self.best_value * (1 - SLACK)
         either = np.where(better, count, 0) + np.arange(count)

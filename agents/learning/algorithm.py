@@ -351,17 +351,17 @@ class Algorithm(ABC):
         return {
             **self.played(),
             "local": {name: getattr(self, name) for name in self.local},
-            "optimiser": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "random": self.random.get_state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; raises if it is another algorithm's or has non-finite numbers."""
-        check_finite([state[name] for name in ("net", "numbers", "local", "optimiser")])
+        check_finite([state[name] for name in ("net", "numbers", "local", "optimizer")])
         self.play_as(state)
         for name in self.local:
             setattr(self, name, state["local"][name])
-        self.optimizer.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.random.set_state(state["random"])
 
 

@@ -19,7 +19,7 @@ class PPOSettings(Settings):
 
     Attributes:
         discount: of rewards; 0 stands for 1 in environments of this suite, else for 0.99.
-        trace: lambda of generalised advantages (arXiv 1506.02438).
+        trace: lambda of generalized advantages (arXiv 1506.02438).
         clip: largest change of a chance's ratio that pays.
         passes: over a batch.
         turns_a_step: turns of a step of the optimizer; 0 stands for 512 in environments of this
@@ -67,7 +67,7 @@ class PPO(ValueAlgorithm):
         return self.improve(*batch.flat(logs=batch.kept["logs"], **figures))
 
     def advantages(self, batch: Batch, values: Tensor) -> Tensor:
-        """Return generalised advantages, (T, n), of values (T, n) in rewards."""
+        """Return generalized advantages, (T, n), of values (T, n) in rewards."""
         result = torch.zeros_like(batch.rewards)
         following, coming = self.values(batch.after), torch.zeros_like(batch.rewards[0])
         for turn in range(len(result) - 1, -1, -1):

@@ -176,7 +176,7 @@ class RainbowSettings(Settings):
         memory: turns that are kept.
         first: turns before it learns.
         minibatch: turns of a step of the optimizer.
-        reuse: how often each turn is learnt from, on average.
+        reuse: how often each turn is learned from, on average.
         sync: steps of the optimizer between two copies of the network that values are taken of.
         power: of errors in priorities.
         correction: power of the weights against them at the start; it rises to 1.
@@ -247,9 +247,9 @@ class Rainbow(ValueAlgorithm):
         seen = seen.to(self.device)
         quality = self.quantiles(self.net, seen).mean(dim=2)
         legal = torch.where(seen.mask, quality, torch.nan)
-        centre = legal.nanmean(dim=1, keepdim=True)
-        spread = (legal - centre).square().nanmean(dim=1, keepdim=True).sqrt()
-        scaled = torch.where(seen.mask, 3.0 * (quality - centre) / spread.clamp(min=1e-6), -1e9)
+        center = legal.nanmean(dim=1, keepdim=True)
+        spread = (legal - center).square().nanmean(dim=1, keepdim=True).sqrt()
+        scaled = torch.where(seen.mask, 3.0 * (quality - center) / spread.clamp(min=1e-6), -1e9)
         return scaled.log_softmax(dim=1)
 
     @torch.no_grad()

@@ -311,7 +311,7 @@ class Team:
         return [Told.joined(update) for update in zip(*told, strict=True)]
 
     def fetch(self) -> None:
-        """Give ``agent`` the weights that have been learnt."""
+        """Give ``agent`` the weights that have been learned."""
         if self.learner is None:
             self.agent.play_as(self.engine.all([self.server or self.learners[0]], "played")[0])
 

@@ -232,7 +232,7 @@ class Training:
 
     @property
     def agent(self) -> Algorithm:
-        """The agent, as it has learnt so far."""
+        """The agent, as it has learned so far."""
         self.team.fetch()
         return self.team.agent
 

@@ -59,7 +59,7 @@ def exact_partition(
     nodes, bound, best = 0, float(np.maximum(weights[classes], 0.0).sum()), None
     proven, time_is_up = False, False
     for _ in range(_ROUNDS):
-        chosen, limit, visited, time_is_up = program.maximise(weights, deadline)
+        chosen, limit, visited, time_is_up = program.maximize(weights, deadline)
         nodes, bound = nodes + visited, min(bound, limit)
         if chosen is None and not time_is_up:
             raise InfeasibleError(_least_memory(program, memory_limit or 0.0, deadline))
@@ -141,7 +141,7 @@ class _Program:
                 is_open[together[[index]].indices] = False
         return chosen
 
-    def maximise(
+    def maximize(
         self, weights: np.ndarray, deadline: float
     ) -> tuple[np.ndarray | None, float, int, bool]:
         """Solve for the weights of the classes, (C,), until a ``time.perf_counter()``.
@@ -235,7 +235,7 @@ def _least_memory(program: _Program, limit: float, deadline: float) -> str:
     memory = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool))
     at, smallest = memory.at, memory.peak
     for _ in range(_ROUNDS):
-        chosen, *_ = free.maximise(problem.footprint.saved_at(at).saved, deadline)
+        chosen, *_ = free.maximize(problem.footprint.saved_at(at).saved, deadline)
         if chosen is None:  # time is up
             break
         memory = problem.footprint.memory(chosen)

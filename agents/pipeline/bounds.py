@@ -12,7 +12,7 @@ device). For a plan shorter than a budget of U seconds, ``Bounds`` uses that
    core plus tail of the suffix, plus the forward seconds in front, are a lower bound of the length,
    too.
 
-``Prefixes`` bounds the same by a dynamic programme over a coarse chain, forward over the stages.
+``Prefixes`` bounds the same by a dynamic program over a coarse chain, forward over the stages.
 
 4. The pivots are merged into blocks. A cut anywhere in a block is replaced by the best of all its
    pivots for each term: the stage behind it starts at the block's last pivot, the stage before it

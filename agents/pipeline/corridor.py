@@ -164,7 +164,7 @@ class Corridor:
         self._shares = tuple(min(share, 0.5) for share in least_shares(pipeline))
 
     def widest(self) -> tuple[int, int]:
-        """Steps from which a descent starts: corridors of neighbouring cuts overlap well."""
+        """Steps from which a descent starts: corridors of neighboring cuts overlap well."""
         stages = self.pipeline.stages
         return (
             max(len(self.pivots) // (2 * stages), 1),
@@ -280,8 +280,8 @@ class Corridor:
             group = np.unique(np.append(near, [floor, floor + server]))
             group = group[(group >= 1) & (group < devices)]
             half = max((width.places // len(group) - 1) // 2, 1)
-            centre = int(np.searchsorted(self.pivots, cut))
-            bins = centre - pivot_step // 2 + pivot_step * np.arange(-half, half + 2)
+            center = int(np.searchsorted(self.pivots, cut))
+            bins = center - pivot_step // 2 + pivot_step * np.arange(-half, half + 2)
             edges = np.unique(np.clip(bins, 0, middle))
             chosen = self.pivots[self._cheapest.place(edges[:-1], edges[1:])]
             pivot = np.unique(np.append(chosen, cut))
@@ -567,7 +567,7 @@ def _starts(pipeline: Pipeline) -> list[Cuts]:
 
 
 def changed(pipeline: Pipeline, plan: Cuts, rng: np.random.Generator) -> Cuts:
-    """A plan with some neighbouring cuts moved, in the chain, over the devices or both."""
+    """A plan with some neighboring cuts moved, in the chain, over the devices or both."""
     cuts, devices = (np.array(x) for x in plan)
     size = len(cuts)
     first = int(rng.integers(size))

@@ -286,7 +286,7 @@ def least_excess(pipeline: Pipeline) -> tuple[Cuts, float]:
 def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
     """A plan with no stage above ``limit`` bytes, or None if there is none; exact.
 
-    A dynamic programme over suffixes: ``needed_devices[p]`` is the least number of devices on which
+    A dynamic program over suffixes: ``needed_devices[p]`` is the least number of devices on which
     k stages hold the pivots from p on; more devices never hurt. A stage from p on over ``group``
     devices may end at any pivot up to its reach.
     """

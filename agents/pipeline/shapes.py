@@ -223,14 +223,14 @@ class _Run:
         # Length changes slowly with the stages: large steps first, halved where none gains.
         step = max(self.best.stages // 4, 1)
         while step:
-            centre = self.best
+            center = self.best
             for trial in self._open():
-                away = abs(trial.stages - centre.stages)
-                near = trial.devices == centre.devices and away in (0, step)
+                away = abs(trial.stages - center.stages)
+                near = trial.devices == center.devices and away in (0, step)
                 if near and id(trial) not in done:
                     done.add(id(trial))
                     self._search_corridors(trial, _THOROUGH, end)
-            if self.best is centre:
+            if self.best is center:
                 step //= 2
         if self.best.stages > 1:
             self._search_corridors(self.best, None, end)

@@ -60,7 +60,7 @@ def train(env_id: str, kwargs: dict[str, Any], tick: Tick) -> None:
     # end
     actor, critic = layers(seen.shape[1], mask.shape[1]), layers(seen.shape[1], 1)
     weights = [*actor.parameters(), *critic.parameters()]
-    optimiser, done = torch.optim.Adam(weights, lr=2.5e-4, eps=1e-5), 0
+    optimizer, done = torch.optim.Adam(weights, lr=2.5e-4, eps=1e-5), 0
     while True:
         kept: list[tuple[torch.Tensor, ...]] = []
         for _ in range(TURNS):
@@ -96,10 +96,10 @@ def train(env_id: str, kwargs: dict[str, Any], tick: Tick) -> None:
                 clipped = torch.max(-gain * ratio, -gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
                 error = 0.5 * (critic(one)[:, 0] - target[part]).square().mean()
                 loss = clipped + 0.5 * error - 0.01 * now.entropy().mean()
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(weights, 0.5)
-                optimiser.step()
+                optimizer.step()
         done += BATCH
         tick(done)
 

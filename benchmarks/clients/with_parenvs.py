@@ -14,7 +14,7 @@ SETTINGS = {"envs": ENVS, "turns": TURNS, "passes": EPOCHS, "turns_a_step": MINI
 
 
 def train(env_id: str, kwargs: dict[str, Any], tick: Tick, **more: Any) -> None:
-    """Train, without the judgement that follows."""
+    """Train, without the judgment that follows."""
     config = TrainConfig(
         env_id=env_id, env_kwargs=kwargs, agent="ppo", steps=10**9, settings=SETTINGS, **more
     )

@@ -10,7 +10,7 @@ Parameters are nested dicts of float32 arrays. Layers are unrolled, each in a ``
 that the path of a variable (``encoder/layer_0/self/q``) and the ``op_name`` of an instruction both
 tell where it belongs; some models come as loops over stacked layers as well (``-scanned``).
 The models of Auto-MAP's paper (VGG, T5, BERT) compute in float32; all others in bfloat16, with
-float32 parameters and optimiser. Dropout and gradient clipping are left out: they change no plan.
+float32 parameters and optimizer. Dropout and gradient clipping are left out: they change no plan.
 Losses compare labels with an iota instead of gathering, so that the classes can be partitioned.
 
 Arguments of all families: ``layers``, ``width`` (residual), ``hidden`` (inside feed-forward

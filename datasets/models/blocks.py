@@ -23,7 +23,7 @@ def dense_shapes(*kernel: int) -> Tree:
 
 
 def norm_shapes(width: int) -> Tree:
-    """Return the shapes of a normalisation over ``width`` features."""
+    """Return the shapes of a normalization over ``width`` features."""
     return {"scale": floats(width), "bias": floats(width)}
 
 
@@ -110,7 +110,7 @@ def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-5) -> Array:
 
 
 def group_norm(weights: Tree, x: Array, groups: int = 32, epsilon: float = 1e-5) -> Array:
-    """Normalise groups of the features of (batch, height, width, features) over each image."""
+    """Normalize groups of the features of (batch, height, width, features) over each image."""
     with named_scope("norm"):
         # (batch, height, width, groups, features of a group)
         y = x.astype(jnp.float32).reshape(*x.shape[:3], groups, -1)

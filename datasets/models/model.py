@@ -15,7 +15,7 @@ Array = jax.Array
 
 
 @dataclass(frozen=True, eq=False)
-class Optimiser:
+class Optimizer:
     """What a training step does with gradients.
 
     Attributes:
@@ -35,7 +35,7 @@ def adam(
     beta2: float = 0.999,
     epsilon: float = 1e-8,
     decay: float = 0.0,
-) -> Optimiser:
+) -> Optimizer:
     """Return Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) if weights decay.
 
     The state holds the moments ``m`` and ``v``, shaped like the parameters, and ``count``, the
@@ -67,15 +67,15 @@ def adam(
             params, m, v = jax.tree.transpose(jax.tree.structure(params), None, updated)
         return params, {"m": m, "v": v, "count": count}
 
-    return Optimiser(name, init, update)
+    return Optimizer(name, init, update)
 
 
-def adamw(learning_rate: float = 1e-3, decay: float = 0.1, beta2: float = 0.95) -> Optimiser:
+def adamw(learning_rate: float = 1e-3, decay: float = 0.1, beta2: float = 0.95) -> Optimizer:
     """Return AdamW with the settings of language models (arXiv 2005.14165, appendix B)."""
     return adam(learning_rate, beta2=beta2, decay=decay)
 
 
-def momentum(learning_rate: float = 0.1, rate: float = 0.9) -> Optimiser:
+def momentum(learning_rate: float = 0.1, rate: float = 0.9) -> Optimizer:
     """Return gradient descent with momentum; the state is ``m``, shaped like the parameters."""
 
     def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -83,10 +83,10 @@ def momentum(learning_rate: float = 0.1, rate: float = 0.9) -> Optimiser:
             m = jax.tree.map(lambda m, g: rate * m + g.astype(m.dtype), state["m"], grads)
             return jax.tree.map(lambda w, v: w - learning_rate * v, params, m), {"m": m}
 
-    return Optimiser("momentum", lambda params: {"m": params}, update)
+    return Optimizer("momentum", lambda params: {"m": params}, update)
 
 
-def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimiser:
+def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimizer:
     """Return Adagrad; the state is ``v``, sums of squares shaped like the parameters."""
 
     def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -101,10 +101,10 @@ def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimiser:
             params, v = jax.tree.transpose(jax.tree.structure(params), None, updated)
         return params, {"v": v}
 
-    return Optimiser("adagrad", lambda params: {"v": params}, update)
+    return Optimizer("adagrad", lambda params: {"v": params}, update)
 
 
-def descent(learning_rate: float = 1.0) -> Optimiser:
+def descent(learning_rate: float = 1.0) -> Optimizer:
     """Return gradient descent, which has no state."""
 
     def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -112,7 +112,7 @@ def descent(learning_rate: float = 1.0) -> Optimiser:
             new = jax.tree.map(lambda w, g: w - learning_rate * g.astype(w.dtype), params, grads)
         return new, state
 
-    return Optimiser("descent", lambda params: {}, update)
+    return Optimizer("descent", lambda params: {}, update)
 
 
 ADAM = adam()
@@ -132,7 +132,7 @@ class Model:
             ``loss(params, statistics, batch)`` and returns that scalar and the new statistics.
         batch: The batch, a dict of ``jax.ShapeDtypeStruct``, examples first.
         trained_as: Source of batch size, sequence length and optimizer.
-        optimiser: What updates the parameters.
+        optimizer: What updates the parameters.
         mixed: Whether the loss sees a bfloat16 copy of the float32 parameters.
         kept: First keys of parameters that are not copied.
         statistics: Shapes of what the loss updates without a gradient.
@@ -145,7 +145,7 @@ class Model:
     loss: Callable[..., Any]
     batch: Tree
     trained_as: str = ""
-    optimiser: Optimiser = ADAM
+    optimizer: Optimizer = ADAM
     mixed: bool = True
     kept: tuple[str, ...] = ()
     statistics: Tree | None = None
@@ -194,7 +194,7 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
     any, stand before the batch and before the loss. With mixed precision the gradients are those
     of the bfloat16 copies; the optimizer updates the float32 parameters (arXiv 1710.03740, 3.1).
     """
-    state = model.params, model.optimiser.init(model.params)
+    state = model.params, model.optimizer.init(model.params)
     if model.statistics is not None:
 
         def step_with(
@@ -202,14 +202,14 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
         ) -> tuple[Tree, Tree, Tree, Array]:
             gradient = jax.value_and_grad(model.loss, has_aux=True)
             (loss, statistics), grads = gradient(model.copies(params), statistics, batch)
-            params, opt_state = model.optimiser.update(params, grads, opt_state)
+            params, opt_state = model.optimizer.update(params, grads, opt_state)
             return params, opt_state, statistics, loss
 
         return step_with, (*state, model.statistics, model.batch)
 
     def step(params: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Array]:
         loss, grads = jax.value_and_grad(model.loss)(model.copies(params), batch)
-        params, opt_state = model.optimiser.update(params, grads, opt_state)
+        params, opt_state = model.optimizer.update(params, grads, opt_state)
         return params, opt_state, loss
 
     return step, (*state, model.batch)

@@ -98,8 +98,8 @@ def clip(
     trained_as = "arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay"
     batch = {"images": floats(batch_size, image, image, 3), "tokens": integers(batch_size, tokens)}
     source = "arXiv 2103.00020"
-    optimiser = adam(4e-4, beta2=0.98, decay=0.2)
-    return Model("clip", line, source, params, loss, batch, trained_as, optimiser)
+    optimizer = adam(4e-4, beta2=0.98, decay=0.2)
+    return Model("clip", line, source, params, loss, batch, trained_as, optimizer)
 
 
 CRITEO = (
@@ -264,5 +264,5 @@ def whisper(
         "labels": integers(batch_size, tokens),
     }
     source = "arXiv 2212.04356"
-    optimiser = adam(1.75e-4, beta2=0.98, decay=0.1)
-    return Model("whisper", line, source, params, loss, batch, trained_as, optimiser)
+    optimizer = adam(1.75e-4, beta2=0.98, decay=0.1)
+    return Model("whisper", line, source, params, loss, batch, trained_as, optimizer)

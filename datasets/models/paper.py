@@ -126,7 +126,7 @@ def t5(
 
     T5-3B and T5-11B are in section 3.7. As in T5, scores are not scaled, one table per stack gives
     the relative-position bias of all its self-attentions, and one embedding serves both inputs and,
-    scaled by ``d_model**-0.5``, the softmax. Unlike in T5, feed-forward layers and normalisations
+    scaled by ``d_model**-0.5``, the softmax. Unlike in T5, feed-forward layers and normalizations
     have biases and the latter subtract the mean, as in Auto-MAP's T5 (arXiv 2007.04069, Table 3).
     Encoder and decoder have ``layers`` each; inputs and targets have ``tokens`` each.
     """

@@ -255,7 +255,7 @@ def resnet(
     params = {**units(unit_shapes), "predictions": nn.dense_shapes(4 * stages[-1][0], classes)}
 
     def unit(weights: Tree, running: Tree, x: Array, stride: int = 1) -> tuple[Array, Tree]:
-        """Convolve and normalise; return the new statistics too."""
+        """Convolve and normalize; return the new statistics too."""
         x = nn.conv(weights["kernel"], x, stride)
         y = x.astype(jnp.float32)
         mean = y.mean((0, 1, 2))

@@ -56,7 +56,7 @@ def planned():
 
 # %% One device, and several
 # `Parallel` makes every parameter a distributed tensor as the plan says, and trains with the same
-# loss and the same optimiser.
+# loss and the same optimizer.
 
 
 def losses(plan=None):
@@ -64,17 +64,17 @@ def losses(plan=None):
     model, (inputs, targets) = make(), data()
     parallel = None if plan is None else Parallel(model, loss, plan, inputs)
     parameters = model.parameters() if parallel is None else parallel.parameters()
-    optimiser = torch.optim.Adam(parameters, 1e-2)
+    optimizer = torch.optim.Adam(parameters, 1e-2)
     curve = []
     for _ in range(STEPS):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         if parallel is None:
             value = loss(model(inputs), targets)
             value.backward()
             curve.append(value.item())
         else:
             curve.append(parallel.step(inputs, targets))
-        optimiser.step()
+        optimizer.step()
     return curve
 
 

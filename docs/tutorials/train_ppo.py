@@ -45,13 +45,13 @@ agent = Player(train(config, say=progress).algorithm, config.env_id)
 # regret is the share of the optimum's value that is missing. Choose settings on
 # `plan-validation`, and report `plan-test` once, at the end.
 
-learnt = parenvs.evaluate_set(agent, "plan-validation", settings={"rows": "ahead"})
-print("PPO: ", learnt)
+learned = parenvs.evaluate_set(agent, "plan-validation", settings={"rows": "ahead"})
+print("PPO: ", learned)
 
 # %% Compare
 # A figure alone says little. The even cut is what people take who do not plan.
 
 even = parenvs.evaluate_set("even", "plan-validation")
 print("even:", even)
-better = learnt.improvement_over(even)[0]
+better = learned.improvement_over(even)[0]
 print(f"PPO has the smaller regret on {better:.0%} of the problems")

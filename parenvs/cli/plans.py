@@ -276,7 +276,7 @@ def reshard(
         say(f"written to {path or checkpoint}")
     if not resharded.agrees:
         note(
-            "the bytes read are not those predicted: some weights have no optimiser state, or "
+            "the bytes read are not those predicted: some weights have no optimizer state, or "
             "replicas cannot share rows evenly"
         )
 
@@ -376,8 +376,8 @@ def show(
             say_tables(*shown, as_json=True, text=view.text(model.problem()).split("\n"))
         else:
             say_tables(*shown)
-            words = view.text(model.problem(), colour=out.coloured)
-            say_text(words, painted=out.coloured)
+            words = view.text(model.problem(), color=out.colored)
+            say_text(words, painted=out.colored)
         return
     where = _CLUSTER if cluster is None else cluster
     shown += model.task.tables(instance, where, model.options)

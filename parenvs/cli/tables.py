@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ROLES = {
     "VARIABLE": "variables",
-    "OPTIMISER": "optimiser state",
+    "OPTIMIZER": "optimizer state",
     "BATCH": "batch inputs",
     "SCALAR": "scalars and random keys",
     "STATISTICS": "statistics",

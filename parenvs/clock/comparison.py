@@ -72,7 +72,7 @@ def nudged(values: np.ndarray, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class States:
-    """Weights, the optimiser's arrays and counters after the last step, beside one device.
+    """Weights, the optimizer's arrays and counters after the last step, beside one device.
 
     Attributes:
         worst: name of the one that is furthest from what is allowed; "" if there is none.

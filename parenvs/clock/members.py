@@ -30,7 +30,7 @@ _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 _END_SECONDS = 2.0
 # Seconds in which others tell why they failed, behind the first that did.
 _LATER_SECONDS = 1.0
-# Words of the errors of processes whose neighbour is gone.
+# Words of the errors of processes whose neighbor is gone.
 _NETWORK = re.compile("lost another|connection|gloo|socket|timed out|broken pipe|recv|nccl|peer")
 
 
@@ -245,7 +245,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, samples: Sequence[float] | Sequence[Sequence[float]]) -> Timing:
-        """Summarise samples.
+        """Summarize samples.
 
         Args:
             samples: (repeats,) seconds, or (processes, repeats) of processes that ran together,

@@ -102,7 +102,7 @@ class Pairing:
         return [
             graph.paths[number]
             for number, role in enumerate(graph.parameter_role.tolist())
-            if number not in fed and role in (Role.OPTIMISER, Role.STATISTICS)
+            if number not in fed and role in (Role.OPTIMIZER, Role.STATISTICS)
         ]
 
     def loss(self, graph: Graph, asked: str | None = None) -> int:
@@ -170,7 +170,7 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
         if source is not None and result is not None and {source, result} <= feeds.keys():
             copy, weight = feeds[source], feeds[result]
             roles = [graph.parameter_role[k] for k in (copy, weight)]
-            if roles == [Role.OPTIMISER, Role.VARIABLE]:
+            if roles == [Role.OPTIMIZER, Role.VARIABLE]:
                 copies[copy] = weight
     return copies
 

@@ -624,7 +624,7 @@ def values_of(
             value = np.zeros(shape, leaf.dtype)
             if role == Role.STATISTICS:
                 value = np.ones(shape, leaf.dtype)  # of variances, too
-            elif role != Role.OPTIMISER and str(leaf.dtype) in _FLOATS:
+            elif role != Role.OPTIMIZER and str(leaf.dtype) in _FLOATS:
                 value = (_SCALE * random.standard_normal(shape)).astype(leaf.dtype)
         values.append(np.asarray(value))
     for number, weight in masters(graph, feeds).items():
@@ -632,7 +632,7 @@ def values_of(
             values[number] = values[weight].astype(values[number].dtype)
     if not any(drawn):
         return values, []
-    more = "; the optimizer's are zeros" if Role.OPTIMISER in graph.parameter_role else ""
+    more = "; the optimizer's are zeros" if Role.OPTIMIZER in graph.parameter_role else ""
     return values, [f"{sum(drawn)} arguments are shapes, and were given values{more}"]
 
 

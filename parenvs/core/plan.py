@@ -386,7 +386,7 @@ def answer(report: Report) -> str:
     return f"{report.plan.instance}: cost {report.cost}"
 
 
-def plain(viewable: Any, colour: bool = False) -> str:
+def plain(viewable: Any, color: bool = False) -> str:
     """Return a report as a few lines of text, or a problem by its name; see ``Task.text``."""
     if not isinstance(viewable, Report):
         return f"{viewable.task} {viewable.instance}: no plan yet"

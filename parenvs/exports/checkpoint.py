@@ -149,7 +149,7 @@ def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) 
         old: files of the plan that the checkpoint was written under.
         new: files of the plan that it is read under.
         graph: that both plans are for.
-        per_parameter: bytes of a parameter with the optimiser's state.
+        per_parameter: bytes of a parameter with the optimizer's state.
 
     Returns:
         (files, new files); where replicas share their states, one row, of what is read in all, in
@@ -165,7 +165,7 @@ def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) 
 
 PLAN, INDEX, SCHEMA = "plan.json", "index.json", 1
 PARAMETER = "parameter"
-"""Kind of the parameters themselves; other kinds are the optimiser's."""
+"""Kind of the parameters themselves; other kinds are the optimizer's."""
 ITEM = {
     "bool": 1, "uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "int16": 2, "float32": 4,
     "int32": 4, "float64": 8, "int64": 8,
@@ -178,10 +178,10 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Tensor:
-    """A parameter and what the optimiser keeps of it.
+    """A parameter and what the optimizer keeps of it.
 
     Attributes:
-        kinds: kind -> type of its numbers; ``"parameter"`` and the optimiser's, of one shape.
+        kinds: kind -> type of its numbers; ``"parameter"`` and the optimizer's, of one shape.
     """
 
     shape: tuple[Count, ...]
@@ -222,7 +222,7 @@ class Head:
     """
 
     steps: Annotated[int, whole(0, _LARGEST)]
-    optimiser: Text
+    optimizer: Text
     groups: list[dict[str, Any]]
     tensors: Annotated[dict[str, Tensor], words("an object of tensors by name", min_length=1)]
     stream: dict[str, Any] | None = None
@@ -345,7 +345,7 @@ class Checkpoint:
 
         Args:
             name: of the tensor.
-            kind: ``"parameter"``, or one of the optimiser's.
+            kind: ``"parameter"``, or one of the optimizer's.
             box: what is wanted.
             place: of the rank that reads.
             ranks: tp ranks of its plan: rank t of these takes copy ``t copies // ranks``, which is
@@ -535,7 +535,7 @@ def reshard(
                 for row, count in source.read.items():
                     read[row, number] = count
             write_index(folder, new, source.head, parts)
-    # Frozen weights have no optimiser state: then the formula differs.
+    # Frozen weights have no optimizer state: then the formula differs.
     item = max(x.bytes for x in tensors.values())
     return Resharding(
         source.plan, new, read, predicted_bytes(source.files, files, graph, item),

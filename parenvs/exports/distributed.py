@@ -163,22 +163,22 @@ def _entry(
 
 
 MODEL, STATE, OWN = "model", "optimizer.state", "parenvs"
-"""Beginnings of names: parameters, what the optimiser keeps of them, and ours."""
+"""Beginnings of names: parameters, what the optimizer keeps of them, and ours."""
 
 
 def export(
     folder: str | os.PathLike[str],
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     steps: int = 0,
     stream: Stream | None = None,
 ) -> None:
     """Write a folder of ``torch.distributed.checkpoint``; every process of the group calls it.
 
-    Parameters and the optimiser's tensors are in it, and, as ``parenvs.steps`` and
+    Parameters and the optimizer's tensors are in it, and, as ``parenvs.steps`` and
     ``parenvs.stream.*``, what a job needs to go on; the options of groups are not.
     """
-    state = _named(parallel, optimiser)
+    state = _named(parallel, optimizer)
     position = stream.state_dict() if stream else {}
     state[f"{OWN}.steps"] = torch.tensor(steps)
     state |= {f"{OWN}.stream.{key}": torch.tensor(int(x)) for key, x in position.items()}
@@ -188,7 +188,7 @@ def export(
 def load(
     folder: str | os.PathLike[str],
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     stream: Stream | None = None,
 ) -> int:
     """Read such a folder, also another program's; every process of the group calls it.
@@ -196,7 +196,7 @@ def load(
     Args:
         folder: the folder.
         parallel: the module.
-        optimiser: of its parameters; if the folder has no state of it, it begins anew.
+        optimizer: of its parameters; if the folder has no state of it, it begins anew.
         stream: the order of samples, which goes on where the folder was written.
 
     Returns:
@@ -275,7 +275,7 @@ def load(
         if "shuffle" in position:
             position["shuffle"] = bool(position["shuffle"])
         stream.load_state_dict(position)
-    optimiser.state.update(kinds_of)
+    optimizer.state.update(kinds_of)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
 
 
@@ -293,10 +293,10 @@ def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
     return result[tuple(slice(a, a + n) for a, n in corner)]
 
 
-def _named(parallel: Parallel, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+def _named(parallel: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     state = {f"{MODEL}.{name}": x.detach() for name, x in parameters_of(parallel)}
     for name, parameter in parameters_of(parallel):
-        for kind, value in optimiser.state.get(parameter, {}).items():
+        for kind, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
                 state[f"{STATE}.{name}.{kind}"] = torch.as_tensor(value)
     return state

@@ -401,7 +401,7 @@ class Parallel:
         self._schedule = self._scheduled() if plan.pipe > 1 else None
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of this process's part, for an optimiser."""
+        """Yield the parameters of this process's part, for an optimizer."""
         for part in self.parts:
             yield from part.parameters()
 

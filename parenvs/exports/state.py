@@ -75,7 +75,7 @@ class Holding:
 
 def held(
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     plan: Plan,
     steps: int = 0,
     stream: Stream | None = None,
@@ -91,7 +91,7 @@ def held(
         raise ParenvsError(f"plan: {degrees}, and the module is trained as another")
     described, boxes, tensors = {}, {}, {}
     for name, parameter in parameters_of(parallel):
-        state = optimiser.state.get(parameter, {})
+        state = optimizer.state.get(parameter, {})
         described[name] = _described(name, parameter, state)
         box = boxes[name] = box_of(parallel.plan, name, tuple(parameter.shape), place)
         for kind in described[name].kinds:
@@ -103,7 +103,7 @@ def held(
                 )
             tensors[name, kind] = local
     position = stream.state_dict() if stream else None
-    head = Head(steps, type(optimiser).__name__, _groups(optimiser), described, position)
+    head = Head(steps, type(optimizer).__name__, _groups(optimizer), described, position)
     # Ranks count tp first, then replicas, then stages, as the mesh does.
     rank = place.model + degrees.tensor * (place.data + degrees.data * place.pipe)
     return Holding(rank, plan, parallel.plan, head, boxes, tensors)
@@ -112,19 +112,19 @@ def held(
 def save(
     folder: str | os.PathLike[str],
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     plan: Plan,
     steps: int = 0,
     stream: Stream | None = None,
 ) -> None:
-    """Write parameters and optimiser state; every process of the group calls it.
+    """Write parameters and optimizer state; every process of the group calls it.
 
     A kill leaves the old folder or the new one, whole. Buffers are not written.
 
     Args:
         folder: the folder to write or to replace.
         parallel: the module in training.
-        optimiser: of its parameters.
+        optimizer: of its parameters.
         plan: the plan that ``parallel.plan`` was made of.
         steps: that were trained.
         stream: the order of samples; every process has it at the same position.
@@ -133,7 +133,7 @@ def save(
         ParenvsError: streams of processes that differ, a state that is neither a number nor of its
             parameter's shape, a plan of other degrees, or another process failed; all raise.
     """
-    holding = jointly(lambda: held(parallel, optimiser, plan, steps, stream))
+    holding = jointly(lambda: held(parallel, optimizer, plan, steps, stream))
     head: Head = holding.head
     positions = together(lambda: head.stream)
     if any(x != positions[0] for x in positions):
@@ -175,16 +175,16 @@ def save(
 def load(
     folder: str | os.PathLike[str],
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     plan: Plan,
     stream: Stream | None = None,
 ) -> tuple[int, dict[int, int]]:
-    """Read parameters and optimiser state into a module; every process of the group calls it.
+    """Read parameters and optimizer state into a module; every process of the group calls it.
 
     Args:
         folder: of a checkpoint that was written under any plan for this model.
         parallel: the module.
-        optimiser: of its parameters, of the class that the checkpoint has the state of.
+        optimizer: of its parameters, of the class that the checkpoint has the state of.
         plan: the plan that ``parallel.plan`` was made of.
         stream: the order of samples, which goes on where the checkpoint was written.
 
@@ -192,7 +192,7 @@ def load(
         Steps that were trained, and the bytes of tensors that this process read of each file.
 
     Raises:
-        ParenvsError: no checkpoint, one that is not whole, one of another model, optimiser or data
+        ParenvsError: no checkpoint, one that is not whole, one of another model, optimizer or data
             set, or one without the position of a stream that is wanted; all processes raise.
     """
 
@@ -202,7 +202,7 @@ def load(
             raise ParenvsError(f"{folder}: of another model, {source.plan.instance}")
         # Each process hashes every n-th file, and all fail together if one is changed.
         source.verify(range(dist.get_rank(), len(source.parts), dist.get_world_size()))
-        _install(source, parallel, optimiser, stream)
+        _install(source, parallel, optimizer, stream)
         return source.head.steps, dict(source.read)
 
     steps, read_bytes = jointly(read)
@@ -212,7 +212,7 @@ def load(
 def install(
     source: Checkpoint | Moved,
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     stream: Stream | None = None,
 ) -> int:
     """Put a state that moved into a module, and return the steps that were trained.
@@ -220,29 +220,29 @@ def install(
     Every process of the module's group calls it; arguments as of ``load``.
 
     Raises:
-        ParenvsError: it is of another model, optimiser or data set; all processes raise.
+        ParenvsError: it is of another model, optimizer or data set; all processes raise.
     """
-    jointly(lambda: _install(source, parallel, optimiser, stream))
+    jointly(lambda: _install(source, parallel, optimizer, stream))
     return source.head.steps
 
 
 def _install(
     source: Checkpoint | Moved,
     parallel: Parallel,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     stream: Stream | None,
 ) -> None:
     head, where, place = source.head, source.where, _place(parallel)
-    if head.optimiser != type(optimiser).__name__:
+    if head.optimizer != type(optimizer).__name__:
         raise ParenvsError(
-            f"{where}: has the state of {shown(head.optimiser)}, and the optimiser is "
-            f"{type(optimiser).__name__}"
+            f"{where}: has the state of {shown(head.optimizer)}, and the optimizer is "
+            f"{type(optimizer).__name__}"
         )
     # Groups are matched by position: their options are put back, their parameters go by name.
-    if len(head.groups) != len(optimiser.param_groups):
+    if len(head.groups) != len(optimizer.param_groups):
         raise ParenvsError(
-            f"{where}: has {len(head.groups)} groups of parameters, and the optimiser "
-            f"has {len(optimiser.param_groups)}"
+            f"{where}: has {len(head.groups)} groups of parameters, and the optimizer "
+            f"has {len(optimizer.param_groups)}"
         )
     if stream is not None:
         if head.stream is None:
@@ -253,7 +253,7 @@ def _install(
             stream.load_state_dict(head.stream)
         except ParenvsError as error:
             raise ParenvsError(f"{where}: {error}") from None
-    for group, options in zip(optimiser.param_groups, head.groups, strict=True):
+    for group, options in zip(optimizer.param_groups, head.groups, strict=True):
         group.update({
             key: tuple(value) if isinstance(value, list) else value
             for key, value in options.items() if key in group and key != "params"
@@ -271,7 +271,7 @@ def _install(
         # One kernel for all parameters reads the counts of steps beside them, others on the host.
         beside = any(
             group.get("fused") or group.get("capturable")
-            for group in optimiser.param_groups
+            for group in optimizer.param_groups
             if any(x is parameter for x in group["params"])
         )
         device = parameter.device if beside else torch.device("cpu")
@@ -285,7 +285,7 @@ def _install(
             with torch.no_grad():
                 _local(target).copy_(local)
         if state:
-            optimiser.state[parameter] = state
+            optimizer.state[parameter] = state
 
 
 def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
@@ -304,13 +304,13 @@ def _described(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Ten
             scalars[key] = float(value)
         elif value is not None:
             raise ParenvsError(
-                f"{name}: the optimiser's {key!r} is neither a number nor of the parameter's "
+                f"{name}: the optimizer's {key!r} is neither a number nor of the parameter's "
                 "shape, and cannot be split as it is"
             )
     return Tensor(tuple(parameter.shape), kinds, scalars)
 
 
-def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
+def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     plain = (bool, int, float, str, type(None))
     return [
         {
@@ -319,7 +319,7 @@ def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
             if isinstance(x, plain)
             or (isinstance(x, tuple) and all(isinstance(y, plain) for y in x))
         }
-        for group in optimiser.param_groups
+        for group in optimizer.param_groups
     ]
 
 

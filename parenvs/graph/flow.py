@@ -176,9 +176,9 @@ class Flow:
         return outside.pop() if len(outside) == 1 else None
 
     @staticmethod
-    def _closure(tensors: Iterable[int], neighbours: list[list[int]]) -> np.ndarray:
-        closed = np.zeros(len(neighbours), dtype=bool)
-        closed[list(reached(tensors, neighbours.__getitem__))] = True
+    def _closure(tensors: Iterable[int], neighbors: list[list[int]]) -> np.ndarray:
+        closed = np.zeros(len(neighbors), dtype=bool)
+        closed[list(reached(tensors, neighbors.__getitem__))] = True
         return closed
 
     def _annotations(self) -> list[int]:

@@ -42,7 +42,7 @@ class Role(IntEnum):
     """Kind of an entry parameter."""
 
     VARIABLE = 0
-    OPTIMISER = 1
+    OPTIMIZER = 1
     BATCH = 2
     SCALAR = 3
     STATISTICS = 4

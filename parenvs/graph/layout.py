@@ -1,6 +1,6 @@
 """Where a plan lets the arrays of a training step lie: which axis of a mesh splits which dimension.
 
-An axis over neighbours is the last one of the mesh: ``model`` behind ``data``.
+An axis over neighbors is the last one of the mesh: ``model`` behind ``data``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from parenvs.graph.training import find_updates
 
 DATA, MODEL = "data", "model"
 """Names of the axes: over replicas, which split the batch, and over ranks that split weights."""
-STATES = (Role.OPTIMISER,)
+STATES = (Role.OPTIMIZER,)
 """Roles of inputs that replicas share from ZeRO 1 on."""
 WEIGHTS = (*STATES, Role.VARIABLE, Role.FROZEN)
 """The same at ZeRO 3."""
-UPDATED = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
+UPDATED = (Role.VARIABLE, Role.OPTIMIZER, Role.STATISTICS)
 """Roles of inputs that a step writes anew, in their place."""
 Spec = tuple[str | None, ...]
 """The axis that splits each dimension of a tensor."""
@@ -75,7 +75,7 @@ class Layout:
     Attributes:
         plan: the plan.
         graph: the step.
-        axes: the axes of the mesh, the last one over neighbours.
+        axes: the axes of the mesh, the last one over neighbors.
         zero: 0 to 3, which states the first axis shares besides.
         notes: what the plan says and a layout cannot, in sentences.
     """

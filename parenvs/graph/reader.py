@@ -77,8 +77,8 @@ def what_passes_left(module: Any) -> Iterator[str]:
         yield "the module's own shardings and sharding constraints are ignored: plans decide anew"
     if any(node.opcode == "fusion" for node in nodes):
         yield (
-            "XLA has optimised this module; its copies, layouts and merged instructions hide the "
-            "model from partitions: the dump before optimisation (*before_optimizations*) is better"
+            "XLA has optimized this module; its copies, layouts and merged instructions hide the "
+            "model from partitions: the dump before optimization (*before_optimizations*) is better"
         )
     targets = [node.custom_call_target for node in nodes]
     made_by_xla = Counter(target for target in targets if target.startswith("__"))

@@ -1,6 +1,6 @@
 """Roles of a module's entry parameters, told by the flow of data, and its free instructions.
 
-A **variable** is read by the forward pass and receives a gradient, or an update by one. Optimiser
+A **variable** is read by the forward pass and receives a gradient, or an update by one. Optimizer
 state is updated by gradients, too, but no forward instruction reads it. Statistics are updated
 without a gradient. Weights that receive neither are frozen. What is left is the batch. A forward
 pass has no gradient: its variables are told from its data by how they are read.
@@ -100,7 +100,7 @@ _MIXERS = {"xor", "custom-call", "rng-bit-generator", "broadcast"}
 _SMALL = frozenset(
     code for code, (name, bits) in ELEMENT_TYPES.items() if name[0] in "su" and bits <= 8
 )
-"""Codes of small whole numbers, which quantised weights have as well as images."""
+"""Codes of small whole numbers, which quantized weights have as well as images."""
 
 _MASKS = {code for code, (name, _) in ELEMENT_TYPES.items() if name == "pred"}
 
@@ -277,7 +277,7 @@ def _without_state(chosen: set[int], role: Sequence[Role]) -> set[int]:
 
     If there is nothing else among what is chosen, it stays.
     """
-    return {k for k in chosen if role[k] not in (Role.OPTIMISER, Role.STATISTICS)} or chosen
+    return {k for k in chosen if role[k] not in (Role.OPTIMIZER, Role.STATISTICS)} or chosen
 
 
 Detected = dict[int, tuple[Role, str]]
@@ -364,7 +364,7 @@ def _is_drawn_from(flow: Flow, tensor: int) -> bool:
 
 
 def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
-    """Find variables, optimiser state and statistics by the outputs that take their place."""
+    """Find variables, optimizer state and statistics by the outputs that take their place."""
     shapes = flow.shapes
     place = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
     updates = find_updates(flow)
@@ -392,15 +392,15 @@ def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
             continue  # gradients decide about a scale of the loss, but it is not made of them
         if not by_gradient[update.output]:
             if not update.roots:
-                assigned = Role.FROZEN if source in forward else Role.OPTIMISER
+                assigned = Role.FROZEN if source in forward else Role.OPTIMIZER
                 why = f"{where} updates it, but no gradient reaches it"
             else:
                 made_of = flow.ancestors([update.output])
                 of_data = source in forward or any(made_of[t] for t in given)
-                assigned = Role.STATISTICS if of_data else Role.OPTIMISER
+                assigned = Role.STATISTICS if of_data else Role.OPTIMIZER
                 why = f"{where} updates it without a gradient"
         elif source not in forward:
-            assigned = Role.OPTIMISER
+            assigned = Role.OPTIMIZER
             why = f"{where} updates it by a gradient, and no forward instruction reads it"
         elif update.passed.isdisjoint(trained - {update.output}) or _is_mixed(
             flow, source, {u.source for u in updates if u.output in trained}
@@ -462,11 +462,11 @@ def _by_counting(
                 continue
             alone = all(t == source or not flow.shapes[t] for t in inputs if made_of[t])
             if alone or by_gradient[output] or (output, source) in twins:
-                found.setdefault(source, (Role.OPTIMISER, f"{place[output]} counts it on"))
+                found.setdefault(source, (Role.OPTIMIZER, f"{place[output]} counts it on"))
 
 
 def _by_readers(graph: Graph, flow: Flow, found: Detected) -> None:
-    """Find optimiser state that has no update: what is read by the update and by nothing before."""
+    """Find optimizer state that has no update: what is read by the update and by nothing before."""
     returned = set(graph.outputs.tolist())
     for tensor in graph.parameter_tensor.tolist():
         is_floating = int(graph.element_type[tensor]) in FLOATING
@@ -474,7 +474,7 @@ def _by_readers(graph: Graph, flow: Flow, found: Detected) -> None:
             continue
         readers = viewed_readers(flow, tensor)
         if (readers or tensor in returned) and all(graph.phase[r] == Phase.UPDATE for r in readers):
-            found[tensor] = Role.OPTIMISER, "only the update reads it"
+            found[tensor] = Role.OPTIMIZER, "only the update reads it"
 
 
 def _is_statistic(flow: Flow, update: Update) -> bool:

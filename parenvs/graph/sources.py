@@ -33,7 +33,7 @@ def split_name(instance: str) -> tuple[str, str]:
     return match["module"], match["name"]
 
 
-OPTIONS = ("loss", "targets", "optimiser", "masters")
+OPTIONS = ("loss", "targets", "optimizer", "masters")
 """Options of ``lower_module`` that are no inputs of a module."""
 
 
@@ -98,7 +98,7 @@ def lower_module(
     keywords: Mapping[str, Any] | None = None,
     loss: Callable[..., Any] | None = None,
     targets: Sequence[Any] = (),
-    optimiser: str = "adam",
+    optimizer: str = "adam",
     masters: bool = False,
 ) -> Lowered:
     """Export a module and lower its training step; nothing is allocated.
@@ -128,7 +128,7 @@ def lower_module(
 
     def made() -> tuple[Any, Any]:
         program = exported(module, *given, loss, targets)
-        return program, Step.of(program, optimiser, masters)
+        return program, Step.of(program, optimizer, masters)
 
     try:
         program, step = made()
@@ -230,7 +230,7 @@ def from_torch(
         module: the ``torch.nn.Module``, in the mode that it is planned in.
         *inputs: example inputs of its ``forward``; tensors count by shape and type only.
         reading: options as for ``from_hlo``.
-        **keywords: ``loss``, ``targets``, ``optimiser`` and ``masters``, see
+        **keywords: ``loss``, ``targets``, ``optimizer`` and ``masters``, see
             ``parenvs.graph.sources.lower_module``; any other is an input by keyword.
 
     Raises:

@@ -416,7 +416,7 @@ def _argument_paths(entry: Any) -> None:
     """Give the entry's parameters the ``op_name`` that JAX's names were made from.
 
     JAX calls the argument ``params['layers'][0]['q']`` ``params__layers___0___q__``. Keys with
-    underscores at an end, and attributes (``state.mu``), cannot be recognised: such names stay.
+    underscores at an end, and attributes (``state.mu``), cannot be recognized: such names stay.
     """
     for node in entry.instructions:
         if node.opcode == "parameter" and not node.metadata.op_name:

@@ -485,7 +485,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     trained = {r for u in updates if role[u.source] == Role.VARIABLE for r in u.roots}
     dropped, state = set(), set()
     for update in updates:
-        is_state = role[update.source] == Role.OPTIMISER and update.roots
+        is_state = role[update.source] == Role.OPTIMIZER and update.roots
         if is_state and trained.isdisjoint(update.roots):
             state.add(update.source)
         if update.source in state | frozen:
@@ -506,7 +506,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
         if outer >= 0:
             retained[index] = retained[outer]
     note = (
-        f"gradients, updates and optimiser state of {len(frozen)} frozen weights are left "
+        f"gradients, updates and optimizer state of {len(frozen)} frozen weights are left "
         "out of the step"
     )
     selected = _selected(graph, retained, np.array(outputs, dtype=np.int32), state)

@@ -143,7 +143,7 @@ WHOLE = 0.9
 _READS = ("dynamic-slice", "slice", "gather")
 _PERHAPS = {*MAPPED, *VIEWS, *_READS, "dynamic-update-slice", "concatenate"}
 """Opcodes of instructions that are not always written."""
-_NO_WEIGHT = (Role.BATCH, Role.SCALAR, Role.OPTIMISER)
+_NO_WEIGHT = (Role.BATCH, Role.SCALAR, Role.OPTIMIZER)
 _SCOPE = re.compile(r"(?:.*?/)?while/(?:body|cond)(?:/closed_call|/checkpoint|/remat\d?)*(?=/|$)")
 """What names the computation of a loop, in front of the scopes of its instructions."""
 

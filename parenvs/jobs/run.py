@@ -170,8 +170,8 @@ class Happened:
         known = run.samples / run.problem.seconds
         panels[1].stairs(np.maximum(known, 0), np.arange(len(known) + 1), color=INK, linewidth=0.9)
         for x, seconds, _ in self.changes:
-            colour = RED if x.way == WAYS[3] else "#4B4AA0"
-            panels[2].bar(x.interval + 0.5, x.change_seconds, 0.7, color=colour)
+            color = RED if x.way == WAYS[3] else "#4B4AA0"
+            panels[2].bar(x.interval + 0.5, x.change_seconds, 0.7, color=color)
             panels[2].hlines(seconds, x.interval, x.interval + 1, color=INK, linewidth=1.2)
         panels[2].set_xlabel("interval", color=QUIET, size=8)
         for axes in panels[:3]:
@@ -180,7 +180,7 @@ class Happened:
         panels[3].plot(list(self.alone), color=INK, linewidth=0.8)
         for x, *_ in self.changes:
             panels[3].axvline(x.steps - x.trained, color=QUIET, linewidth=0.5)
-        panels[3].set_xlabel("step; changes are grey lines", color=QUIET, size=8)
+        panels[3].set_xlabel("step; changes are gray lines", color=QUIET, size=8)
         return page.figure
 
 

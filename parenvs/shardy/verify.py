@@ -236,7 +236,7 @@ def _replace(operation: Any) -> None:
     elif [x.type for x in operation.operands] != results:
         raise ParenvsError(
             f"the module holds {operation.name}, of which Shardy knows nothing; give the HLO as it "
-            "is before XLA's optimisation"
+            "is before XLA's optimization"
         )
     new = _put(operation, name, results, attributes)
     for old_value, new_value in zip(operation.results, new.results, strict=True):

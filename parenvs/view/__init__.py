@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["figure", "rgb_array", "save", "show", "svg", "text"]
 
 
-def text(viewable: Any, colour: bool = False, undecided: Collection[str] | None = None) -> str:
+def text(viewable: Any, color: bool = False, undecided: Collection[str] | None = None) -> str:
     """A plan or problem in at most 110 columns, without a newline at the end.
 
     Args:
         viewable: what the judge says of a plan, or a problem without one.
-        colour: whether to colour stages and dimensions with ANSI escapes.
+        color: whether to color stages and dimensions with ANSI escapes.
         undecided: of partitions, paths that an episode has not settled.
 
     Raises:
         ParenvsError: ``viewable`` is something else.
         TypeError: ``undecided`` is given with another task than one that decides variables.
     """
-    return _task(viewable).text(viewable, colour, **_marks(undecided))
+    return _task(viewable).text(viewable, color, **_marks(undecided))
 
 
 def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
@@ -84,7 +84,7 @@ def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
     Args:
         viewable: what the judge says of a plan, the answer of a planner, or a problem.
         path: of the picture, which ends in ``.png``, ``.svg`` or ``.pdf`` (default: the text is
-            printed, in colours on a terminal).
+            printed, in colors on a terminal).
 
     Raises:
         ParenvsError: ``viewable`` is something else, or the path has another ending.

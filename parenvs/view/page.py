@@ -1,6 +1,6 @@
-"""The page of every picture: its measures in inches, its colours and its heading.
+"""The page of every picture: its measures in inches, its colors and its heading.
 
-Where a picture is an SVG file, it has the colours of a dark page, too, and follows the reader's.
+Where a picture is an SVG file, it has the colors of a dark page, too, and follows the reader's.
 
 Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
 an Agg canvas, so no display is needed and no global state is left changed.
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STAGE_COLOURS = (
+STAGE_COLORS = (
     "#3B75B5", "#E3A02B", "#2A9D84", "#A0569F", "#5FB3DE", "#A3A13A", "#4B4AA0", "#D3B77A",
 )  # fmt: skip
-"""Told apart with every common colour blindness; red is kept for what breaks a rule."""
+"""Told apart with every common color blindness; red is kept for what breaks a rule."""
 INK, QUIET, TRACK, LINK, RED = "#222222", "#6B6B6B", "#F2F2F2", "#8A8A8A", "#C1121F"
 ON_LIGHT = "#1B1B1B"
 """Ink on cells that are light, on a dark page, too."""
@@ -39,7 +39,7 @@ _DARK = {
     "#DDDDDD": "#3E434A", "#ECECEC": "#33373D", "#CACACA": "#565B62", "#3C4652": "#B5C2D0",
     "#F5F5F5": "#202329",
 }  # fmt: skip
-"""Colour of paper, ink and lines -> the one that it has on a dark page."""
+"""Color of paper, ink and lines -> the one that it has on a dark page."""
 WIDTH, HEIGHT, DPI = 12.8, 8.0, 100
 """Inches and pixels an inch: 1280 x 800 pixels."""
 MARGIN = 0.3
@@ -114,7 +114,7 @@ def content(suffix: str, draw: Callable[[], Figure]) -> bytes:
 
 
 def with_dark(svg: str) -> str:
-    """Return an SVG picture with the colours of a dark page added, which readers' settings choose.
+    """Return an SVG picture with the colors of a dark page added, which readers' settings choose.
 
     White letters stay white, as they stand on cells.
     """
@@ -218,19 +218,19 @@ def text_inches(words: str, font: float, bold: bool = False) -> float:
     return len(words) * font * (0.63 if bold else 0.54) / 72
 
 
-def stage_colour(stage: int) -> str:
-    """Colour of a compute stage."""
-    return STAGE_COLOURS[stage % len(STAGE_COLOURS)]
+def stage_color(stage: int) -> str:
+    """Color of a compute stage."""
+    return STAGE_COLORS[stage % len(STAGE_COLORS)]
 
 
-def mix(colour: str, other: str, share: float) -> str:
-    """``share`` of ``other`` and the rest of ``colour``."""
-    parts = zip(bytes.fromhex(colour[1:]), bytes.fromhex(other[1:]), strict=True)
+def mix(color: str, other: str, share: float) -> str:
+    """``share`` of ``other`` and the rest of ``color``."""
+    parts = zip(bytes.fromhex(color[1:]), bytes.fromhex(other[1:]), strict=True)
     return "#" + "".join(f"{round(a * (1 - share) + b * share):02X}" for a, b in parts)
 
 
-def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on ``colour``."""
-    red, green, blue = bytes.fromhex(colour[1:])
+def ink_on(color: str) -> str:
+    """Black or white, whichever reads better on ``color``."""
+    red, green, blue = bytes.fromhex(color[1:])
     # The eye sees green brightest: luma of ITU-R BT.601.
     return ON_LIGHT if 0.3 * red + 0.59 * green + 0.11 * blue > 140 else "white"

@@ -43,8 +43,8 @@ class _Output:
         self._console.print(*things, **options)
 
     @property
-    def coloured(self) -> bool:
-        """Whether texts are to have colours: on a terminal, unless ``NO_COLOR`` is set."""
+    def colored(self) -> bool:
+        """Whether texts are to have colors: on a terminal, unless ``NO_COLOR`` is set."""
         return self._console.is_terminal and not self._console.no_color
 
     @property
@@ -296,7 +296,7 @@ def say_tables(*tables: Any, as_json: bool = False, **more: Any) -> None:
 
 def print_report(report: Any) -> None:
     """Print what the judge says of a plan, and its price."""
-    say_text(view.text(report, colour=out.coloured), painted=out.coloured)
+    say_text(view.text(report, color=out.colored), painted=out.colored)
     say_price(report)
 
 

@@ -1,4 +1,4 @@
-"""Words, units and colours that all texts and pictures share."""
+"""Words, units and colors that all texts and pictures share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parenvs.errors import printable
 
 SEPARATOR = "  ·  "
 """Stands between the parts of a line."""
-_PALETTE = (33, 214, 36, 133, 74, 143, 61, 180)  # of 256 colours, in the order of STAGE_COLOURS
+_PALETTE = (33, 214, 36, 133, 74, 143, 61, 180)  # of 256 colors, in the order of STAGE_COLORS
 _PAINT = re.compile(r"(\x1b\[(?:38;5;\d{1,3}|0)m)")  # what ``paint`` adds
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -76,9 +76,9 @@ def clip_start(name: str, width: int) -> str:
     return name if len(name) <= width else f"…{name[len(name) - max(width - 1, 1) :]}"
 
 
-def paint(words: str, index: int, colour: bool) -> str:
-    """The words in the terminal's colour of a stage or dimension, or plain without ``colour``."""
-    return f"\x1b[38;5;{_PALETTE[index % len(_PALETTE)]}m{words}\x1b[0m" if colour else words
+def paint(words: str, index: int, color: bool) -> str:
+    """The words in the terminal's color of a stage or dimension, or plain without ``color``."""
+    return f"\x1b[38;5;{_PALETTE[index % len(_PALETTE)]}m{words}\x1b[0m" if color else words
 
 
 def printable_text(text: str, painted: bool = False) -> str:

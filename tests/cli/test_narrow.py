@@ -1,4 +1,4 @@
-"""What commands print on a terminal of 40 columns, without colours, and into a pipe."""
+"""What commands print on a terminal of 40 columns, without colors, and into a pipe."""
 
 import os
 import re
@@ -13,8 +13,8 @@ fcntl, pty, termios = (pytest.importorskip(x) for x in ("fcntl", "pty", "termios
 COLUMNS = 40
 PLAN = ("plan", "vgg-19", "--cluster", "A", "--stages", "2", "--agent", "even", "-v")
 TABLE = ("compare", *PLAN[1:6], "--agent", "even", "--agent", "pipedream")
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|9\d)(?:;\d+)*m")
-"""What makes a terminal change its colour; bold and underlined are none."""
+COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|9\d)(?:;\d+)*m")
+"""What makes a terminal change its color; bold and underlined are none."""
 COMMAND = [sys.executable, "-m", "parenvs"]
 
 
@@ -53,14 +53,14 @@ def test_narrow__no_line_is_wider_than_the_terminal(arguments):
 
 @pytest.mark.slow
 @each("arguments", [PLAN, ("plan", "--help")])
-def test_narrow__no_color_takes_the_colours_away(arguments):
-    assert COLOUR.search(on_terminal(arguments))
-    assert not COLOUR.search(on_terminal(arguments, NO_COLOR="1"))
+def test_narrow__no_color_takes_the_colors_away(arguments):
+    assert COLOR.search(on_terminal(arguments))
+    assert not COLOR.search(on_terminal(arguments, NO_COLOR="1"))
 
 
 @pytest.mark.slow
 @each("arguments", [PLAN, TABLE])
-def test_narrow__a_pipe_gets_whole_lines_without_colours(arguments):
+def test_narrow__a_pipe_gets_whole_lines_without_colors(arguments):
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout and "…" not in done.stdout
     assert max(map(len, done.stdout.split("\n"))) > COLUMNS

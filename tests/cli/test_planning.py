@@ -1,4 +1,4 @@
-"""``parenvs plan`` and its neighbours as a new user meets them: an own function, no options."""
+"""``parenvs plan`` and its neighbors as a new user meets them: an own function, no options."""
 
 import json
 import shlex

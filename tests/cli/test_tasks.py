@@ -131,7 +131,7 @@ def test_flags__values_stand_where_they_belong():
 class Options:
     """One option that no other task has, and one that others take as a list."""
 
-    colour: str = option("red", "Colour of the toy.", kind=str, read=str.upper)
+    color: str = option("red", "Color of the toy.", kind=str, read=str.upper)
     batch: float = option(1.0, "Weight of the toy.")
 
 
@@ -146,21 +146,21 @@ def test_flags__of_a_task_that_comes_later(run):
     register(task)
     try:
         out = " ".join(good(run("plan", "--help-all")).replace("│", " ").split())
-        assert "More: of task toy" in out and "Colour of the toy." in out
+        assert "More: of task toy" in out and "Color of the toy." in out
         assert "toy: Weight of the toy." in out
-        found = values_for(task, {"colour": "blue", "batch": ["0.5"]})["options"]
-        assert found == {"colour": "BLUE", "batch": 0.5}
+        found = values_for(task, {"color": "blue", "batch": ["0.5"]})["options"]
+        assert found == {"color": "BLUE", "batch": 0.5}
         assert "toy: Play." in good(run("list", "--task", "toy"))
-        status, _, err = run("plan", "vgg-19", "--colour", "blue")
+        status, _, err = run("plan", "vgg-19", "--color", "blue")
         assert status == 2
-        assert "--colour is not an option of --task pipeline, but of toy" in err
+        assert "--color is not an option of --task pipeline, but of toy" in err
         status, _, err = run("train", "--task", "toy")
         assert status == 2 and "task toy has no environment to train in" in err
     finally:
         TASKS.remove("toy")
-    status, _, err = run("plan", "vgg-19", "--colour", "blue")
+    status, _, err = run("plan", "vgg-19", "--color", "blue")
     assert status == 2 and "No such option" in err
-    assert {flag.name for flag in flags_in(Options)} == {"colour", "batch"}
+    assert {flag.name for flag in flags_in(Options)} == {"color", "batch"}
 
 
 @pytest.mark.thorough

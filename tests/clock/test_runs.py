@@ -255,8 +255,8 @@ class NotFinite(Net):
 class Wrong(Net):
     fault = "wrong"
 
-def forgets(optimiser, args, kwargs):
-    for state in optimiser.state.values():
+def forgets(optimizer, args, kwargs):
+    for state in optimizer.state.values():
         if Net.replica:
             state["exp_avg"].zero_()
 

@@ -55,15 +55,15 @@ def test_models__roles_and_phases(name):
     counts = Counter(roles.values())
     arguments = graph.parameter_argument.tolist()
     moments = {"adam": 2, "adamw": 2, "momentum": 1, "adagrad": 1, "descent": 0}
-    expected = moments[entry(name)["optimiser"]]
+    expected = moments[entry(name)["optimizer"]]
     roles_of = zip(arguments, graph.parameter_role.tolist(), kinds, graph.paths, strict=True)
     first = arguments[0]
     for argument, role, kind, path in roles_of:
         assert (argument == first) == (role == Role.VARIABLE), path
-        if role in (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS):
+        if role in (Role.VARIABLE, Role.OPTIMIZER, Role.STATISTICS):
             assert ELEMENT_TYPES[kind][0] == "f32", path
     variables = len(graph.variables)
-    assert Counter(graph.parameter_role.tolist())[Role.OPTIMISER] == expected * variables
+    assert Counter(graph.parameter_role.tolist())[Role.OPTIMIZER] == expected * variables
     assert (counts[Role.STATISTICS] > 0) == (manifest()["instances"][name]["family"] == "resnet")
     assert graph.batch_size == entry(name)["batch_size"]
     assert set(graph.phase.tolist()) == set(Phase)

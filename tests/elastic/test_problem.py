@@ -79,7 +79,7 @@ def test_problem__ideal_is_expected():
 
 def test_problem__candidates_of_the_cost_model():
     hybrid = Hybrid(HybridModel.of_shape(shapes()["gpt-1.7b"]), Cluster.parse("4x2:a100"), 64)
-    library = Library.modelled(hybrid)
+    library = Library.modeled(hybrid)
     assert library.used.max() <= 4
     assert (library.rate[1:] > 0).all()
     assert library.costs.load == pytest.approx(7 * library.state.bytes / 23e9)

@@ -58,7 +58,7 @@ def test_varuna__restarts_from_a_checkpoint_at_every_change():
     assert run.problem is problem  # whose ideal shares are taken of
 
 
-def test_bamboo__one_loss_needs_no_restart_and_two_neighbours_do():
+def test_bamboo__one_loss_needs_no_restart_and_two_neighbors_do():
     library = load_library("gpt-1.5b").under("redundant")
     original = load_library("gpt-1.5b")
     assert library.rate == pytest.approx(original.rate * (1 - REDUNDANCY))

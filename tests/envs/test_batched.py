@@ -1,4 +1,4 @@
-"""The common behaviour of the batched environments, compared with ``SyncVectorEnv``."""
+"""The common behavior of the batched environments, compared with ``SyncVectorEnv``."""
 
 import copy
 import warnings

@@ -139,13 +139,13 @@ def packed_anew(folder, data, metadata, change):
 
 
 def test_load__damaged_files_are_one_line(tmp_path, alone):
-    """The optimiser is as before; a whole folder is read."""
+    """The optimizer is as before; a whole folder is read."""
     from parenvs.exports.distributed import load
 
     module = torch.nn.Linear(4, 3)
     named = dict(module.named_parameters())
     part = SimpleNamespace(named_parameters=named.items, name_of=lambda name: name)
-    parallel, optimiser = SimpleNamespace(parts=[part]), torch.optim.Adam(module.parameters())
+    parallel, optimizer = SimpleNamespace(parts=[part]), torch.optim.Adam(module.parameters())
     state = {"model": {name: torch.ones_like(x) for name, x in named.items()}}
     state["optimizer.state.weight.exp_avg"] = torch.full((3, 4), 2.0)
     dcp.save({**state, "parenvs.steps": torch.tensor(7)}, checkpoint_id=tmp_path)
@@ -154,8 +154,8 @@ def test_load__damaged_files_are_one_line(tmp_path, alone):
     for broken in (b"\0" * len(data), data.replace(b"PK", b"KP")):
         path.write_bytes(broken)
         with pytest.raises(ParenvsError, match=r"damaged \(process 0: ") as caught:
-            load(tmp_path, parallel, optimiser)
-        assert "\n" not in str(caught.value) and not optimiser.state
+            load(tmp_path, parallel, optimizer)
+        assert "\n" not in str(caught.value) and not optimizer.state
     # The same pieces, compressed, and with a pickle that takes all memory.
     bomb = b"\x80\x02cbuiltins\nbytearray\n\x8a\x09" + (2**36).to_bytes(9, "little") + b"\x85R."
     for change, words in (
@@ -164,11 +164,11 @@ def test_load__damaged_files_are_one_line(tmp_path, alone):
     ):
         path.write_bytes(packed_anew(tmp_path, data, metadata, change))
         with pytest.raises(ParenvsError, match=rf"damaged \(process 0: .*{words}"):
-            load(tmp_path, parallel, optimiser)
+            load(tmp_path, parallel, optimizer)
     (tmp_path / ".metadata").write_bytes(metadata)
     path.write_bytes(data)
-    assert load(tmp_path, parallel, optimiser) == 7
-    assert (module.weight == 1).all() and (optimiser.state[module.weight]["exp_avg"] == 2).all()
+    assert load(tmp_path, parallel, optimizer) == 7
+    assert (module.weight == 1).all() and (optimizer.state[module.weight]["exp_avg"] == 2).all()
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_document__is_json_with_a_line_each(graph, tmp_path):
     text = exported(plan, "jax").text
     assert json.loads(text)["mesh"] == {"model": 4} and len(json.loads(text)["inputs"]) == 9
     (line,) = [x for x in text.splitlines() if '"path": "down"' in x and '"argument": 1' in x]
-    assert '"role": "optimiser"' in line and '"spec": ["model", null]' in line
+    assert '"role": "optimizer"' in line and '"spec": ["model", null]' in line
     with pytest.raises(ParenvsError, match=r"--to 'jaxx' is unknown \(did you mean 'jax'\?\)"):
         exported(plan, "jaxx")
 

@@ -1,4 +1,4 @@
-"""XLA's dumps, before and after optimisation; sharding annotations; code for one device of many."""
+"""XLA's dumps, before and after optimization; sharding annotations; code for one device of many."""
 
 import os
 import subprocess
@@ -45,11 +45,11 @@ FORMS = ("hlo.pb", "txt")
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
-def test_dumps__both_sides_of_optimisation(dumps, form):
+def test_dumps__both_sides_of_optimization(dumps, form):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*XLA")
         before = from_hlo(dumps[f"before_optimizations.{form}"])
-    with pytest.warns(UserWarning, match=r"XLA has optimised this module.*before_optim"):
+    with pytest.warns(UserWarning, match=r"XLA has optimized this module.*before_optim"):
         after = from_hlo(dumps[f"after_optimizations.{form}"])
     assert sorted(before.paths) == sorted(after.paths) == ["b", "w", "x"]
     assert before.parameter_bytes == after.parameter_bytes == 4 * 3 * 72

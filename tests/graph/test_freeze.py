@@ -1,4 +1,4 @@
-"""Frozen weights: their gradients, updates and optimiser state leave the step."""
+"""Frozen weights: their gradients, updates and optimizer state leave the step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_freeze__as_if_written_so():
     written = from_jax(fine_tuned, params, params["head"], x)
     assert not frozen.complaint()
     names = [Role(role).name for role in frozen.parameter_role]
-    assert names == ["FROZEN", "FROZEN", "VARIABLE", "OPTIMISER", "BATCH"]
+    assert names == ["FROZEN", "FROZEN", "VARIABLE", "OPTIMIZER", "BATCH"]
     assert [Role(role).name for role in written.parameter_role] == names
     assert frozen.paths[:4] == ["body/first", "body/second", "head", "head"]
     for phase in Phase:
@@ -69,7 +69,7 @@ def test_freeze__as_if_written_so():
     assert "2 frozen weights" in frozen.notes[0]
     problems = [problem(g, "1x2:v100", "partition") for g in (frozen, written, whole)]
     memory = [p.report(p.plan(np.zeros(len(p.classes), dtype=bool))) for p in problems]
-    parts = [(m.memory.parameters, m.memory.optimiser, m.memory.gradients) for m in memory]
+    parts = [(m.memory.parameters, m.memory.optimizer, m.memory.gradients) for m in memory]
     assert parts[0] == parts[1]
     assert parts[0][0] == parts[2][0] == 4 * (16 * 32 + 32 * 32 + 32 * 4)
     assert parts[0][1] == 4 * 32 * 4 < parts[2][1]

@@ -80,7 +80,7 @@ def test_in_parts__attention_and_network_of_a_parallel_block_are_split():
     assert phase_flops(graph) == program.flops
     roles = {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
     assert roles["layers/1/fused/048:112"] == "VARIABLE"
-    assert roles["mu/layers/1/fused/048:112"] == "OPTIMISER"
+    assert roles["mu/layers/1/fused/048:112"] == "OPTIMIZER"
     options = {"task": "partition", "devices": 4, "rules": "shardy"}
     plan = solve(problem(graph, **options), "expert").plan.partition
     for layer in ("layers/0", "layers/1"):

@@ -25,7 +25,7 @@ programs = pytest.mark.parametrize("name", [*FIRST, *slow(*(x for x in ALL if x 
 
 INFERRED = {
     *("delayed_policy", "secants", "codebook_by_averages", "soft_actor_critic"),
-    *("epochs_of_mini_batches", "spectral_normalisation"),
+    *("epochs_of_mini_batches", "spectral_normalization"),
 }
 """Programs of which text without scopes does not tell all roles; a note says what they rest on."""
 UNCOUNTED = {"gradient_penalty", "delayed_policy", "fixed_point"}

@@ -1,4 +1,4 @@
-"""``from_torch``, the command's way to a module, losses, optimisers, and what is refused."""
+"""``from_torch``, the command's way to a module, losses, optimizers, and what is refused."""
 
 import sys
 
@@ -45,13 +45,13 @@ def error_of(module, *inputs, **keywords):
 def test_from_torch__allocates_nothing_of_a_huge_module():
     with torch.device("meta"):
         module = Dense(200_000)  # 160 GB
-    graph = from_torch(module, torch.ones(2, 200_000, device="meta"), optimiser="sgd")
+    graph = from_torch(module, torch.ones(2, 200_000, device="meta"), optimizer="sgd")
     assert graph.parameter_bytes == 4 * 200_000 * 200_001
 
 
 def test_from_torch__takes_a_loss_keywords_and_options_of_reading():
     with pytest.warns(UserWarning, match="no loss, so the mean square of its output stands in"):
-        from_torch(Dense(), BATCH, optimiser="sgd")
+        from_torch(Dense(), BATCH, optimizer="sgd")
     graph = from_torch(
         Dense(), BATCH, scale=torch.ones(4), loss=torch.nn.functional.mse_loss, targets=(BATCH,),
         reading={"frozen": "dense/weight", "name": "mine"},
@@ -75,7 +75,7 @@ def test_from_torch__keeps_masters_of_half_weights():
 
 
 @pytest.mark.parametrize("name", ["adam", *slow("momentum", "sgd")])
-def test_step__changes_weights_as_pytorchs_optimisers_do(name):
+def test_step__changes_weights_as_pytorchs_optimizers_do(name):
     torch.manual_seed(0)
     module = Dense(returned=lambda y, x: (y - x).square().mean())
     step = Step.of(exported(module, (BATCH,)), name)
@@ -125,7 +125,7 @@ def test_roles__weights_without_a_gradient_are_frozen_and_said_to_be():
         "teacher/weight",
         "teacher/bias",
     }
-    assert {path for path, role in roles.items() if role == "OPTIMISER"} == {
+    assert {path for path, role in roles.items() if role == "OPTIMIZER"} == {
         f"{state}/student/{name}" for state in "mv" for name in ("weight", "bias")
     }
 
@@ -150,8 +150,8 @@ def test_errors__name_the_operation_and_the_submodule():
     text = error_of(routed, BATCH)
     assert "submodule 1 (Routed)" in text and "test_read.py:" in text and "mask them" in text
     assert "loss" in error_of(Dense(), BATCH, loss=lambda y: y)
-    assert "optimiser: 'adma' is unknown (did you mean 'adam'?)" in error_of(
-        Dense(), BATCH, optimiser="adma"
+    assert "optimizer: 'adma' is unknown (did you mean 'adam'?)" in error_of(
+        Dense(), BATCH, optimizer="adma"
     )
     assert "no torch.nn.Module" in error_of("model.pt")
     assert "numpy" in error_of(Dense(), np.ones((8, 4)))
@@ -220,7 +220,7 @@ def test_errors__say_what_to_write_in_the_place_of_packed_sequences_and_open_loo
     from_torch(Told(4, 4), BATCH, loss=torch.sum)
     assert capsys.readouterr().err == "traced\n"
     assert "give the recurrent layer the padded batch, and mask" in text
-    assert from_torch(Repeated(False), BATCH, optimiser="sgd").parameter_bytes == 80
+    assert from_torch(Repeated(False), BATCH, optimizer="sgd").parameter_bytes == 80
     text = error_of(Repeated(True), BATCH)
     assert "a loop whose length depends on values; write a loop of fixed length" in text
 

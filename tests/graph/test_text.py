@@ -18,7 +18,7 @@ from parenvs.graph.graph import Role
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse, without_comments
 
-# As an optimising compiler prints: %, operand types, comments, tiled layouts, shardings, windows.
+# As an optimizing compiler prints: %, operand types, comments, tiled layouts, shardings, windows.
 SAMPLE = """\
 // a comment
 HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[8,12,10,4]{3,2,1,0})->f32[]}

@@ -119,7 +119,7 @@ def told(graph, name):
     "name",
     [
         *("scan", "groups"),
-        *slow("fori_loop", "rematerialised", "reverse"),
+        *slow("fori_loop", "rematerialized", "reverse"),
     ],
 )
 def test_unroll__the_same_chain_and_plan(name):
@@ -181,7 +181,7 @@ def test_unroll__a_loop_over_time_stays():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("name", ["scan", *slow("rematerialised")])
+@pytest.mark.parametrize("name", ["scan", *slow("rematerialized")])
 def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
     looped, _ = PAIRS[name]
     other = pair(name)[2]

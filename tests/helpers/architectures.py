@@ -1,7 +1,7 @@
-"""Programs of further architectures, algorithms and optimisers, each with the truth beside it.
+"""Programs of further architectures, algorithms and optimizers, each with the truth beside it.
 
 Codebooks, queues and teachers that follow; memories that samples carry on; policies and critics;
-fields, filters and flows; optimisers with preconditioners and averages. Needs JAX.
+fields, filters and flows; optimizers with preconditioners and averages. Needs JAX.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from programs import (
     FROZEN,
     KEY,
     MLP,
-    OPTIMISER,
+    OPTIMIZER,
     SAMPLES,
     SCALAR,
     STATISTICS,
@@ -80,7 +80,7 @@ def with_state(
     return Program(
         step,
         (params, adam_state(params), state, batch),
-        (VARIABLE, OPTIMISER, truth, BATCH),
+        (VARIABLE, OPTIMIZER, truth, BATCH),
         lambda params, opt_state, state, batch: loss(params, state, batch),
         lambda params, opt_state, state, batch: gradients_of(params, state, batch),
     )
@@ -203,7 +203,7 @@ def soft_actor_critic() -> Program:
         "done": floats(SAMPLES),
     }
     state: Any = adam_state(
-        {"actor": OPTIMISER, "critics": OPTIMISER, "temperature": SCALAR}
+        {"actor": OPTIMIZER, "critics": OPTIMIZER, "temperature": SCALAR}
     )._replace(count=SCALAR)
     return Program(
         step,
@@ -241,7 +241,7 @@ def epochs_of_mini_batches() -> Program:
     return Program(
         step,
         ((MLP, adam_state(MLP)), VECTORS, KEY),
-        ((VARIABLE, OPTIMISER), BATCH, SCALAR),
+        ((VARIABLE, OPTIMIZER), BATCH, SCALAR),
         forward,
         step,
     )
@@ -313,7 +313,7 @@ def fixed_point() -> Program:
     return adam_program(loss, params, VECTORS)
 
 
-def spectral_normalisation() -> Program:
+def spectral_normalization() -> Program:
     """A critic whose weight is divided by its norm, which a vector of the last step finds."""
     params = {"first": layer(16, 64), "head": layer(64, 10)}
 
@@ -329,16 +329,16 @@ def spectral_normalisation() -> Program:
     return with_state(loss, params, {"right": floats(64)}, VECTORS, STATISTICS)
 
 
-# Optimisers
+# Optimizers
 
 
-def optimised(
+def optimized(
     update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]],
     state: Tree,
-    truth: Tree = OPTIMISER,
+    truth: Tree = OPTIMIZER,
     read: Callable[[Tree, Tree], Tree] = lambda params, state: params,
 ) -> Program:
-    """``step(params, opt_state, batch)`` of the perceptron with an optimiser of one's own.
+    """``step(params, opt_state, batch)`` of the perceptron with an optimizer of one's own.
 
     Args:
         update: of gradients, state and params; returns new params and state.
@@ -395,7 +395,7 @@ def preconditioners() -> Program:
     return Program(
         step,
         (params, state, VECTORS),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, opt_state, batch: loss(params, batch),
         lambda params, opt_state, batch: jax.value_and_grad(loss)(params, batch),
     )
@@ -415,7 +415,7 @@ def schedule_free() -> Program:
         return params, {"fast": fast, "count": count}
 
     truth = {"fast": VARIABLE, "count": SCALAR}
-    return optimised(update, {"fast": MLP, "count": integers()}, truth, between)
+    return optimized(update, {"fast": MLP, "count": integers()}, truth, between)
 
 
 def evolution() -> Program:
@@ -452,7 +452,7 @@ ARCHITECTURES: dict[str, Callable[[], Program]] = {
         epochs_of_mini_batches,
         long_convolution,
         fixed_point,
-        spectral_normalisation,
+        spectral_normalization,
         preconditioners,
         schedule_free,
         evolution,

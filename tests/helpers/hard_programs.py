@@ -17,7 +17,7 @@ from programs import (
     BATCH,
     FROZEN,
     MLP,
-    OPTIMISER,
+    OPTIMIZER,
     SAMPLES,
     SCALAR,
     STACK,
@@ -96,14 +96,14 @@ def scan_that_hands_on() -> Program:
     def step(state: Tree, batch: Tree) -> Any:
         (value, params), gradients = gradients_of(state["params"], batch)
         with named_scope("update"):
-            params, moments = adam(gradients, state["optimiser"], params)
-        return {"params": params, "optimiser": moments}, value
+            params, moments = adam(gradients, state["optimizer"], params)
+        return {"params": params, "optimizer": moments}, value
 
-    state = {"params": STACK, "optimiser": adam_state(STACK)}
+    state = {"params": STACK, "optimizer": adam_state(STACK)}
     return Program(
         step,
         (state, TOKENS),
-        ({"params": VARIABLE, "optimiser": OPTIMISER}, BATCH),
+        ({"params": VARIABLE, "optimizer": OPTIMIZER}, BATCH),
         lambda state, batch: forward(state["params"], batch)[0],
         lambda state, batch: gradients_of(state["params"], batch),
     )
@@ -161,7 +161,7 @@ def _ensemble(batch: Tree, axes: Any) -> Program:
     return Program(
         step,
         (_members(params), _members(adam_state(params)), batch),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, opt_state, batch: each(params, batch),
         lambda params, opt_state, batch: jax.value_and_grad(each)(params, batch),
     )
@@ -200,7 +200,7 @@ def micro_batches_in_front() -> Program:
     return Program(
         step,
         (MLP, adam_state(MLP), batch),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, opt_state, batch: total(mlp, params, batch),
         lambda params, opt_state, batch: total(jax.value_and_grad(mlp), params, batch),
     )
@@ -325,7 +325,7 @@ def dynamic_loss_scale() -> Program:
     return Program(
         step,
         args,
-        (VARIABLE, OPTIMISER, SCALAR, BATCH),
+        (VARIABLE, OPTIMIZER, SCALAR, BATCH),
         lambda params, opt_state, scaling, batch: mlp(params, batch),
         lambda params, opt_state, scaling, batch: jax.value_and_grad(mlp)(params, batch),
     )
@@ -508,14 +508,14 @@ def diffusion() -> Program:
             floats(SAMPLES, 12),
             _KEYS((2,)),
         ),
-        ({"params": VARIABLE, "average": OPTIMISER}, FROZEN, BATCH, SCALAR),
+        ({"params": VARIABLE, "average": OPTIMIZER}, FROZEN, BATCH, SCALAR),
         lambda state, *rest: loss(state["params"], *rest),
         lambda state, *rest: jax.value_and_grad(loss)(state["params"], *rest),
     )
 
 
-def running_normaliser() -> Program:
-    """Inputs are normalised by running moments of their own."""
+def running_normalizer() -> Program:
+    """Inputs are normalized by running moments of their own."""
     params = {"stem": floats(3, 3, 3, 8), "head": layer(8, 10)}
     batch = {"images": floats(SAMPLES, 6, 6, 3), "y": integers(SAMPLES)}
 
@@ -594,7 +594,7 @@ def delayed_policy() -> Program:
     return Program(
         step,
         (params, params, moments, batch, integers()),
-        (VARIABLE, FROZEN, OPTIMISER, BATCH, SCALAR),
+        (VARIABLE, FROZEN, OPTIMIZER, BATCH, SCALAR),
         lambda params, targets, moments, batch, count: (
             critic_loss(params["critic"], targets, batch),
             actor_loss(params["actor"], params["critic"], batch),
@@ -630,7 +630,7 @@ def secants() -> Program:
     return Program(
         step,
         (MLP, memory, VECTORS),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, memory, batch: mlp(params, batch),
         lambda params, memory, batch: jax.value_and_grad(mlp)(params, batch),
     )
@@ -687,7 +687,7 @@ HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
         packed_graphs,
         actor_and_critic,
         diffusion,
-        running_normaliser,
+        running_normalizer,
         delayed_policy,
         parallel_block,
         secants,

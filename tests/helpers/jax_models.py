@@ -12,7 +12,7 @@ from parenvs.datasets.models.paper import MASKED, cross_entropy
 def resnet50(batch_size: int = 64, image: int = 224, classes: int = 1000) -> Model:
     """Returns ResNet-50 v1.5 (arXiv 1512.03385, stride in the 3x3 convolution): 25.6 M parameters.
 
-    Batch normalisation uses the statistics of the batch; running averages are left out.
+    Batch normalization uses the statistics of the batch; running averages are left out.
     """
     stages = (64, 3), (128, 4), (256, 6), (512, 3)  # width of the 3x3 convolutions, blocks
 

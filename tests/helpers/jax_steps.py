@@ -14,7 +14,7 @@ COUNT = S((), "int32")
 
 
 class Adam(NamedTuple):
-    """A state as optimisers have it: a counter and two trees like the weights."""
+    """A state as optimizers have it: a counter and two trees like the weights."""
 
     count: Any
     mu: Any
@@ -22,7 +22,7 @@ class Adam(NamedTuple):
 
 
 class Empty(NamedTuple):
-    """What an optimiser without state has."""
+    """What an optimizer without state has."""
 
 
 STATE = (Adam(COUNT, PARAMS, PARAMS), Empty())

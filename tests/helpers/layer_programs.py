@@ -150,7 +150,7 @@ PAIRS = {
     "fori_loop": (indexed, apart()),
     "numbers": (counted, apart()),
     "groups": (in_groups, apart()),
-    "rematerialised": (scanned(jax.checkpoint(block)), apart(jax.checkpoint(block))),
+    "rematerialized": (scanned(jax.checkpoint(block)), apart(jax.checkpoint(block))),
     "cast inside": (scanned(cast), apart(cast)),
     "cast before": (cast_before, cast_apart),
     "joined": (joined, apart()),

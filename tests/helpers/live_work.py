@@ -35,17 +35,17 @@ def exchange(rank, processes, port, job):
         model = example.Transformer() if number else example.make()[0]  # other numbers at first
         stream = Stream(100, example.BATCH, seed=number)
         parallel = Parallel(model, example.loss, exported, words)
-        optimiser = torch.optim.Adam(parallel.parameters(), example.RATE)
+        optimizer = torch.optim.Adam(parallel.parameters(), example.RATE)
         if number:
-            steps = distributed.load(folder / "dcp", parallel, optimiser, stream)
+            steps = distributed.load(folder / "dcp", parallel, optimizer, stream)
             assert (steps, stream.position, stream.seed) == (2 * number, len(curve) * 8, 0)
         for _ in range(2):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             curve.append(parallel.step(words, targets))
-            optimiser.step()
+            optimizer.step()
             stream.advance()
         if number < last:
-            distributed.export(folder / "dcp", parallel, optimiser, 2 * number + 2, stream)
+            distributed.export(folder / "dcp", parallel, optimizer, 2 * number + 2, stream)
     dist.barrier()
     write_text(folder / f"{rank}.json", json.dumps(curve))
     dist.destroy_process_group()
@@ -82,14 +82,14 @@ def train(rank, processes, port, job):
         torch.manual_seed(number)
         model = example.Transformer() if number else example.make()[0]  # other numbers at first
         parallel = Parallel(model, example.loss, exported, words)
-        optimiser = torch.optim.Adam(parallel.parameters(), example.RATE)
+        optimizer = torch.optim.Adam(parallel.parameters(), example.RATE)
         if moved is not None:
-            assert install(moved, parallel, optimiser) == number * steps
+            assert install(moved, parallel, optimizer) == number * steps
         for _ in range(steps):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             curves.append((number, parallel.step(words, targets)))
-            optimiser.step()
-        holding = held(parallel, optimiser, plan, (number + 1) * steps)
+            optimizer.step()
+        holding = held(parallel, optimizer, plan, (number + 1) * steps)
     write_text(Path(job["folder"]) / f"{rank}.json", json.dumps({"losses": curves, "moves": moves}))
     store.set(f"done {rank}", "1")
     if rank == 0:  # the store is this process's

@@ -122,7 +122,7 @@ def read(text, **options):
     """A graph from HLO text, with the roles that its author had in mind, if no others are given.
 
     Toys are too small to tell: argument 0 holds the variables, an argument whose arrays come back
-    with them is optimiser state, the rest is the batch.
+    with them is optimizer state, the rest is the batch.
     """
     options.setdefault("name", "toy")
     with warnings.catch_warnings():
@@ -149,7 +149,7 @@ def _with_intended_roles(graph, options):
         if t in variables
         else Role.SCALAR
         if not graph.shape(t)
-        else Role.OPTIMISER
+        else Role.OPTIMIZER
         if a in state and floating(graph, t)
         else Role.BATCH
         for t, a in zip(inputs, arguments, strict=True)
@@ -565,7 +565,7 @@ class Simulation:
         places = Counter(
             (int(graph.element_type[t]), graph.shape(t))
             for t, role in zip(parameters, graph.parameter_role, strict=True)
-            if role in (Role.VARIABLE, Role.OPTIMISER)
+            if role in (Role.VARIABLE, Role.OPTIMIZER)
         )
         written = set()
         for t in graph.outputs.tolist():
@@ -574,8 +574,8 @@ class Simulation:
             if places[kind]:
                 places[kind] -= 1
                 written.add(whole.get(t, t))
-        self.held = {"parameters": [], "optimiser": [], "inputs": []}
-        names = {Role.VARIABLE: "parameters", Role.OPTIMISER: "optimiser"}
+        self.held = {"parameters": [], "optimizer": [], "inputs": []}
+        names = {Role.VARIABLE: "parameters", Role.OPTIMIZER: "optimizer"}
         for t, role in zip(parameters, graph.parameter_role, strict=True):
             if t not in free:
                 self.held[names.get(Role(role), "inputs")].append(t)

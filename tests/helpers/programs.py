@@ -25,9 +25,9 @@ from jax import lax, named_scope
 
 from parenvs.graph.graph import Graph, Role
 
-VARIABLE, OPTIMISER, STATISTICS, FROZEN, BATCH, SCALAR = (
+VARIABLE, OPTIMIZER, STATISTICS, FROZEN, BATCH, SCALAR = (
     "VARIABLE",
-    "OPTIMISER",
+    "OPTIMIZER",
     "STATISTICS",
     "FROZEN",
     "BATCH",
@@ -289,7 +289,7 @@ def adam_program(
     return Program(
         step,
         (params, adam_state(params), batch),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, opt_state, batch: loss(params, batch),
         lambda params, opt_state, batch: jax.value_and_grad(loss)(params, batch),
     )
@@ -310,13 +310,13 @@ def train_state() -> Program:
     return Program(
         step,
         (TrainState(integers(), MLP, adam_state(MLP), {}), VECTORS),
-        (TrainState(SCALAR, VARIABLE, OPTIMISER, {}), BATCH),
+        (TrainState(SCALAR, VARIABLE, OPTIMIZER, {}), BATCH),
         lambda state, batch: mlp(state.params, batch),
         lambda state, batch: jax.value_and_grad(mlp)(state.params, batch),
     )
 
 
-def chained_optimiser() -> Program:
+def chained_optimizer() -> Program:
     """Clipping by global norm, Adam, and a cosine schedule, chained as in optax."""
 
     def step(params: Tree, opt_state: Tree, batch: Tree) -> Any:
@@ -334,7 +334,7 @@ def chained_optimiser() -> Program:
     return Program(
         step,
         (MLP, (EmptyState(), adam_state(MLP), ScheduleState(integers())), VECTORS),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, opt_state, batch: mlp(params, batch),
         lambda params, opt_state, batch: jax.value_and_grad(mlp)(params, batch),
     )
@@ -449,7 +449,7 @@ def u_net() -> Program:
     return Program(
         step,
         (params, params, batch),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, momentum, batch: loss(params, batch),
         lambda params, momentum, batch: jax.value_and_grad(loss)(params, batch),
     )
@@ -514,7 +514,7 @@ def lora() -> Program:
     return Program(
         step,
         (ADAPTERS, adam_state(ADAPTERS), MLP, VECTORS),
-        (VARIABLE, OPTIMISER, FROZEN, BATCH),
+        (VARIABLE, OPTIMIZER, FROZEN, BATCH),
         lambda adapters, opt_state, base, batch: adapted(adapters, base, batch),
         lambda adapters, opt_state, base, batch: jax.value_and_grad(adapted)(adapters, base, batch),
     )
@@ -542,7 +542,7 @@ def accumulation() -> Program:
     return Program(
         step,
         (MLP, adam_state(MLP), VECTORS),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, opt_state, batch: over_micro_batches(mlp, params, batch),
         lambda params, opt_state, batch: over_micro_batches(jax.value_and_grad(mlp), params, batch),
     )
@@ -603,7 +603,7 @@ def batch_first() -> Program:
 
 
 def batch_norm() -> Program:
-    """Batch normalisation with running statistics, which no gradient changes."""
+    """Batch normalization with running statistics, which no gradient changes."""
     norm = {"scale": floats(8), "bias": floats(8)}
     params = {"stem": floats(3, 3, 3, 8), "norm": norm, "head": layer(8, 10)}
     statistics = {"norm": {"mean": floats(8), "var": floats(8)}}
@@ -631,7 +631,7 @@ def batch_norm() -> Program:
     return Program(
         step,
         (TrainState(integers(), params, adam_state(params), statistics), batch),
-        (TrainState(SCALAR, VARIABLE, OPTIMISER, STATISTICS), BATCH),
+        (TrainState(SCALAR, VARIABLE, OPTIMIZER, STATISTICS), BATCH),
         lambda state, batch: loss(state.params, state.extra, batch),
         lambda state, batch: gradients_of(state.params, state.extra, batch),
     )
@@ -650,7 +650,7 @@ def moving_average() -> Program:
     return Program(
         step,
         (MLP, MLP, VECTORS),
-        (VARIABLE, OPTIMISER, BATCH),
+        (VARIABLE, OPTIMIZER, BATCH),
         lambda params, average, batch: mlp(params, batch),
         lambda params, average, batch: jax.value_and_grad(mlp)(params, batch),
     )
@@ -709,7 +709,7 @@ def dropout() -> Program:
     return Program(
         step,
         (TrainState(integers(), MLP, adam_state(MLP), {"key": KEY}), VECTORS),
-        (TrainState(SCALAR, VARIABLE, OPTIMISER, SCALAR), BATCH),
+        (TrainState(SCALAR, VARIABLE, OPTIMIZER, SCALAR), BATCH),
         lambda state, batch: loss(state.params, batch, state.extra["key"]),
         lambda state, batch: jax.value_and_grad(loss)(state.params, batch, state.extra["key"]),
     )
@@ -719,7 +719,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     program.__name__: program
     for program in (
         train_state,
-        chained_optimiser,
+        chained_optimizer,
         scan_layers,
         remat,
         mixed_precision,

@@ -34,13 +34,13 @@ def plan_of(graph, instance: str, processes: int, stages=WHOLE, tp=1, zero=0) ->
 def alone(steps: int = 2 * STEPS) -> list[float]:
     """Losses on one device, without a break."""
     model, _ = example.make()
-    optimiser = torch.optim.Adam(model.parameters(), example.RATE)
+    optimizer = torch.optim.Adam(model.parameters(), example.RATE)
     words, targets = example.batch()
     curve = []
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = example.loss(model(words), targets)
         value.backward()
-        optimiser.step()
+        optimizer.step()
         curve.append(value.item())
     return curve

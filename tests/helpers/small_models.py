@@ -62,7 +62,7 @@ def drawn(model: Model, seed: int = 0) -> tuple[object, ...]:
         return jnp.asarray(rng.normal(size=shape.shape), shape.dtype)
 
     params = jax.tree.map(weight, model.params)
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.optimiser.init(model.params))
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.optimizer.init(model.params))
     batch = {key: given(key, shape) for key, shape in model.batch.items()}
     if model.statistics is None:
         return params, state, batch

@@ -40,14 +40,14 @@ def alone(steps):
     """Losses of one process."""
     torch.manual_seed(0)
     model, stream = Dropped(), Stream(SAMPLES, example.BATCH, seed=5)
-    optimiser = torch.optim.Adam(model.parameters(), example.RATE)
+    optimizer = torch.optim.Adam(model.parameters(), example.RATE)
     curve = []
     for _ in range(steps):
         words, keys, targets = data(stream)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = example.loss(model(words, keys), targets)
         value.backward()
-        optimiser.step()
+        optimizer.step()
         stream.advance()
         curve.append(value.item())
     return curve
@@ -62,16 +62,16 @@ def train(rank, processes, port, job):
         stream = Stream(SAMPLES, example.BATCH, seed=5 + number)
         inputs = data(stream)[:2]
         parallel = Parallel(Dropped(), example.loss, exported, *inputs)
-        optimiser = torch.optim.Adam(parallel.parameters(), example.RATE)
+        optimizer = torch.optim.Adam(parallel.parameters(), example.RATE)
         if number:
-            load(folder / "state", parallel, optimiser, plan, stream)
+            load(folder / "state", parallel, optimizer, plan, stream)
         for _ in range(STEPS):
             ids += stream.ids().tolist()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             curve.append(parallel.step(*data(stream)))
-            optimiser.step()
+            optimizer.step()
             stream.advance()
-        save(folder / "state", parallel, optimiser, plan, (number + 1) * STEPS, stream)
+        save(folder / "state", parallel, optimizer, plan, (number + 1) * STEPS, stream)
     if rank == 0:
         write_text(folder / "told.json", json.dumps({"losses": curve, "ids": ids}))
     torch.distributed.destroy_process_group()

@@ -106,7 +106,7 @@ class Translator(nn.Module):
 
 
 class Retention(nn.Module):
-    """Linear attention with decays of heads that are a buffer, and shared normalisation."""
+    """Linear attention with decays of heads that are a buffer, and shared normalization."""
 
     def __init__(self):
         super().__init__()

@@ -143,7 +143,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Convolutions, some grouped, and batch normalisation with running statistics."""
+    """Convolutions, some grouped, and batch normalization with running statistics."""
 
     def __init__(self, width=8, classes=5):
         super().__init__()

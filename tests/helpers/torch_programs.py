@@ -12,7 +12,7 @@ from torch import nn
 
 from parenvs.graph.graph import Role
 
-V, FR, ST, OP = Role.VARIABLE, Role.FROZEN, Role.STATISTICS, Role.OPTIMISER
+V, FR, ST, OP = Role.VARIABLE, Role.FROZEN, Role.STATISTICS, Role.OPTIMIZER
 BA, SC = Role.BATCH, Role.SCALAR
 
 
@@ -68,7 +68,7 @@ class ShiftedWindows(nn.Module):
         return self.proj(x).square().mean()
 
 
-class Quantised(nn.Module):
+class Quantized(nn.Module):
     """A codebook that gradients pass straight through, with both of its losses."""
 
     def __init__(self):
@@ -101,7 +101,7 @@ class Bootstrapped(nn.Module):
 
 
 class Speech(nn.Module):
-    """A spectrogram by a window that is a buffer, batch normalisation, a GRU in both directions."""
+    """A spectrogram by a window that is a buffer, batch normalization, a GRU in both directions."""
 
     def __init__(self):
         super().__init__()
@@ -159,7 +159,7 @@ class Adapted(nn.Module):
 
 
 class Critic(nn.Module):
-    """Spectral normalisation: a vector of the power iteration is kept from step to step."""
+    """Spectral normalization: a vector of the power iteration is kept from step to step."""
 
     def __init__(self):
         super().__init__()
@@ -176,7 +176,7 @@ def ids(*shape, below):
     return torch.randint(0, below, shape)
 
 
-def _normalised(name):
+def _normalized(name):
     return {f"{name}/bias": V, f"{name}/parametrizations/weight/original": V,
             f"{name}/parametrizations/weight/0/_v": ST,
             f"{name}/parametrizations/weight/0/_u": ST}  # fmt: skip
@@ -206,8 +206,8 @@ PROGRAMS = {
         lambda: (ShiftedWindows(), (torch.randn(3, 4, 4, 8),)), 3,
         {"q": V, "kv": V, "proj": V, "table": V, "index": FR, "images": BA},
     ),
-    "quantised": (
-        lambda: (Quantised(), (torch.randn(6, 8),)), 6,
+    "quantized": (
+        lambda: (Quantized(), (torch.randn(6, 8),)), 6,
         {"encoder": V, "decoder": V, "codes": V, "x": BA},
     ),
     "bootstrapped": (
@@ -234,7 +234,7 @@ PROGRAMS = {
     ),
     "critic": (
         lambda: (Critic(), (torch.randn(4, 8), torch.randn(4, 8))), 4,
-        {**_normalised("first"), **_normalised("second"), "real": BA, "made": BA},
+        {**_normalized("first"), **_normalized("second"), "real": BA, "made": BA},
     ),
 }  # fmt: skip
 """Name -> what makes the module and its inputs, samples, and role by prefix of a path."""

@@ -13,8 +13,8 @@ EXPERTS = 2
 
 
 def norm(x):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-6)
+    centered = x - x.mean(-1, keepdims=True)
+    return centered * lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + 1e-6)
 
 
 def heads_of(x, count=HEADS):

@@ -17,7 +17,7 @@ from parenvs.tasks.hybrid.improve import (
     HybridImprovementEnv,
     HybridImprovementVectorEnv,
 )
-from parenvs.tasks.hybrid.moves import CATALOGUE
+from parenvs.tasks.hybrid.moves import CATALOG
 from parenvs.tasks.hybrid.plan_arrays import plan_of
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
@@ -52,7 +52,7 @@ def test_improve__rows_are_what_the_judge_says(instance):
         legal = np.flatnonzero(observation["action_mask"])
         assert legal[0] == 0 and column(observation, "stop")[legal].sum() == 1
         action = int(rng.choice(legal[1:]))
-        before, move = game.length[0], CATALOGUE[game.moves[0, action - 1]]
+        before, move = game.length[0], CATALOG[game.moves[0, action - 1]]
         row = dict(zip(COLUMNS, observation["actions"][action].tolist(), strict=True))
         ranked = column(observation, "rank")[legal[1:]].argsort(kind="stable")
         rules = column(observation, "rule")[legal[1:]][ranked]

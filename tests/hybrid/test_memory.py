@@ -17,7 +17,7 @@ MODELS = {  # Table 3: heads, hidden, layers, tp, pp, interleaving
     "530B": (128, 20480, 105, 8, 35, 3),
     "1T": (160, 25600, 128, 8, 64, 1),
 }
-FIGURE_1 = {  # GiB: parameters and optimiser, activations, those with both techniques
+FIGURE_1 = {  # GiB: parameters and optimizer, activations, those with both techniques
     "22B": (45.5625, 59.25, 9.5625),
     "175B": (45.5625, 66.84375, 12.3515625),
     "530B": (31.640625, 114.0234375, 23.076171875),

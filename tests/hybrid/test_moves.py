@@ -1,4 +1,4 @@
-"""Neighbours of hybrid plans: legal, judged as the judge does, the same alone and among others."""
+"""Neighbors of hybrid plans: legal, judged as the judge does, the same alone and among others."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import parenvs
 from parenvs.agents.hybrid.search import local_search
 from parenvs.datasets.hybrid.problems import problem_sets
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid.moves import CATALOGUE, SLOTS, neighbours
+from parenvs.tasks.hybrid.moves import CATALOG, SLOTS, neighbors
 from parenvs.tasks.hybrid.plan_arrays import (
     joined,
     legal,
@@ -32,10 +32,10 @@ def start_of(problem, **limits):
 
 
 def walk(problem, rng, turns, limits=None, **start):
-    """Plans of a random walk over neighbours that fit, each with its table and neighbours."""
+    """Plans of a random walk over neighbors that fit, each with its table and neighbors."""
     table, plans = table_of([prepared(problem)]), start_of(problem, **start)
     for _ in range(turns):
-        near = neighbours(table, plans, table.judge(plans).busy, limits)
+        near = neighbors(table, plans, table.judge(plans).busy, limits)
         judged = table.judge(near.plans)
         yield table, plans, near, judged
         fine = np.flatnonzero(judged.fullness <= 1)
@@ -50,7 +50,7 @@ NAMES = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
-def test_neighbours__are_legal_and_cost_what_the_judge_says(name):
+def test_neighbors__are_legal_and_cost_what_the_judge_says(name):
     problem, rng = problem_of(name), np.random.default_rng(1)
     for _, plans, near, judged in walk(problem, rng, 5):
         own = plan_of(problem, plans, 0)
@@ -59,7 +59,7 @@ def test_neighbours__are_legal_and_cost_what_the_judge_says(name):
             plan = plan_of(problem, near.plans, k)
             report = problem.report(plan)
             broken = [x for x in report.reasons if "bytes on each device" not in x]
-            assert not broken, (CATALOGUE[near.moves[0, near.slot[k]]], broken)
+            assert not broken, (CATALOG[near.moves[0, near.slot[k]]], broken)
             assert plan != own
             assert report.step.length == pytest.approx(judged.length[k], rel=1e-12)
             assert report.legal == (judged.fullness[k] <= 1)
@@ -68,18 +68,18 @@ def test_neighbours__are_legal_and_cost_what_the_judge_says(name):
 
 
 @pytest.mark.thorough
-def test_neighbours__are_the_same_among_others():
+def test_neighbors__are_the_same_among_others():
     """To the last bit: environments of a batch do not see each other."""
     problems = [problem_of(name) for name in NAMES[:3]]
     plans = [start_of(problem, context=1) for problem in problems]
     table = table_of([prepared(problem) for problem in problems])
     rows = [part._replace(rows=np.array([k])) for k, part in enumerate(plans)]
     together = joined(rows)
-    near = neighbours(table, together, table.judge(together).busy)
+    near = neighbors(table, together, table.judge(together).busy)
     judged = table.judge(near.plans)
     for k, problem in enumerate(problems):
         alone = table_of([prepared(problem)])
-        own = neighbours(alone, plans[k], alone.judge(plans[k]).busy)
+        own = neighbors(alone, plans[k], alone.judge(plans[k]).busy)
         mine = near.plan == k
         assert np.array_equal(own.moves[0], near.moves[k])
         assert np.array_equal(own.slot, near.slot[mine])
@@ -89,7 +89,7 @@ def test_neighbours__are_the_same_among_others():
         assert np.array_equal(alone.judge(own.plans, seconds=False).fullness, result.fullness)
 
 
-def test_neighbours__keep_to_constraints():
+def test_neighbors__keep_to_constraints():
     problem, rng = problem_of("hybrid-test/llama-001"), np.random.default_rng(0)
     limits = Constraints(tp=8, zero=(1,), recompute=("none", "full"), context=1, shard=0)
     for *_, near, _ in walk(problem, rng, 3, limits, tp=8, zero=(1,), context=1, shard=0):

@@ -50,7 +50,7 @@ def hybrid(name, batch, micro_batches=1, layers=(), recompute=""):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])
 def test_price__data_parallelism_has_one_price(name):
-    """Partitions differ by the sums that normalise over a batch's samples: the loss, the mask."""
+    """Partitions differ by the sums that normalize over a batch's samples: the loss, the mask."""
     reports = [make(name, 64, 2) for make in (hybrid, pipelined, partitioned)]
     own, piped, shared = (report.price for report in reports)
     assert own.seconds == reports[0].length_seconds
@@ -62,7 +62,7 @@ def test_price__data_parallelism_has_one_price(name):
     for each in (piped, shared):
         assert sum(each.parts.values()) == pytest.approx(each.seconds)
     costs = {report.cost for report in reports}
-    assert len(costs) == 3  # each task minimises its own
+    assert len(costs) == 3  # each task minimizes its own
 
 
 @pytest.mark.thorough

@@ -192,7 +192,7 @@ def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["group", *slow("ppo", "rainbow", "maskable-ppo")])
-def test_train__any_environment_is_learnt(corridor, name, monkeypatch):
+def test_train__any_environment_is_learned(corridor, name, monkeypatch):
     more = {
         "group": {"copies": 4},
         "rainbow": {"first": 256, "sync": 20, "minibatch": 32, "reuse": 4.0},
@@ -428,7 +428,7 @@ def by_column_0(observation, mask):
 
 
 @pytest.mark.thorough
-def test_player__plays_a_set_as_its_rule_does_before_it_has_learnt(tmp_path):
+def test_player__plays_a_set_as_its_rule_does_before_it_has_learned(tmp_path):
     agent = PPO(WHOLE, PPOSettings())
     played = evaluate_set(Player(agent, ENV), "elastic-test", "bulk-gpt-1.5b", first=4)
     rule = evaluate_set(by_column_0, "elastic-test", "bulk-gpt-1.5b", first=4)

@@ -9,7 +9,7 @@ from cases import each
 
 from parenvs.tasks.partition.formulas import Footprint
 
-PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
+PARTS = ("parameters", "optimizer", "inputs", "gradients", "activations")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_footprint__by_hand(mlp):
     """
     memory = mlp.footprint.memory(none(mlp))
     assert memory.parameters == 4 * (24 + 12)
-    assert memory.optimiser == 4 * (24 + 12)
+    assert memory.optimizer == 4 * (24 + 12)
     assert memory.inputs == 4 * (32 + 16)
     assert memory.gradients == 48
     assert memory.activations == 3 * 192
@@ -53,12 +53,12 @@ def test_footprint__by_hand_split(mlp):
     """The hidden width over two devices halves what has it, the batch what has that."""
     hidden = mlp.footprint.memory(of(mlp, "w1", 1))
     assert hidden.parameters == 4 * (12 + 6)
-    assert hidden.optimiser == 4 * (12 + 6)
+    assert hidden.optimizer == 4 * (12 + 6)
     assert hidden.inputs == 192
     assert hidden.gradients == 24
     assert hidden.activations == 3 * 96
     batch = mlp.footprint.memory(of(mlp, "x", 0))
-    assert (batch.parameters, batch.optimiser, batch.inputs) == (144, 144, 96)
+    assert (batch.parameters, batch.optimizer, batch.inputs) == (144, 144, 96)
     assert batch.gradients == 48  # a full gradient on each device
     assert batch.activations == 3 * 96
 

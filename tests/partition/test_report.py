@@ -79,7 +79,7 @@ def test_report__unknown_path(mlp):
         r"partition: no variable or batch input 'w3' \(did you mean 'w[12]'\?\)", words
     )
     assert "m1" not in only(mlp, {"zzzzzz": 0})
-    # Optimiser state follows its variable, and is not for plans to name.
+    # Optimizer state follows its variable, and is not for plans to name.
     assert "no variable or batch input 'm1'" in only(mlp, {"m1": 0})
     assert "no variable or batch input 'rate'" in only(mlp, {"rate": 0})
     problem = toys.shipped("t5-base")
@@ -239,8 +239,8 @@ def figures(report):
     assert report.replicate_seconds == pytest.approx(whole, rel=1e-9)
     peak = problem.cluster.devices * problem.cluster.device.peak_flops
     flops = sum(problem.graph.flops[problem.graph.parent < 0])
-    assert report.utilisation == pytest.approx(flops / peak / (compute + communication))
-    assert 0 < report.utilisation <= 1
+    assert report.utilization == pytest.approx(flops / peak / (compute + communication))
+    assert 0 < report.utilization <= 1
     value = 1 - (compute + communication) / whole
     assert report.value_of("step_time") == pytest.approx(value, abs=1e-9)
 

@@ -12,7 +12,7 @@ from parenvs.core.plan import judge, load_plan
 from parenvs.core.registry import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
-from parenvs.tasks.partition.classes import at_micro_batch, batch_classes, synchronised_once
+from parenvs.tasks.partition.classes import at_micro_batch, batch_classes, synchronized_once
 from parenvs.tasks.partition.formulas import Footprint
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 
@@ -108,13 +108,13 @@ def test_step__instructions_run_once_a_micro_batch_and_the_update_once():
     np.testing.assert_array_equal(step.seconds[update], whole.seconds[update])
     assert update.any() and not update.all()
     report, once = step.report(step.plan(none(step))), whole.report(whole.plan(none(whole)))
-    assert report.utilisation < 3 * once.utilisation * once.step_seconds / report.step_seconds
+    assert report.utilization < 3 * once.utilization * once.step_seconds / report.step_seconds
 
 
 def test_step__gradients_are_summed_over_the_devices_once():
     """The batch class: two gradients at the end; the hidden width: a product in each pass."""
     whole, step = mlp(), mlp(micro_batches=3)
-    waits = synchronised_once(step.classes)
+    waits = synchronized_once(step.classes)
     assert {opcodes(step)[i] for i in np.flatnonzero(waits)} == {"dot"} and waits.sum() == 2
     batch = step.chosen({"x": 0})
     hidden = step.chosen({"w1": 1})
@@ -129,7 +129,7 @@ def test_footprint__sums_of_gradients_stay():
     """Both sums, 24 and 12 numbers, at every moment, and each gradient while it is made."""
     whole, step = mlp(), mlp(micro_batches=2)
     before, after = (p.footprint.alive(none(p)) for p in (whole, step))
-    w2, w1 = np.flatnonzero(synchronised_once(step.classes)).tolist()  # 12 and 24 numbers
+    w2, w1 = np.flatnonzero(synchronized_once(step.classes)).tolist()  # 12 and 24 numbers
     extra = after - before
     assert extra[0] == 4 * (24 + 12)
     assert extra[w2] == 4 * (24 + 12)  # its own was there before, now beside the sums
@@ -160,8 +160,8 @@ def test_footprint__recomputation_holds_less_and_takes_longer(remade):
     )
     assert 0.25 < remade.replicate_seconds / whole.replicate_seconds - 1 < 0.4
     one, other = (p.report(p.plan(batch)) for p in (whole, remade))
-    assert other.utilisation == pytest.approx(
-        one.utilisation * one.step_seconds / other.step_seconds
+    assert other.utilization == pytest.approx(
+        one.utilization * one.step_seconds / other.step_seconds
     )
     memory = remade.footprint.memory(batch)
     linear = remade.footprint.saved_at(memory.at)

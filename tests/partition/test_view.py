@@ -17,11 +17,11 @@ from parenvs.tasks.partition.view import (
     cells,
     grid,
 )
-from parenvs.view.page import STAGE_COLOURS
+from parenvs.view.page import STAGE_COLORS
 from parenvs.view.words import duration, merged, size
 
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
-GREY, PALE, WHITE = "#D3D3D3", "#F5F5F5", "#FFFFFF"
+GRAY, PALE, WHITE = "#D3D3D3", "#F5F5F5", "#FFFFFF"
 
 
 def best(name, rules="automap", scope="variables", reward="paper"):
@@ -67,7 +67,7 @@ def boxes(picture, gid):
 
 
 def pixel(picture, x, y):
-    """Colour at a place given in inches."""
+    """Color at a place given in inches."""
     red, green, blue = picture[round(y * 100), round(x * 100)]
     return f"#{red:02X}{green:02X}{blue:02X}"
 
@@ -137,9 +137,9 @@ def test_text__holds_what_the_report_holds(report):
     assert duration(report.compute_seconds) in figures["compute"]
     assert duration(report.communication_seconds) in figures["communication"]
     assert f"{report.all_reduces} all-reduces" in figures["communication"]
-    assert f"{report.utilisation * 100:.1f} %" in figures["utilisation"]
+    assert f"{report.utilization * 100:.1f} %" in figures["utilization"]
     assert size(report.memory.peak) in figures["memory per device"]
-    for part in ("parameters", "optimiser", "inputs", "gradients", "activations"):
+    for part in ("parameters", "optimizer", "inputs", "gradients", "activations"):
         assert f"{part} {size(getattr(report.memory, part))}" in shown
     assert "within the limit of 28.8 GB" in shown
     assert "17 (paper)  ·  proven upper bound 17, optimal" in figures["return"]
@@ -173,14 +173,14 @@ def test_text__names_every_reason(illegal):
     assert wrong == ["fc1/kernel", "fc1..2/bias", "fc2/kernel", "predictions/kernel"]
 
 
-def test_text__fits_110_columns_and_colour_changes_no_word(report, t5, illegal):
+def test_text__fits_110_columns_and_color_changes_no_word(report, t5, illegal):
     long = dataclasses.replace(t5.problem.graph, name="x\x1b" * 200)
     odd = dataclasses.replace(t5, problem=dataclasses.replace(t5.problem, graph=long))
     for some in (report, t5, illegal, odd):
         plain = viewer.text(some)
         assert max(map(len, plain.splitlines())) <= 110
         assert "\x1b" not in plain
-        painted = viewer.text(some, colour=True)
+        painted = viewer.text(some, color=True)
         assert "\x1b" in painted and ESCAPES.sub("", painted) == plain
 
 
@@ -212,7 +212,7 @@ def test_figure__has_a_cell_for_every_variable_and_input(report, t5):
 
 
 @pytest.mark.thorough
-def test_rgb_array__colours_of_cells_correspond_to_the_plan(report):
+def test_rgb_array__colors_of_cells_correspond_to_the_plan(report):
     from matplotlib.text import Text
 
     picture = viewer.figure(report)
@@ -224,14 +224,14 @@ def test_rgb_array__colours_of_cells_correspond_to_the_plan(report):
         row, column = path.split("/")
         x, y = place[column][0] + 0.75, place[row][1]  # right of the words in the cell
         where = report.plan.partition.get(path)
-        grey = PALE if path in blocked else GREY
-        expected = STAGE_COLOURS[where] if where is not None else grey
+        gray = PALE if path in blocked else GRAY
+        expected = STAGE_COLORS[where] if where is not None else gray
         assert pixel(image, x, y) == expected, path
         seen.add(expected)
-    assert seen == {*STAGE_COLOURS[:4], GREY, PALE}
+    assert seen == {*STAGE_COLORS[:4], GRAY, PALE}
     opened = viewer.rgb_array(report, {"fc2/bias"})
     x, y = place["bias"][0] + 0.75, place["fc2"][1]
-    assert pixel(image, x, y) == GREY and pixel(opened, x, y) == WHITE
+    assert pixel(image, x, y) == GRAY and pixel(opened, x, y) == WHITE
 
 
 @pytest.mark.thorough

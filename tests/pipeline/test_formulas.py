@@ -240,7 +240,7 @@ def test_simulate__timetable(seed):
     assert table.length == max(table.end.max(), table.reduce_end.max())
 
 
-def test_simulate__vectorised_is_one_by_one():
+def test_simulate__vectorized_is_one_by_one():
     rng = np.random.default_rng(0)
     shape = (2, 3, 7)
     times = StageTimes(*(rng.random(shape) for _ in range(3)))

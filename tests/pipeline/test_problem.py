@@ -25,7 +25,7 @@ from parenvs.tasks.pipeline.profile import RangeTable, StageProfile, TiedWeights
 @pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=60)
-def test_pipeline__vectorised_is_one_by_one(data):
+def test_pipeline__vectorized_is_one_by_one(data):
     pipeline = data.draw(toys.pipelines(least=4))
     stages = data.draw(st.integers(2, min(4, pipeline.cluster.devices)))
     drawn = [data.draw(toys.plans(pipeline, stages)) for _ in range(6)]

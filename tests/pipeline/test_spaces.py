@@ -20,7 +20,7 @@ from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import (
     CutSpace,
     PointSpace,
-    centre_cuts,
+    center_cuts,
     coarse_pivots,
     distinct_pivots,
     network_pivots,
@@ -41,7 +41,7 @@ def fewest_devices(pipeline, first, end, left):
 
 
 def test_distinct_pivots__every_column_counts():
-    """Neighbours that differ in one thing alone: each is a place of its own to cut at."""
+    """Neighbors that differ in one thing alone: each is a place of its own to cut at."""
     zero, one = [0, 0, 0, 0], [1, 1, 1, 1]
     columns = {"forward": zero, "backward": zero, "cut_bytes": zero, "parameter_bytes": zero}
 
@@ -212,14 +212,14 @@ def slow_devices(pipeline):
     return {p: min(max(x, 1), d - 1) for p, x in share.items()}
 
 
-def slow_centre(pipeline, stages):
+def slow_center(pipeline, stages):
     cluster = pipeline.cluster
     unit = cluster.devices_per_server if cluster.servers >= stages else 1
     return [unit * round(Fraction(k * cluster.devices, stages * unit)) for k in range(1, stages)]
 
 
 def slow_minima(pipeline):
-    """Last pivots of plateaus lower than both neighbours, neighbours being of one device cut."""
+    """Last pivots of plateaus lower than both neighbors, neighbors being of one device cut."""
     crossing, device = pipeline.profile.cut_bytes, slow_devices(pipeline)
     kept = []
     for _, group in itertools.groupby(device, key=device.get):
@@ -235,7 +235,7 @@ def slow_minima(pipeline):
 def slow_space(pipeline, stages, radius, candidates):
     """(radius in force, every legal plan); no plans if there are none at any radius."""
     pivots = slow_minima(pipeline) if candidates == "minima" else range(1, len(pipeline.profile))
-    device, centre = slow_devices(pipeline), slow_centre(pipeline, stages)
+    device, center = slow_devices(pipeline), slow_center(pipeline, stages)
     has_variable = pipeline.profile.parameter_bytes > 0
     everything = [
         cuts
@@ -249,7 +249,7 @@ def slow_space(pipeline, stages, radius, candidates):
         plans = [
             cuts
             for cuts in everything
-            if all(abs(device[p] - c) <= width for p, c in zip(cuts, centre, strict=True))
+            if all(abs(device[p] - c) <= width for p, c in zip(cuts, center, strict=True))
         ]
         if plans:
             return width, plans
@@ -299,7 +299,7 @@ def test_candidates__mask_is_what_can_be_completed(data):
 
 
 @each(
-    ("servers", "per_server", "stages", "centre"),
+    ("servers", "per_server", "stages", "center"),
     [
         (4, 8, 4, [8, 16, 24]),
         (3, 8, 3, [8, 16]),
@@ -311,10 +311,10 @@ def test_candidates__mask_is_what_can_be_completed(data):
         (1, 6, 4, [2, 3, 4]),  # halves to even: 1.5, 3, 4.5
     ],
 )
-def test_candidates__centre(servers, per_server, stages, centre):
+def test_candidates__centre(servers, per_server, stages, center):
     cluster = Cluster.parse(toys.shape(servers, per_server, 1.0, 1.0))
     pipeline = Pipeline(toys.balanced().profile, cluster)
-    assert centre_cuts(pipeline, stages).tolist() == centre
+    assert center_cuts(pipeline, stages).tolist() == center
 
 
 @each(

@@ -267,8 +267,8 @@ def test_verify__plans_that_cannot_be_verified(graph, lowered):
 
 
 @pytest.mark.thorough
-def test_verify__optimised_modules_are_refused(lowered, tmp_path):
-    path = tmp_path / "optimised.txt"
+def test_verify__optimized_modules_are_refused(lowered, tmp_path):
+    path = tmp_path / "optimized.txt"
     path.write_text(lowered.compile().as_text(), encoding="utf-8")
     graph = load_graph(path)
     plan = plan_of(graph, {}, instance=str(path))

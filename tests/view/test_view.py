@@ -60,14 +60,14 @@ def test_words():
     assert clip_start("encoder/layer_0/q", 8) == "…yer_0/q"
     assert [signed(x) for x in ("1 s", "-1 s", "0 s", "0")] == ["+1 s", "-1 s", "0 s", "0"]
     assert size(-28.8e9) == "-28.8 GB" and size(-12) == "-12 B"
-    assert paint("x", 3, colour=False) == "x"
-    assert paint("x", 3, colour=True) == paint("x", 11, colour=True) != paint("x", 4, colour=True)
+    assert paint("x", 3, color=False) == "x"
+    assert paint("x", 3, color=True) == paint("x", 11, color=True) != paint("x", 4, color=True)
     assert reason_lines(["a b", "c\x1b"], 6) == ["  ! a", "    b", "  ! c?"]
 
 
 @pytest.mark.thorough
 def test_save__an_svg_file_follows_a_dark_page(tmp_path):
-    """Paper and ink have other colours there; letters on light cells stay dark."""
+    """Paper and ink have other colors there; letters on light cells stay dark."""
     path = tmp_path / "plan.svg"
     viewer.save(path, parenvs.solve(toys.dense().pipeline, "even").report)
     sheet = re.search(r"@media \(prefers-color-scheme: dark\)\{(.*)\}</style>", path.read_text())[1]

@@ -221,7 +221,7 @@ def _linear(
         last = x.shape[axis] - 1
         if align_corners:
             at = np.arange(size) * (last / (size - 1) if size > 1 else 0.0)
-        else:  # places are centres of pixels
+        else:  # places are centers of pixels
             at = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
         low = np.minimum(np.floor(at), last).astype(np.int32)
         high = np.minimum(low + 1, last)

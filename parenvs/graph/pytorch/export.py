@@ -421,7 +421,7 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     if constant:
         notes.append(
             f"no gradient reaches {_first_three(constant)} (torch.no_grad, detach, or whole "
-            "numbers made of it); taken as frozen, without optimiser state"
+            "numbers made of it); taken as frozen, without optimizer state"
         )
     return Exported(title, tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes))
 

@@ -153,8 +153,8 @@ def _cast(x: Array, dtype: Any = None) -> Array:
     return x if dtype is None else x.astype(dtype)
 
 
-def _scaled(x: Array, normalisation: int, count: int) -> Array:
-    factor = {0: 1.0, 1: 1 / math.sqrt(count), 2: 1 / count}[normalisation]
+def _scaled(x: Array, normalization: int, count: int) -> Array:
+    factor = {0: 1.0, 1: 1 / math.sqrt(count), 2: 1 / count}[normalization]
     return x if factor == 1 else x * factor
 
 
@@ -163,23 +163,23 @@ def _count(x: Array, dims: Sequence[int]) -> int:
 
 
 @operation("_fft_c2c")
-def _complex(x: Array, dim: Sequence[int], normalisation: int, forward: bool) -> Array:
+def _complex(x: Array, dim: Sequence[int], normalization: int, forward: bool) -> Array:
     function = jnp.fft.fftn if forward else jnp.fft.ifftn
     norm = "backward" if forward else "forward"  # neither divides
-    return _scaled(function(x, axes=dim, norm=norm), normalisation, _count(x, dim))
+    return _scaled(function(x, axes=dim, norm=norm), normalization, _count(x, dim))
 
 
 @operation("_fft_r2c")
-def _from_real(x: Array, dim: Sequence[int], normalisation: int, onesided: bool) -> Array:
+def _from_real(x: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Array:
     function = jnp.fft.rfftn if onesided else jnp.fft.fftn
-    return _scaled(function(x, axes=dim), normalisation, _count(x, dim))
+    return _scaled(function(x, axes=dim), normalization, _count(x, dim))
 
 
 @operation("_fft_c2r")
-def _to_real(x: Array, dim: Sequence[int], normalisation: int, last_dim_size: int) -> Array:
+def _to_real(x: Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> Array:
     sizes = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
     result = jnp.fft.irfftn(x, sizes, axes=dim, norm="forward")
-    return _scaled(result, normalisation, math.prod(sizes))
+    return _scaled(result, normalization, math.prod(sizes))
 
 
 def _done(x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Sums, means, extremes, and what normalises along a dimension."""
+"""Sums, means, extremes, and what normalizes along a dimension."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _wide(x: Array) -> Array:
     return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
-def _normalised(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
+def _normalized(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
     """What has mean 0 and variance 1 along ``axes``, the mean, and 1 over the deviation."""
     x = _wide(x)
     variance, mean = moments(x, axes)
@@ -123,7 +123,7 @@ def _layer_norm(
     x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
     axes = tuple(range(x.ndim - len(shape), x.ndim))
-    result, mean, scale = _normalised(x, axes, eps)
+    result, mean, scale = _normalized(x, axes, eps)
     result = result if weight is None else result * weight
     return result if bias is None else result + bias, mean, scale
 
@@ -152,7 +152,7 @@ def _group_norm(
     eps: float,
 ) -> tuple[Array, Array, Array]:
     split = x.reshape(count, groups, channels // groups, *x.shape[2:])
-    result, mean, scale = _normalised(split, tuple(range(2, split.ndim)), eps)
+    result, mean, scale = _normalized(split, tuple(range(2, split.ndim)), eps)
     result = _scaled(result.reshape(x.shape), weight, bias)
     return result, mean.reshape(count, groups), scale.reshape(count, groups)
 
@@ -181,10 +181,10 @@ def _batch_norm_training(
     wide = lax.stop_gradient(_wide(x))
     axes = (0, *range(2, x.ndim))
     count = math.prod(x.shape[axis] for axis in axes)
-    variance, centre = moments(wide, axes, keepdims=False)
+    variance, center = moments(wide, axes, keepdims=False)
     # Running variances are unbiased, the one that normalizes is not.
     variance = variance * (count / max(count - 1, 1))
-    new_mean = (1 - momentum) * running_mean + momentum * centre
+    new_mean = (1 - momentum) * running_mean + momentum * center
     new_var = (1 - momentum) * running_var + momentum * variance
     return result, mean, scale, new_mean, new_var
 
@@ -200,7 +200,7 @@ def _batch_norm(
 
 
 def _batch_norm_of(x: Array, weight: Maybe, bias: Maybe, eps: float) -> tuple[Array, Array, Array]:
-    result, mean, scale = _normalised(x, (0, *range(2, x.ndim)), eps)
+    result, mean, scale = _normalized(x, (0, *range(2, x.ndim)), eps)
     return _scaled(result, weight, bias), mean.reshape(-1), scale.reshape(-1)
 
 

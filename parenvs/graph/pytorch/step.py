@@ -1,4 +1,4 @@
-"""The training step of an exported module, by ``jax.value_and_grad``, with an optimiser."""
+"""The training step of an exported module, by ``jax.value_and_grad``, with an optimizer."""
 
 from __future__ import annotations
 
@@ -206,13 +206,13 @@ def _typed(made: Any, wanted: Any) -> Any:
 Tree = dict[str, Any]
 _WIDE = jnp.float32
 _ROLES = (
-    Role.VARIABLE, Role.OPTIMISER, Role.FROZEN, Role.STATISTICS, Role.BATCH, Role.SCALAR,
+    Role.VARIABLE, Role.OPTIMIZER, Role.FROZEN, Role.STATISTICS, Role.BATCH, Role.SCALAR,
 )  # fmt: skip
 """Roles of the step's arguments."""
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """How a weight changes by its gradient.
 
     Attributes:
@@ -244,12 +244,12 @@ def _sgd(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Arr
     return weight - 1e-3 * gradient, {}
 
 
-OPTIMISERS = {
-    "adam": Optimiser(("m", "v"), _adam),
-    "momentum": Optimiser(("velocity",), _momentum),
-    "sgd": Optimiser((), _sgd),
+OPTIMIZERS = {
+    "adam": Optimizer(("m", "v"), _adam),
+    "momentum": Optimizer(("velocity",), _momentum),
+    "sgd": Optimizer((), _sgd),
 }
-"""Name -> optimiser."""
+"""Name -> optimizer."""
 
 
 @dataclass(frozen=True)
@@ -257,9 +257,9 @@ class Step:
     """A training step that can be lowered or run.
 
     Attributes:
-        function: ``function(weights, optimiser, frozen, statistics, batch, key)``; a dict each, by
+        function: ``function(weights, optimizer, frozen, statistics, batch, key)``; a dict each, by
             path, but for ``key``, (4,) uint32. It returns the new weights, the new state of the
-            optimiser, the new statistics and the loss.
+            optimizer, the new statistics and the loss.
         arguments: its arguments as shapes; the key is None if no random numbers are drawn.
         program: the loss.
     """
@@ -269,12 +269,12 @@ class Step:
     program: Program
 
     @classmethod
-    def of(cls, exported: Exported, optimiser: str = "adam", masters: bool = False) -> Step:
+    def of(cls, exported: Exported, optimizer: str = "adam", masters: bool = False) -> Step:
         """Make the step.
 
         Args:
             exported: the module.
-            optimiser: ``"adam"``, ``"momentum"`` or ``"sgd"``.
+            optimizer: ``"adam"``, ``"momentum"`` or ``"sgd"``.
             masters: keep float32 copies of narrower weights with the optimizer's state, which is
                 float32 then; the weights are cast from them.
 
@@ -282,12 +282,12 @@ class Step:
             ParenvsError: the optimizer is unknown, or the module has no weights.
             HloError: an operation has no expression.
         """
-        if optimiser not in OPTIMISERS:
+        if optimizer not in OPTIMIZERS:
             raise ParenvsError(
-                f"optimiser: {shown(optimiser)} is unknown"
-                f"{did_you_mean(str(optimiser), OPTIMISERS)}; known: {', '.join(OPTIMISERS)}"
+                f"optimizer: {shown(optimizer)} is unknown"
+                f"{did_you_mean(str(optimizer), OPTIMIZERS)}; known: {', '.join(OPTIMIZERS)}"
             )
-        program, rule = Program(exported), OPTIMISERS[optimiser]
+        program, rule = Program(exported), OPTIMIZERS[optimizer]
         weights = program.abstract("weight")
         if not weights:
             raise ParenvsError(f"{exported.name}: no gradient reaches any parameter of the module")
@@ -298,13 +298,13 @@ class Step:
         copied = [path for path, w in weights.items() if masters and w.dtype != _WIDE]
         if copied:
             state["master"] = {path: _like(weights[path], True) for path in copied}
-        if optimiser == "adam":
+        if optimizer == "adam":
             state["count"] = jax.ShapeDtypeStruct((), jnp.int32)
 
         key = jax.ShapeDtypeStruct((KEY_WORDS,), jnp.uint32) if program.is_random else None
 
         def train_step(
-            weights: Tree, optimiser: Tree, frozen: Tree, statistics: Tree, batch: Tree, key: Any
+            weights: Tree, optimizer: Tree, frozen: Tree, statistics: Tree, batch: Tree, key: Any
         ) -> tuple[Tree, Tree, Tree, Array]:
             def loss(weights: Tree) -> Any:
                 return program({**frozen, **statistics, **batch, **weights}, key)
@@ -312,10 +312,10 @@ class Step:
             (value, updated), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
             gradients = {path: ascent(gradient) for path, gradient in gradients.items()}
             with named_scope(rule_name):
-                weights, optimiser = _updated(rule, weights, gradients, optimiser)
-            return weights, optimiser, updated, value
+                weights, optimizer = _updated(rule, weights, gradients, optimizer)
+            return weights, optimizer, updated, value
 
-        rule_name = optimiser
+        rule_name = optimizer
         return cls(train_step, (weights, state, held, statistics, batch, key), program)
 
     @property
@@ -342,7 +342,7 @@ def ascent(gradient: Array) -> Array:
 
 
 def _changed(
-    rule: Optimiser, weight: Array, gradient: Array, state: Tree, count: Array
+    rule: Optimizer, weight: Array, gradient: Array, state: Tree, count: Array
 ) -> tuple[Array, Tree]:
     """One weight's update; the two parts of a complex number change each for itself."""
     if not jnp.iscomplexobj(weight):
@@ -355,7 +355,7 @@ def _changed(
     return changed, local
 
 
-def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
+def _updated(rule: Optimizer, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
     new_state: Tree = {name: {} for name in state if name != "count"}
     count = jnp.zeros((), jnp.float32)
     if "count" in state:

@@ -233,7 +233,7 @@ class Library:
         """Return the same plans of a system that recovers in another way; it is kept.
 
         Plans of redundant computation are slower by ``REDUNDANCY``; that it takes memory, too, is
-        left out. A stage and its neighbour are taken as a pair that guards each other, and what
+        left out. A stage and its neighbor are taken as a pair that guards each other, and what
         a node that takes the place of a lost one reads of it is not counted.
 
         Args:
@@ -276,11 +276,11 @@ class Library:
         return cls(f"{content['model']}-measured", state, costs, 1, chosen(plans, 1))
 
     @classmethod
-    def modelled(cls, problem: Hybrid, costs: Costs | None = None) -> Library:
+    def modeled(cls, problem: Hybrid, costs: Costs | None = None) -> Library:
         """Make the library of what the cost model says of uniform plans on parts of a cluster.
 
         All degrees have the micro-batch and the recomputation that are fastest of those that fit
-        the memory. Every replica holds the whole optimiser state (ZeRO 0), so that one can be lost.
+        the memory. Every replica holds the whole optimizer state (ZeRO 0), so that one can be lost.
 
         Args:
             problem: model, cluster, batch and stack; its servers are the nodes.

@@ -29,7 +29,7 @@ from parenvs.tasks.hybrid.schedules import CHUNKS
 from parenvs.tasks.hybrid.uniform import even_bounds
 
 BYTES = 14.0
-"""Bytes of a parameter with its optimiser state, in half precision with Adam."""
+"""Bytes of a parameter with its optimizer state, in half precision with Adam."""
 
 
 @dataclass(frozen=True)
@@ -670,7 +670,7 @@ class Shards:
         Args:
             old: shards of the old plan.
             graph: that both plans are for.
-            per_parameter: bytes of a parameter with the optimiser's state.
+            per_parameter: bytes of a parameter with the optimizer's state.
         """
         state = State.of(HybridModel.of_graph(graph), per_parameter)
         inside = (old.within(state.inner), self.within(state.inner))

@@ -462,7 +462,7 @@ class Run(Report):
 
     @property
     def cost(self) -> float:
-        """Share of the ideal samples that is lost, the number that the task minimises."""
+        """Share of the ideal samples that is lost, the number that the task minimizes."""
         return 1.0 - self.share
 
     def gap(self, answer: Bounded) -> float | None:

@@ -433,7 +433,7 @@ def load_library(
         )
     chain = HybridModel.of_shape(shape)
     if cluster is not None:
-        return Library.modelled(Hybrid(chain, Cluster.parse(cluster), batch or 512))
+        return Library.modeled(Hybrid(chain, Cluster.parse(cluster), batch or 512))
     if model not in MEASURED:
         raise ParenvsError(
             f"model {model!r}: no steps were measured; give a cluster, such as 16x8:a100, for the "
@@ -501,7 +501,7 @@ def windows() -> dict[str, tuple[str, str, int]]:
     """Return the windows of the shipped traces: name -> trace, model, and first interval.
 
     Windows of a trace begin ``STRIDE`` intervals after each other, the first when there is a node,
-    so neighbours overlap. Names are TRACE-MODEL-NUMBER.
+    so neighbors overlap. Names are TRACE-MODEL-NUMBER.
     """
     result = {}
     for trace, model in product(TRACES, MEASURED):

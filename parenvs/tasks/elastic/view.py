@@ -21,7 +21,7 @@ from parenvs.view.page import (
     blank_figure,
     ink_on,
     mix,
-    stage_colour,
+    stage_color,
     text_inches,
 )
 from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
@@ -93,10 +93,10 @@ def bars(values: np.ndarray, top: float) -> str:
     return "".join(_BARS[min(max(round(x), 0), len(_BARS) - 1)] for x in level)
 
 
-def text(viewable: Run | Elastic, colour: bool = False) -> str:
+def text(viewable: Run | Elastic, color: bool = False) -> str:
     """What a job earned, as text of at most 110 columns, without a newline at the end.
 
-    ``colour`` changes nothing: lines over time have one.
+    ``color`` changes nothing: lines over time have one.
     """
     run = run_of(viewable)
     lines = [clip(title(run), COLUMNS), answer(run)]
@@ -140,7 +140,7 @@ def draw(viewable: Run | Elastic) -> Figure:
 
     From above: nodes that are there, with those in use and the spares; the plan in force; samples
     a second beside those of the fastest plan; and the seconds of each change, in red where the job
-    had stopped as a node left. Each panel names its colours.
+    had stopped as a node left. Each panel names its colors.
     """
     run = run_of(viewable)
     page = Page(blank_figure())
@@ -197,15 +197,15 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
     for first, end in pairwise([*starts, len(plans)]):
         plan = int(plans[first])
         left, right = edges[first], edges[end]
-        colour = TRACK if plan == 0 else stage_colour(plan)
-        axes.axvspan(left, right, color=colour, linewidth=0)
+        color = TRACK if plan == 0 else stage_color(plan)
+        axes.axvspan(left, right, color=color, linewidth=0)
         words = plan_name(run, plan)
         if text_inches(words, 7) < (right - left) * inches:
-            ink = QUIET if plan == 0 else ink_on(colour)
+            ink = QUIET if plan == 0 else ink_on(color)
             axes.text((left + right) / 2, 0.5, words, size=7, ha="center", va="center", color=ink)
     axes.set(ylim=(0, 1), yticks=[])
     axes.annotate(
-        "a change of colour is a change of plan; tensor, pipeline and data parallel ranks where "
+        "a change of color is a change of plan; tensor, pipeline and data parallel ranks where "
         "there is room", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
         size=8, color=QUIET, ha="right", annotation_clip=False,
     )  # fmt: skip
@@ -224,9 +224,9 @@ def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
 
 def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     kinds = ((False, "#3B75B5", "a change of plan"), (True, RED, "after a stop: a node had left"))
-    for stopped, colour, words in kinds:
+    for stopped, color, words in kinds:
         which = np.flatnonzero((run.seconds > 0) & (run.stopped == stopped))
         if len(which):
             seconds = run.seconds[which]
-            axes.vlines(edges[which], 0, seconds, colors=colour, linewidth=1.2, label=words)
+            axes.vlines(edges[which], 0, seconds, colors=color, linewidth=1.2, label=words)
     axes.set_ylim(0, max(float(run.seconds.max(initial=0.0)), 1.0) * 1.1)

@@ -1,7 +1,7 @@
 """What exports and runs need of a hybrid plan: where arrays lie, its stages, what a step holds.
 
 The mesh of a stage has two axes: ``data`` over the replicas, which split the classes of the batch,
-and ``model`` over the tp ranks, which are neighbours.
+and ``model`` over the tp ranks, which are neighbors.
 """
 
 from __future__ import annotations

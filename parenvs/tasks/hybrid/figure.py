@@ -24,7 +24,7 @@ from parenvs.view.page import (
     ink_on,
     mix,
     reasons_shown,
-    stage_colour,
+    stage_color,
     text_inches,
 )
 from parenvs.view.words import duration, plural, size, time_unit
@@ -44,7 +44,7 @@ _LEAST_PIXELS = 3.5
 def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -> None:
     """Draw the simulated passes: a row per stage, light forward, dark backward, a tone per chunk.
 
-    Gradients of weights are grey where they are passes of their own. Of a schedule with passes too
+    Gradients of weights are gray where they are passes of their own. Of a schedule with passes too
     short to see the beginning is drawn.
     """
     from matplotlib.collections import PolyCollection
@@ -65,7 +65,7 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
     scale, unit = time_unit(span)
     axes.set(xlim=(0, span / scale), ylim=(stages, 0))
     shapes: list[np.ndarray] = []
-    colours: list[str] = []
+    colors: list[str] = []
     pixel = span / (width * DPI)
     for stage, kind, chunk in np.ndindex(stages, kinds, chunks):
         low, high = stage + 0.08, stage + 0.92
@@ -76,23 +76,23 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
         begin, end = begin[shown], np.minimum(end[shown], span)
         # Three tones are told apart; later chunks begin again.
         tone = 0.62 - 0.12 * (chunk % 3) if kind == 0 else 0.3 * (chunk % 3) / 2
-        colour = mix(stage_colour(stage), "#FFFFFF" if kind == 0 else "#000000", tone)
+        color = mix(stage_color(stage), "#FFFFFF" if kind == 0 else "#000000", tone)
         if kind == WEIGHT:
-            colour = mix(_WEIGHTS, "#FFFFFF", 0.2 * (chunk % 3))
+            color = mix(_WEIGHTS, "#FFFFFF", 0.2 * (chunk % 3))
         # A gap keeps neighbors of one color apart.
         drawn = np.maximum(end - begin - np.minimum(1.2 * pixel, (end - begin) / 3), 0)
         x = np.stack([begin, begin + drawn, begin + drawn, begin], axis=-1) / scale
         y = np.broadcast_to([low, low, high, high], x.shape)
         shapes.extend(np.stack([x, y], axis=-1))
-        colours += [colour] * len(begin)
+        colors += [color] * len(begin)
         # Numbers of micro-batches are written if the widest fits its box.
         font = min(7.5, height / stages * 72 * 0.45)
         room = float(np.median(end - begin)) * (width / span) if len(begin) else 0.0
         if font >= 4.5 and room >= text_inches(f"{len(begin) - 1}", font) + 0.02:
             for number, middle in enumerate((begin + end) / 2):
-                _center(axes, float(middle) / scale, stage + 0.5, f"{number}", font, colour)
+                _center(axes, float(middle) / scale, stage + 0.5, f"{number}", font, color)
     axes.add_collection(
-        PolyCollection(shapes, facecolors=colours, linewidths=0, gid="passes", zorder=1)
+        PolyCollection(shapes, facecolors=colors, linewidths=0, gid="passes", zorder=1)
     )
     rows = range(0, stages, max(1, round(stages / max(height / 0.17, 1))))
     axes.set_yticks([k + 0.5 for k in rows], [f"stage {k}" for k in rows])
@@ -122,17 +122,17 @@ def _note(axes: Axes, words: str, at: tuple[float, float], offset: Any, **look: 
     axes.annotate(words, at, offset, textcoords="offset points", **{**settings, **look})
 
 
-def _center(axes: Axes, x: float, y: float, words: str, font: float, colour: str) -> None:
+def _center(axes: Axes, x: float, y: float, words: str, font: float, color: str) -> None:
     """Write words in the middle of a box of a color."""
-    axes.text(x, y, words, size=font, color=ink_on(colour), ha="center", va="center")
+    axes.text(x, y, words, size=font, color=ink_on(color), ha="center", va="center")
 
 
-def _part_legend(axes: Axes, colours: dict[str, str], **look: Any) -> None:
+def _part_legend(axes: Axes, colors: dict[str, str], **look: Any) -> None:
     """List words and their colors below the axes."""
     from matplotlib.patches import Patch
 
     axes.legend(
-        handles=[Patch(facecolor=colour, label=words) for words, colour in colours.items()],
+        handles=[Patch(facecolor=color, label=words) for words, color in colors.items()],
         loc="upper left", frameon=False, labelcolor=QUIET, handlelength=1.1, handleheight=0.9,
         **look,
     )  # fmt: skip
@@ -142,18 +142,18 @@ _LEFT, _RIGHT = 1.1, 0.3  # inches beside the axes
 _UPPER = 2.35  # inches of the devices and of the memory
 _ALONE = 5.2  # the same where there is no schedule to draw
 _MOST_SERVERS = 64  # drawn one by one
-_PART_COLOURS = {
+_PART_COLORS = {
     "forward": "#B3B3B3", "backward": "#6E6E6E", "recomputed": "#93A5B8", "exchange": "#C9607F",
     "sends": "#E39AAE", "gathers": "#F2CBD4", "bubble": "#ECECEC", "gradients": "#B07D4F",
     "tied": "#D9B48F", "optimizer": "#7A4B2E", "host": "#4F5B66",
 }  # fmt: skip
-_MEMORY_COLOURS = {
-    "weights": "#3C4652", "gradients": _PART_COLOURS["gradients"],
-    "optimizer": _PART_COLOURS["optimizer"], "activations": "#E6B8A2", "working": "#BFB8AD",
+_MEMORY_COLORS = {
+    "weights": "#3C4652", "gradients": _PART_COLORS["gradients"],
+    "optimizer": _PART_COLORS["optimizer"], "activations": "#E6B8A2", "working": "#BFB8AD",
 }  # fmt: skip
-"""What has a colour in seconds has the same in bytes; the colours of stages are left to stages.
+"""What has a color in seconds has the same in bytes; the colors of stages are left to stages.
 
-Work is grey, what its passes send is pink, what follows them is brown.
+Work is gray, what its passes send is pink, what follows them is brown.
 """
 
 
@@ -185,7 +185,7 @@ def draw(report: HybridReport | Hybrid) -> Figure:
 
 
 def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -> None:
-    """Draw a cell for each device: colour by stage, shade by replica, number by tp rank.
+    """Draw a cell for each device: color by stage, shade by replica, number by tp rank.
 
     Where servers differ, they stand in the plan's order, and a cell is as high as its server is
     fast.
@@ -208,7 +208,7 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
     _, rows, columns = max(cell(columns) for columns in range(1, servers + 1))
     axes.set(xlim=(0, columns * wide), ylim=(rows * 1.0, 0), xticks=[], yticks=[])
     cells: list[np.ndarray] = []
-    colours: list[str] = []
+    colors: list[str] = []
     per_inch = width / (columns * wide)
     font = min(8.5, 72 * min(per_inch, height / rows) * 0.42)
     order = plan.servers or tuple(range(cluster.servers))
@@ -221,16 +221,16 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
             row, column = divmod(server, columns)
             x = column * wide + place
             replica, rank = divmod(device - stage.device_first, ranks)
-            colour = mix(stage_colour(number), "#FFFFFF", 0.35 * (replica % 2))
+            color = mix(stage_color(number), "#FFFFFF", 0.35 * (replica % 2))
             low = row + 0.88
             high = low - (0.58 * speeds[server] / max(speeds) if speeds else 0.76)
             left, right = x + 0.04, x + 0.96
             cells.append(np.array([[left, high], [right, high], [right, low], [left, low]]))
-            colours.append(colour)
+            colors.append(color)
             words = f"{replica}·{rank}" if stage.dp > 1 and ranks > 1 else f"{replica or rank}"
             if font >= 4.5 and text_inches(words, font) < 0.95 * per_inch:
-                _center(axes, x + 0.5, (low + high) / 2, words, font, colour)
-    axes.add_collection(PolyCollection(cells, facecolors=colours, linewidths=0, gid="devices"))
+                _center(axes, x + 0.5, (low + high) / 2, words, font, color)
+    axes.add_collection(PolyCollection(cells, facecolors=colors, linewidths=0, gid="devices"))
     if speeds:
         font = min(8.0, 72 * (height / rows) * 0.26)
         room = inside * per_inch
@@ -250,7 +250,7 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
         look = {"xycoords": ("axes fraction", "data"), "size": 8, "ha": "right", "va": "center"}
         _note(axes, words, (0, row + 0.5), (-6, 0), **look)
     numbers = ["replica"] * any(stage.dp > 1 for stage in report.stages)
-    words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: colour is the stage"
+    words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: color is the stage"
     words += ", a shade one replica" if numbers else ""
     numbers += ["rank"] * any(stage.tp * plan.context > 1 for stage in report.stages)
     words += f", numbers {'·'.join(numbers)}" if numbers else ""
@@ -273,15 +273,15 @@ def _draw_memory(page: Page, top: float, height: float, report: HybridReport) ->
     for number, stage in enumerate(stages):
         begin = 0.0
         axes.barh(number + 0.5, most, 0.76, color=TRACK, linewidth=0, zorder=0)
-        for name, colour in _MEMORY_COLOURS.items():
+        for name, color in _MEMORY_COLORS.items():
             if (held := stage.memory[name]) > 0:
-                axes.barh(number + 0.5, held, 0.76, left=begin, linewidth=0, color=colour)
+                axes.barh(number + 0.5, held, 0.76, left=begin, linewidth=0, color=color)
                 begin += held
                 seen.add(name)
     over = [stage.memory["total"] > limit for stage in stages]
-    colour = RED if any(over) else INK
-    axes.axvline(limit, color=colour, linewidth=1.2, linestyle=(0, (4, 2)))
-    look = {"xycoords": ("data", "data"), "size": 8.5, "color": colour, "ha": "right"}
+    color = RED if any(over) else INK
+    axes.axvline(limit, color=color, linewidth=1.2, linestyle=(0, (4, 2)))
+    look = {"xycoords": ("data", "data"), "size": 8.5, "color": color, "ha": "right"}
     _note(axes, f"limit {size(limit)}", (limit, 0), (0, 3), **look)
     _note(axes, recomputation(report), (0, 1), (0, 5))
     shown = range(0, len(stages), max(1, round(len(stages) / 12)))
@@ -292,9 +292,9 @@ def _draw_memory(page: Page, top: float, height: float, report: HybridReport) ->
     axes.tick_params(axis="y", length=0)
     axes.set_xticks([x for x in axes.get_xticks() if 0 <= x <= most])
     axes.set_xticklabels([size(x, tick=True) for x in axes.get_xticks()])
-    colours = {name: x for name, x in _MEMORY_COLOURS.items() if name in seen}
+    colors = {name: x for name, x in _MEMORY_COLORS.items() if name in seen}
     at = (-0.01, -0.21 / height)
-    _part_legend(axes, colours, bbox_to_anchor=at, ncols=5, fontsize=8, columnspacing=1.0)
+    _part_legend(axes, colors, bbox_to_anchor=at, ncols=5, fontsize=8, columnspacing=1.0)
 
 
 def _draw_seconds(page: Page, top: float, report: HybridReport) -> None:
@@ -304,11 +304,11 @@ def _draw_seconds(page: Page, top: float, report: HybridReport) -> None:
     axes.set(xlim=(0, total), ylim=(0, 1), xticks=[], yticks=[])
     begin = 0.0
     for name, seconds in parts.items():
-        axes.barh(0.5, seconds, 1.0, left=begin, color=_PART_COLOURS[name], linewidth=0)
+        axes.barh(0.5, seconds, 1.0, left=begin, color=_PART_COLORS[name], linewidth=0)
         begin += seconds
     _part_legend(
         axes,
-        {f"{PARTS[name]} {x / total:.1%}": _PART_COLOURS[name] for name, x in parts.items()},
+        {f"{PARTS[name]} {x / total:.1%}": _PART_COLORS[name] for name, x in parts.items()},
         bbox_to_anchor=(-0.01, -0.02), ncols=len(parts), fontsize=8.5, columnspacing=0.9,
         handletextpad=0.5,
     )  # fmt: skip
@@ -326,7 +326,7 @@ _FIXED = "\N{NO-BREAK SPACE}"
 def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     """The map of the plans; ``style`` has to be in force.
 
-    Colour is tp, the mark's shape the recomputation; the Pareto front is a line. ``length`` in
+    Color is tp, the mark's shape the recomputation; the Pareto front is a line. ``length`` in
     seconds and ``held`` in bytes mark a plan, which need not be uniform.
     """
     from matplotlib.lines import Line2D
@@ -348,12 +348,12 @@ def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     handles, shapes = [], []
     marks = {"none": "o", "selective": "s", "full": "^"}
     for index, tp in enumerate(np.unique(plans.tp).tolist()):
-        colour = stage_colour(index)
-        handles.append(Line2D([], [], marker="o", linewidth=0, color=colour, label=f"tp {tp}"))
+        color = stage_color(index)
+        handles.append(Line2D([], [], marker="o", linewidth=0, color=color, label=f"tp {tp}"))
         for (mode, mark), fitting in product(marks.items(), (True, False)):
             chosen = (plans.tp == tp) & (plans.recompute == mode) & (fits == fitting)
             axes.scatter(
-                seconds[chosen], gigabytes[chosen], s=16, marker=mark, linewidths=0, color=colour,
+                seconds[chosen], gigabytes[chosen], s=16, marker=mark, linewidths=0, color=color,
                 alpha=0.75 if fitting else 0.18, gid=f"tp-{tp}-{mode}",
             )  # fmt: skip
     for mode, mark in marks.items():

@@ -63,7 +63,7 @@ class Stages(NamedTuple):
         selective: (K, S, ...) layers of which only the attention runs again.
         on: (S, ...) elements per sample that a stage passes to the one behind, over its chunks.
         back: (S, ...) those whose gradients it passes to the one in front. At both ends of the
-            chain the other neighbour's count twice: a device sends, or waits, on every turn.
+            chain the other neighbor's count twice: a device sends, or waits, on every turn.
         first: (S, ...) share of its first chunk in both.
         links: (S-1, ...) elements per sample from each stage to the next, over its chunks.
         tp: (S, ...) ranks that share every matrix.
@@ -80,7 +80,7 @@ class Stages(NamedTuple):
         blocking: (...) bool, whether the devices wait for their sends.
         gradient_bytes: (...) u, bytes of a gradient.
         gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
-        shard: (...) replicas among which ZeRO shares states, neighbours; 0: all of them.
+        shard: (...) replicas among which ZeRO shares states, neighbors; 0: all of them.
         expert_tp: (...) ranks that share every matrix of an expert; 0: ``tp``.
         offload: (...) bool, whether activations wait in the memory of the server.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
@@ -637,7 +637,7 @@ def _sends(
 
     A rank passes the elements of its samples and tokens, its share of them under sequence
     parallelism or with scatter and gather, which needs an all-gather behind. Without ``duplex``
-    a stage receives from a neighbour when it has sent to it: twice the time, and none at the ends.
+    a stage receives from a neighbor when it has sent to it: twice the time, and none at the ends.
     """
     zeros = np.zeros(stages.layers.shape[1:])
     if len(zeros) == 1:

@@ -1,4 +1,4 @@
-"""``HybridPlan-v1``: improve a plan along all axes, a neighbour a turn."""
+"""``HybridPlan-v1``: improve a plan along all axes, a neighbor a turn."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.envs.pettingzoo import Agents
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.moves import (
-    CATALOGUE,
+    CATALOG,
     KEPT,
     KINDS,
     RANK,
     SLOTS,
-    Neighbours,
+    Neighbors,
     busiest_first,
     moved,
-    neighbours,
+    neighbors,
 )
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.plan_arrays import (
@@ -148,18 +148,18 @@ def _fresh(place: str, family: str | None, stream: Stream) -> Start:
 TURNS = 24
 """Turns of an episode, at most."""
 SHARP = 30.0
-"""What column 0 gives for a neighbour that is faster by a share: 3 % are one unit."""
+"""What column 0 gives for a neighbor that is faster by a share: 3 % are one unit."""
 BLOCK = 512
-"""Pieces of chains of the episodes whose neighbours are made and judged together."""
+"""Pieces of chains of the episodes whose neighbors are made and judged together."""
 LEAST = 4
-"""Pieces that an episode counts as, at least: a neighbour may have more of them."""
+"""Pieces that an episode counts as, at least: a neighbor may have more of them."""
 FIXED = 10
 """Features of the context that are of the problem alone."""
 
 
-MOVES = np.zeros((len(CATALOGUE), 3 + len(KINDS)), dtype=np.float32)
+MOVES = np.zeros((len(CATALOG), 3 + len(KINDS)), dtype=np.float32)
 """(moves, 3 + kinds) features of a move whatever the plan: see ``HybridImprovement``."""
-for _number, _move in enumerate(CATALOGUE):
+for _number, _move in enumerate(CATALOG):
     _value = np.clip(_move.value, -MAX_STAGES, MAX_STAGES)
     _amount = np.sign(_value) * np.log2(1 + abs(_value)) / 6
     MOVES[_number, :3] = _amount, _move.towards, (_move.rank + 1) / 8
@@ -204,13 +204,13 @@ class HybridImprovement(RowGame):
     recomputed, and how the batch is cut into micro-batches; on servers of different speed it says
     in which order they stand, too. The judge computes the seconds of a training step and the bytes
     on every device (``parenvs.tasks.hybrid.formulas``). An episode begins with the fastest uniform
-    plan that fits the memory, and each action takes one of its neighbours
+    plan that fits the memory, and each action takes one of its neighbors
     (``parenvs.tasks.hybrid.moves``): a border or devices move, stages merge or split,
     all stages double, tp, replicas, chunks, ZeRO or recomputation change, servers swap. What counts
     is the fastest plan passed, so that a plan may get worse on the way to a better one.
 
     To stop at once has 0.951 of the speed of the best plans known of ``hybrid-test``, the rule of
-    column 0 0.972, and local search by the same neighbours 0.972 in 0.1 s and 0.989 in a second. On
+    column 0 0.972, and local search by the same neighbors 0.972 in 0.1 s and 0.989 in a second. On
     58 % of the problems the start plan is within 2 % of the best known, so the mean checks a
     learner's *sanity*; what tells learners apart are the others.
 
@@ -218,8 +218,8 @@ class HybridImprovement(RowGame):
     axis each (``parenvs.tasks.hybrid.improve``).
 
     ## Action Space
-    ``Discrete(97)``: 0 stops; the others are neighbours: 1 to 32 of the axis ``data``, 33 to 80 of
-    ``pipeline``, 81 to 96 of ``operator``. Legal are neighbours that fit the memory. Moves of
+    ``Discrete(97)``: 0 stops; the others are neighbors: 1 to 32 of the axis ``data``, 33 to 80 of
+    ``pipeline``, 81 to 96 of ``operator``. Legal are neighbors that fit the memory. Moves of
     single stages come the busiest stage first.
 
     ## Observation Space
@@ -280,18 +280,18 @@ class HybridImprovement(RowGame):
     ``gym.make_vec("HybridPlan-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
-    * v1: improvement by neighbours, rows, all axes, returns as logarithms, a bank. v0 made a plan
+    * v1: improvement by neighbors, rows, all axes, returns as logarithms, a bank. v0 made a plan
       stage by stage.
     """
 
     options = ("instance", "cluster", "batch", "stack", "precision")
-    rule = "the neighbour whose step is shortest, or to stop if none is shorter (steepest descent)"
+    rule = "the neighbor whose step is shortest, or to stop if none is shorter (steepest descent)"
     columns: ClassVar[Mapping[str, str]] = {
-        "rule": "30 times the logarithm of the plan's seconds over the neighbour's",
-        "gain": "logarithm of the seconds of the fastest plan passed over the neighbour's",
+        "rule": "30 times the logarithm of the plan's seconds over the neighbor's",
+        "gain": "logarithm of the seconds of the fastest plan passed over the neighbor's",
         "fullness": "bytes on the fullest device over what it may hold",
         "imbalance": "work of the busiest stage over the mean, less 1",
-        "rank": "share of the legal neighbours that are faster",
+        "rank": "share of the legal neighbors that are faster",
         "stop": "1 for the action that ends the episode",
         "amount": "how much is changed: log2(1 + |x|) / 6 with the sign of x; of many layers 1",
         "towards": "1 to the next stage, -1 to the one in front",
@@ -327,7 +327,7 @@ class HybridImprovement(RowGame):
         "shared": "1 with sequence parallelism",
         "context ranks": "log2 of the ranks that share a sample's tokens / 4",
         "expert ranks": "log2 of the replicas among which experts are dealt out / 6",
-        "near": "1 where ZeRO shares among neighbours alone",
+        "near": "1 where ZeRO shares among neighbors alone",
         "most tp": "log2 of the largest tp / 3",
         "least tp": "log2 of the least tp / 3",
         "zero level": "mean over the stages / 3",
@@ -426,10 +426,10 @@ class HybridImprovement(RowGame):
         for number in np.unique(self.shelf[rows]).tolist():
             yield self.shelves[number].table, np.flatnonzero(self.shelf[rows] == number)
 
-    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray, Plans, Neighbours]]:
-        """Yield some rows of like sizes at a time, so that neighbours stay in the cache.
+    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray, Plans, Neighbors]]:
+        """Yield some rows of like sizes at a time, so that neighbors stay in the cache.
 
-        With each: its table, the rows, their plans, and the neighbours of these.
+        With each: its table, the rows, their plans, and the neighbors of these.
         """
         pieces = np.maximum(self.plans.count * self.plans.chunks, LEAST)
         for table, which in self._grouped(rows):
@@ -440,7 +440,7 @@ class HybridImprovement(RowGame):
                 part, left = np.split(left, [max(int(np.count_nonzero(fits)), 1)])
                 plans = self._of(table, part, self.plans.take(part))
                 busy = self.busy[: len(plans.devices), part]
-                yield table, part, plans, neighbours(table, plans, busy)
+                yield table, part, plans, neighbors(table, plans, busy)
 
     def _of(self, table: Table, rows: np.ndarray, plans: Plans) -> Plans:
         servers = plans.servers[: table.speeds.shape[1]]
@@ -459,7 +459,7 @@ class HybridImprovement(RowGame):
         self.plans = replaced(self.plans, rows, plans)
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.look``: judge the neighbours."""
+        """See ``RowGame.look``: judge the neighbors."""
         self.actions[part], self.mask[part] = 0.0, False
         for table, block, plans, near in self._blocks(rows):
             judged = table.judge(near.plans, seconds=self.looks)
@@ -469,9 +469,9 @@ class HybridImprovement(RowGame):
         self.context[part] = self._contexts(rows).T
 
     def _write(
-        self, rows: np.ndarray, plans: Plans, near: Neighbours, judged: Judged, kept: np.ndarray
+        self, rows: np.ndarray, plans: Plans, near: Neighbors, judged: Judged, kept: np.ndarray
     ) -> None:
-        """Write the rows of the neighbours ``kept`` of plans, and of stopping."""
+        """Write the rows of the neighbors ``kept`` of plans, and of stopping."""
         plan, slot = near.plan[kept], near.slot[kept]
         move, row = near.moves[plan, slot], rows[plan]
         features = np.zeros((len(kept), len(self.shown)), dtype=np.float32)
@@ -546,7 +546,7 @@ class HybridImprovement(RowGame):
         )
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.move``: take a neighbour, or stop."""
+        """See ``RowGame.move``: take a neighbor, or stop."""
         slot = self._slot_of[actions]
         going = slot >= 0
         self.turn[part] += 1
@@ -629,7 +629,7 @@ class HybridTeam(HybridImprovement):
     """Improves a plan as ``HybridImprovement`` does, by three agents who have an axis each.
 
     ``data``, ``pipeline`` and ``operator`` take turns, in this order. The one on turn takes one of
-    the neighbours of its axis, or passes: its action 0. An episode ends when all three have passed
+    the neighbors of its axis, or passes: its action 0. An episode ends when all three have passed
     one after the other, or after 72 turns.
     """
 

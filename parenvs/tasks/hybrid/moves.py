@@ -1,4 +1,4 @@
-"""The moves from a plan to its neighbours, of many plans at once.
+"""The moves from a plan to its neighbors, of many plans at once.
 
 Each move is of one of three axes. Moves of single stages go by how busy stages are, the busiest
 first, so that what does not find room is about stages that decide little.
@@ -17,7 +17,7 @@ from parenvs.tasks.hybrid.plan_arrays import STAGES, Plans, Table, joined, legal
 from parenvs.tasks.hybrid.space import Constraints
 
 SLOTS = {"data": 32, "pipeline": 48, "operator": 16}
-"""Axis -> neighbours that are kept of it; 96 in all."""
+"""Axis -> neighbors that are kept of it; 96 in all."""
 AXES = tuple(SLOTS)
 KEPT = sum(SLOTS.values())
 APART = 16
@@ -27,7 +27,7 @@ FEW = 12
 
 
 class Move(NamedTuple):
-    """A move, as the catalogue lists it.
+    """A move, as the catalog lists it.
 
     Attributes:
         axis: one of ``AXES``.
@@ -274,7 +274,7 @@ _SHARED = ("devices", *_MODES)
 
 
 def _devices(x: _Change) -> None:
-    """A stage gives a share of its devices to a neighbour; ``value`` 0: those of one server."""
+    """A stage gives a share of its devices to a neighbor; ``value`` 0: those of one server."""
     plans, which, other = x.plans, x.which, x.stage + x.towards
     bad = (other < 0) | (other >= plans.count[which])
     given = (plans.devices[x.stage, which] * x.value).astype(np.int64)
@@ -382,7 +382,7 @@ SINGLE: dict[str, Callable[[_Change], None]] = {
 KINDS = (*WHOLE, *SINGLE)
 """Kinds of moves."""
 _MANY = 1024.0  # layers: all of a stage
-CATALOGUE: tuple[Move, ...] = (
+CATALOG: tuple[Move, ...] = (
     *(
         Move("pipeline", "stages", -1, x, to)
         for x in (2, 1 / 2, 3 / 2, 2 / 3, 3, 1 / 3)
@@ -424,12 +424,12 @@ CATALOGUE: tuple[Move, ...] = (
     ),
 )  # fmt: skip
 """All moves; of each axis those of the whole plan first."""
-_AXIS = np.array([move.axis for move in CATALOGUE])
-_KIND = np.array([KINDS.index(move.kind) for move in CATALOGUE])
-RANK = np.array([move.rank for move in CATALOGUE])
+_AXIS = np.array([move.axis for move in CATALOG])
+_KIND = np.array([KINDS.index(move.kind) for move in CATALOG])
+RANK = np.array([move.rank for move in CATALOG])
 """Of each move, the rank of its stage by how busy it is; -1: it is of the whole plan."""
-_VALUE = np.array([move.value for move in CATALOGUE])
-_TOWARDS = np.array([move.towards for move in CATALOGUE])
+_VALUE = np.array([move.value for move in CATALOG])
+_TOWARDS = np.array([move.towards for move in CATALOG])
 
 
 def busiest_first(plans: Plans, busy: np.ndarray) -> np.ndarray:
@@ -438,7 +438,7 @@ def busiest_first(plans: Plans, busy: np.ndarray) -> np.ndarray:
 
 
 def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> Plans:
-    """Return N plans after a move of ``CATALOGUE`` each; without stages where it is impossible."""
+    """Return N plans after a move of ``CATALOG`` each; without stages where it is impossible."""
     sizes = len(plans.ends), len(plans.devices)
     # Most moves need one more stage or piece at most; room for twice as many is slow to fill.
     grow = _GROWS[moves].any()
@@ -456,18 +456,18 @@ def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> P
     return settled(wide.trimmed())
 
 
-_GROWS = np.array([move.kind in ("stages", "chunks", "split") for move in CATALOGUE])
+_GROWS = np.array([move.kind in ("stages", "chunks", "split") for move in CATALOG])
 """Whether a move may make more stages, or pieces of the chain."""
 
 
-class Neighbours(NamedTuple):
-    """The neighbours of n plans.
+class Neighbors(NamedTuple):
+    """The neighbors of n plans.
 
     Attributes:
-        moves: (n, 96) numbers in ``CATALOGUE`` by slot; -1 where a slot is empty.
-        plan: (M,) of each neighbour, the number of the plan that it is a neighbour of.
+        moves: (n, 96) numbers in ``CATALOG`` by slot; -1 where a slot is empty.
+        plan: (M,) of each neighbor, the number of the plan that it is a neighbor of.
         slot: (M,) its slot.
-        plans: the M neighbours.
+        plans: the M neighbors.
     """
 
     moves: np.ndarray
@@ -476,14 +476,14 @@ class Neighbours(NamedTuple):
     plans: Plans
 
 
-def neighbours(
+def neighbors(
     table: Table, plans: Plans, busy: np.ndarray, limits: Constraints | None = None
-) -> Neighbours:
-    """Return the legal neighbours of n plans, at most ``SLOTS`` of each axis.
+) -> Neighbors:
+    """Return the legal neighbors of n plans, at most ``SLOTS`` of each axis.
 
     ``busy`` is (S, n) seconds of a micro-batch on each of their stages.
     """
-    count, size = len(plans.count), len(CATALOGUE)
+    count, size = len(plans.count), len(CATALOG)
     # Neighbors of busy stages get the slots first.
     order = busiest_first(plans, busy)
     tried, parts = _possible(table, plans), []
@@ -506,15 +506,15 @@ def neighbours(
         moves[row, slots[row, column]] = column
         begin += most
     slot = slots[plan, move]
-    # By plan, then in the order of the catalogue, whichever part made them.
+    # By plan, then in the order of the catalog, whichever part made them.
     kept = np.lexsort((move, plan))
     kept = kept[slot[kept] >= 0]
     others = joined([part[2] for part in parts]) if len(parts) > 1 else parts[0][2]
-    return Neighbours(moves, plan[kept], slot[kept], others.take(kept).trimmed())
+    return Neighbors(moves, plan[kept], slot[kept], others.take(kept).trimmed())
 
 
 _OF_SERVERS, _OF_EXPERTS = (
-    np.isin([move.kind for move in CATALOGUE], kinds)
+    np.isin([move.kind for move in CATALOG], kinds)
     for kinds in (("sort servers", "swap servers"), ("experts", "scaled experts"))
 )
 

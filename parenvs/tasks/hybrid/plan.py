@@ -15,7 +15,7 @@ SCHEDULES = ("1f1b", "interleaved", "early", "zb-h1", "zb-v", "dualpipe", "dualp
 The last four split backward passes, see ``parenvs.tasks.hybrid.schedules``.
 """
 SENDS = ("blocking", "overlapped")
-"""Whether a device waits while it sends to its neighbours."""
+"""Whether a device waits while it sends to its neighbors."""
 RECOMPUTE_MODES = ("none", "selective", "full")
 """What the backward pass recomputes of a layer: nothing, its attention, everything."""
 _Layers = Annotated[tuple[Index, Index], words("a pair of layers, the first and the end")]
@@ -113,7 +113,7 @@ class HybridPlan(Plan):
         gradient_bytes: bytes of a gradient.
         gradient_overlap: whether gradients are summed during the last backward pass.
         servers: order of the servers; empty where they stand in order.
-        shard: replicas, context ranks counted, among which ZeRO shares states, neighbours; 0: all.
+        shard: replicas, context ranks counted, among which ZeRO shares states, neighbors; 0: all.
         expert_tp: ranks that share every matrix of an expert; 0: ``tp`` of the stage.
         offload: whether activations wait for the backward pass in the memory of the server.
     """

@@ -549,7 +549,7 @@ def settled(plans: Plans) -> Plans:
 
     No more layers are recomputed than there are, ZeRO shares among several replicas, and gradients
     without a pipeline only; sequence parallelism goes with tp, experts are dealt out among as many
-    replicas as all stages have, and states by neighbours only where they can be.
+    replicas as all stages have, and states by neighbors only where they can be.
     """
     size, used, replicas = plans.layers(), plans.used, plans.dp * plans.context
     full = np.clip(plans.full, 0, size)
@@ -727,7 +727,7 @@ def fastest(problem: Hybrid) -> np.ndarray:
     if not good.any():
         raise InfeasibleError(
             f"{problem.instance}: no uniform plan within memory has at most {MAX_STAGES} stages of "
-            f"schedule {ORDERS[0]} or {ORDERS[1]}, whose neighbours are known"
+            f"schedule {ORDERS[0]} or {ORDERS[1]}, whose neighbors are known"
         )
     chosen = distinct(space.plans, np.where(good, space.length, np.inf), STARTS)
     columns = {name: getattr(space.plans, name)[chosen] for name in AXES}

@@ -1,4 +1,4 @@
-"""The judge's verdict on a hybrid plan: legality, seconds by part, memory by stage, utilisation."""
+"""The judge's verdict on a hybrid plan: legality, seconds by part, memory by stage, utilization."""
 
 from __future__ import annotations
 

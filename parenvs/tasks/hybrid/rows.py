@@ -86,7 +86,7 @@ FLAGS = {
     "dropout": "whether there is dropout",
     "bias": "whether there are biases",
     "causal": "whether a token attends to those before it only",
-    "sinks": "whether heads have a learnt logit beside those of tokens",
+    "sinks": "whether heads have a learned logit beside those of tokens",
     "expert_bias": "whether experts have biases though nothing else has",
     "compile": "false if kernels are not fused by a compiler (default: by the stack)",
     "async_tp": "whether tensor-parallel collectives run beside products (default: by the stack)",

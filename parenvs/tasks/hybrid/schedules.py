@@ -241,10 +241,10 @@ class _Waves(NamedTuple):
 @lru_cache(maxsize=32)
 def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     chunks = CHUNKS[schedule]
-    neighbours: dict[Place, tuple[Place | None, Place | None]] = {}
+    neighbors: dict[Place, tuple[Place | None, Place | None]] = {}
     for chain in chains(schedule, stages, chunks):
         padded = [None, *chain, None]
-        neighbours |= dict(zip(chain, zip(padded, padded[2:], strict=False), strict=True))
+        neighbors |= dict(zip(chain, zip(padded, padded[2:], strict=False), strict=True))
     members_of: list[Operation] = []
     of_stage: list[int] = []
     number_of: dict[tuple[int, ...], int] = {}
@@ -265,7 +265,7 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     for number, (stage, members) in enumerate(zip(of_stage, members_of, strict=True)):
         for kind, chunk, m in members:
             counts[number, kind * chunks + chunk] += 1
-            near = None if kind == WEIGHT else neighbours[stage, chunk][kind]
+            near = None if kind == WEIGHT else neighbors[stage, chunk][kind]
             if near is not None:
                 ahead[number, 1 + kind] = number_of[(kind, *near, m)]
                 front = near if kind == FORWARD else (stage, chunk)

@@ -62,7 +62,7 @@ class TransformerShape:
         window: tokens that a token attends to, itself among them; 0 if it attends to the sample.
         full_every: 2 where every second block attends to the whole sample in spite of the window,
             and so on; 0 where all have the window. The first of as many blocks have it.
-        sinks: whether every head has a learnt logit beside those of tokens (attention sinks).
+        sinks: whether every head has a learned logit beside those of tokens (attention sinks).
         expert_bias: whether experts' networks have biases though nothing else has.
         norm_bias: whether norms have biases where linear layers have.
         qk_norm: whether queries and keys of each head are normalized.

@@ -68,7 +68,7 @@ class Stack:
         link_share: share of a link's bandwidth that collectives reach.
         memory_share: share of the memory bandwidth that elementwise kernels reach.
         send_share: share of a network card that a send between two stages reaches.
-        duplex: whether a stage sends to a neighbour and receives from it at the same time; if not,
+        duplex: whether a stage sends to a neighbor and receives from it at the same time; if not,
             it waits for all four transfers of a micro-batch one after the other.
         send_wait: seconds that the host waits for each send that is not overlapped.
         hop_in: seconds of latency of each step of a collective inside a server.

@@ -313,10 +313,10 @@ class HybridTask(Task):
 
         return TASKS
 
-    def text(self, viewable: HybridReport | Hybrid, colour: bool = False) -> str:
+    def text(self, viewable: HybridReport | Hybrid, color: bool = False) -> str:
         from parenvs.tasks.hybrid.view import text
 
-        return text(viewable, colour)
+        return text(viewable, color)
 
     def answer(self, report: HybridReport) -> str:
         from parenvs.tasks.hybrid.view import answer

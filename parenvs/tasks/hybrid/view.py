@@ -48,11 +48,11 @@ PARTS = {
 _FILLS = "█▓▒░▚▞·╱╳▪▫"
 
 
-def text(report: HybridReport | Hybrid, colour: bool = False) -> str:
+def text(report: HybridReport | Hybrid, color: bool = False) -> str:
     """A judged plan, or a problem without one, as text of at most 110 columns.
 
     Lines have no newline at the end: the verdict, the seconds of a step by part, and a table of the
-    stages; equal neighbours share a row. ``colour`` colours stages with ANSI escapes.
+    stages; equal neighbors share a row. ``color`` colors stages with ANSI escapes.
     """
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report))]
     if not isinstance(report, HybridReport):
@@ -61,7 +61,7 @@ def text(report: HybridReport | Hybrid, colour: bool = False) -> str:
     if not report.stages:
         return "\n".join(lines)
     lines += [clip(words, WIDTH) for words in notes(report)]
-    return "\n".join([*lines, "", *_seconds(report), "", *_table(report, colour)])
+    return "\n".join([*lines, "", *_seconds(report), "", *_table(report, color)])
 
 
 def title(report: HybridReport | Hybrid) -> str:
@@ -208,7 +208,7 @@ def _seconds(report: HybridReport) -> list[str]:
     return [f"step     {bar} {duration(total)}", *lines]
 
 
-def _table(report: HybridReport, colour: bool) -> list[str]:
+def _table(report: HybridReport, color: bool) -> list[str]:
     """A row for each stage; the equal ones between first and last share one."""
     limit, stages = report.memory_limit_bytes, report.stages
     redone = any(stage.redone for stage in stages)
@@ -229,7 +229,7 @@ def _table(report: HybridReport, colour: bool) -> list[str]:
         gigabytes = (f"{x / 1e9:.3g}" if x >= 5e5 else "·" for x in held)
         ranges = f"{layers} each" if others else _layer_ranges(stage)
         lines.append(
-            paint(f"{_span(first, last):<6}", first, colour)
+            paint(f"{_span(first, last):<6}", first, color)
             + f"{_span(stage.device_first, stages[last].device_end - 1):<10}"
             + f"{clip(ranges, wide - 1):<{wide}}"
             + f"{again:<10}" * redone
@@ -273,7 +273,7 @@ def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
 
 
 def _words(value: Any) -> str:
-    """A decision in words; equal neighbours of a list as one: ``40 x 1``."""
+    """A decision in words; equal neighbors of a list as one: ``40 x 1``."""
     if isinstance(value, dict):
         return " ".join(f"{name} {count}" for name, count in value.items()) or "none"
     if not isinstance(value, (list, tuple)):

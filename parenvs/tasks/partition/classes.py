@@ -658,7 +658,7 @@ def _costs(
     return flops, graph.bytes_accessed * ratios
 
 
-def synchronised_once(classes: DimensionClasses) -> np.ndarray:
+def synchronized_once(classes: DimensionClasses) -> np.ndarray:
     """(I,) bool, backward instructions whose partial results can wait for the last micro-batch.
 
     Gradients are linear, so those of several micro-batches are added before they are summed over

@@ -36,9 +36,9 @@ _LINE = 0.22  # inches from one line of a list to the next
 _PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
 
 
-def colour_of(state: int) -> str:
-    """Fill of a cell: one hue per dimension, greys for the other states."""
-    hues = page_style.STAGE_COLOURS
+def color_of(state: int) -> str:
+    """Fill of a cell: one hue per dimension, grays for the other states."""
+    hues = page_style.STAGE_COLORS
     return _FILLS[state] if state < 0 else hues[state % len(hues)]
 
 
@@ -105,7 +105,7 @@ class Sheet:
         from matplotlib.collections import LineCollection
 
         for state, boxes in sorted(self.boxes.items()):
-            self._polygons(boxes, state == UNDECIDED, colour_of(state), name_of(state))
+            self._polygons(boxes, state == UNDECIDED, color_of(state), name_of(state))
             if state == view.BLOCKED:
                 # A stroke stays beside the words where the cell is large enough for any.
                 strokes = [
@@ -209,7 +209,7 @@ def _draw_table(sheet: Sheet, table: LayerTable, first: Box, letters: int, shape
             alike = len({(variable.state, variable.shape) for variable in variables}) == 1
             if alike and (shapes or (state >= 0 and min(pitch, tall) >= _TALL)):
                 words = shape_words(variables[0]) if shapes else f"{state}"
-                style = {"size": min(7, tall * 43.2), "color": page_style.ink_on(colour_of(state))}
+                style = {"size": min(7, tall * 43.2), "color": page_style.ink_on(color_of(state))}
                 sheet.text(x + half, middle, words, ha="center", **style)
 
 

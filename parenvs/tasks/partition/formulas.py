@@ -174,13 +174,13 @@ class Memory:
 
     Attributes:
         parameters: variables and frozen weights.
-        optimiser: optimiser state, and statistics.
+        optimizer: optimizer state, and statistics.
         gradients: results of the backward pass that the update reads.
         at: that moment; without recomputation the index of the instruction that runs.
     """
 
     parameters: float
-    optimiser: float
+    optimizer: float
     inputs: float
     gradients: float
     activations: float
@@ -189,7 +189,7 @@ class Memory:
     @property
     def peak(self) -> float:
         """Bytes in all."""
-        return self.parameters + self.optimiser + self.inputs + self.gradients + self.activations
+        return self.parameters + self.optimizer + self.inputs + self.gradients + self.activations
 
 
 class LinearBytes(NamedTuple):
@@ -314,7 +314,7 @@ class Footprint:
 
         return Memory(
             parameters=of_roles(Role.VARIABLE, Role.FROZEN),
-            optimiser=of_roles(Role.OPTIMISER, Role.STATISTICS),
+            optimizer=of_roles(Role.OPTIMIZER, Role.STATISTICS),
             inputs=of_roles(Role.BATCH, Role.SCALAR),
             gradients=float(now[self.gradient].sum()),
             activations=float(now[~self.gradient].sum()),
@@ -498,7 +498,7 @@ class Footprint:
         def kind(tensor: int) -> tuple[int, tuple[int, ...]]:
             return int(graph.element_type[tensor]), graph.shape(tensor)
 
-        roles = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
+        roles = (Role.VARIABLE, Role.OPTIMIZER, Role.STATISTICS)
         updated = graph.parameter_tensor[np.isin(graph.parameter_role, roles)]
         uses = Counter(map(kind, updated.tolist()))
         donated = []

@@ -759,7 +759,7 @@ class OperatorPartition(PartitionGame):
 
     ## Arguments
     * ``instance``: shipped name, path of a graph, or ``parenvs.Graph``, which makes a specification
-      that is not serialisable.
+      that is not serializable.
     * ``devices``: N (default 8: one server of V100); or ``cluster``: preset, short form, ``.json``
       path or object, see ``Cluster.parse``.
     * ``rules``: ``"shardy"``, or ``"automap"``, where a reduced dimension cannot be partitioned.

@@ -177,7 +177,7 @@ def strategy(report: PartitionReport) -> Strategy:
 def step(plan: PartitionPlan, target: Any, element_bytes: int) -> Step:
     """Return what a step holds; elements have ``element_bytes`` unless the graph has its own."""
     report = judge(plan, target)
-    adam = Role.OPTIMISER in report.problem.graph.parameter_role.tolist()
+    adam = Role.OPTIMIZER in report.problem.graph.parameter_role.tolist()
     return Step((float(report.memory.peak),), adam=adam)
 
 

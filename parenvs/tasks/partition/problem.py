@@ -358,12 +358,12 @@ class Partitioning:
         return formulas.instruction_seconds(graph, self.cluster.device) * times
 
     @cached_property
-    def synchronisations(self) -> np.ndarray:
+    def synchronizations(self) -> np.ndarray:
         """(I,) how often a step all-reduces partial results of each instruction, loops aside."""
         times = self.step.repetitions(self.classes.graph, self._again)
         if self.step.micro_batches == 1:
             return times
-        return np.where(propagation.synchronised_once(self.classes), 1.0, times)
+        return np.where(propagation.synchronized_once(self.classes), 1.0, times)
 
     @property
     def _again(self) -> np.ndarray | int:
@@ -384,7 +384,7 @@ class Partitioning:
     def all_reduce_seconds(self) -> np.ndarray:
         """(C,) seconds of all-reduces that partitioning a class costs in a step."""
         return formulas.all_reduce_seconds(
-            self.classes, self.seconds, self.cluster, self.synchronisations
+            self.classes, self.seconds, self.cluster, self.synchronizations
         )
 
     @cached_property
@@ -437,7 +437,7 @@ class Partitioning:
         return compute, float(self.all_reduce_seconds[chosen].sum())
 
     def cost(self, chosen: np.ndarray) -> float:
-        """The number to minimise if the classes ``chosen``, (C,) bool, are partitioned.
+        """The number to minimize if the classes ``chosen``, (C,) bool, are partitioned.
 
         It is the seconds of a step; under the paper's reward 1 / return, inf if that is 0.
         """
@@ -543,7 +543,7 @@ class Partitioning:
             partitioned_dimensions=int(split.sum()),
             compute_seconds=compute,
             communication_seconds=communication,
-            all_reduces=formulas.all_reduces(classes, chosen, self.synchronisations),
+            all_reduces=formulas.all_reduces(classes, chosen, self.synchronizations),
             replicate_seconds=self.replicate_seconds,
             memory=memory,
         )
@@ -611,8 +611,8 @@ class PartitionReport(Report):
         return self.compute_seconds + self.communication_seconds
 
     @property
-    def utilisation(self) -> float:
-        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time).
+    def utilization(self) -> float:
+        """Average device utilization, in [0, 1]: useful FLOPs / (N * peak * step time).
 
         What is recomputed is not useful. It is 0 if all is computed from constants, so that a step
         takes no time.
@@ -686,7 +686,7 @@ class PartitionReport(Report):
         """The report as an object of JSON types (seconds and bytes)."""
         figures = (
             "dimensions", "partitioned_dimensions", "step_seconds", "compute_seconds",
-            "communication_seconds", "all_reduces", "replicate_seconds", "utilisation",
+            "communication_seconds", "all_reduces", "replicate_seconds", "utilization",
         )  # fmt: skip
         return {
             "legal": self.legal,

@@ -59,7 +59,7 @@ class PartitionOptions(GraphOptions):
     )
     reward: str | None = option(
         None,
-        "What is maximised: paper (default) or step_time (default of plan and compare).",
+        "What is maximized: paper (default) or step_time (default of plan and compare).",
         values=("paper", "step_time"),
     )
     micro_batch: int | None = option(None, "Samples in a micro-batch (default: the graph's batch).")
@@ -230,12 +230,12 @@ class PartitionTask(Task):
     def text(
         self,
         viewable: PartitionReport | Partitioning,
-        colour: bool = False,
+        color: bool = False,
         undecided: Collection[str] | None = None,
     ) -> str:
         from parenvs.tasks.partition.view import text
 
-        return text(viewable, colour, undecided)
+        return text(viewable, color, undecided)
 
     def answer(self, report: PartitionReport) -> str:
         from parenvs.tasks.partition.view import answer

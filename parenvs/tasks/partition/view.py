@@ -31,7 +31,7 @@ REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 STATE_NAMES = {UNDECIDED: "undecided", REPLICATED: "replicated", BLOCKED: "cannot be partitioned"}
 MAX_TABLES, MOST_ROWS = 4, 64
 """Beyond these, tables become lists, and rows stand for several layers."""
-_MANY_ROWS = 32  # from which on equal neighbours share a row
+_MANY_ROWS = 32  # from which on equal neighbors share a row
 
 
 @dataclass(frozen=True)
@@ -272,20 +272,20 @@ def _joined_rows(rows: Sequence[LayerRow]) -> LayerRow:
 
 
 WIDTH = 110
-MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
+MEMORY_PARTS = ("parameters", "optimizer", "inputs", "gradients", "activations")
 """Fields of ``Memory`` in the order in which they are shown."""
 _MAX_LINES = 60  # of the table
 
 
 def text(
     viewable: PartitionReport | Partitioning,
-    colour: bool = False,
+    color: bool = False,
     undecided: Collection[str] | None = None,
 ) -> str:
     """A partition plan as text of at most 110 columns, without a final newline.
 
     ``viewable`` is the problem where nothing is decided yet, ``undecided`` the paths that an
-    episode has not settled; ``colour`` adds ANSI escapes.
+    episode has not settled; ``color`` adds ANSI escapes.
     """
     problem, report = taken_apart(viewable)
     variables, inputs = cells(problem, report, undecided)
@@ -299,7 +299,7 @@ def text(
         lines += spelling.reason_lines(report.reasons, WIDTH)
         if report.legal:
             lines += ["", *_figures(report)]
-    return "\n".join([*lines, "", *_table(variables, inputs, colour)])
+    return "\n".join([*lines, "", *_table(variables, inputs, color)])
 
 
 def taken_apart(
@@ -341,7 +341,7 @@ def verdict(problem: Partitioning, report: PartitionReport | None, undecided: in
         _counts(report),
         f"step {duration(report.step_seconds)}, "
         f"{duration(report.communication_seconds)} of it communication",
-        f"utilisation {report.utilisation * 100:.1f} %",
+        f"utilization {report.utilization * 100:.1f} %",
         memory if report.fits else f"{memory}: does not fit",
     ]
     if report.reward:
@@ -397,7 +397,7 @@ def _figures(report: PartitionReport) -> list[str]:
         ("step time", duration(report.step_seconds), faster),
         ("  compute", duration(report.compute_seconds), ""),
         ("  communication", duration(report.communication_seconds), reduced),
-        ("utilisation", f"{report.utilisation * 100:.1f} %", ""),
+        ("utilization", f"{report.utilization * 100:.1f} %", ""),
         ("memory per device", size(memory.peak), limit),
         ("", "", ", ".join(parts[:3])),
         ("", "", ", ".join(parts[3:])),
@@ -407,7 +407,7 @@ def _figures(report: PartitionReport) -> list[str]:
     return [f"{name:<20}{value:>10}   {remark}".rstrip() for name, value, remark in rows]
 
 
-def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]:
+def _table(variables: list[Cell], inputs: list[Cell], color: bool) -> list[str]:
     """Partitioned variables and inputs, equal layers merged; a line each for the other states."""
     lines = [
         f"{'dimension':<11}{'variable':<50}{'shape':<20}{'count':>7}{'bytes':>10}{'a device':>10}"
@@ -416,7 +416,7 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
         split = [cell for cell in role_cells if cell.state >= 0]
         keys = [(cell.state, cell.shape, cell.fault) for cell in split]
         for name, indices in merged([cell.path for cell in split], keys):
-            lines.append(_row(printable(name) + role, [split[i] for i in indices], colour))
+            lines.append(_row(printable(name) + role, [split[i] for i in indices], color))
     if len(lines) == 1:
         lines = ["nothing is partitioned"]
     if len(lines) > _MAX_LINES + 1:
@@ -431,9 +431,9 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
     return lines
 
 
-def _row(name: str, equal: list[Cell], colour: bool) -> str:
+def _row(name: str, equal: list[Cell], color: bool) -> str:
     first, shape = equal[0], "x".join(map(str, equal[0].shape))
-    dimension = spelling.paint(f"{first.state}", first.state, colour)
+    dimension = spelling.paint(f"{first.state}", first.state, color)
     padding = " " * (11 - len(f"{first.state}"))
     device_bytes = sum(cell.device_bytes for cell in equal)
     return (
@@ -484,7 +484,7 @@ def comparison(answers: Sequence[Answer]) -> Table:
             "sent (s)": f"{report.communication_seconds:.3g}",
             "hybrid": report.price.cell,
             "GB each": f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
-            "used": f"{100 * report.utilisation:.1f} %",
+            "used": f"{100 * report.utilization:.1f} %",
             "proof": answer.claim,
             "found": f"{answer.seconds:.2f}",
         }

@@ -133,7 +133,7 @@ class Explainer:
         return int(instruction[np.searchsorted(pairs, number)])
 
     @cached_property
-    def _neighbours(self) -> Any:
+    def _neighbors(self) -> Any:
         from scipy.sparse import coo_array
 
         size = len(self.graph.dims)
@@ -145,7 +145,7 @@ class Explainer:
         from scipy.sparse.csgraph import breadth_first_order
 
         if start not in self._searched:
-            order, before = breadth_first_order(self._neighbours, start)
+            order, before = breadth_first_order(self._neighbors, start)
             self._searched[start] = dict(zip(order.tolist(), before[order].tolist(), strict=True))
         return self._searched[start]
 

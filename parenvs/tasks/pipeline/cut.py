@@ -44,7 +44,7 @@ BLOCK = 1 << 14
 class CutKernel:
     """Tables of a problem and what is made of them; the environments of a problem share one.
 
-    Candidates are counted 0..c-1; as neighbours of a stage, ``end`` (c) stands for the end of the
+    Candidates are counted 0..c-1; as neighbors of a stage, ``end`` (c) stands for the end of the
     chain and ``start`` (c+1) for its first pivot. A *chain* is ``start``, the cuts made, and for a
     whole plan ``end``. Step k, 0..S-2, chooses cut k and so completes stage k; stage S-1 goes on to
     the end. Figures of observations are *scaled*: over the instance's maximum, at most 1, rounded
@@ -499,14 +499,14 @@ class PipelineCut(Rowed):
 
     ## Arguments
     * ``instance``: shipped name, path of a ``.csv`` profile or of a graph, ``parenvs.Graph`` or
-      ``parenvs.StageProfile``; the last two make a specification that is not serialisable.
+      ``parenvs.StageProfile``; the last two make a specification that is not serializable.
     * ``cluster``: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
     * ``stages``: S (default: one stage a server).
     * ``micro_batch``, ``micro_batches``: samples in a micro-batch, micro-batches in a step.
     * ``copies``, ``recompute``, ``sync``, ``tied``: copies of the parameters on each device,
-      recomputation of activations, synchronisation of gradients and tied weights, see
+      recomputation of activations, synchronization of gradients and tied weights, see
       ``parenvs.Pipeline``.
-    * ``radius``: largest distance of a device cut from the centre solution.
+    * ``radius``: largest distance of a device cut from the center solution.
     * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
     * ``rows``: None, or ``"ahead"`` or ``"bare"``, with which candidates are observed as rows.
     * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius``, ``candidates``

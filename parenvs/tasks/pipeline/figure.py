@@ -21,7 +21,7 @@ from parenvs.view.page import (
     LINK,
     QUIET,
     RED,
-    STAGE_COLOURS,
+    STAGE_COLORS,
     TRACK,
     WIDTH,
     Page,
@@ -29,7 +29,7 @@ from parenvs.view.page import (
     ink_on,
     mix,
     reasons_shown,
-    stage_colour,
+    stage_color,
     text_inches,
 )
 from parenvs.view.words import duration, size, time_unit
@@ -60,18 +60,18 @@ def draw_schedule(page: Page, top: float, height: float, report: Report) -> None
     per_inch = height / units
     y = 0.0
     shapes: list[np.ndarray] = []
-    colours: list[Any] = []
+    colors: list[Any] = []
     for row in range(len(table.reduce_start)):
         number, link = divmod(row, 2)
         tall = 0.42 if link else 1.0
         low, high = y + 0.07 * tall, y + 0.93 * tall
         y += tall
-        base = LINK if link else stage_colour(number)
+        base = LINK if link else stage_color(number)
         axes.axhspan(low, high, color=TRACK, linewidth=0, zorder=0)
         for kind, shade in enumerate((mix(base, "#FFFFFF", 0.55), base)):
             begin, end = table.start[row, kind] / scale, table.end[row, kind] / scale
             shapes.extend(_boxes(begin, end, low, high))
-            colours += [shade] * len(begin)
+            colors += [shade] * len(begin)
             if not link:
                 inches = float((end - begin).min()) * width * scale / longest
                 middle, ink = (low + high) / 2, ink_on(shade)
@@ -95,11 +95,11 @@ def draw_schedule(page: Page, top: float, height: float, report: Report) -> None
     corners = np.stack(shapes)
     pixel = longest / scale / (width * DPI)
     span = corners[:, 1, 0] - corners[:, 0, 0]
-    # A gap keeps neighbours of one colour apart; the least width keeps short transfers visible.
+    # A gap keeps neighbors of one color apart; the least width keeps short transfers visible.
     shown = np.maximum(span - np.minimum(1.3 * pixel, span / 3), 0.8 * pixel)
     corners[:, 1:3, 0] = (corners[:, 0, 0] + shown)[:, None]
     axes.add_collection(
-        PolyCollection(list(corners), facecolors=colours, linewidths=0, gid="passes", zorder=1)
+        PolyCollection(list(corners), facecolors=colors, linewidths=0, gid="passes", zorder=1)
     )
     _note(axes, "stage · devices · busy", (0, 1), (-8, 6), "axes fraction", color=QUIET, ha="right")
     _lengths(axes, report, scale)
@@ -130,20 +130,20 @@ def _boxes(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.nd
 
 
 def _numbers(
-    axes: Axes, places: np.ndarray, y: float, inches: float, tall: float, colour: str
+    axes: Axes, places: np.ndarray, y: float, inches: float, tall: float, color: str
 ) -> None:
     """Write the micro-batch numbers if the widest fits a box of so many inches."""
     font = min(8.0, tall * 72 * 0.5)
     if font < 5 or inches < text_inches(f"{len(places) - 1}", font) + 0.02:
         return
     for number, x in enumerate(places):
-        axes.text(float(x), y, f"{number}", size=font, color=colour, ha="center", va="center")
+        axes.text(float(x), y, f"{number}", size=font, color=color, ha="center", va="center")
 
 
-def _label(axes: Axes, words: str, y: float, tall: float, colour: str) -> None:
+def _label(axes: Axes, words: str, y: float, tall: float, color: str) -> None:
     font = min(9.0, tall * 72 * 0.75)
     if font >= 4.5:
-        style = {"size": font, "color": colour, "ha": "right", "va": "center", "linespacing": 1.25}
+        style = {"size": font, "color": color, "ha": "right", "va": "center", "linespacing": 1.25}
         _note(axes, words, (0, y), (-8, 0), ("axes fraction", "data"), **style)
 
 
@@ -260,7 +260,7 @@ def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[flo
 
 def _fill(number: int, stage: Stage, limit: float) -> str:
     """The color of a stage, red if it exceeds the memory."""
-    return RED if stage.memory_bytes > limit else stage_colour(number)
+    return RED if stage.memory_bytes > limit else stage_color(number)
 
 
 def _draw_strip(page: Page, top: float, width: float, share: np.ndarray, report: Report) -> None:
@@ -315,7 +315,7 @@ def _draw_chain(
     axes.set_yscale("log")
     axes.set_ylim(floor, largest * 2)
     for number, stage in enumerate(stages):
-        style: dict[str, Any] = {"color": stage_colour(number), "alpha": 0.13, "linewidth": 0}
+        style: dict[str, Any] = {"color": stage_color(number), "alpha": 0.13, "linewidth": 0}
         axes.axvspan(share[stage.first], share[stage.end], **style)
     lowest, highest = _envelope(share[1:], crossing)
     x = np.linspace(0, 100, len(lowest) + 1)
@@ -377,9 +377,9 @@ def _draw_parameters(
 
     axes = page.axes(LEFT, top, width, height)
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
-    before, colour = pipeline.parameter_sum, STAGE_COLOURS[0]
-    axes.fill_between(share, before, step="post", color=colour, alpha=0.25, linewidth=0)
-    axes.step(share, before, where="post", color=colour, linewidth=1.4)
+    before, color = pipeline.parameter_sum, STAGE_COLORS[0]
+    axes.fill_between(share, before, step="post", color=color, alpha=0.25, linewidth=0)
+    axes.step(share, before, where="post", color=color, linewidth=1.4)
     axes.set_ylim(0, max(float(before[-1]), 1.0) * 1.08)
     _chain_axes(axes, width, "parameters before it")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: size(y, tick=True)))

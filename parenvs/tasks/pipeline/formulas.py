@@ -13,7 +13,7 @@ sends M micro-batches through them (arXiv 2007.04069, sections 3.5 and 4.4). Its
 The functions are pure. They take NumPy arrays, elementwise over plans;
 where there is an axis over stages, it is the first. Units are seconds, bytes and bytes per second.
 The network's part (which devices share a server, what a group's bandwidth is, what gradients cost
-to synchronise) is in ``parenvs.cluster``, as partitions pay for it, too.
+to synchronize) is in ``parenvs.cluster``, as partitions pay for it, too.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def stage_seconds(
         crossing: (S-1, ...) bytes that cross each boundary inside the chain.
         group: (S, ...) devices of each stage.
         group_bandwidth: (S, ...) bandwidth of the devices of each stage.
-        link_bandwidth: (S-1, ...) bandwidth of the devices of each two neighbouring stages.
-        sync: how gradients are synchronised, see ``parenvs.cluster.sync_seconds``.
+        link_bandwidth: (S-1, ...) bandwidth of the devices of each two neighboring stages.
+        sync: how gradients are synchronized, see ``parenvs.cluster.sync_seconds``.
         again: (S, ...) bytes of parameters that a stage holds and an earlier pivot counts.
         exchange: (S, ...) seconds in which a stage sums shared gradients with other stages.
     """

@@ -46,7 +46,7 @@ class PipelinePlan(Plan):
         micro_batches: micro-batches per step.
         copies: copies of the parameters on each device of a stage.
         recompute: ``"full"`` or ``"none"``.
-        sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
+        sync: how gradients are synchronized, see ``Cluster.sync_seconds``.
         tied: ``"once"`` or ``"held"``.
         fractions: whether devices may share a sample: False says that the devices of each stage
             take the same whole number of samples of a micro-batch.
@@ -78,7 +78,7 @@ class PipelinePlan(Plan):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.
 
-        Copies, recomputation, synchronisation, tied weights and fractions are left out where they
+        Copies, recomputation, synchronization, tied weights and fractions are left out where they
         have their defaults.
         """
         options = {key: getattr(self, key) for key in _SETTINGS}

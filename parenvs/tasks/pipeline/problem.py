@@ -1,7 +1,7 @@
 """A pipeline problem: a chain on a cluster, and what plans of it cost.
 
 A plan cuts a chain of n pivots into S stages and D devices into S consecutive groups. Functions
-are vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1). The formulas are
+are vectorized over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1). The formulas are
 those of ``parenvs.tasks.pipeline.formulas``; this module looks up their arguments for a plan.
 """
 

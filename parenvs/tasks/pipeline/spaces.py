@@ -2,7 +2,7 @@
 
 A cut at pivot p (the first pivot of the next stage) comes with the device cut
 ``d(p) = clip(round(D C_p / C_n), 1, D-1)``, C the prefix sum of forward plus backward seconds.
-The k-th device cut must lie within ``radius`` of the centre solution, and only pivots at which few
+The k-th device cut must lie within ``radius`` of the center solution, and only pivots at which few
 bytes cross (local minima: layer boundaries) are candidates (arXiv 2007.04069, section 3.5).
 """
 
@@ -20,7 +20,7 @@ from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
 
 RADIUS = 3
-"""Default distance of a device cut from the centre solution."""
+"""Default distance of a device cut from the center solution."""
 PRUNINGS = ("minima", "all")
 """Candidate pivots: those at which fewest bytes cross, or all."""
 Cuts = tuple[np.ndarray, np.ndarray]
@@ -39,8 +39,8 @@ def device_of_pivot(pipeline: Pipeline) -> np.ndarray:
     return np.clip(np.rint(proportional_cut), 1, devices - 1).astype(np.int64)
 
 
-def centre_cuts(pipeline: Pipeline, stages: int) -> np.ndarray:
-    """Return the device cuts of the centre solution, (S-1,) int64.
+def center_cuts(pipeline: Pipeline, stages: int) -> np.ndarray:
+    """Return the device cuts of the center solution, (S-1,) int64.
 
     They divide the devices evenly, at boundaries of servers if there is a server for each stage.
     """
@@ -52,10 +52,10 @@ def centre_cuts(pipeline: Pipeline, stages: int) -> np.ndarray:
 
 
 def local_minima(pipeline: Pipeline) -> np.ndarray:
-    """Return the pivots before which fewer bytes cross than before their neighbours, (c,) int64.
+    """Return the pivots before which fewer bytes cross than before their neighbors, (c,) int64.
 
-    They are ascending. Of a plateau of equal cuts that is lower than both neighbours, the last
-    pivot counts. Pivots with different device cuts are not neighbours, so that every device cut
+    They are ascending. Of a plateau of equal cuts that is lower than both neighbors, the last
+    pivot counts. Pivots with different device cuts are not neighbors, so that every device cut
     keeps at least one pivot.
     """
     crossing, device = pipeline.cut_before[1:-1], device_of_pivot(pipeline)[1:-1]
@@ -63,7 +63,7 @@ def local_minima(pipeline: Pipeline) -> np.ndarray:
     plateau_end = np.flatnonzero(np.append((crossing[1:] != crossing[:-1]) | new_device, True))
     plateau_bytes, plateau_device = crossing[plateau_end], device[plateau_end]
     other_device = plateau_device[1:] != plateau_device[:-1]
-    # Plateaus of another device cut are no neighbours, so each device cut keeps a minimum.
+    # Plateaus of another device cut are no neighbors, so each device cut keeps a minimum.
     rises = np.append(other_device | (plateau_bytes[1:] > plateau_bytes[:-1]), True)
     falls = np.append(True, other_device | (plateau_bytes[1:] < plateau_bytes[:-1]))
     return plateau_end[rises & falls] + 1
@@ -101,7 +101,7 @@ class CutSpace:
 
         Args:
             pipeline: the problem.
-            radius: largest distance of a device cut from the centre solution; it is widened until
+            radius: largest distance of a device cut from the center solution; it is widened until
                 a plan exists.
             candidates: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
 
@@ -117,7 +117,7 @@ class CutSpace:
         else:
             pivots = np.arange(1, len(pipeline.profile))
         devices = device_of_pivot(pipeline)[pivots]
-        distance = np.abs(devices - centre_cuts(pipeline, stages)[:, None])
+        distance = np.abs(devices - center_cuts(pipeline, stages)[:, None])
         variables_before = pipeline.variable_sum[pivots]
         last_stage_has_variable = pipeline.variable_sum[-1] > variables_before
         # A wider radius admits new candidates only at a distance that occurs.
@@ -418,7 +418,7 @@ def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = Fals
 def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
     """Return the last pivot of each run of equal pivots; a cut at another one gains nothing.
 
-    Two neighbours are equal if all prefix sums and the bytes that cross are equal. A plan that cuts
+    Two neighbors are equal if all prefix sums and the bytes that cross are equal. A plan that cuts
     at the later of them has the same times, and no stage needs more memory: the earlier stage gains
     a cut as large as one that it already holds, the later stage loses one.
     """

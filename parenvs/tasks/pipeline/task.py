@@ -70,7 +70,7 @@ class PipelineSearch:
     """Options of planners; the help of each field says what it is."""
 
     radius: int | None = option(
-        None, "Distance of device cuts from the centre solution (default: 3)."
+        None, "Distance of device cuts from the center solution (default: 3)."
     )
     candidates: str | None = option(
         None, "Pivots that may be cut: minima (default) or all.", values=("minima", "all")
@@ -266,10 +266,10 @@ class PipelineTask(Task):
 
         return TASKS
 
-    def text(self, viewable: Report | Pipeline, colour: bool = False) -> str:
+    def text(self, viewable: Report | Pipeline, color: bool = False) -> str:
         from parenvs.tasks.pipeline.view import text
 
-        return text(viewable, colour)
+        return text(viewable, color)
 
     def answer(self, report: Report) -> str:
         from parenvs.tasks.pipeline.view import answer

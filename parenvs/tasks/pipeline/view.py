@@ -187,12 +187,12 @@ _LEGEND = (
 _MOST_LETTERS = 40  # of a list in the line of an answer
 
 
-def text(viewable: Report | Pipeline, colour: bool = False) -> str:
+def text(viewable: Report | Pipeline, color: bool = False) -> str:
     """A judged plan as text of at most 100 columns.
 
     Args:
         viewable: what the judge says of the plan, or the problem to show the chain alone.
-        colour: whether to colour stages with ANSI escapes.
+        color: whether to color stages with ANSI escapes.
 
     Returns:
         Lines without a newline at the end: the verdict, the chain, and, unless the plan is
@@ -204,9 +204,9 @@ def text(viewable: Report | Pipeline, colour: bool = False) -> str:
         lines += reason_lines(report.reasons, WIDTH)
         lines += [clip(f"  {remark}", WIDTH) for remark in report.remarks]
     stages = report.stages if report is not None else ()
-    lines += ["", *_bar(pipeline, stages, colour)]
+    lines += ["", *_bar(pipeline, stages, color)]
     if report is not None and stages:
-        lines += ["", *_table(pipeline, report, colour), "", *_gantt(report, colour)]
+        lines += ["", *_table(pipeline, report, color), "", *_gantt(report, color)]
     return "\n".join(lines)
 
 
@@ -269,7 +269,7 @@ def device_words(stage: Stage) -> str:
     return f"device{'s' if count > 1 else ''} {device_range(stage)}"
 
 
-def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[str]:
+def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], color: bool) -> list[str]:
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
     ends = np.rint(share[[stage.end for stage in stages] or [-1]] * _TRACK).astype(int)
     line, begin = "", 0
@@ -279,7 +279,7 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[st
         inside = max(int(end) - begin - (not last), 0)
         label = f" {number} " if stages else " no cut "
         segment = (label if len(label) <= inside else "").center(inside, "━")
-        line += paint(segment, number, colour and bool(stages))
+        line += paint(segment, number, color and bool(stages))
         if not last and end > begin:
             line += "┃"
         begin = max(begin, int(end))
@@ -287,7 +287,7 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[st
     return [f"chain    {line}", f"{'':9}{ruler[: _TRACK - 5]}100 %"]
 
 
-def _table(pipeline: Pipeline, report: Report, colour: bool) -> list[str]:
+def _table(pipeline: Pipeline, report: Report, color: bool) -> list[str]:
     limit = report.memory_limit_bytes
     ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 27)
     heading = (
@@ -305,11 +305,11 @@ def _table(pipeline: Pipeline, report: Report, colour: bool) -> list[str]:
             f"{stage.memory_bytes / 1e9:>8.2f}"
             f"{stage.efficiency * 100:>6.1f}{' !' if stage.memory_bytes > limit else ''}"
         )
-        lines.append(paint(f"{number:<5}", number, colour) + row)
+        lines.append(paint(f"{number:<5}", number, color) + row)
     return lines
 
 
-def _gantt(report: Report, colour: bool) -> list[str]:
+def _gantt(report: Report, color: bool) -> list[str]:
     """One row per compute stage and link; each column shows what fills most of it."""
     table = report.timetable
     span = max(report.simulated_seconds, report.length_seconds)
@@ -330,7 +330,7 @@ def _gantt(report: Report, colour: bool) -> list[str]:
         mark[busy <= 1e-9 * span] = 0
         track = "".join(_MARKS[link][k] for k in mark).rstrip()
         label = "  link" if link else f"stage {stage}"
-        lines.append(f"{label:<9}{paint(track, stage, colour and not link)}".rstrip())
+        lines.append(f"{label:<9}{paint(track, stage, color and not link)}".rstrip())
     end = duration(span)
     lines.append(f"{'':9}0{end:>{_TRACK - 1}}")
     lines += [f"{'':9}{line}" for line in _LEGEND]

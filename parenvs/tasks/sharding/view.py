@@ -40,12 +40,12 @@ def answer(report: ShardingReport) -> str:
     return SEPARATOR.join(verdict(report))
 
 
-def text(report: ShardingReport | Sharding, colour: bool = False) -> str:
+def text(report: ShardingReport | Sharding, color: bool = False) -> str:
     """A judged plan, or a problem without one, as text of at most 110 columns.
 
     Args:
         report: what the judge says of a plan, or the problem.
-        colour: is ignored; the text has no colours.
+        color: is ignored; the text has no colors.
 
     Returns:
         Lines without a newline at the end.
@@ -59,7 +59,7 @@ def text(report: ShardingReport | Sharding, colour: bool = False) -> str:
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
 _GAP = 0.95  # inches between the axes
-_COLOUR, _NODE, _EDGE = "#5FB3DE", "#3B75B5", "#E3A02B"
+_COLOR, _NODE, _EDGE = "#5FB3DE", "#3B75B5", "#E3A02B"
 
 
 def draw(report: ShardingReport | Sharding) -> Figure:
@@ -133,4 +133,4 @@ def _usage(axes: Axes, problem: Sharding, used: np.ndarray, **style: Any) -> Non
     """Fill what nodes, (n,), use from one place at which it changes to the next, by number."""
     _, nodes, signs = problem.events
     total = np.cumsum(used[nodes].astype(float) * signs)
-    axes.fill_between(np.arange(len(nodes)), total, step="post", color=_COLOUR, **style)
+    axes.fill_between(np.arange(len(nodes)), total, step="post", color=_COLOR, **style)
