@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of, warm_up
+from parenvs.agents.hybrid.labels import HybridLabels, stage_of, warm_up
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
+from parenvs.agents.pipeline.bounds import SLACK
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.explain import Machines

@@ -36,11 +36,13 @@ from parenvs.agents.hybrid.tables import (
     StageCosts,
     StageTables,
 )
+from parenvs.agents.pipeline.bounds import SLACK, OutOfTimeError
 from parenvs.compiled import compiled, warm
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
+from parenvs.tasks.hybrid.uniform import stage_speeds
 from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
 
 
@@ -82,15 +84,9 @@ def warm_up() -> None:
     warm(_stays, np.zeros(0, dtype=np.int64), figures, figures)
 
 
-SLACK = 1e-12
-"""Share by which a plan must be shorter than the incumbent to replace it."""
 PACE = 4e-6
 """Seconds that a label takes until fronts are kept, on a slow core."""
 _NEVER = 1e200  # seconds of a stage that does not fit
-
-
-class OutOfTimeError(Exception):
-    """The time limit passed before the proof was complete."""
 
 
 Suffixes = TypeVar("Suffixes", bound=Any)
@@ -125,7 +121,7 @@ def take(labels: Suffixes, which: np.ndarray) -> Suffixes:
     return cast(Suffixes, type(labels)(*(column[which] for column in labels)))
 
 
-class LabelSearch(ABC, Generic[Suffixes]):
+class SuffixSearch(ABC, Generic[Suffixes]):
     """What searches over suffixes of plans share, for servers in order and in any order.
 
     Both put stages in front of labels, a layer of labels per number of stages, and keep the Pareto
@@ -176,7 +172,7 @@ class LabelSearch(ABC, Generic[Suffixes]):
                 self.evaluations += len(front)
 
 
-class HybridLabels(LabelSearch[SuffixLabels]):
+class HybridLabels(SuffixSearch[SuffixLabels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     Attributes:
@@ -254,17 +250,6 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         whole = (group % inside == 0) & (end % inside == 0)
         return np.asarray((first >= 0) & (within | whole))
 
-    @cached_property
-    def _slowest(self) -> np.ndarray:
-        """(N+1, N+1) speed of the slowest server of the devices [e, d)."""
-        count, inside = self.setting.devices, self.problem.cluster.devices_per_server
-        speeds = np.repeat(self.problem.cluster.speeds or (1.0,), inside)
-        speeds = np.resize(speeds, count)
-        slowest = np.ones((count + 1, count + 1))
-        for first in range(count):
-            slowest[first, first + 1 :] = np.minimum.accumulate(speeds[first:])
-        return slowest
-
     def _allowed(self, config: int, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Whether stages of layers [first, end) of a configuration keep to what is pinned."""
         allowed = np.ones(np.broadcast(first, end).shape, dtype=bool)
@@ -321,9 +306,9 @@ class HybridLabels(LabelSearch[SuffixLabels]):
         legal &= self._least(core, tail, update, front_seconds) < self.upper
         if self.limits.pinned:
             legal &= self._allowed(config, first, end)
-        if self.problem.cluster.speeds:
-            # A configuration is asked at one speed: that of the slowest server of these devices.
-            legal &= self._slowest[device, device + group] == tables.configs.speed[config]
+        # A configuration is asked at one speed: that of the slowest server of these devices.
+        speeds = stage_speeds(self.problem.cluster, device, group)
+        legal &= speeds == tables.configs.speed[config]
         row, column = np.nonzero(legal)
         if not len(row):
             return []
@@ -443,8 +428,8 @@ class HybridLabels(LabelSearch[SuffixLabels]):
                 continue
             group = int(tables.configs.group[config])
             rows = np.flatnonzero((labels.front == front) & (labels.device == group))
-            if self.problem.cluster.speeds and len(rows):
-                rows = rows[self._slowest[0, group] == tables.configs.speed[config]]
+            speeds = stage_speeds(self.problem.cluster, labels.device[rows] - group, group)
+            rows = rows[speeds == tables.configs.speed[config]]
             end = labels.layer[rows]
             number = tables.classes[0, end]
             usable = np.isfinite(costs.seconds[config, number])

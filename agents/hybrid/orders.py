@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.hybrid import exact
-from parenvs.agents.hybrid.labels import SLACK, stage_of
+from parenvs.agents.hybrid.labels import stage_of
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting, StageTables, send_between
+from parenvs.agents.pipeline.bounds import SLACK
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, ParenvsError

@@ -27,9 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import PACE, SLACK, LabelSearch, OutOfTimeError, warm_up
+from parenvs.agents.hybrid.labels import PACE, SuffixSearch, warm_up
 from parenvs.agents.hybrid.orders import NEVER, ONE_SERVER, Orders, ServerTables, plan_of, speeds_of
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting
+from parenvs.agents.pipeline.bounds import SLACK, OutOfTimeError
 from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridPlan
@@ -63,7 +64,7 @@ class _Labels(NamedTuple):
     parent: np.ndarray
 
 
-class ServerLabels(LabelSearch[_Labels]):
+class ServerLabels(SuffixSearch[_Labels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     ``stages`` are those of the best plan, or None if none beats the incumbent.

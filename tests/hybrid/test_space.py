@@ -36,7 +36,7 @@ def test_uniform_plans__specification_counts(big):
     ``megatron-2021`` does. 548 plans fit here; the best is the same, and takes 61.23 s.
     """
     stack = replace(
-        STACKS["nemo-2024"], tensor_overlap=0.0, gather_share=0.11, matmul_share=(("other", 0.6),)
+        STACKS["nemo-2024"], tensor_overlap=0.0, gather_share=0.11, matmul_share={"other": 0.6}
     )
     space = UniformSpace.build(replace(big, stack=stack), Constraints(context=1, shard=0))
     assert len(space) == 4452

@@ -235,8 +235,8 @@ def moved(stack: Stack, name: str, side: int) -> Stack:
         return replace(stack, **shares)
     # A constant by device moves on all devices alike.
     factor, value = FACTORS[name][side], getattr(stack, name)
-    by_device = isinstance(value, tuple)
-    value = tuple((key, x * factor) for key, x in value) if by_device else value * factor
+    by_device = isinstance(value, dict)
+    value = {key: x * factor for key, x in value.items()} if by_device else value * factor
     changed: dict[str, Any] = {name: value}
     if name == "link_share":
         changed["send_share"] = stack.send_share * factor

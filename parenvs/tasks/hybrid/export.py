@@ -29,11 +29,12 @@ from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.graph_work import Splitting
 from parenvs.tasks.hybrid.model import HybridModel, load_shape
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
-from parenvs.tasks.hybrid.problem import Hybrid, best_precision, default_stack, stage_speeds
+from parenvs.tasks.hybrid.problem import Hybrid, best_precision, default_stack
 from parenvs.tasks.hybrid.report import HybridReport, pivot_of, seconds_by_part
 from parenvs.tasks.hybrid.schedules import TWO_WAYS
 from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.stack import Machine
+from parenvs.tasks.hybrid.uniform import stage_speeds
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 from parenvs.tasks.partition.layout import ClassLayout
 from parenvs.tasks.partition.words import Explainer

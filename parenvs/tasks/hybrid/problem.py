@@ -25,7 +25,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.schedules import SPLIT, ChunkSeconds, piece_of
 from parenvs.tasks.hybrid.stack import LOW, Machine, Stack
-from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
+from parenvs.tasks.hybrid.uniform import Uniform, even_bounds, stage_speeds
 
 BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 """Precisions that plans have by default: the first of them that the device has."""
@@ -340,16 +340,3 @@ class Hybrid:
         """(2, S, v) elements per sample that cross the boundary before, and behind, each range."""
         bounds = np.array([stage.layers for stage in plan.stages])
         return self.model.crossing_after[np.moveaxis(bounds, 2, 0)]
-
-
-def stage_speeds(
-    cluster: Cluster, first: np.ndarray, devices: np.ndarray, servers: Sequence[int] = ()
-) -> np.ndarray:
-    """(S,) speed of each stage's slowest server, of (S,) first devices and their numbers."""
-    if not cluster.speeds:
-        return np.ones(len(devices))
-    inside, speeds = cluster.devices_per_server, np.array(cluster.speeds)
-    ordered = speeds[list(servers)] if servers else speeds
-    # Rounded up: a stage may end inside a server.
-    pairs = zip(first // inside, -(-(first + devices) // inside), strict=True)
-    return np.array([ordered[start:end].min() for start, end in pairs])

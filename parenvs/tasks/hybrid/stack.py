@@ -53,8 +53,6 @@ _Number = Annotated[float, number(0, 1e30)]
 _NumberByDevice = Annotated[dict[str, _Number], words("an object of them by device", min_length=1)]
 _BY_DEVICE = ("matmul_share", "attention_share", "permute_passes")
 """Constants that can be one number for each device."""
-_BY_NAME = (*_BY_DEVICE, "gather_bytes")
-"""Those that are objects in files, pairs here."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,7 @@ class Stack:
     """
 
     name: str
-    matmul_share: Annotated[
-        tuple[tuple[str, _Share], ...], words("shares, of one device or more", min_length=1)
-    ]
+    matmul_share: _Share | _ByDevice = field(hash=False)
     link_share: _Share = 0.70
     memory_share: _Share = 0.65
     send_share: _Share = 0.5
@@ -142,15 +138,17 @@ class Stack:
     launch: _Number = 4e-6
     tiles: bool = True
     waves: bool = False
-    attention_share: _Share | tuple[tuple[str, _Share], ...] | None = None
+    attention_share: _Share | _ByDevice | None = field(default=None, hash=False)
     sink_share: _Share = 1.0
     gather_share: _Share = 1.0
     tensor_overlap: _Part = 0.0
     backward_overlap: bool = True
     hidden: _Part = 1.0
     gather_hidden: _Part | None = None
-    gather_bytes: tuple[tuple[Annotated[str, one_of(*LOW)], _Number], ...] = ()
-    permute_passes: _Number | tuple[tuple[str, _Number], ...] = 8.0
+    gather_bytes: Annotated[
+        dict[Annotated[str, one_of(*LOW)], _Number], words("an object of bytes by precision")
+    ] = field(default_factory=dict, hash=False)
+    permute_passes: _Number | _NumberByDevice = field(default=8.0, hash=False)
     bias_passes: _Number = 0.0
     grouped: bool = True
     two_levels: bool = True
@@ -178,6 +176,13 @@ class Stack:
     version: Annotated[int, whole(1, 1000)] = 1
     date: str = ""
 
+    def __post_init__(self) -> None:
+        """Make one number for all devices that of ``"other"``."""
+        for name in _BY_DEVICE:
+            value = getattr(self, name)
+            if isinstance(value, (int, float)):
+                object.__setattr__(self, name, {"other": value})
+
     @property
     def label(self) -> str:
         """Its name in plan files."""
@@ -196,7 +201,7 @@ class Stack:
         if precision in measured and self.is_guess(device.name, precision):
             return measured[precision] / device.peak(precision)
         known = {f"{name} {precision}" for name in (device.name, device.like, "other")}
-        if precision in LOW and not known & set(dict(self.matmul_share)):
+        if precision in LOW and not known & set(self.matmul_share):
             if precision == "fp8":
                 return FP8_SHARE * self.share_of(device, "bf16")
             peaks = dict(device.peaks)
@@ -204,33 +209,30 @@ class Stack:
             reached = RECIPES[precision] * self.share_of(device, "fp8") * twice
             return min(reached / device.peak(precision), 1.0)
         if not self.is_guess(device.name, precision) or device.like not in DEVICES:
-            return self._share(self.matmul_share, "matrix products", device.name, precision)
+            return self._of_device("matmul_share", device.name, precision)
         like = DEVICES[device.like]
         # FLOP/s per watt as on the other device, as a share of this device's own peak.
         power, peak = device.watts / like.watts, like.peak(precision) / device.peak(precision)
         return min(self.share_of(like, precision) * power * peak, 1.0)
 
-    def _share(
-        self, shares: tuple[tuple[str, float], ...], what: str, device: str, precision: str
-    ) -> float:
-        by_key = dict(shares)
+    def _of_device(self, name: str, device: str, precision: str) -> float:
+        """Return one of the constants ``_BY_DEVICE``."""
+        by_key = getattr(self, name)
         for key in (f"{device} {precision}", device, f"other {precision}", "other"):
             if key in by_key:
                 return by_key[key]
         raise PlanError(
-            f"stack {self.name} has no share of {what} on a {device} at {precision}; "
+            f"stack {self.name} has no {name} of a {device} at {precision}; "
             f"it has {', '.join(by_key)}"
         )
 
     def passes_of(self, device: str) -> float:
         """Return ``permute_passes`` on a device."""
-        if isinstance(self.permute_passes, tuple):
-            return self._share(self.permute_passes, "permute_passes", device, "")
-        return self.permute_passes
+        return self._of_device("permute_passes", device, "")
 
     def is_guess(self, device: str, precision: str) -> bool:
         """Return whether the share on this device was never compared with a measurement."""
-        return not {f"{device} {precision}", device} & set(dict(self.matmul_share))
+        return not {f"{device} {precision}", device} & set(self.matmul_share)
 
     def machine(self, cluster: Cluster, precision: str) -> Machine:
         """Return what the stack makes of a cluster's devices and links.
@@ -247,9 +249,7 @@ class Stack:
         if self.attention_share is not None:
             half = "bf16" if precision in LOW else precision  # attention stays in 16 bits
             # The share is of what products reach, which is a share of the peak.
-            part = self.attention_share
-            if isinstance(part, tuple):
-                part = self._share(part, "fused attention", device.name, half)
+            part = self._of_device("attention_share", device.name, half)
             fused = part * self.share_of(device, half) * device.peak(half)
         return Machine(
             stack=self,
@@ -259,7 +259,7 @@ class Stack:
             memory_bw=self.memory_share * device.memory_bw,
             launch=self.launch,
             width=width,
-            gathered=dict(self.gather_bytes).get(precision, width),
+            gathered=self.gather_bytes.get(precision, width),
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             permute_passes=self.passes_of(device.name),
             host_bw=self.host_share * device.host_bw,
@@ -281,9 +281,6 @@ class Stack:
             return self.label
         changed = {name: x for name, x in vars(self).items() if x != getattr(preset, name)}
         changed = {name: x for name, x in changed.items() if name not in ("source", "date")}
-        for name in _BY_NAME:
-            if isinstance(changed.get(name), tuple):
-                changed[name] = dict(changed[name])
         if "schedules" in changed:
             changed["schedules"] = list(changed["schedules"])
         return {"name": self.label, **changed}
@@ -324,32 +321,10 @@ class Stack:
         for key in ("name", "version", "date", "source"):
             if key in content:
                 raise PlanError(f"stack: {key} is no constant; leave it out")
-        shares = [key for key in _BY_NAME if content.get(key) is not None]
-        given = read(_Shares, {key: content[key] for key in shares}, "stack", PlanError)
-        content |= {key: _pairs(key, getattr(given, key)) for key in shares}
         every = {**vars(preset), **content}.items()
         can_lack = ("attention_share", "state_bytes", "gather_hidden")  # where None is the default
         given_or_preset = {key: x for key, x in every if x is not None or key not in can_lack}
         return read(cls, given_or_preset, "stack", PlanError)
-
-
-@dataclass(frozen=True)
-class _Shares:
-    """Shares as files have them: one, or one for each device."""
-
-    matmul_share: _Share | _ByDevice | None = None
-    attention_share: _Share | _ByDevice | None = None
-    permute_passes: _Number | _NumberByDevice | None = None
-    gather_bytes: Annotated[
-        dict[Annotated[str, one_of(*LOW)], _Number], words("an object of bytes by precision")
-    ] = field(default_factory=dict)
-
-
-def _pairs(key: str, shares: Any) -> Any:
-    """Return shares as a stack keeps them; that of all matrix products is that of others."""
-    if isinstance(shares, float) and key == "matmul_share":
-        return (("other", shares),)
-    return tuple(shares.items()) if isinstance(shares, dict) else shares
 
 
 class Machine(NamedTuple):
@@ -388,13 +363,13 @@ def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
     """Megatron-Bridge of a date; ``passes`` over the copies of tokens, and for ``biases``."""
     return Stack(
         name,
-        (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("gb200 fp8", 0.455), ("gb200 mxfp8", 0.43),
-         ("a100", 0.72), ("other", 0.60)),
+        {"h100 bf16": 0.60, "h100 fp8": 0.45, "gb200 fp8": 0.455, "gb200 mxfp8": 0.43,
+         "a100": 0.72, "other": 0.60},
         date=date,
         **_FUSED,
         sink_share=0.2,
         tensor_overlap=1.0,
-        gather_bytes=(("fp8", 1.0), ("fp8-block", 1.0), ("mxfp8", 1.03125)),
+        gather_bytes={"fp8": 1.0, "fp8-block": 1.0, "mxfp8": 1.03125},
         permute_passes=passes,
         bias_passes=biases,
         once_a_server=True,
@@ -410,10 +385,10 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
     """Compiled PyTorch; ``overlap`` is the share of tensor-parallel collectives that is hidden."""
     return Stack(
         name,
-        (("a100", 0.78), ("h100-96gb fp8", 0.45), ("other fp8", 0.45), ("other", 0.60)),
+        {"a100": 0.78, "h100-96gb fp8": 0.45, "other fp8": 0.45, "other": 0.60},
         date="2025-01",
         memory_share=0.5,
-        attention_share=(("a100", 0.5), ("other", 0.32)),
+        attention_share={"a100": 0.5, "other": 0.32},
         tensor_overlap=overlap,
         backward_overlap=False,
         hidden=0.8,
@@ -421,7 +396,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
         logit_bytes=6.0,
         selective=SELECTIVE[1],
         gradient_least=4.0,
-        gather_bytes=(("fp8", 1.0),),
+        gather_bytes={"fp8": 1.0},
         copied_layers=1.0,
         send_wait=0.0,
         schedules=(*SCHEDULES[:3], "zb-v"),
@@ -436,7 +411,7 @@ STACKS: dict[str, Stack] = {
     for stack in (
         Stack(
             "megatron-2021",
-            (("a100", 0.72), ("v100", 0.85), ("other", 0.72)),
+            {"a100": 0.72, "v100": 0.85, "other": 0.72},
             version=2,
             date="2021-04",
             backward_overlap=False,
@@ -449,7 +424,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "megatron-2019",
-            (("v100", 0.70), ("other", 0.70)),
+            {"v100": 0.70, "other": 0.70},
             version=2,
             date="2019-09",
             backward_overlap=False,
@@ -457,7 +432,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "megatron-2022",
-            (("a100", 0.78), ("other", 0.78)),
+            {"a100": 0.78, "other": 0.78},
             version=2,
             date="2022-05",
             hidden=0.21,
@@ -466,7 +441,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "megatron-deepspeed-2022",
-            (("a100", 0.66), ("other", 0.66)),
+            {"a100": 0.66, "other": 0.66},
             date="2022-02",
             backward_overlap=False,
             accumulate_bytes=20.0,
@@ -476,7 +451,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "internevo-2023",
-            (("a100", 0.62), ("other", 0.62)),
+            {"a100": 0.62, "other": 0.62},
             date="2023-11",
             memory_share=0.5,
             attention_share=0.5,
@@ -486,7 +461,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "nemo-2024",
-            (("h100 bf16", 0.60), ("h100 fp8", 0.436), ("a100", 0.72), ("other", 0.60)),
+            {"h100 bf16": 0.60, "h100 fp8": 0.436, "a100": 0.72, "other": 0.60},
             version=2,
             date="2024-07",
             **_FUSED,
@@ -497,21 +472,21 @@ STACKS: dict[str, Stack] = {
         _nemo(
             "nemo-2025",
             "2025-09",
-            (("h100", 32.0), ("other", 26.0)),
+            {"h100": 32.0, "other": 26.0},
             16.0,
             "its releases 25.09 to 26.04",
         ),
         _nemo(
             "nemo-2026",
             "2026-06",
-            (("h100", 32.0), ("other", 4.0)),
+            {"h100": 32.0, "other": 4.0},
             0.0,
             "its releases from 26.06 on, with CUDA graphs and fused networks of experts on "
             "Blackwell; on H100, which has neither in its recipes, permute_passes as nemo-2025",
         ),
         Stack(
             "llama-2024",
-            (("h100 bf16", 0.577), ("other", 0.577)),
+            {"h100 bf16": 0.577, "other": 0.577},
             version=2,
             date="2024-07",
             **_FUSED,
@@ -520,7 +495,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "deepspeed-2022",
-            (("v100 fp16", 0.477), ("other", 0.477)),
+            {"v100 fp16": 0.477, "other": 0.477},
             version=2,
             date="2022-08",
             link_share=0.91,
@@ -535,7 +510,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "megascale-2024",
-            (("a100", 0.72), ("other", 0.72)),
+            {"a100": 0.72, "other": 0.72},
             version=2,
             date="2024-02",
             **_FUSED,
@@ -545,25 +520,25 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "nccl-2021",
-            (("other", 0.72),),
+            {"other": 0.72},
             date="2021-12",
             link_share=0.53,
             source="collectives alone, on A100; share fitted on Galvatron's nine measurements",
         ),
         Stack(
             "nccl-2024",
-            (("other", 0.60),),
+            {"other": 0.60},
             date="2024-06",
             link_share=0.86,
             source="collectives alone, on H100; share fitted on 69 cells of nccl-tests",
         ),
         Stack(
             "torch-2024",
-            (("h100 bf16", 0.64), ("a100", 0.78), ("other", 0.64)),
+            {"h100 bf16": 0.64, "a100": 0.78, "other": 0.64},
             version=2,
             date="2023-11",
             memory_share=0.30,
-            attention_share=(("h100", 0.29), ("a100", 0.42), ("other", 0.35)),
+            attention_share={"h100": 0.29, "a100": 0.42, "other": 0.35},
             hidden=0.31,
             early_stop=True,
             source="PyTorch FSDP with Triton's attention of 2023, kernels not fused; fitted on "
@@ -573,7 +548,7 @@ STACKS: dict[str, Stack] = {
         _titan("titan-async", 0.5, "asynchronous tensor parallelism hides half of it, a guess"),
         Stack(
             "maxtext-2025",
-            (("h100", 0.60), ("a100", 0.72), ("other", 0.60)),
+            {"h100": 0.60, "a100": 0.72, "other": 0.60},
             date="2025-06",
             **_FUSED,
             backward_overlap=False,
@@ -582,7 +557,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "deepseek-2024",
-            (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("other", 0.60)),
+            {"h100 bf16": 0.60, "h100 fp8": 0.45, "other": 0.60},
             date="2024-12",
             **_FUSED,
             once_a_server=True,
@@ -593,7 +568,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "roofline",
-            (("other", EFFICIENCY), *((f"other {name}", EFFICIENCY) for name in LOW)),
+            {"other": EFFICIENCY, **{f"other {name}": EFFICIENCY for name in LOW}},
             date="2020-07",
             link_share=1.0,
             memory_share=1.0,

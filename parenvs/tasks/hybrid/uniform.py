@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -85,7 +85,7 @@ class Uniform:
             if cluster.speeds:
                 # Devices of one stage: all stages have as many.
                 group = self.devices[which] // len(stages.device)
-                stages = stages._replace(speed=_slowest(cluster, stages.device, group))
+                stages = stages._replace(speed=stage_speeds(cluster, stages.device, group))
             step = formulas.step(chain, cluster, machine, stages)
             for name, values in figures.items():
                 values[which] = getattr(step, name)
@@ -182,12 +182,21 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
     )
 
 
-def _slowest(cluster: Cluster, first: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """(S, N) speed of the slowest server of each stage; of plans too large, of those there are."""
+def stage_speeds(
+    cluster: Cluster, first: np.ndarray, devices: Any, servers: Sequence[int] = ()
+) -> np.ndarray:
+    """Return the speed of the slowest server of each stage, of first devices and their numbers.
+
+    ``servers`` is their order (default: the cluster's). Of a stage beyond the cluster, the servers
+    that there are count.
+    """
+    if not cluster.speeds:
+        return np.ones(np.shape(first))
     inside, count = cluster.devices_per_server, cluster.servers
+    speeds = np.array(cluster.speeds)[list(servers or range(count))]
     slowest = np.ones((count, count + 1))
     for server in range(count):
-        slowest[server, server + 1 :] = np.minimum.accumulate(cluster.speeds[server:])
+        slowest[server, server + 1 :] = np.minimum.accumulate(speeds[server:])
     start = np.minimum(first // inside, count - 1)
     # Rounded up: a stage may end inside a server.
     end = np.clip(-(-(first + devices) // inside), start + 1, count)

@@ -364,25 +364,11 @@ def comparison(answers: Sequence[Answer]) -> Table:
         over = f"{100 * (report.length_seconds / best - 1):.2f} %" if report.legal else "illegal"
         held = max((stage.memory["total"] for stage in report.stages), default=float("nan"))
         table.add_row(
-            answer.method, f"{report.length_seconds:.4g}", over, _degrees(report),
+            answer.method, f"{report.length_seconds:.4g}", over, report.plan.words,
             f"{held / 1e9:.1f}", "" if report.mfu is None else f"{report.mfu:.1%}", answer.claim,
             f"{answer.seconds:.2f}",
         )  # fmt: skip
     return table
-
-
-def _degrees(report: Any) -> str:
-    """A plan in a few letters: ``pp 4 dp 8 tp 4 v 5 mb 1 z1``."""
-    values = report.plan.axes
-    words = [
-        f"{name} {'*' if values[name] is None else values[name]}" for name in ("pp", "dp", "tp")
-    ]
-    words += [f"v {values['chunks']}"] if values["chunks"] > 1 else []
-    words.append(f"mb {values['micro_batch']}")
-    words += ["sp"] if values["sequence_parallel"] else []
-    words += [f"z{values['zero']}"] if values["zero"] else []
-    short = {"none": "", "selective": "sel", "full": "full", None: "rc *"}
-    return " ".join([*words, short[values["recompute"]]]).strip()
 
 
 def near_best(near: Sequence[tuple[float, str]]) -> Table:
