@@ -7,13 +7,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import FRAMEWORKS, PRECISIONS, GraphOptions, Task, given, hook, option
+from parenvs.core.task import FRAMEWORKS, PRECISIONS, GraphOptions, Remarks, Task, given, option
 from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
     from parenvs.agents.hybrid.planners import HybridRequest
     from parenvs.core.leaderboard import TaskKind
-    from parenvs.core.sets import Validation
+    from parenvs.core.plan import Answer, Price, Strategy
+    from parenvs.core.sets import SetKind, Validation
+    from parenvs.core.stages import Stages, Step
+    from parenvs.graph.graph import Graph
+    from parenvs.graph.layout import Layout
+    from parenvs.tasks.elastic.movement import Shards
+    from parenvs.tasks.hybrid.explain import HybridDiff
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
@@ -189,24 +198,10 @@ class HybridTask(Task):
     envs = {"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"}
     parallel_env = "parenvs.tasks.hybrid.improve:hybrid_v0"
 
-    find = hook("parenvs.datasets.hybrid.problems:find_hybrid")
-    set_kind = hook("parenvs.datasets.hybrid.problems:set_kind")
-    text = hook("parenvs.tasks.hybrid.view:text")
-    answer = hook("parenvs.tasks.hybrid.view:answer")
-    figure = hook("parenvs.tasks.hybrid.figure:draw")
-    comparison = hook("parenvs.tasks.hybrid.view:comparison")
-    explain = hook("parenvs.tasks.hybrid.view:of_plan")
-    diff = hook("parenvs.tasks.hybrid.explain:difference")
-    diff_text = hook("parenvs.tasks.hybrid.view:diff_lines")
-    remarks = hook("parenvs.agents.hybrid.baseline:Remarks")
-    plan_map = hook("parenvs.agents.hybrid.baseline:draw_map")
-    layout = hook("parenvs.tasks.hybrid.export:layout")
-    stages = hook("parenvs.tasks.hybrid.export:stages")
-    step = hook("parenvs.tasks.hybrid.export:step")
-    checkpoint = hook("parenvs.tasks.elastic.movement:Shards")
-    strategy = hook("parenvs.tasks.hybrid.export:own")
-    price = hook("parenvs.tasks.hybrid.export:price")
-    baseline = hook("parenvs.agents.hybrid.baseline:now")
+    def find(self, name: str) -> Hybrid:
+        from parenvs.datasets.hybrid.problems import find_hybrid
+
+        return find_hybrid(name)
 
     def plan_class(self) -> type[HybridPlan]:
         from parenvs.tasks.hybrid.plan import HybridPlan
@@ -294,6 +289,11 @@ class HybridTask(Task):
             return None
         return {key: options[key] for key in ("variables", "frozen", "arguments") if key in options}
 
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.hybrid.problems import set_kind
+
+        return set_kind(name)
+
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         if instance is None:
             return "HybridPlan-v1", {}, ()
@@ -312,3 +312,87 @@ class HybridTask(Task):
         from parenvs.agents.hybrid.entries import TASKS
 
         return TASKS
+
+    def text(self, viewable: HybridReport | Hybrid, color: bool = False) -> str:
+        from parenvs.tasks.hybrid.view import text
+
+        return text(viewable, color)
+
+    def answer(self, report: HybridReport) -> str:
+        from parenvs.tasks.hybrid.view import answer
+
+        return answer(report)
+
+    def figure(self, viewable: HybridReport | Hybrid) -> Figure:
+        from parenvs.tasks.hybrid.figure import draw
+
+        return draw(viewable)
+
+    def comparison(self, answers: Sequence[Answer]) -> Table:
+        from parenvs.tasks.hybrid.view import comparison
+
+        return comparison(answers)
+
+    def explain(
+        self, report: HybridReport, pattern: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        from parenvs.tasks.hybrid.view import of_plan
+
+        return of_plan(report, pattern)
+
+    def diff(self, a: HybridReport, b: HybridReport) -> HybridDiff:
+        from parenvs.tasks.hybrid.explain import difference
+
+        return difference(a, b)
+
+    def diff_text(self, diff: HybridDiff, names: tuple[str, str]) -> list[str]:
+        from parenvs.tasks.hybrid.view import diff_lines
+
+        return diff_lines(diff, names)
+
+    def remarks(self, request: HybridRequest, answer: Answer, choice: Any) -> Remarks:
+        from parenvs.agents.hybrid.baseline import Remarks
+
+        return Remarks(request, answer, choice)
+
+    def plan_map(self, request: HybridRequest, report: HybridReport) -> Figure:
+        from parenvs.agents.hybrid.baseline import draw_map
+
+        return draw_map(request, report)
+
+    def layout(self, plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> Layout:
+        from parenvs.tasks.hybrid.export import layout
+
+        return layout(plan, graph, eager)
+
+    def stages(self, plan: HybridPlan, graph: Any = None, measured: bool = False) -> Stages:
+        from parenvs.tasks.hybrid.export import stages
+
+        return stages(plan, graph, measured)
+
+    def step(self, plan: HybridPlan, target: Any, element_bytes: int) -> Step:
+        from parenvs.tasks.hybrid.export import step
+
+        return step(plan, target, element_bytes)
+
+    def checkpoint(self, plan: HybridPlan) -> Shards:
+        from parenvs.tasks.elastic.movement import Shards
+
+        return Shards(plan)
+
+    def strategy(self, report: HybridReport) -> Price:
+        from parenvs.tasks.hybrid.export import own
+
+        return own(report)
+
+    def price(self, strategy: Strategy) -> Price:
+        from parenvs.tasks.hybrid.export import price
+
+        return price(strategy)
+
+    def baseline(
+        self, subject: HybridReport | Strategy, said: Any, framework: str | None
+    ) -> tuple[str, float]:
+        from parenvs.agents.hybrid.baseline import now
+
+        return now(subject, said, framework)
