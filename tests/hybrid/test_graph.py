@@ -123,7 +123,8 @@ def test_graph__users_graphs_without_names(layer, options):
     alike = max(model.kind_of.count(kind) for kind in set(model.kind_of))
     assert alike == 5 and model.embedding is not None and model.head is not None
     assert model.notes  # it says what it went by
-    assert model.chain.parameters * 4 == graph.parameter_bytes
+    held = sum(model.chain.work.parameters(label, 1) for label in range(len(model) + 2))
+    assert (held - model.tied_parameters) * 4 == graph.parameter_bytes
     assert model.tied_parameters == unnamed_layers.WORDS * unnamed_layers.WIDTH
     assert model.chain.program.twice == bool(options.get("scan"))
     seconds = model.kinds[0].seconds(machine(), Split(2, 4.0))

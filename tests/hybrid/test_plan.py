@@ -24,7 +24,7 @@ PLAN = HybridPlan(
     precision="bf16",
     batch=1024,
     micro_batch=1,
-    stages=(STAGE, replace(STAGE, layers=((10, 20), (50, 60)), split={"a/w": 1})),
+    stages=(STAGE, replace(STAGE, layers=((10, 20), (50, 60)))),
     schedule="interleaved",
     chunks=2,
     sequence_parallel=True,
@@ -58,7 +58,6 @@ PLANS = st.builds(
             tp=COUNTS,
             zero=st.integers(0, 3),
             recompute=RECOMPUTE,
-            split=st.dictionaries(NAMES, st.integers(0, 9), max_size=2),
         ),
         min_size=1,
         max_size=3,
@@ -140,7 +139,6 @@ WRONG_STAGE = {
     "tp": [0, "2"],
     "zero": [4, -1, True, 1.0, None],
     "recompute": ["full", 3, ["some"], {"none": 1}, {"full": -1}, {"full": 1.5}, [1], None],
-    "split": [[], {"w": -1}, {"w": "1"}],
 }
 
 

@@ -172,7 +172,6 @@ ILLEGAL = {  # stages, settings, beginning of the reason, a part of it
                         "stages[1].devices", "3 replicas cannot share the 8 samples"),
     "sequence parallel": (STAGES, {"sequence_parallel": True}, "sequence_parallel", "at least 2"),
     "gradient bytes": (STAGES, {"gradient_bytes": 3}, "gradient_bytes", "neither 2 nor 4"),
-    "split": ([STAGES[0], replace(STAGES[1], split={"w": 1})], {}, "stages[1].split", "Megatron"),
     "expert": (STAGES, {"expert": 2}, "expert", "does not divide the model's 1 expert"),
     "recompute": ([replace(STAGES[0], recompute={"full": 3, "selective": 2}), STAGES[1]], {},
                   "stages[0].recompute", "5 layers named, the stage has 4"),
@@ -257,15 +256,15 @@ def test_problem__settings():
     ):
         problem = toy(cluster, 8)
         assert (problem.stack.name, problem.precision) == (stack, precision)
-        assert not problem.is_guess
+        assert not problem.stack.is_guess(problem.cluster.device.name, precision)
     own = Cluster.parse(
         {"servers": 1, "devices_per_server": 8, "intra_bw": 1e11, "inter_bw": 1e10,
          "device": {"name": "own", "peak_flops": 1e14, "memory_bw": 1e12, "memory_bytes": 1e11}}
     )  # fmt: skip
     problem = toy(own, 8)
-    assert problem.is_guess
     assert problem.precision == "bf16"
     report = problem.report(problem.plan([HybridStage(((0, 8),), 8)]))
+    assert report.is_guess
     assert report.legal
     assert "guess: what megatron-2022 reaches" in str(report)
     assert report.to_json()["guess"] is True

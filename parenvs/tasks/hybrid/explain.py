@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,12 +83,6 @@ def _best(
     return Alternative(axis, value, text, other.length_seconds, excess, slower, faster)
 
 
-_SHARED = (
-    "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp",
-    "shard", "p2p", "gradient_bytes", "gradient_overlap", "offload", "servers",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class HybridDiff:
     """The difference of two hybrid plans of one problem; differences are b less a.
@@ -143,7 +137,8 @@ def _decisions(plan: HybridPlan) -> dict[str, Any]:
     def by_stage(values: list[Any]) -> Any:
         return values[0] if all(value == values[0] for value in values) else values
 
-    stages = plan.stages
+    stages, others = plan.stages, ("instance", "stages", *plan.settings)
+    shared = [item.name for item in fields(plan) if item.name not in others]
     return {
         "stages": len(stages),
         "devices": by_stage([x.devices for x in stages]),
@@ -152,8 +147,7 @@ def _decisions(plan: HybridPlan) -> dict[str, Any]:
         "layers": by_stage([[end - first for first, end in x.layers] for x in stages]),
         "zero": by_stage([x.zero for x in stages]),
         "recompute": by_stage([x.redone for x in stages]),
-        "split": by_stage([dict(x.split) for x in stages]),
-        **{name: getattr(plan, name) for name in _SHARED},
+        **{name: getattr(plan, name) for name in shared},
     }
 
 

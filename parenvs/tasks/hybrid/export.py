@@ -41,6 +41,11 @@ from parenvs.tasks.partition.words import Explainer
 from parenvs.tasks.pipeline.borders import borders_of, forward_part
 
 _PART = re.compile(r"\[\d+\]$")
+_ALIKE = (
+    "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp", "shard",
+    "gradient_bytes", "gradient_overlap", "p2p",
+)  # fmt: skip
+"""Decisions that plans and the stages of exports name alike."""
 
 
 def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> ClassLayout:
@@ -122,10 +127,7 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         )
         return replace(plan, stages=replanned)
 
-    alike = (
-        "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
-        "expert_tp", "shard", "precision", "gradient_bytes", "gradient_overlap", "p2p",
-    )  # fmt: skip
+    alike = ("batch", "micro_batch", "precision", *_ALIKE)
     attention = "written" if stack.attention_share is None else "fused"
     order = f"servers: start the ranks on the servers in the order {list(plan.servers)}"
     return Stages(
@@ -170,11 +172,7 @@ def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
         stage = HybridStage(x.layers, x.devices, x.tp, x.zero, Counter(x.modes))
         listed = stage if stage.modes == x.modes else replace(stage, recompute=x.modes)
         plan_stages.append(listed)
-    names = (
-        "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp", "shard",
-        "gradient_bytes", "gradient_overlap", "p2p",
-    )  # fmt: skip
-    fields, usual = {name: getattr(said, name) for name in names}, software_of(problem).of_plan
+    fields, usual = {name: getattr(said, name) for name in _ALIKE}, software_of(problem).of_plan
     fields["p2p"] = fields["p2p"] or usual["p2p"]
     if said.gradient_overlap is None:
         fields["gradient_overlap"] = usual["gradient_overlap"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -240,13 +239,6 @@ class GraphChain:
     def is_half(self) -> bool:
         """Whether the graph's products are in half precision."""
         return self.program.is_half
-
-    @cached_property
-    def parameters(self) -> float:
-        """Numbers of all weights that the forward pass reads."""
-        graph = self.program.graph
-        read = [int(graph.parameter_tensor[i]) for i in self.program.weight_labels]
-        return float(self.program.elements[read].sum())
 
     def flops(self, samples: float, recompute: bool = False) -> float:
         """FLOPs of products and convolutions; ``recompute`` counts forward passes twice."""

@@ -158,16 +158,11 @@ class Splitting:
         np.minimum.at(share, classes.factors.instruction, of_factor)
         return share
 
-    def partial(self, tp: int) -> list[int]:
-        """Instructions that leave partial results, ascending."""
-        factors = self.classes.factors
-        split = self.class_shares(tp)[self.classes.factor_class] < 1
-        return np.unique(factors.instruction[split & factors.partial]).tolist()
-
     def summed(self, tp: int) -> dict[int, tuple[int, ...]]:
         """Tensor that is all-reduced -> the instructions that leave its partial results."""
-        program, flow = self.program, self.program.flow
-        left = set(self.partial(tp))
+        program, flow, factors = self.program, self.program.flow, self.classes.factors
+        split = self.class_shares(tp)[self.classes.factor_class] < 1
+        left = set(factors.instruction[split & factors.partial].tolist())
         open_: dict[int, tuple[int, ...]] = {}
         done: dict[int, tuple[int, ...]] = {}
         for index, operands in enumerate(flow.operands):

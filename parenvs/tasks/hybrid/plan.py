@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from parenvs.cluster import PRECISIONS, Cluster
@@ -35,8 +35,6 @@ class HybridStage:
         recompute: one of ``RECOMPUTE_MODES`` for each layer, in the order of the ranges; or a mode
             -> a number of layers: of the first layers as many as ``full`` says are recomputed in
             full, then as many as ``selective`` says.
-        split: path of a variable -> 1 if the class of its dimensions is split other than the
-            Megatron pattern has it.
     """
 
     layers: Annotated[tuple[_Layers, ...], words("a list of ranges of layers", min_length=1)]
@@ -47,7 +45,6 @@ class HybridStage:
         Annotated[tuple[_Mode, ...], words("a list of modes")]
         | Annotated[dict[_Again, Index], words("an object of counts")]
     ) = ()
-    split: dict[str, Index] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Leave out modes without layers."""
@@ -86,7 +83,6 @@ class HybridStage:
             "tp": self.tp,
             "zero": self.zero,
             **({"recompute": again} if again else {}),
-            **({"split": dict(sorted(self.split.items()))} if self.split else {}),
         }
 
 

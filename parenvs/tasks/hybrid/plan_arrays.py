@@ -125,18 +125,12 @@ class Plans(NamedTuple):
 
     def layers(self) -> np.ndarray:
         """(S, N) layers of each stage."""
-        sizes, stages = self.sizes(), len(self.devices)
-        total = np.zeros(self.devices.shape, dtype=np.int64)
-        total[: len(sizes)] = sizes[:stages]
-        several = np.flatnonzero(self.chunks > 1)
-        if several.size:
-            pieces = sizes[:, several]
-            # Piece c S + s is chunk c of stage s.
-            stage = np.arange(len(pieces))[:, None] % np.maximum(self.count[several], 1)
-            at = stage * several.size + np.arange(several.size)
-            dealt = np.bincount(at.ravel(), pieces.ravel(), stages * several.size)
-            total[:, several] = dealt.reshape(stages, -1)
-        return np.where(self.used, total, 0)
+        sizes, count = self.sizes(), len(self.count)
+        # Piece c S + s is chunk c of stage s.
+        stage = np.arange(len(sizes))[:, None] % np.maximum(self.count, 1)
+        at = stage * count + np.arange(count)
+        total = np.bincount(at.ravel(), sizes.ravel(), self.devices.size).astype(np.int64)
+        return np.where(self.used, total.reshape(self.devices.shape), 0)
 
 
 STAGES = {"devices": 0, "tp": 1, "zero": 0, "full": 0, "selective": 0}

@@ -104,11 +104,6 @@ class Hybrid:
         return self.stack.machine(self.cluster, self.precision)
 
     @property
-    def is_guess(self) -> bool:
-        """Whether the stack's share of the peak was never compared with such a device."""
-        return self.stack.is_guess(self.cluster.device.name, self.precision)
-
-    @property
     def memory_limit(self) -> float:
         """Bytes that a stage may hold on each of its devices."""
         return self.cluster.memory_limit

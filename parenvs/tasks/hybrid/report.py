@@ -21,6 +21,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.schedules import SPLIT, HybridTimetable, simulate
 from parenvs.tasks.hybrid.stack import Machine, Stack
 from parenvs.tasks.pipeline import formulas as pure
+from parenvs.view.words import plural
 
 
 def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[str]:
@@ -95,8 +96,8 @@ def _ranges(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
     """Layers: one range for each chunk, all layers once, in the order that data passes."""
     wrong = [i for i, stage in enumerate(plan.stages) if len(stage.layers) != plan.chunks]
     for number in wrong:
-        count = _count(len(plan.stages[number].layers), "range")
-        yield f"stages[{number}].layers: {count} for {_count(plan.chunks, 'chunk')}"
+        count = plural(len(plan.stages[number].layers), "range")
+        yield f"stages[{number}].layers: {count} for {plural(plan.chunks, 'chunk')}"
     if wrong or plan.chunks != schedules.CHUNKS.get(plan.schedule, plan.chunks):
         return  # the schedule's own reason
     for chain in schedules.chains(plan.schedule, len(plan.stages), plan.chunks):
@@ -219,13 +220,13 @@ def _samples(plan: HybridPlan) -> Iterator[str]:
     if plan.batch % samples:
         yield (
             f"batch: {plan.batch} is not a multiple of {samples} (micro_batch {plan.micro_batch} x "
-            f"{_count(replicas, 'replica')})"
+            f"{plural(replicas, 'replica')})"
         )
     for number, stage in enumerate(plan.stages):
         other = stage.devices // (stage.tp * plan.context)
         if other and samples % other:
             yield (
-                f"stages[{number}].devices: {_count(other, 'replica')} cannot share the {samples} "
+                f"stages[{number}].devices: {plural(other, 'replica')} cannot share the {samples} "
                 "samples of a micro-batch of the first stage's replicas"
             )
 
@@ -259,9 +260,6 @@ def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
         yield from _shard(plan)
     if plan.expert > 1 or plan.expert_tp:
         yield from _experts(plan, 1 if shape is None else shape.experts)
-    for number, stage in enumerate(plan.stages):
-        if stage.split:
-            yield f"stages[{number}].split: {model.name} is split by the Megatron pattern only"
     if plan.gradient_bytes not in (2, 4):
         yield f"gradient_bytes: {plan.gradient_bytes} is neither 2 nor 4"
 
@@ -272,13 +270,13 @@ def _shard(plan: HybridPlan) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         replicas = stage.devices // stage.tp
         if replicas % plan.shard:
-            held = _count(replicas, "replica")
+            held = plural(replicas, "replica")
             yield f"shard: {plan.shard} does not divide the {held} of stages[{number}]"
 
 
 def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
     if experts % plan.expert:
-        yield f"expert: {plan.expert} does not divide the model's {_count(experts, 'expert')}"
+        yield f"expert: {plan.expert} does not divide the model's {plural(experts, 'expert')}"
     for number, stage in enumerate(plan.stages):
         ranks = plan.expert_tp or stage.tp
         if stage.tp % ranks:
@@ -292,8 +290,8 @@ def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
                 "by which each rank has tokens of its own"
             )
         elif (replicas := stage.devices // ranks) % plan.expert:
-            held = _count(replicas, "group" if plan.expert_tp else "replica")
-            held += f" of {_count(ranks, 'device')}" if plan.expert_tp else ""
+            held = plural(replicas, "group" if plan.expert_tp else "replica")
+            held += f" of {plural(ranks, 'device')}" if plan.expert_tp else ""
             yield f"expert: {plan.expert} does not divide the {held} of stages[{number}]"
     if plan.expert_tp and experts == 1:
         yield "expert_tp: the model has no experts; leave it out"
@@ -305,7 +303,7 @@ def _recompute(plan: HybridPlan) -> Iterator[str]:
         counted = sum(again.values()) if isinstance(again, dict) else len(again)
         # Counts may leave layers out, a list names the mode of each.
         if counted > max(stage.size, 0) or (again and not by_count and counted < stage.size):
-            named = _count(counted, "layer")
+            named = plural(counted, "layer")
             yield f"stages[{number}].recompute: {named} named, the stage has {stage.size}"
 
 
@@ -317,10 +315,6 @@ def _offload(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
         )
     if plan.offload and plan.schedule in SPLIT:
         yield f"offload: is not counted for schedule {plan.schedule}; leave it out"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 MOST_PASSES = 2_000_000

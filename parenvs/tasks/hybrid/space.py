@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
-from parenvs.fields import LARGEST_NUMBER
+from parenvs.fields import LARGEST_NUMBER, check, one_of, words
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -175,13 +175,13 @@ class Constraints(Limits):
                 )
         schedules = [name for name in SCHEDULES if name != "early"]
         modes = ", ".join(RECOMPUTE_MODES)
-        for name, chosen, known, words in (
+        for name, chosen, known, wanted in (
             ("schedule", (self.schedule,), (None, *schedules), f"one of {', '.join(schedules)}"),
             ("zero", self.zero, range(4), "some of 0, 1, 2 and 3"),
             ("recompute", self.recompute, RECOMPUTE_MODES, f"some of {modes}"),
         ):
             if not chosen or not all(value in known for value in chosen):
-                raise ParenvsError(f"{name} must be {words}, not {shown(getattr(self, name))}")
+                raise ParenvsError(f"{name} must be {wanted}, not {shown(getattr(self, name))}")
         if self.framework is not None and self.framework not in FRAMEWORKS:
             raise ParenvsError(
                 f"--for {shown(self.framework)} is unknown"
@@ -504,21 +504,12 @@ class Objective:
         price: of an hour of one device, in any currency.
     """
 
-    name: str = OBJECTIVES[0]
-    price: float = 1.0
+    name: Annotated[str, one_of(*OBJECTIVES)] = OBJECTIVES[0]
+    price: Annotated[float, words("a positive number", gt=0, lt=1e30)] = 1.0
 
     def __post_init__(self) -> None:
         """Raise errors for an unknown name, and a price that is not positive."""
-        if self.name not in OBJECTIVES:
-            raise ParenvsError(
-                f"unknown objective {shown(self.name)}{did_you_mean(self.name, OBJECTIVES)}; "
-                f"known: {', '.join(OBJECTIVES)}"
-            )
-        is_number = isinstance(self.price, (int, float)) and not isinstance(self.price, bool)
-        if not is_number or not 0 < self.price < np.inf:
-            raise ParenvsError(
-                f"price of a device-hour must be a positive number, not {shown(self.price)}"
-            )
+        check(self, "objective: ")
 
     def values(self, problem: Hybrid, seconds: Any, devices: Any) -> Any:
         """Return what is minimized, elementwise, of seconds of a step and devices in use."""
