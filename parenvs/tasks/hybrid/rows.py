@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from parenvs.cluster import PRECISIONS
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, shown
+from parenvs.fields import Text, one_of, read, whole, words
 from parenvs.files import read_json
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.stack import Stack
@@ -129,8 +130,23 @@ PERCENT = "percent_of_none"
 """Activations by way to save them, in per cent of those that nothing saves."""
 SAVINGS = ("sp", "selective", "selective_sp", "full")
 """Keys of ``percent_of_none``."""
-SHARES = tuple(name for name, unit in MEASURED.items() if unit == "MFU")
-KNOWN = (*TEXTS, *COUNTS, *NUMBERS, *FLAGS, *MEASURED, PERCENT, "zero", *NOTES)
+_SHARES = [name for name, unit in MEASURED.items() if unit == "MFU"]
+_Figure = Annotated[float, words("a positive number", ge=LEAST, le=MOST)]
+_Share = Annotated[float, words("a share of the peak, at most 1", ge=LEAST, le=1)]
+_Percent = Annotated[float, words("over 0 and at most 100", ge=LEAST, le=100)]
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(TEXTS, Text),
+    "precision": Annotated[str, one_of(*PRECISIONS)],
+    "recompute": Annotated[str, one_of(*RECOMPUTE_MODES)],
+    **dict.fromkeys(COUNTS, Annotated[int, words("a whole number from 1", ge=1, le=MOST)]),
+    **dict.fromkeys(FLAGS, bool),
+    **dict.fromkeys((*NUMBERS, *MEASURED), _Figure),
+    **dict.fromkeys(_SHARES, _Share),
+    PERCENT: dict[Annotated[str, one_of(*SAVINGS)], _Percent],
+    "zero": Annotated[int, whole(0, 3)],
+    **dict.fromkeys(NOTES, Any),
+}
+_Fields = make_dataclass("_Fields", [(name, kind, None) for name, kind in _TYPES.items()])
 
 
 @dataclass(frozen=True)
@@ -139,7 +155,7 @@ class Row:
 
     Attributes:
         number: its place in the file, from 0.
-        fields: what it says; whole numbers are int.
+        fields: what it says.
     """
 
     number: int
@@ -245,32 +261,8 @@ def checked(content: Any, number: int) -> Row:
     """
     if not isinstance(content, dict):
         raise ParenvsError(f"row {number}: expected an object, not {shown(content)}")
-    fields = {key: value for key, value in content.items() if value is not None}
-    row = Row(number, fields)
-    for names, is_possible, words in _RULES:
-        for key in names:
-            if key in fields and not is_possible(fields[key]):
-                what, _, why = words.partition(";")
-                reason = f"{key} {what}, not {shown(fields[key])}"
-                raise row.error(f"{reason};{why}" if why else reason)
-    for key in COUNTS:
-        if key in fields:
-            fields[key] = int(fields[key])
-    for key, value in fields.get(PERCENT, {}).items():
-        if not (is_number(value) and LEAST <= value <= 100):
-            raise row.error(f"{PERCENT}.{key} must be over 0 and at most 100, not {shown(value)}")
-    for key, known in (("recompute", RECOMPUTE_MODES), ("precision", PRECISIONS)):
-        if key in fields and fields[key] not in known:
-            hint = did_you_mean(fields[key], known)
-            raise row.error(
-                f"{key} {shown(fields[key])} is unknown{hint}; known: {', '.join(known)}"
-            )
-    for key in fields:
-        if key not in KNOWN:
-            raise row.error(
-                f"unknown field {shown(key)}{did_you_mean(key, KNOWN)}; leave it out, or correct "
-                "it; words for people go into 'note'"
-            )
+    row = Row(number, {key: value for key, value in content.items() if value is not None})
+    read(_Fields, row.fields, f"row {number} ({shown(row.name)})")
     return row
 
 
@@ -278,24 +270,3 @@ def is_number(value: Any) -> bool:
     """Return whether a value of a JSON file is a finite number."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
-
-
-def _is_figure(value: Any) -> bool:
-    return is_number(value) and LEAST <= value <= MOST
-
-
-_RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
-    (TEXTS, lambda x: isinstance(x, str) and bool(x.strip()), "must be a text"),
-    (COUNTS, lambda x: _is_figure(x) and x == int(x), "must be a whole number from 1"),
-    (NUMBERS, _is_figure, "must be a positive number"),
-    (FLAGS, lambda x: isinstance(x, bool), "must be true or false"),
-    (MEASURED, _is_figure, f"must be a positive number; {LEAST:g} to {MOST:g} can be counted with"),
-    (SHARES, lambda x: x <= 1, "is a share of the peak, at most 1"),
-    (
-        (PERCENT,),
-        lambda x: isinstance(x, dict) and set(x) <= set(SAVINGS),
-        f"must be an object of numbers by {', '.join(SAVINGS)}",
-    ),
-    (("zero",), lambda x: type(x) is int and 0 <= x <= 3, "must be 0, 1, 2 or 3"),
-)
-"""Fields, the values that they can have, and what these are."""
