@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -386,21 +387,19 @@ def one_stage(
 def settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
     """Yield everything that the stages of a plan may share."""
     software, batch = software_of(problem), problem.batch
-    if limits.schedule not in (None, SCHEDULES[0]):
+    if limits.schedule not in (None, SCHEDULES[0]) or limits.chunks not in (None, 1):
         return
     sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
+    choices = limits.contexts(problem), limits.experts(problem), sequences
     for devices in limits.device_counts(problem):
         # A micro-batch of all replicas divides the batch; each replica has ``most_micro_batch``.
         most = min(batch, devices * limits.most_micro_batch)
         for samples in (x for x in range(1, most + 1) if batch % x == 0):
-            for context in limits.contexts(problem):
-                for expert in limits.experts(problem):
-                    for sequence in sequences:
-                        if limits.chunks in (None, 1):
-                            yield Setting(
-                                batch // samples, samples, devices, sequence, context, expert,
-                                software, limits.shard or 0,
-                            )  # fmt: skip
+            for context, expert, sequence in product(*choices):
+                yield Setting(
+                    batch // samples, samples, devices, sequence, context, expert, software,
+                    limits.shard or 0,
+                )  # fmt: skip
 
 
 def plan_of(

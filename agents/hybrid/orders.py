@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -156,8 +156,7 @@ class ServerTables:
         ``M work / sum_j s_j q^j`` over the cluster's speeds, the fastest ``most`` first, with the
         tables' own least work; it needs the slowest speed among the tables' alone.
         """
-        cluster, m = self.problem.cluster, self.setting.micro_batches
-        speeds = np.sort(cluster.speeds or (1.0,) * cluster.servers)[::-1][:most]
+        m, speeds = self.setting.micro_batches, np.sort(speeds_of(self.problem))[::-1][:most]
         # The j-th stage waits for those in front: it has q^j of the core for its own work.
         turns = (1.0 - 1.0 / m) ** np.arange(len(speeds))
         # All layers in a core C: M work <= C sum_j s_j q^j.
@@ -271,8 +270,7 @@ def plan_of(
     """
     problem, setting = tables.problem, tables.setting
     ends, count = [*cuts[1:], len(problem.model)], len(cuts)
-    speeds = problem.cluster.speeds or (1.0,) * problem.cluster.servers
-    numbers = np.searchsorted(tables.speeds, [speeds[server] for server in servers]).tolist()
+    numbers = np.searchsorted(tables.speeds, speeds_of(problem)[servers]).tolist()
     stages: list[HybridStage] = []
     for k, layers in enumerate(zip(cuts, ends, strict=True)):
         place = FIRST if k == 0 else LAST if k == count - 1 else INNER
@@ -414,14 +412,25 @@ class Orders:
         if length < self.length * (1 - SLACK):
             self.best, self.setting, self.length = plan, setting, length
 
-    def answer(self, method: str, begin: float, **more: Any) -> Answer:
-        """Return the best plan as an answer (``InfeasibleError``: no plan fits)."""
+    def answer(
+        self, method: str, begin: float, bound: float | None = None, labels: int = 0
+    ) -> Answer:
+        """Return the best plan as an answer (``InfeasibleError``: no plan fits).
+
+        ``bound`` are seconds that no plan takes less than; ``labels`` were kept beside the plans.
+        """
         if self.best is None:
             raise InfeasibleError(
                 f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
                 "no plan of one server for each stage was found that fits the memory"
             )
-        more = {"evaluations": self.judged, "among": AMONG, "method": method, **more}
+        more = {
+            "method": method,
+            "among": AMONG,
+            "bound": bound,
+            "proven": bound is not None and bound >= self.length * (1 - 1e-9),
+            "evaluations": labels + self.judged,
+        }
         return exact.answer_of(self.problem, self.best, self.length, begin, **more)
 
 

@@ -308,10 +308,7 @@ def subset_search(
             plan = plan_of_types(tables, groups, stages)
             state.keep(plan, setting, problem.length(plan))
     bound = min(bound, state.length)
-    return state.answer(
-        "subset-dp", begin, proven=bound >= state.length * (1 - 1e-9), bound=bound,
-        evaluations=labels + state.judged,
-    )  # fmt: skip
+    return state.answer("subset-dp", begin, bound, labels)
 
 
 def plan_of_types(
@@ -504,10 +501,7 @@ def sandwich(
     if state.best is not None and time.perf_counter() < begin + 2 * half:
         labels = rounded_down(state, most_types, states, begin + half)
     bound, more = lower_bound(state, most_types, states, begin + 2 * half)
-    return state.answer(
-        "subset-dp", begin, proven=bound >= state.length * (1 - 1e-9), bound=bound,
-        evaluations=labels + more + state.judged,
-    )  # fmt: skip
+    return state.answer("subset-dp", begin, bound, labels + more)
 
 
 def subset_dp(problem: Hybrid, limits: Constraints, time_limit: float | None = None) -> Answer:

@@ -151,20 +151,19 @@ def _decisions(plan: HybridPlan) -> dict[str, Any]:
     }
 
 
-FACTORS = {
+RANGES = {
     "matmul_share": (0.9, 1.1),
     "link_share": (0.75, 1.25),
+    "hidden": (-0.3, 0.2),
     "permute_passes": (0.5, 2.0),
     "launch": (0.5, 2.5),
 }
-"""Constant -> the factors between which it is plausible.
+"""Constant -> the ends of its plausible range: factors, of shares that are hidden what is added.
 
 Shares of matrix products that fit one table alike span 0.9 to 1.1 and more of their value; shares
 of links in nccl-tests and in stacks lie between 0.53 and 1.1 times 0.86; passes over tokens between
 6 and 40, and 4 and 12, in two releases.
 """
-HIDDEN = (-0.3, 0.2)
-"""What ``hidden`` and ``gather_hidden`` are plausibly less and more; each is from 0 to 1."""
 WORDS = {
     "matmul_share": "matrix products",
     "link_share": "links",
@@ -205,49 +204,34 @@ def scenarios(problem: Hybrid) -> dict[str, Hybrid]:
     """Return machines whose constants are plausible, too: what differs -> the problem there."""
     shape, stack = problem.model.shape, problem.stack
     others = {}
-    for name in WORDS:
+    for name, ends in RANGES.items():
         # Only mixtures of experts permute tokens.
         if name == "permute_passes" and (shape is None or shape.experts == 1):
             continue
-        for side in (0, 1):
-            other = moved(stack, name, side)
+        for end in ends:
+            other = moved(stack, name, end)
             if other != stack:
-                what = _difference(stack, other, name, side, problem.cluster.device.name)
+                change = end if name == "hidden" else end - 1
+                what = f"{WORDS[name]} {100 * change:+.0f} %"
                 others[what] = replace(problem, stack=other)
     return others
 
 
-def moved(stack: Stack, name: str, side: int) -> Stack:
-    """Return a stack with a constant of ``WORDS`` at the lower (0) or upper end of its range."""
+def moved(stack: Stack, name: str, end: float) -> Stack:
+    """Return a stack with a constant at an end of its range in ``RANGES``."""
+    changed: dict[str, Any] = {}
     if name == "hidden":
-        known = {key: getattr(stack, key) for key in ("hidden", "gather_hidden")}
-        shares: dict[str, Any] = {
-            key: min(max(value + HIDDEN[side], 0.0), 1.0)
-            for key, value in known.items()
-            if value is not None
-        }
-        return replace(stack, **shares)
-    # A constant by device moves on all devices alike.
-    factor, value = FACTORS[name][side], getattr(stack, name)
-    by_device = isinstance(value, dict)
-    value = {key: x * factor for key, x in value.items()} if by_device else value * factor
-    changed: dict[str, Any] = {name: value}
-    if name == "link_share":
-        changed["send_share"] = stack.send_share * factor
+        for key in ("hidden", "gather_hidden"):
+            share = getattr(stack, key)
+            if share is not None:
+                changed[key] = min(max(share + end, 0.0), 1.0)
+        return replace(stack, **changed)
+    for key in (name, "send_share") if name == "link_share" else (name,):
+        value = getattr(stack, key)
+        # A constant by device moves on all devices alike.
+        by_device = isinstance(value, dict)
+        changed[key] = {k: x * end for k, x in value.items()} if by_device else value * end
     return replace(stack, **changed)
-
-
-def _difference(stack: Stack, other: Stack, name: str, side: int, device: str) -> str:
-    if name in ("matmul_share", "link_share"):
-        return f"{WORDS[name]} {FACTORS[name][side] - 1:+.0%}".replace("%", " %")
-    scale, unit = (1e6, " us") if name == "launch" else (1, "")
-    if name == "permute_passes":
-        pair = [x.passes_of(device) for x in (stack, other)]
-    else:
-        pair = [getattr(x, name) * scale for x in (stack, other)]
-    if name == "hidden" and pair[0] == pair[1]:  # only those of ZeRO 3 can move
-        pair = [x.gather_hidden or 0.0 for x in (stack, other)]
-    return f"{WORDS[name]} {pair[0]:.3g} to {pair[1]:.3g}{unit}"
 
 
 def under(problem: Hybrid, plan: HybridPlan) -> HybridPlan:

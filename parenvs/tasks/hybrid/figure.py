@@ -237,18 +237,9 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
         for place, (server, speed) in enumerate(zip(order[:servers], speeds, strict=False)):
             row, column = divmod(place, columns)
             words = f"server {server}: {speed:.3g}"
-            if text_inches(words, font) > room:
-                words = f"{server}: {speed:.2g}"
             if font >= 3.5 and text_inches(words, font) < 1.05 * room:
                 at = column * wide, row + 0.27
                 axes.text(*at, words, size=font, color=QUIET, va="bottom")
-    for row in () if speeds else range(rows):
-        listed = [str(x) for x in order[row * columns : min((row + 1) * columns, servers)]]
-        joined = ", ".join(listed) if plan.servers else f"{listed[0]}–{listed[-1]}"
-        words = f"servers {joined}" if len(listed) > 1 else f"server {listed[0]}"
-        words = words if len(words) < 18 else words[:17] + "…"
-        look = {"xycoords": ("axes fraction", "data"), "size": 8, "ha": "right", "va": "center"}
-        _note(axes, words, (0, row + 0.5), (-6, 0), **look)
     numbers = ["replica"] * any(stage.dp > 1 for stage in report.stages)
     words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: color is the stage"
     words += ", a shade one replica" if numbers else ""
@@ -366,10 +357,8 @@ def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     handles += [*shapes, Line2D([], [], label="Pareto front", **line)]
     limit = problem.memory_limit / 1e9
     axes.axhline(limit, color=RED, linewidth=1.2, linestyle=(0, (4, 2)))
-    axes.annotate(
-        f"limit {size(problem.memory_limit)}", (1, limit), (-4, 4), size=9, color=RED, ha="right",
-        xycoords=("axes fraction", "data"), textcoords="offset points",
-    )  # fmt: skip
+    look = {"xycoords": ("axes fraction", "data"), "color": RED, "ha": "right"}
+    _note(axes, f"limit {size(problem.memory_limit)}", (1, limit), (-4, 4), **look)
     axes.scatter([length / scale], [held / 1e9], s=130, facecolors="none", edgecolors=INK,
                  linewidths=1.6, zorder=5, gid="plan")  # fmt: skip
     ring: Any = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linewidth": 0}

@@ -373,10 +373,11 @@ class Kernel:
 def kernels_of(program: Program) -> list[Kernel]:
     """Return the fused kernels of all layers, in the order of their first instructions."""
     groups = _joined(program, program.works)
-    group_of = {index: first for first, members in groups.items() for index in members}
+    group_of = {index: members[0] for members in groups for index in members}
     outputs = {program.sources[t] for t in program.graph.outputs.tolist()}
     kernels = []
-    for first, members in groups.items():
+    for members in groups:
+        first = members[0]
         results = [t for i in members for t in program.flow.results[i]]
         # What an instruction of another kernel reads, or the step returns.
         writes = tuple(
@@ -403,29 +404,28 @@ def _reads(program: Program, members: list[int], made: set[int]) -> dict[int, fl
     return dict(shares)
 
 
-def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
-    """First member -> members of each kernel."""
+def _joined(program: Program, works: list[int]) -> list[list[int]]:
+    """Members of each kernel, ascending."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     level, producer = _levels(program, works), program.flow.producer
-    graph = program.graph
+    graph, count = program.graph, len(program.label)
     place = np.stack([program.label, graph.phase, graph.parent], axis=1).tolist()
-    leader = {index: index for index in works if program.flow.opcode[index] in FUSIBLE}
-
-    def find(index: int) -> int:
-        while leader[index] != index:
-            leader[index] = leader[leader[index]]
-            index = leader[index]
-        return index
-
-    for index in leader:
+    fusible = {index for index in works if program.flow.opcode[index] in FUSIBLE}
+    ends: tuple[list[int], list[int]] = ([], [])  # of edges between instructions that join
+    for index in fusible:
         for tensor in program.flow.operands[index]:
             maker = producer[program.sources[tensor]]
-            if maker in leader and (level[maker], place[maker]) == (level[index], place[index]):
-                first, second = sorted((find(maker), find(index)))
-                leader[second] = first
+            if maker in fusible and (level[maker], place[maker]) == (level[index], place[index]):
+                ends[0].append(maker)
+                ends[1].append(index)
+    edges = coo_array((np.ones(len(ends[0])), ends), shape=(count, count))
+    _, group_of = connected_components(edges, directed=False)
     groups: dict[int, list[int]] = {}
     for index in works:
-        groups.setdefault(find(index) if index in leader else index, []).append(index)
-    return groups
+        groups.setdefault(int(group_of[index]), []).append(index)
+    return list(groups.values())
 
 
 def _levels(program: Program, works: list[int]) -> dict[int, int]:

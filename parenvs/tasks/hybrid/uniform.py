@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,20 +47,21 @@ class Uniform:
     schedule: Any = ""
     expert_tp: Any = 0
     offload: Any = False
-    size: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Broadcast the columns to one length."""
-        names = [item.name for item in fields(self) if item.init]
-        columns = np.broadcast_arrays(*(np.atleast_1d(getattr(self, name)) for name in names))
-        for name, column in zip(names, columns, strict=True):
+        columns = np.broadcast_arrays(*map(np.atleast_1d, vars(self).values()))
+        for name, column in zip(vars(self), columns, strict=True):
             object.__setattr__(self, name, column)
-        object.__setattr__(self, "size", len(columns[0]))
 
     def take(self, which: np.ndarray) -> Uniform:
         """Return some of the plans, by index or mask."""
-        names = [item.name for item in fields(self) if item.init]
-        return Uniform(**{name: getattr(self, name)[which] for name in names})
+        return Uniform(**{name: column[which] for name, column in vars(self).items()})
+
+    @property
+    def size(self) -> int:
+        """Number of plans."""
+        return len(self.tp)
 
     @property
     def devices(self) -> np.ndarray:
@@ -126,15 +127,12 @@ class Uniform:
     def _splits(self) -> tuple[Split, np.ndarray]:
         """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""
         names = ("tp", "micro_batch", "context", "sequence_parallel", "expert", "expert_tp")
-        code = np.zeros(self.size, dtype=np.int64)
-        for name in names:
-            _, place = np.unique(getattr(self, name), return_inverse=True)
-            # Mixed radix: one whole number for all fields of a split.
-            code = code * (place.max(initial=0) + 1) + place
-        _, first, alike = np.unique(code, return_index=True, return_inverse=True)
-        tp, samples, context, shared, expert, expert_tp = (getattr(self, x)[first] for x in names)
+        columns = np.stack([getattr(self, name) for name in names])
+        different, alike = np.unique(columns, axis=1, return_inverse=True)
+        tp, samples, context, shared, expert, expert_tp = different
         expert_tp = expert_tp if expert_tp.any() else 0
-        return Split(tp, samples * 1.0, context, shared, expert, expert_tp), alike
+        split = Split(tp, samples * 1.0, context, shared > 0, expert, expert_tp)
+        return split, alike.reshape(-1)
 
 
 def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
