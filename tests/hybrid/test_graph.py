@@ -51,7 +51,7 @@ def test_graph__layers_of_shipped_graphs(name):
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 def test_graph__every_product_of_the_step_has_a_layer_and_its_flops_count_once(name):
     graph, model = load_graph(name), load_model(name)
-    program = model.chain.program
+    program = model.work.program
     heavy = [i for i, opcode in enumerate(program.flow.opcode) if opcode in ("dot", "convolution")]
     assert (program.label[heavy] >= 0).all()
     assert model.flops(graph.batch_size) == pytest.approx(graph.flops[heavy].sum(), rel=1e-12)
@@ -123,10 +123,10 @@ def test_graph__users_graphs_without_names(layer, options):
     alike = max(model.kind_of.count(kind) for kind in set(model.kind_of))
     assert alike == 5 and model.embedding is not None and model.head is not None
     assert model.notes  # it says what it went by
-    held = sum(model.chain.work.parameters(label, 1) for label in range(len(model) + 2))
+    held = sum(model.work.parameters(label, 1) for label in range(len(model) + 2))
     assert (held - model.tied_parameters) * 4 == graph.parameter_bytes
     assert model.tied_parameters == unnamed_layers.WORDS * unnamed_layers.WIDTH
-    assert model.chain.program.twice == bool(options.get("scan"))
+    assert model.work.program.twice == bool(options.get("scan"))
     seconds = model.kinds[0].seconds(machine(), Split(2, 4.0))
     assert number(seconds.backward) > number(seconds.forward) > 0
     if layer == "separate":

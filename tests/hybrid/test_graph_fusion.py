@@ -77,7 +77,7 @@ def test_fusion__what_derivatives_need_is_made_again_of_what_is_kept():
 @pytest.mark.thorough
 def test_fusion__a_transformer_layer_keeps_what_megatron_keeps():
     """Norms keep their input and statistics, the activation its input, softmax its result."""
-    work = load_model("bert-48").chain.work
+    work = load_model("bert-48").work
     shapes = Counter(
         tuple(sorted(work.program.flow.shapes[t])) for t in work.kept_tensors[20]
         if work.program.elements[t] > 64 * 512 * 16

@@ -13,7 +13,7 @@ TOKENS, WIDTH = 64 * 512, 1024  # of BERT-48's batch
 
 
 def sums(model, label, tp):
-    rows = model.chain.work.rows(label, tp, False)
+    rows = model.work.rows(label, tp, False)
     return [(phase, float(size[0]), len(behind)) for phase, size, behind in rows.sums]
 
 

@@ -69,7 +69,7 @@ def test_price__data_parallelism_has_one_price(name):
 @pytest.mark.parametrize("recompute", ["", "full"])
 def test_price__stages_have_the_price_of_hybrid_stages(recompute):
     model = parenvs.problem("vgg-19", CLUSTER, task="hybrid", batch=8).model
-    borders = model.chain.program.borders.bounds
+    borders = model.work.program.borders.bounds
     own = hybrid("vgg-19", 16, 4, layers=(9,), recompute=recompute)
     piped = Strategy(
         graph=load_graph("vgg-19"), cluster=own.cluster, devices=(4, 4), micro_batch=16,

@@ -644,8 +644,8 @@ class Shards:
         The first stage has the embedding, the last one the head.
         """
         model = HybridModel.of_graph(graph)
-        assert model.chain is not None
-        work, written = model.chain.work, model.chain.program.graph
+        assert model.work is not None
+        work, written = model.work, model.work.program.graph
         names = dict(zip(written.parameter_tensor.tolist(), written.paths, strict=True))
         inside = self.within(len(model))
         return {

@@ -78,10 +78,10 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
             )
         graph = load_graph(plan.instance)
     report = _legal(plan, graph if eager else given)
-    assert report.model.chain is not None  # a shape was refused above
+    assert report.model.work is not None  # a shape was refused above
     _check_shared(plan)
     stage = plan.stages[0]
-    classes, split = _model_classes(graph, report.model.chain.splitting, stage.tp)
+    classes, split = _model_classes(graph, report.model.work.splitting, stage.tp)
     replicas = stage.devices // stage.tp
     notes = _notes(plan, report.micro_batches, eager)
     batch = np.zeros(len(classes), bool)
@@ -109,15 +109,19 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
             "with --schedule 1f1b"
         )
     _refuse_offload(plan)
-    names = model.chain.names if model.chain else [f"layer_{i}" for i in range(len(model))]
+    names = (
+        model.work.program.borders.names
+        if model.work
+        else [f"layer_{i}" for i in range(len(model))]
+    )
     shared: tuple[str, ...] = ()
-    if model.chain is not None:
+    if model.work is not None:
         # Labels of layers count the embedding as 0 and the head as n + 1.
         stage_of = {0: 0, len(model) + 1: len(plan.stages) - 1}
         for index, stage in enumerate(plan.stages):
             for begin, end in stage.layers:
                 stage_of |= dict.fromkeys(range(begin + 1, end + 1), index)
-        places = {name: {stage_of[x] for x in at} for name, at in model.chain.shared.items()}
+        places = {name: {stage_of[x] for x in at} for name, at in model.work.shared.items()}
         shared = tuple(name for name, held in places.items() if len(held) > 1)
 
     def replan(stages: Sequence[Stage]) -> HybridPlan:
@@ -307,9 +311,9 @@ def price(strategy: Strategy) -> Price:
         machine = default_stack(cluster).machine(cluster, precision)
     except ParenvsError as error:
         return Price(notes=(str(error),))
-    assert model.chain is not None
+    assert model.work is not None
     if strategy.split is not None:  # a rank holds its share of tied weights, which may be whole
-        tied = model.chain.work.tied_elements(strategy.devices[0]) if model.head else 0.0
+        tied = model.work.tied_elements(strategy.devices[0]) if model.head else 0.0
         model = replace(model, tied_parameters=strategy.devices[0] * tied)
     stages = _stages(strategy, model, cluster, cuts)
     step = formulas.step(model, cluster, machine, stages)
@@ -390,13 +394,13 @@ def _stages(
     strategy: Strategy, model: HybridModel, cluster: Cluster, cuts: tuple[int, ...]
 ) -> formulas.Stages:
     """The strategy as arrays; a split stage's devices are tp ranks, others' are replicas."""
-    assert model.chain is not None
-    program, count = model.chain.program, len(strategy.devices)
+    assert model.work is not None
+    program, count = model.work.program, len(strategy.devices)
     devices = np.array(strategy.devices)
     first = devices.cumsum() - devices
     bounds = [0, *np.searchsorted(program.borders.bounds, cuts), len(model)]
     layers = np.diff(model.kinds_before[bounds], axis=0).T
-    scale = model.chain.work.element_bytes * program.graph.batch_size
+    scale = model.work.element_bytes * program.graph.batch_size
     crossing = program.counted.cut[np.array(cuts, dtype=int) - 1] / scale
     ahead, behind = np.append(crossing, 0.0)[:, None], np.insert(crossing, 0, 0.0)[:, None]
     ones, is_split = np.ones(count, dtype=int), strategy.split is not None
@@ -420,8 +424,8 @@ def _stages(
 
 def _summed(model: HybridModel, machine: Machine, stages: formulas.Stages) -> float:
     """Seconds in which a stage's ranks sum, once a step, gradients of weights that all hold."""
-    assert model.chain is not None
-    elements = model.chain.work.summed_gradients(int(stages.tp[0]))
+    assert model.work is not None
+    elements = model.work.summed_gradients(int(stages.tp[0]))
     # The tp ranks sum these gradients as replicas do.
     replicas = stages._replace(tp=stages.dp, dp=stages.tp)
     held = np.array([elements]), np.zeros(1)

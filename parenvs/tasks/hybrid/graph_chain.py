@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import ParenvsError
-from parenvs.graph.graph import Graph, Role
-from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, PRODUCTS, Program
+from parenvs.graph.graph import Graph
+from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, Program
 from parenvs.tasks.hybrid.graph_work import Rows, Splitting, Work
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split, matmul_seconds, roofline_seconds
 from parenvs.tasks.hybrid.stack import Machine
@@ -31,7 +31,6 @@ class GraphLayer(Layer):
 
     work: Work
     label: int
-    name: str
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``: kernels by fusion, products by (batch, m, n, k)."""
@@ -185,82 +184,13 @@ def _bytes(machine: Machine, parts: np.ndarray, part: np.ndarray) -> np.ndarray:
     return growing[..., None] * part + fixed[..., None]
 
 
-@dataclass(frozen=True, eq=False)
-class GraphChain:
-    """The layers of a graph.
-
-    Attributes:
-        kind_of: (n,) kind of each layer among the K different ``kinds``.
-        crossing: (n-1,) elements per sample that pass from each layer to the next.
-    """
-
-    work: Work
-    kinds: tuple[GraphLayer, ...]
-    kind_of: tuple[int, ...]
-    crossing: tuple[float, ...]
-    embedding: GraphLayer | None
-    head: GraphLayer | None
-
-    @property
-    def program(self) -> Program:
-        """The instructions by layers."""
-        return self.work.program
-
-    @property
-    def splitting(self) -> Splitting:
-        """What tensor parallelism splits."""
-        return self.work.splitting
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """(n,) what the graph calls its layers."""
-        return self.program.borders.names
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was guessed, in sentences."""
-        return self.program.notes
-
-    @property
-    def shared(self) -> dict[str, list[int]]:
-        """Trainable weight -> layers, 1 to n, that read it, if several; 0 embeds, n + 1 ends."""
-        graph, labels = self.program.graph, self.program.weight_labels
-        return {
-            graph.paths[index]: places for index, places in labels.items()
-            if len(places) > 1 and graph.parameter_role[index] == Role.VARIABLE
-        }  # fmt: skip
-
-    @property
-    def tied_parameters(self) -> float:
-        """Numbers of the weights that the head shares with something in front of it."""
-        return self.work.tied_elements() if self.head is not None else 0.0
-
-    @property
-    def is_half(self) -> bool:
-        """Whether the graph's products are in half precision."""
-        return self.program.is_half
-
-    def flops(self, samples: float, recompute: bool = False) -> float:
-        """FLOPs of products and convolutions; ``recompute`` counts forward passes twice."""
-        program, phase = self.program, self.program.graph.phase
-        heavy = np.isin(program.flow.opcode, PRODUCTS)
-        flops = np.where(heavy & (program.label >= 0), program.graph.flops * self.work.runs, 0.0)
-        forward = flops * (phase == FORWARD)
-        inside = (program.label > 0) & (program.label <= program.layers)
-        ahead = float(forward.sum())
-        # Gradients of inputs and of weights: two products for each of the forward pass.
-        back = 2 * ahead if program.twice else float(flops[phase == BACKWARD].sum())
-        again = float(forward[inside].sum()) if recompute else 0.0
-        return (ahead + back + again) * samples / program.graph.batch_size
-
-
 def chain_of(
     graph: Graph,
     uneven: str = "forbid",
     chosen: np.ndarray | Mapping[str, int] | None = None,
     cuts: Sequence[int] = (),
-) -> GraphChain:
-    """Make the chain of a graph's layers.
+) -> dict[str, Any]:
+    """Return the fields of a ``HybridModel`` that a graph gives.
 
     Args:
         graph: a training step, or a forward pass.
@@ -272,12 +202,12 @@ def chain_of(
         ParenvsError: the graph has no forward pass to plan.
     """
     program = Program.of(graph, cuts)
-    count, names, bounds = len(program.pivots), program.borders.names, program.borders.bounds
+    count, bounds = len(program.pivots), program.borders.bounds
     if not count:
         raise ParenvsError(f"{graph.name}: its forward pass has no instruction; nothing to plan")
     work = Work(program, Splitting(program, uneven, chosen))
     # Layers of one signature are one kind, whose costs are counted once.
-    layers = [GraphLayer(work, label, name) for label, name in enumerate(names, 1)]
+    layers = [GraphLayer(work, label) for label in range(1, program.layers + 1)]
     kinds: dict[object, int] = {}
     kind_of = [kinds.setdefault(_signature(layer), len(kinds)) for layer in layers]
     different = tuple(layers[kind_of.index(kind)] for kind in range(len(kinds)))
@@ -285,10 +215,19 @@ def chain_of(
     crossing = program.counted.cut[bounds[1:-1] - 1] / scale
     # Something is in front of the first layer, or behind the last.
     front = bounds[0] > 0 or 0 in program.label
-    back = bounds[-1] < count or len(names) + 1 in program.label
-    embedding = GraphLayer(work, 0, "embedding") if front else None
-    head = GraphLayer(work, len(names) + 1, "head") if back else None
-    return GraphChain(work, different, tuple(kind_of), tuple(crossing.tolist()), embedding, head)
+    back = bounds[-1] < count or program.layers + 1 in program.label
+    embedding = GraphLayer(work, 0) if front else None
+    head = GraphLayer(work, program.layers + 1) if back else None
+    return {
+        "work": work,
+        "kinds": different,
+        "kind_of": tuple(kind_of),
+        "crossing": tuple(crossing.tolist()),
+        "embedding": embedding,
+        "head": head,
+        "tied_parameters": work.tied_elements() if back else 0.0,
+        "notes": program.notes,
+    }
 
 
 def _signature(layer: GraphLayer) -> object:

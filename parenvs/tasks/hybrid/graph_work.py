@@ -21,6 +21,7 @@ from parenvs.tasks.hybrid.graph_program import (
     BACKWARD,
     FORWARD,
     FUSIBLE,
+    PRODUCTS,
     Cores,
     Kernel,
     Program,
@@ -618,6 +619,28 @@ class Work:
         held = self.program.elements * self.held(tp, False)
         tensor, labels = self.program.graph.parameter_tensor, self.program.weight_labels
         return float(sum(held[tensor[i]] for i in labels if self.is_tied(labels[i])))
+
+    @property
+    def shared(self) -> dict[str, list[int]]:
+        """Trainable weight -> layers, 1 to n, that read it, if several; 0 embeds, n + 1 ends."""
+        graph, labels = self.program.graph, self.program.weight_labels
+        return {
+            graph.paths[index]: places for index, places in labels.items()
+            if len(places) > 1 and graph.parameter_role[index] == Role.VARIABLE
+        }  # fmt: skip
+
+    def flops(self, samples: float, recompute: bool = False) -> float:
+        """FLOPs of products and convolutions; ``recompute`` counts forward passes twice."""
+        program, phase = self.program, self.program.graph.phase
+        heavy = np.isin(program.flow.opcode, PRODUCTS)
+        flops = np.where(heavy & (program.label >= 0), program.graph.flops * self.runs, 0.0)
+        forward = flops * (phase == FORWARD)
+        inside = (program.label > 0) & (program.label <= program.layers)
+        ahead = float(forward.sum())
+        # Gradients of inputs and of weights: two products for each of the forward pass.
+        back = 2 * ahead if program.twice else float(flops[phase == BACKWARD].sum())
+        again = float(forward[inside].sum()) if recompute else 0.0
+        return (ahead + back + again) * samples / program.graph.batch_size
 
     def parameters(self, label: int, tp: int) -> float:
         """Numbers of the weights of a layer on a rank."""

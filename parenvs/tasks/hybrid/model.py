@@ -23,7 +23,8 @@ from parenvs.instances import (
     stamp,
     text_of,
 )
-from parenvs.tasks.hybrid.graph_chain import GraphChain, chain_of
+from parenvs.tasks.hybrid.graph_chain import chain_of
+from parenvs.tasks.hybrid.graph_work import Work
 from parenvs.tasks.hybrid.layers import Embedding, Head, Layer, TransformerBlock
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.task import HybridTask
@@ -43,7 +44,7 @@ class HybridModel:
         head: what the last stage holds beside its layers, or None.
         tied_parameters: parameters that embedding and head share.
         shape: the shape, if it was made of one.
-        chain: the layers of the graph, if it was made of one.
+        work: what the layers of the graph do, if it was made of one.
         notes: what was guessed, in sentences.
     """
 
@@ -56,7 +57,7 @@ class HybridModel:
     head: Layer | None = None
     tied_parameters: float = 0.0
     shape: TransformerShape | None = None
-    chain: GraphChain | None = None
+    work: Work | None = None
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -77,15 +78,15 @@ class HybridModel:
         return np.array([0.0, *self.crossing, 0.0])
 
     def flops(self, samples: float, recompute: bool = False) -> float:
-        """Model FLOPs of a step, see ``TransformerShape.flops`` and ``GraphChain.flops``."""
-        source = self.chain or self.shape
+        """Model FLOPs of a step, see ``TransformerShape.flops`` and ``Work.flops``."""
+        source = self.work or self.shape
         assert source is not None
         return source.flops(samples, recompute)
 
     def reasons_against_tp(self, tp: int) -> str | None:
         """Return why the matrices cannot be divided among ``tp`` ranks, or None."""
-        if self.chain is not None:
-            return self.chain.splitting.reason_against(tp)
+        if self.work is not None:
+            return self.work.splitting.reason_against(tp)
         for name in ("heads", "feed_forward", "dense_feed_forward", "vocabulary"):
             width = getattr(self.shape, name, 0)
             if width % tp:
@@ -94,7 +95,7 @@ class HybridModel:
 
     def reasons_against_sequence_parallel(self) -> str | None:
         """Return why tp ranks cannot share what lies between the matrices, or None."""
-        if self.chain is not None and not self.chain.splitting.has_attention:
+        if self.work is not None and not self.work.splitting.has_attention:
             return (
                 f"{self.name} has no attention or feed-forward block around which to share tokens"
             )
@@ -103,12 +104,12 @@ class HybridModel:
     @property
     def attends(self) -> bool:
         """Whether it has attention: a shape, or a graph with cores of it."""
-        return self.chain is None or bool(self.chain.work.cores.kernels)
+        return self.work is None or bool(self.work.cores.kernels)
 
     @property
     def is_half(self) -> bool:
         """Whether it runs in half precision by default: a shape, or a graph whose products do."""
-        return self.chain is None or self.chain.is_half
+        return self.work is None or self.work.program.is_half
 
     @classmethod
     def of_shape(cls, shape: TransformerShape) -> HybridModel:
@@ -138,10 +139,7 @@ class HybridModel:
         Raises:
             ParenvsError: the graph has no forward pass.
         """
-        chain, names = chain_of(graph, **options), ("kinds", "kind_of", "crossing", "notes")
-        ends = ("embedding", "head", "tied_parameters")
-        fields = {name: getattr(chain, name) for name in (*names, *ends)}
-        return cls(name or graph.name, graph.fingerprint, chain=chain, **fields)
+        return cls(name or graph.name, graph.fingerprint, **chain_of(graph, **options))
 
 
 @lru_cache(maxsize=1)

@@ -68,10 +68,10 @@ def _torch(plans: Uniform, model: HybridModel) -> Any:
     count = plans.batch // (plans.micro_batch * plans.dp)
     rounds = np.maximum(count // plans.pp, 1)
     fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
-    if model.chain is None:
+    if model.work is None:
         return fits
-    fits &= (plans.pp == 1) | (not model.chain.shared)
-    return fits & ((plans.tp == 1) | (not model.chain.splitting.convolves))
+    fits &= (plans.pp == 1) | (not model.work.shared)
+    return fits & ((plans.tp == 1) | (not model.work.splitting.convolves))
 
 
 FRAMEWORKS = {

@@ -179,14 +179,9 @@ def _span(first: int, last: int) -> str:
 
 
 def _layer_ranges(stage: HybridStageReport) -> str:
-    """The layers of a stage, both ends included, some of them where there are many ranges."""
+    """The layers of a stage, both ends included."""
     ranges = [_span(first, end - 1) for first, end in stage.layers if end > first]
-    if len(ranges) > _MOST_RANGES:
-        ranges[_MOST_RANGES - 1 : -1] = ["…"]
     return ", ".join(ranges) or "none"
-
-
-_MOST_RANGES = 3
 
 
 def _seconds(report: HybridReport) -> list[str]:
