@@ -66,9 +66,7 @@ def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> 
     ``deadline``: give up at this ``time.process_time()``.
     """
     problem = space.problem
-    devices, of = np.unique(space.plans.devices, return_inverse=True)
-    weight = np.array([ranking.goal.weight(count) for count in devices.tolist()])[of]
-    values = space.length * weight
+    values = space.length * ranking.goal.weight(space.plans.devices)
     for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
         # The closed form is a lower bound of the simulation: nothing behind can be shorter.
         if values[k] >= ranking.value or time.process_time() > deadline:
@@ -190,7 +188,9 @@ def exact_hybrid(
             "more seconds"
         )
     if best is None:
-        raise _nothing_fits(problem, limits)
+        # Uneven stages may fit where even ones do not exist: their shortfall is reported then.
+        space = UniformSpace.build(problem, replace(limits, uneven=True))
+        raise infeasible(space, " and none of free stages")
     return replace(
         best,
         among=proven_of(problem, FREE, limits),
@@ -429,14 +429,3 @@ def _answer(
 def _weight(goal: Objective, answer: Answer) -> float:
     """Factor of an answer's seconds in what is minimized."""
     return goal.weight(sum(stage.devices for stage in answer.plan.stages))
-
-
-def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
-    # Uneven stages may fit where even ones do not exist: their shortfall is reported then.
-    for uneven in (limits.uneven, True):
-        try:
-            space = UniformSpace.build(problem, replace(limits, uneven=uneven))
-            return infeasible(space, " and none of free stages")
-        except InfeasibleError as error:
-            reason = error
-    return reason

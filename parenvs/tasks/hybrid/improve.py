@@ -45,6 +45,7 @@ from parenvs.tasks.hybrid.plan_arrays import (
     STAGES,
     Judged,
     Plans,
+    Prepared,
     Start,
     Table,
     plan_of,
@@ -174,24 +175,20 @@ class Shelf:
 
     Attributes:
         table: the problems as arrays.
-        starts: what each row holds, or None.
         users: (count,) episodes that play each row.
     """
 
-    def __init__(self, first: Start, count: int) -> None:
-        self.table = Table(first.prepared, count)
-        self.starts: list[Start | None] = [None] * count
-        self.users = np.zeros(count, dtype=np.int64)
+    def __init__(self, first: Prepared, count: int) -> None:
+        self.table, self.users = Table(first, count), np.zeros(count, dtype=np.int64)
 
-    def row_of(self, start: Start) -> int:
+    def row_of(self, problem: Prepared) -> int:
         """Return the row of a problem, which is written into one that nobody plays if it is new."""
-        for row, held in enumerate(self.starts):
-            if held is not None and held.prepared is start.prepared:
+        for row, held in enumerate(self.table.problems):
+            if held is problem:
                 return row
         # There are as many rows as episodes, so one is free for each new problem.
         row = int(self.users.argmin())
-        self.starts[row] = start
-        self.table.put(row, start.prepared)
+        self.table.put(row, problem)
         return row
 
 
@@ -389,12 +386,13 @@ class HybridImprovement(RowGame):
             leaving = numbers[self.shelf[numbers] == number]
             # Episodes leave the problems that they played; rows without users are free.
             shelf.users -= np.bincount(self.at[leaving], minlength=self.count)
-        kind, hybrid = problem.prepared.kind, problem.problem
-        number = next((k for k, x in enumerate(self.shelves) if x.table.kind == kind), -1)
-        if number < 0:
-            number = len(self.shelves)
-            self.shelves.append(Shelf(problem, self.count))
-        at = self.shelves[number].row_of(problem)
+        prepared, hybrid = problem.prepared, problem.problem
+        kinds = [shelf.table.kind for shelf in self.shelves]
+        if prepared.kind not in kinds:
+            kinds.append(prepared.kind)
+            self.shelves.append(Shelf(prepared, self.count))
+        number = kinds.index(prepared.kind)
+        at = self.shelves[number].row_of(prepared)
         self.shelves[number].users[at] += len(numbers)
         self.shelf[rows], self.at[rows] = number, at
         for row in numbers.tolist():

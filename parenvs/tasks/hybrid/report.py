@@ -331,14 +331,8 @@ class HybridStageReport(NamedTuple):
         zero: 0 to 3.
         redone: mode -> number of its layers that are recomputed so.
         speed: of its slowest server.
-        forward: seconds of kernels forward.
-        backward: seconds of kernels backward.
-        recomputed: seconds of forward passes that run again.
-        exchange: seconds of collectives inside the stage that nothing hides.
-        sends: seconds for which it waits for sends.
-        gathers: seconds for which it waits for parameters that ZeRO 3 gathers.
-        reduction: seconds of the gradients' collectives, of a step.
-        exposed: seconds of them behind the stage's last backward pass, of a step.
+        forward, backward, recomputed, exchange, sends, gathers: see ``formulas.Step``.
+        reduction, exposed: the same, of a step.
         memory: bytes on each of its devices by part, and ``total``.
     """
 

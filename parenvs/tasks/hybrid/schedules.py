@@ -260,8 +260,6 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     counts = np.zeros((size, 3 * chunks), dtype=np.int64)
     ahead[:, 0] = np.arange(-1, size - 1)  # of the same stage, in order
     ahead[first, 0] = -1
-    depth = np.zeros(size, dtype=np.int64)
-    behind: list[list[int]] = [[] for _ in range(size)]
     for number, (stage, members) in enumerate(zip(of_stage, members_of, strict=True)):
         for kind, chunk, m in members:
             counts[number, kind * chunks + chunk] += 1
@@ -270,19 +268,11 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
                 ahead[number, 1 + kind] = number_of[(kind, *near, m)]
                 front = near if kind == FORWARD else (stage, chunk)
                 over[number, 1 + kind] = front[0] * chunks + front[1]
-        for front_number in ahead[number].tolist():
-            if front_number >= 0:
-                behind[front_number].append(number)
-    # Topological order by depth: operations of one depth run as one array.
-    waiting = (ahead >= 0).sum(axis=1)
-    ready = np.flatnonzero(waiting == 0).tolist()
-    while ready:
-        number = ready.pop()
-        for other in behind[number]:
-            depth[other] = max(depth[other], depth[number] + 1)
-            waiting[other] -= 1
-            if not waiting[other]:
-                ready.append(other)
+    # Operations of one depth run as one array: that of the deepest one in front and one more.
+    depth, before = np.zeros(size, dtype=np.int64), np.full(size, -1)
+    while (depth != before).any():
+        before = depth
+        depth = np.where(ahead >= 0, depth[ahead] + 1, 0).max(axis=1)
     sort = np.argsort(depth, kind="stable")
     parts = np.split(sort, np.flatnonzero(np.diff(depth[sort])) + 1)
     waves = tuple(_Wave(x, stage_of[x], counts[x], ahead[x], over[x]) for x in parts)

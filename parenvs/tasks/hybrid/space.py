@@ -522,9 +522,9 @@ class Objective:
             return seconds * devices * self.price / HOUR / tokens
         return seconds
 
-    def weight(self, devices: int) -> float:
+    def weight(self, devices: Any) -> Any:
         """Return the factor of seconds that orders plans on different numbers of devices."""
-        return float(devices) if self.name == "money" else 1.0
+        return devices if self.name == "money" else 1
 
 
 def near_best(

@@ -78,25 +78,12 @@ def _pinned(texts: Sequence[str]) -> tuple[tuple[int, int, int | None], ...]:
 class Limits:
     """What a plan must keep to; None leaves a choice open. Tensor parallelism stays in a server.
 
+    The help of each field says what it is; some are no options:
+
     Attributes:
-        tp: ranks that share every matrix.
-        pp: stages.
-        dp: replicas.
-        micro_batch: samples of a micro-batch in one replica.
-        chunks: pieces of the chain on each stage.
-        context: ranks that share the tokens of a sample.
-        expert: replicas among which experts are dealt out.
-        shard: replicas among which ZeRO shares states; 0: all.
-        schedule: of passes; plans of free stages are 1F1B.
         sequence_parallel: whether tp ranks share what lies between the matrices.
-        recompute: modes of recomputation that are allowed.
-        zero: ZeRO levels that are allowed.
-        most_micro_batch: most samples of a micro-batch in one replica.
-        devices: number of devices in use (None: all of them).
-        idle: whether plans may leave servers free.
         uneven: whether uniform plans may deal out layers that do not divide.
         stage_devices: devices of every stage.
-        framework: that has to run the plan as it is, one of ``FRAMEWORKS``; None: any.
         pinned: (first layer, end, devices or None) of layers that are a stage of their own; only
             plans that are not uniform keep to it.
     """
