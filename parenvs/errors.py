@@ -90,6 +90,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {nearest!r}?)" if nearest is not None else ""
 
 
+def among(name: object, known: Iterable[str]) -> str:
+    """Return the end of a message on an unknown name: a known one that is near, and all of them."""
+    names = list(known)
+    return f"{did_you_mean(str(name), names)}; known: {', '.join(names)}"
+
+
 def _letters(name: str) -> list[str]:
     return re.findall(r"[0-9]+|[^\W_]", name.lower())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -205,10 +206,8 @@ class Remarks:
         seconds = {}
         for name in names if request.constraints.framework is None else ():
             limits = replace(request.constraints, framework=name)
-            try:
+            with suppress(InfeasibleError):
                 seconds[name] = exact_uniform(request.problem, limits).cost
-            except InfeasibleError:
-                continue
         return seconds
 
     def to_json(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ PACE = 4e-6
 _NEVER = 1e200  # seconds of a stage that does not fit
 
 
-Suffixes = TypeVar("Suffixes", bound=Any)
+Suffixes = Any
 """Labels of suffixes: a named tuple of (l,) arrays, among them ``core``, ``tail``, ``update``."""
 
 
@@ -118,10 +118,10 @@ class SuffixLabels(NamedTuple):
 
 def take(labels: Suffixes, which: np.ndarray) -> Suffixes:
     """Return some of the labels."""
-    return cast(Suffixes, type(labels)(*(column[which] for column in labels)))
+    return type(labels)(*(column[which] for column in labels))
 
 
-class SuffixSearch(ABC, Generic[Suffixes]):
+class SuffixSearch(ABC):
     """What searches over suffixes of plans share, for servers in order and in any order.
 
     Both put stages in front of labels, a layer of labels per number of stages, and keep the Pareto
@@ -172,7 +172,7 @@ class SuffixSearch(ABC, Generic[Suffixes]):
                 self.evaluations += len(front)
 
 
-class HybridLabels(SuffixSearch[SuffixLabels]):
+class HybridLabels(SuffixSearch):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     Attributes:

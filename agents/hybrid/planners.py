@@ -17,7 +17,7 @@ from parenvs.agents.learning.network import SAMPLES, learned
 from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, among, shown
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace
@@ -42,10 +42,7 @@ class HybridRequest(HybridSearch, Request):
             known = [item.name for item in fields(Constraints)]
             for name in self.constraints:
                 if name not in known:
-                    raise ParenvsError(
-                        f"unknown constraint {shown(name)}{did_you_mean(str(name), known)}; "
-                        f"known: {', '.join(known)}"
-                    )
+                    raise ParenvsError(f"unknown constraint {shown(name)}{among(name, known)}")
             object.__setattr__(self, "constraints", Constraints(**self.constraints))
         self.goal  # noqa: B018  # raises errors for its name and price
 

@@ -64,7 +64,7 @@ class _Labels(NamedTuple):
     parent: np.ndarray
 
 
-class ServerLabels(SuffixSearch[_Labels]):
+class ServerLabels(SuffixSearch):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     ``stages`` are those of the best plan, or None if none beats the incumbent.

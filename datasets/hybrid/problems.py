@@ -36,7 +36,7 @@ from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, sh
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import HETERO, HYBRID, SAME, costs_of
 from parenvs.datasets.set_commands import command_line, write_file
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, among, did_you_mean, shown
 from parenvs.instances import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan_arrays import Start, fastest
@@ -390,10 +390,8 @@ def find_hybrid(name: str) -> Hybrid:
             )
         return drawn(kind, int(number))
     if kind not in problem_sets():
-        raise UnknownInstanceError(
-            f"unknown set {shown(kind)}{did_you_mean(kind, problem_sets())}; known: "
-            f"{', '.join(problem_sets())}"
-        )
+        known = among(kind, problem_sets())
+        raise UnknownInstanceError(f"unknown set {shown(kind)}{known}")
     problems = {problem.instance: problem for problem in problem_sets()[kind]}
     if name not in problems:
         raise UnknownInstanceError(

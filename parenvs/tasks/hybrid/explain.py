@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.diff import Change, Part
+from parenvs.diff import Change, Part, PlanDiff
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS, HybridReport
@@ -84,20 +84,16 @@ def _best(
 
 
 @dataclass(frozen=True)
-class HybridDiff:
+class HybridDiff(PlanDiff):
     """The difference of two hybrid plans of one problem; differences are b less a.
 
+    A value of ``changes`` is a list by stage where the stages differ.
+
     Attributes:
-        a: what the judge says of the old plan.
-        b: what the judge says of the new plan.
-        changes: the decisions that differ; a value is a list by stage where the stages differ.
         parts: seconds of a step by part; they add up to its length. Empty if a plan is malformed.
         memory: bytes by part on a device of each plan's fullest stage; empty likewise.
     """
 
-    a: HybridReport
-    b: HybridReport
-    changes: tuple[Change, ...]
     parts: tuple[Part, ...]
     memory: tuple[Part, ...]
 
@@ -109,13 +105,10 @@ class HybridDiff:
     def to_json(self) -> dict[str, Any]:
         """The difference as an object of JSON types, with both reports (seconds and bytes)."""
         return {
-            "task": self.a.plan.task,
-            "a": self.a.to_json(),
-            "b": self.b.to_json(),
+            **super().to_json(),
             "seconds": self.seconds,
             "parts": [part.to_json() for part in self.parts],
             "memory_bytes": [part.to_json() for part in self.memory],
-            "changes": [dict(vars(change)) for change in self.changes],
         }
 
 

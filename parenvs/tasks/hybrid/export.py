@@ -64,8 +64,6 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
             f"stages: JAX's shardings have no pipeline, and the plan has {len(plan.stages)} "
             "stages; plan with --stages 1, or export --to torch"
         )
-    if not eager:
-        _check_shared(plan)
     _refuse_offload(plan)
     given = graph
     if graph is None:

@@ -27,7 +27,7 @@ from parenvs.core.sets import family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.envs.pettingzoo import Agents
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, among, shown
 from parenvs.tasks.hybrid.moves import (
     CATALOG,
     KEPT,
@@ -67,12 +67,12 @@ def source_of(
     """Return the source of problems that the arguments of ``HybridImprovement`` name."""
     pools = HybridTask.drawn
     if isinstance(instance, (list, tuple)) and problem is None:
-        unknown = [place for place in instance if place not in pools]
-        if unknown or not instance:
-            raise ParenvsError(
-                f"instance: of several banks there is no {shown(unknown[0] if unknown else None)}; "
-                f"known: {', '.join(pools)}"
-            )
+        for place in instance or [None]:
+            if place not in pools:
+                known = ", ".join(pools)
+                raise ParenvsError(
+                    f"instance: of several banks there is no {shown(place)}; known: {known}"
+                )
         return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
     instance = pools[0] if instance is None else instance
     is_name = problem is None and isinstance(instance, str)
@@ -131,10 +131,7 @@ def _of_family(place: str, family: str | None) -> list[str]:
         return list(families)
     known = sorted(set(families.values()))
     if family not in known:
-        raise ParenvsError(
-            f"family: {place} has no {shown(family)}{did_you_mean(str(family), known)}; "
-            f"known: {', '.join(known)}"
-        )
+        raise ParenvsError(f"family: {place} has no {shown(family)}{among(family, known)}")
     return [name for name in families if families[name] == family]
 
 

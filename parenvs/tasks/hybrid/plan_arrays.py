@@ -15,7 +15,7 @@ from parenvs.core.sets import BOUND, OPTIMUM, BestValue
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step
-from parenvs.tasks.hybrid.layers import FIGURES, Chain, Figure, LookedUp, Split, figures_of
+from parenvs.tasks.hybrid.layers import FIGURES, Chain, LookedUp, Split, figures_of
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
@@ -289,10 +289,7 @@ def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
     values = tuple(map(tuple, (counts, *choices)))
     axes = np.meshgrid(*(np.array(x) for x in values), [False, True], indexing="ij")
     samples, tp, context, expert, shared = (axis.ravel() for axis in axes)
-    # One number for all splits saves layers arrays.
-    of_context: Figure = context if len(values[2]) > 1 else values[2][0]
-    of_expert: Figure = expert if len(values[3]) > 1 else values[3][0]
-    split = Split(tp, samples * 1.0, of_context, shared, of_expert)
+    split = Split(tp, samples * 1.0, context, shared, expert)
     layers = (model.embedding, model.head, *model.kinds)
     figures = np.zeros((len(layers), _FIGURES, len(samples)))
     for layer, table in zip(layers, figures, strict=True):

@@ -115,30 +115,31 @@ class TransformerShape:
         fill(self, "kv_heads", self.kv_heads or self.heads)
         fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         dense = self.dense_feed_forward, self.shared_experts, self.leading_dense
-        conflict = f"full_every {self.full_every} needs a window, and to be 0 or at least 2"
-        reason = ""
-        if not self.head_width and self.hidden % self.heads:
-            reason = f"{self.heads} heads do not divide hidden {self.hidden}; give head_width"
-        elif self.heads % self.kv_heads or self.active > self.experts:
-            reason = "kv_heads must divide heads, and active be at most experts"
-        elif self.experts == 1 and (self.experts_every, *dense) != (1, 0, 0, 0):
-            names = "experts_every, dense_feed_forward, leading_dense and shared_experts"
-            reason = f"{names} need experts"
-        elif self.leading_dense >= self.layers:
-            blocks = f"no block of {self.layers} with experts"
-            reason = f"leading_dense {self.leading_dense} leaves {blocks}"
-        elif not self.key_rank and (self.query_rank or self.rope_width):
-            reason = "query_rank and rope_width need key_rank"
-        elif self.key_rank and self.kv_heads != self.heads:
-            reason = "latent attention has as many kv_heads as heads"
-        elif self.full_every and (self.full_every == 1 or not self.window):
-            reason = f"{conflict}; leave out both where all blocks attend to the whole sample"
-        elif self.experts == 1 and (self.router_bias or self.expert_bias):
-            reason = "router_bias and expert_bias need experts"
-        elif self.dense_feed_forward and self.experts_every == 1 and not self.leading_dense:
-            reason = "dense_feed_forward needs experts_every of at least 2, or leading_dense"
-        if reason:
-            raise UnknownInstanceError(f"shape {shown(self.name)}: {reason}")
+        is_alone = self.experts == 1
+        rules = (
+            (not self.head_width and self.hidden % self.heads,
+             f"{self.heads} heads do not divide hidden {self.hidden}; give head_width"),
+            (self.heads % self.kv_heads or self.active > self.experts,
+             "kv_heads must divide heads, and active be at most experts"),
+            (is_alone and (self.experts_every, *dense) != (1, 0, 0, 0),
+             "experts_every, dense_feed_forward, leading_dense and shared_experts need experts"),
+            (self.leading_dense >= self.layers,
+             f"leading_dense {self.leading_dense} leaves no block of {self.layers} with experts"),
+            (not self.key_rank and (self.query_rank or self.rope_width),
+             "query_rank and rope_width need key_rank"),
+            (self.key_rank and self.kv_heads != self.heads,
+             "latent attention has as many kv_heads as heads"),
+            (self.full_every and (self.full_every == 1 or not self.window),
+             f"full_every {self.full_every} needs a window, and to be 0 or at least 2; leave out "
+             "both where all blocks attend to the whole sample"),
+            (is_alone and (self.router_bias or self.expert_bias),
+             "router_bias and expert_bias need experts"),
+            (self.dense_feed_forward and self.experts_every == 1 and not self.leading_dense,
+             "dense_feed_forward needs experts_every of at least 2, or leading_dense"),
+        )  # fmt: skip
+        for is_broken, reason in rules:
+            if is_broken:
+                raise UnknownInstanceError(f"shape {shown(self.name)}: {reason}")
         fill(self, "head_width", self.head_width or self.hidden // self.heads)
 
     @property
