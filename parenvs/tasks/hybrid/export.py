@@ -64,6 +64,7 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
             f"stages: JAX's shardings have no pipeline, and the plan has {len(plan.stages)} "
             "stages; plan with --stages 1, or export --to torch"
         )
+    _check_shared(plan)
     _refuse_offload(plan)
     given = graph
     if graph is None:
@@ -77,7 +78,6 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
         graph = load_graph(plan.instance)
     report = _legal(plan, graph if eager else given)
     assert report.model.work is not None  # a shape was refused above
-    _check_shared(plan)
     stage = plan.stages[0]
     classes, split = _model_classes(graph, report.model.work.splitting, stage.tp)
     replicas = stage.devices // stage.tp
