@@ -107,13 +107,9 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
             "with --schedule 1f1b"
         )
     _refuse_offload(plan)
-    names = (
-        model.work.program.borders.names
-        if model.work
-        else [f"layer_{i}" for i in range(len(model))]
-    )
-    shared: tuple[str, ...] = ()
+    names, shared = tuple(f"layer_{i}" for i in range(len(model))), tuple[str, ...]()
     if model.work is not None:
+        names = model.work.program.borders.names
         # Labels of layers count the embedding as 0 and the head as n + 1.
         stage_of = {0: 0, len(model) + 1: len(plan.stages) - 1}
         for index, stage in enumerate(plan.stages):
@@ -136,7 +132,7 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         plan=plan,
         run=plan,
         replan=replan,
-        names=tuple(names),
+        names=names,
         stages=tuple(Stage(x.layers, x.devices, x.tp, x.zero, x.modes) for x in plan.stages),
         attention=attention if model.attends else "none",
         tensor_overlap=stack.tensor_overlap > 0,

@@ -13,15 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.tasks.hybrid.plan_arrays import STAGES, Plans, Table, joined, legal, settled
+from parenvs.tasks.hybrid.plan_arrays import STAGES, Plans, Table, legal, settled
 from parenvs.tasks.hybrid.space import Constraints
 
 SLOTS = {"data": 32, "pipeline": 48, "operator": 16}
 """Axis -> neighbors that are kept of it; 96 in all."""
 AXES = tuple(SLOTS)
 KEPT = sum(SLOTS.values())
-APART = 16
-"""Plans from which on moves that need more room are made apart; for fewer, calls cost more."""
 FEW = 12
 """Stages, or pieces of the chain, that any plan can get by a move; others can double theirs."""
 
@@ -486,14 +484,10 @@ def neighbors(
     count, size = len(plans.count), len(CATALOG)
     # Neighbors of busy stages get the slots first.
     order = busiest_first(plans, busy)
-    tried, parts = _possible(table, plans), []
-    apart = (tried & ~_GROWS, tried & _GROWS)  # the arrays of the first are narrow
-    for several in apart if count >= APART else (tried,):
-        plan, move = np.nonzero(several)
-        other = moved(table, plans.take(plan), order[:, plan], move)
-        good = np.flatnonzero(legal(table, other, limits) & _differ(plans, plan, other))
-        parts.append((plan[good], move[good], other.take(good)))
-    plan, move = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    plan, move = np.nonzero(_possible(table, plans))
+    others = moved(table, plans.take(plan), order[:, plan], move)
+    good = np.flatnonzero(legal(table, others, limits) & _differ(plans, plan, others))
+    plan, move = plan[good], move[good]
     chosen = np.zeros((count, size), dtype=bool)
     chosen[plan, move] = True
     moves, slots = np.full((count, KEPT), -1), np.full((count, size), -1)
@@ -506,11 +500,8 @@ def neighbors(
         moves[row, slots[row, column]] = column
         begin += most
     slot = slots[plan, move]
-    # By plan, then in the order of the catalog, whichever part made them.
-    kept = np.lexsort((move, plan))
-    kept = kept[slot[kept] >= 0]
-    others = joined([part[2] for part in parts]) if len(parts) > 1 else parts[0][2]
-    return Neighbors(moves, plan[kept], slot[kept], others.take(kept).trimmed())
+    kept = np.flatnonzero(slot >= 0)
+    return Neighbors(moves, plan[kept], slot[kept], others.take(good[kept]).trimmed())
 
 
 _OF_SERVERS, _OF_EXPERTS = (
