@@ -164,29 +164,22 @@ class Stages(NamedTuple):
     @property
     def apart(self) -> Figure:
         """(S, ...) replicas among which one copy of all experts is dealt out."""
-        if isinstance(self.expert_tp, int) and self.expert_tp == 0:
-            return self.expert
         return self.expert * self.split.of_expert / self.tp
 
     @property
     def replicas(self) -> Figure:
         """(S, ...) ranks that hold the same parameters, tokens of a sample shared or not."""
-        if isinstance(self.context, int) and self.context == 1:
-            return self.dp
         return self.dp * self.context
 
     @property
     def sharing(self) -> Figure:
         """(S, ...) replicas among which ZeRO shares states."""
-        if isinstance(self.shard, int) and self.shard == 0:
-            return self.replicas
         return np.where(np.equal(self.shard, 0), self.replicas, self.shard)
 
     @property
     def stride(self) -> Figure:
         """(S, ...) distance of the ranks that hold the same parameters."""
-        replicas = self.replicas
-        return self.tp if np.shape(self.tp) == np.shape(replicas) else self.tp + 0 * replicas
+        return self.tp + 0 * self.replicas
 
 
 class Step(NamedTuple):

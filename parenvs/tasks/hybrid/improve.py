@@ -147,7 +147,7 @@ TURNS = 24
 """Turns of an episode, at most."""
 SHARP = 30.0
 """What column 0 gives for a neighbor that is faster by a share: 3 % are one unit."""
-BLOCK = 256
+BLOCK = 128
 """Pieces of chains of the episodes whose neighbors are made and judged together."""
 LEAST = 4
 """Pieces that an episode counts as, at least: a neighbor may have more of them."""

@@ -245,8 +245,6 @@ SAMPLES = 256
 """Most samples of a micro-batch in one replica of a stage."""
 MAX_STAGES = 64
 """Most stages of a plan."""
-JUDGED = 2048
-"""Plans that are judged together, so that their arrays stay in the cache."""
 _FIGURES = FIGURES - 1  # such plans split no backward passes, so gradients of weights are left out
 _RATES = ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
 _LINKS = ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
@@ -403,25 +401,18 @@ class Table:
 
         Without ``seconds`` only memory is computed, which is quicker.
         """
-        count = len(plans.count)
-        length, fullness = np.full((2, count), np.nan)
-        busy, held = np.zeros((2, len(plans.devices), count))
-        busy[:] = 0.0 if seconds else np.nan
-        for begin in range(0, count, JUDGED):
-            which = slice(begin, min(begin + JUDGED, count))
-            part = plans.take(np.arange(begin, which.stop)).trimmed()
-            stages, machine, size = self.stages(part), self.machine(part.rows), len(part.devices)
-            front, back, *kinds = map(LookedUp, self._look_up(part))
-            model = Chain(kinds, front, back, self.tied[part.rows])
-            parameters = formulas.parameters(model, stages)
-            memory: Memory = formulas.memory(model, machine, stages, parameters)
-            shares = np.where(part.used, memory.total, 0.0) / self.limit[part.rows]
-            held[:size, which], fullness[which] = shares, shares.max(axis=0)
-            if seconds:
-                step: Step = formulas.step(model, self.cluster, machine, stages, parameters)
-                length[which] = step.length
-                busy[:size, which] = np.where(part.used, step.busy, 0.0)
-        return Judged(length, fullness, busy, held)
+        rows, used = plans.rows, plans.used
+        stages, machine = self.stages(plans), self.machine(rows)
+        front, back, *kinds = map(LookedUp, self._look_up(plans))
+        model = Chain(kinds, front, back, self.tied[rows])
+        parameters = formulas.parameters(model, stages)
+        memory: Memory = formulas.memory(model, machine, stages, parameters)
+        held = np.where(used, memory.total, 0.0) / self.limit[rows]
+        length, busy = np.full(len(rows), np.nan), np.full(used.shape, np.nan)
+        if seconds:
+            step: Step = formulas.step(model, self.cluster, machine, stages, parameters)
+            length, busy = step.length, np.where(used, step.busy, 0.0)
+        return Judged(length, held.max(axis=0), busy, held)
 
     def _look_up(self, plans: Plans) -> np.ndarray:
         """(2 + K, 12, S, N) figures of embedding, head and a layer of each kind by split."""

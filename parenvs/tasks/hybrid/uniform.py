@@ -127,12 +127,13 @@ class Uniform:
     def _splits(self) -> tuple[Split, np.ndarray]:
         """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""
         names = ("tp", "micro_batch", "context", "sequence_parallel", "expert", "expert_tp")
-        columns = np.stack([getattr(self, name) for name in names])
-        different, alike = np.unique(columns, axis=1, return_inverse=True)
-        tp, samples, context, shared, expert, expert_tp = different
+        columns = [getattr(self, name).astype(np.int64) for name in names]
+        # One whole number for all fields of a split.
+        code = np.ravel_multi_index(columns, [1 + int(x.max(initial=0)) for x in columns])
+        _, first, alike = np.unique(code, return_index=True, return_inverse=True)
+        tp, samples, context, shared, expert, expert_tp = (column[first] for column in columns)
         expert_tp = expert_tp if expert_tp.any() else 0
-        split = Split(tp, samples * 1.0, context, shared > 0, expert, expert_tp)
-        return split, alike.reshape(-1)
+        return Split(tp, samples * 1.0, context, shared > 0, expert, expert_tp), alike
 
 
 def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
