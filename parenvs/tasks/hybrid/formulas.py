@@ -612,8 +612,6 @@ def _again(
 ) -> np.ndarray:
     """(S, ...) seconds in which a stage's backward pass recomputes."""
     total = np.zeros(full.shape[1:])
-    if not np.any(full) and not np.any(selective):
-        return total
     for kind, whole, attention in zip(kinds, full, selective, strict=True):
         repeated = kind.forward + kind.forward_exchange
         if machine.stack.early_stop:

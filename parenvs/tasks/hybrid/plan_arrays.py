@@ -537,12 +537,9 @@ def settled(plans: Plans) -> Plans:
     full = np.clip(plans.full, 0, size)
     levels = np.where(plans.count > 1, 1, 3)
     zero = np.where(used & (replicas > 1), np.minimum(plans.zero, levels), 0)
-    expert, shard = plans.expert, plans.shard
-    if (expert > 1).any():
-        expert = np.gcd(expert, np.gcd.reduce(np.where(used, plans.dp, 0), axis=0))
-    if shard.any():
-        divides = (np.where(used, replicas % np.maximum(shard, 1), 0) == 0).all(axis=0)
-        shard = np.where(divides & zero.any(axis=0), shard, 0)
+    expert = np.gcd(plans.expert, np.gcd.reduce(np.where(used, plans.dp, 0), axis=0))
+    divides = (np.where(used, replicas % np.maximum(plans.shard, 1), 0) == 0).all(axis=0)
+    shard = np.where(divides & zero.any(axis=0), plans.shard, 0)
     selective = np.clip(plans.selective, 0, size - full)
     shared = plans.shared * (plans.tp.max(axis=0) > 1)
     changed = {"full": full, "selective": selective, "zero": zero, "shared": shared}
