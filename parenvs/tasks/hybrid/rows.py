@@ -133,6 +133,7 @@ SAVINGS = ("sp", "selective", "selective_sp", "full")
 _SHARES = [name for name, unit in MEASURED.items() if unit == "MFU"]
 _Figure = Annotated[float, words("a positive number", ge=LEAST, le=MOST)]
 _Share = Annotated[float, words("a share of the peak, at most 1", ge=LEAST, le=1)]
+_Saving = Annotated[str, one_of(*SAVINGS)]
 _Percent = Annotated[float, words("over 0 and at most 100", ge=LEAST, le=100)]
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(TEXTS, Text),
@@ -142,7 +143,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(FLAGS, bool),
     **dict.fromkeys((*NUMBERS, *MEASURED), _Figure),
     **dict.fromkeys(_SHARES, _Share),
-    PERCENT: dict[Annotated[str, one_of(*SAVINGS)], _Percent],
+    PERCENT: dict[_Saving, _Percent],
     "zero": Annotated[int, whole(0, 3)],
     **dict.fromkeys(NOTES, Any),
 }

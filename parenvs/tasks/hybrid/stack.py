@@ -201,7 +201,7 @@ class Stack:
         if precision in measured and self.is_guess(device.name, precision):
             return measured[precision] / device.peak(precision)
         known = {f"{name} {precision}" for name in (device.name, device.like, "other")}
-        if precision in LOW and not known & set(self.matmul_share):
+        if precision in LOW and not known & set(self._by_device("matmul_share")):
             if precision == "fp8":
                 return FP8_SHARE * self.share_of(device, "bf16")
             peaks = dict(device.peaks)
@@ -215,9 +215,13 @@ class Stack:
         power, peak = device.watts / like.watts, like.peak(precision) / device.peak(precision)
         return min(self.share_of(like, precision) * power * peak, 1.0)
 
+    def _by_device(self, name: str) -> dict[str, float]:
+        """Return one of the constants ``_BY_DEVICE``, which ``__post_init__`` made an object."""
+        shares: dict[str, float] = getattr(self, name)
+        return shares
+
     def _of_device(self, name: str, device: str, precision: str) -> float:
-        """Return one of the constants ``_BY_DEVICE``."""
-        by_key = getattr(self, name)
+        by_key = self._by_device(name)
         for key in (f"{device} {precision}", device, f"other {precision}", "other"):
             if key in by_key:
                 return by_key[key]
@@ -232,7 +236,7 @@ class Stack:
 
     def is_guess(self, device: str, precision: str) -> bool:
         """Return whether the share on this device was never compared with a measurement."""
-        return not {f"{device} {precision}", device} & set(self.matmul_share)
+        return not {f"{device} {precision}", device} & set(self._by_device("matmul_share"))
 
     def machine(self, cluster: Cluster, precision: str) -> Machine:
         """Return what the stack makes of a cluster's devices and links.

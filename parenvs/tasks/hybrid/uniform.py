@@ -50,7 +50,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         """Broadcast the columns to one length."""
-        columns = np.broadcast_arrays(*map(np.atleast_1d, vars(self).values()))
+        columns = np.broadcast_arrays(*(np.atleast_1d(x) for x in vars(self).values()))
         for name, column in zip(vars(self), columns, strict=True):
             object.__setattr__(self, name, column)
 
