@@ -460,8 +460,7 @@ def with_constant(stack: Stack, item: Constant, value: float) -> Stack:
     """Return a stack with another value of one constant."""
     changed: dict[str, Any] = {item.name: value}
     if item.key:
-        shares = {**dict(getattr(stack, item.name)), item.key: value}
-        changed = {item.name: tuple(shares.items())}
+        changed = {item.name: {**getattr(stack, item.name), item.key: value}}
     return replace(stack, **changed)
 
 
