@@ -324,7 +324,7 @@ class PointSpace:
                 f"has at most one for each of {len(devices) - 1} units of devices"
             )
         pivots = points(pipeline, max_points, by_network)
-        latest = _latest(Stages(pipeline, pivots), stages, devices)
+        latest = _latest(pipeline, pivots, devices)
         if latest[stages, 0].max() < 0:
             raise InfeasibleError(
                 f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {stages} stages over "
@@ -501,64 +501,39 @@ def units(pipeline: Pipeline, max_units: int = UNITS) -> np.ndarray:
     return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)
 
 
-class Stages:
-    """All stages [i, j) of points that hold a variable, and how many devices each needs.
-
-    What does not depend on the number of stages behind is computed once.
+def fewest_devices(pipeline: Pipeline, first: np.ndarray, end: np.ndarray, left: int) -> np.ndarray:
+    """The fewest devices on which stages fit, (k,) float64, inf if there are too few.
 
     Args:
         pipeline: the problem.
-        pivots: (m+1,) boundaries of the points.
+        first: (k,) first pivot of each stage.
+        end: (k,) one past its last pivot.
+        left: stages from each one to the last, itself included.
     """
-
-    def __init__(self, pipeline: Pipeline, pivots: np.ndarray) -> None:
-        self.pipeline, self.count = pipeline, len(pivots)
-        i, j = np.triu_indices(self.count, 1)
-        variables = pipeline.variable_sum[pivots]
-        has_variable = variables[j] > variables[i]
-        self.first, self.end = i[has_variable], j[has_variable]
-        first, end = pivots[self.first], pivots[self.end]
-        self.weights = pipeline.weight_bytes(first, end)
-        self.held: tuple[np.ndarray, ...]
-        if pipeline.recompute == "none":
-            self.held = (pipeline.resident_sum[end] - pipeline.resident_sum[first],)
-        else:
-            self.held = (pipeline.largest_cut(first, end), pipeline.cut_before[first])
-        self.whole = int(np.searchsorted(self.first, 1))  # stages that start the chain come first
-
-    def fewest(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
-        """Return the fewest devices on which stages fit, (k,) float64, inf if there are too few.
-
-        Args:
-            left: stages from each one to the last, itself included.
-            chosen: which stages: indices of ``first``.
-        """
-        pipeline, limit = self.pipeline, self.pipeline.memory_limit
-        weights, held = self.weights[chosen], [values[chosen] for values in self.held]
-        flight = formulas.in_flight(np.array(left), pipeline.micro_batches)
-        if pipeline.recompute == "none":
-            activations = formulas.kept_bytes(held[0], flight)
-        else:
-            activations = formulas.recomputed_bytes(held[0], held[1], flight)
-        spare = limit - weights
-        group = np.where((spare == 0) & (activations == 0), 1.0, np.inf)
-        np.divide(activations, spare, out=group, where=spare > 0)
-        max_devices = pipeline.cluster.devices
-        group = np.clip(np.ceil(group), 1.0, max_devices + 1.0)
-        # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
-        fewer = np.maximum(group - 1.0, 1.0)
-        group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
-        group += formulas.stage_bytes(weights, activations, group) > limit
-        return np.where(group <= max_devices, group, np.inf)
+    weights, activations = pipeline.memory_parts(first, end, np.array(left))
+    limit, max_devices = pipeline.memory_limit, pipeline.cluster.devices
+    spare = limit - weights
+    group = np.where((spare == 0) & (activations == 0), 1.0, np.inf)
+    np.divide(activations, spare, out=group, where=spare > 0)
+    group = np.clip(np.ceil(group), 1.0, max_devices + 1.0)
+    # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
+    fewer = np.maximum(group - 1.0, 1.0)
+    group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
+    group += formulas.stage_bytes(weights, activations, group) > limit
+    return np.where(group <= max_devices, group, np.inf)
 
 
-def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
+def _latest(pipeline: Pipeline, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
     """Compute ``PointSpace.latest`` from the last stage to the first.
 
     More devices never hurt, so a stage of the points [i, j) may start on any unit up to the last
     one that leaves it enough devices before the latest start of the stages from point j on.
     """
-    m = every.count - 1
+    m, stages = len(pivots) - 1, pipeline.stages
+    every_first, every_end = np.triu_indices(m + 1, 1)
+    variables = pipeline.variable_sum[pivots]
+    has_variable = variables[every_end] > variables[every_first]
+    every_first, every_end = every_first[has_variable], every_end[has_variable]
     latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
     last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
     last_unit[m] = len(devices) - 1
@@ -568,11 +543,12 @@ def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
     for k in range(1, stages + 1):
         # Only a stage before a point from which the others can run is of use; the first stage of
         # all starts the chain.
-        chosen = np.flatnonzero(last_unit[every.end] >= 0)
+        chosen = last_unit[every_end] >= 0
         if k == stages:
-            chosen = chosen[: np.searchsorted(chosen, every.whole)]
-        first, end = every.first[chosen], every.end[chosen]
-        first_device = devices[last_unit[end]] - every.fewest(k, chosen)
+            chosen &= every_first == 0
+        first, end = every_first[chosen], every_end[chosen]
+        fewest = fewest_devices(pipeline, pivots[first], pivots[end], k)
+        first_device = devices[last_unit[end]] - fewest
         valid = np.flatnonzero(first_device >= 0)
         first, end = first[valid], end[valid]
         latest[k, first, end] = unit_of[first_device[valid].astype(np.int64)]
