@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -20,20 +19,15 @@ from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 
 FOLDER = "banks"
-"""Folder of the files, in that of the data or in the cache."""
+"""Folder of the files, in that of the data."""
 _ENDS = "ends of "
 """Arrays of such names say where each problem's part ends in one that holds them all in a row."""
-HOME = "PARENVS_CACHE"
-"""Environment variable that names the folder of what is made once."""
 LARGEST = 2**32
 """Bytes that a bank may unpack to."""
 
 
 class Bank:
-    """Numbered problems, of each of which a row of arrays says all.
-
-    Its file ships with the package; one that does not ship is made when it is first used, with a
-    progress bar, and kept in the user's cache.
+    """Numbered problems, of each of which a row of arrays says all; the file ships.
 
     Args:
         row: number -> arrays of a problem, by name; all problems have the same names, and shapes
@@ -62,25 +56,17 @@ class Bank:
             ParenvsError: the file is damaged, or of another number of problems.
         """
         path = data_folder() / FOLDER / self.file
-        ships = path.exists()
-        if not ships:
-            path = cache_folder() / FOLDER / self.file
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.write(path)
         try:
             arrays = read_arrays(path, LARGEST)
         except UNREADABLE as error:
-            raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
+            raise ParenvsError(f"{path}: damaged ({one_line(error)}); see parenvs doctor") from None
         lengths = {
             arrays.get(_ENDS + name, values).shape[:1]
             for name, values in arrays.items()
             if not name.startswith(_ENDS)
         }
         if lengths != {(self.count,)}:
-            raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
-        if not ships and _forms(_taken(arrays, 0)) != _forms(self.row(0)):
-            raise ParenvsError(f"{path}: of other problems; remove it")
+            raise ParenvsError(f"{path}: expected {self.count} problems; see parenvs doctor")
         return arrays
 
     def write(self, path: Path) -> None:
@@ -128,19 +114,6 @@ def _taken(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, Any]:
         elif not name.startswith(_ENDS):
             row[name] = values[number]
     return row
-
-
-def _forms(row: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, array.dtype.kind) for name, array in row.items()}
-
-
-def cache_folder() -> Path:
-    """Return the folder of what is made once: ``PARENVS_CACHE``, or the user's cache."""
-    if os.environ.get(HOME):
-        return Path(os.environ[HOME])
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "parenvs"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parenvs"
 
 
 def write_banks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,19 +12,20 @@ from parenvs.errors import ParenvsError
 from parenvs.view.commands import Commands, of
 from parenvs.view.terminal import (
     Json,
+    PlanOut,
+    Seed,
     Step,
+    check_range,
     example,
-    note,
+    files_of,
+    print_report,
+    proof,
     refuse_illegal,
     say,
     say_json,
-    say_progress,
     say_tables,
-    say_text,
+    written,
 )
-
-if TYPE_CHECKING:
-    from parenvs.agents.sharding.search import Status
 
 Problem = Annotated[
     str, typer.Argument(metavar="FILE", help="A problem's .json or .json.gz, or an added name.")
@@ -122,50 +123,35 @@ def solve(
     seconds: Annotated[
         float | None, typer.Option(help="Seconds of the search (default: 60, without --rounds).")
     ] = None,
-    path: Annotated[
-        Path | None, typer.Option("--out", help="Write the plan to this .json file.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    path: PlanOut = None,
+    seed: Seed = 0,
     rounds: Annotated[
         int | None,
         typer.Option(help="Rounds of the exact search; without seconds the same plan every time."),
     ] = None,
-    processor: Annotated[
-        bool, typer.Option("--processor", help="Count the seconds of the process.")
-    ] = False,
     threads: Annotated[
         int, typer.Option(help="Threads of the search, each with a chain of moves.")
     ] = 1,
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
-    from parenvs.agents.sharding import solve_iopddl
-    from parenvs.agents.sharding.planners import SECONDS
+    from parenvs.agents.planners import solve as planned
     from parenvs.tasks.sharding import files
 
-    if seconds is None and rounds is None:
-        seconds = SECONDS
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise ParenvsError(f"--seconds must be a number above 0, not {seconds:g}")
-    for name, value, minimum in (("rounds", rounds, 1), ("threads", threads, 1), ("seed", seed, 0)):
-        if value is not None and value < minimum:
-            raise ParenvsError(f"--{name} must be a whole number from {minimum}, not {value}")
-    if path is not None and path.suffix != ".json":
-        raise ParenvsError(f"--out must be a .json file, not {path}")
-    problem = files.find(target)
-    answer = solve_iopddl(problem, seconds, seed, rounds, processor, _Progress(), threads)
-    report = answer.report
-    if path is not None:
-        report.plan.save(path)
-    if as_json:
-        say_json({**report.to_json(), "proven": answer.proven, "seconds": answer.seconds})
-    else:
-        say_text(str(report))
-        say(f"{answer.claim}; {answer.evaluations:,} rounds; {answer.seconds:.1f} s")
-        if path is not None:
-            say(f"plan written to {path}")
-    for words in answer.notes:
-        note(words)
+    check_range("--seed", seed, 0)
+    answer = planned(
+        files.find(target), time_limit=seconds, seed=seed, rounds=rounds, threads=threads
+    )
+    work, lines = files_of(answer.report, path)
+    with written(work, *lines, quiet=as_json):
+        if as_json:
+            solved = {"proven": answer.proven, "seconds": answer.seconds}
+            say_json({**answer.report.to_json(), **solved, "notes": answer.notes})
+        else:
+            print_report(answer.report)
+            say(proof(answer))
+            for words in answer.notes:
+                say(words)
 
 
 def judge(
@@ -178,22 +164,19 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
+    from parenvs.core.plan import judge as judged
     from parenvs.core.plan import load_plan
     from parenvs.tasks.sharding import files
-    from parenvs.tasks.sharding.files import load_strategies
-    from parenvs.tasks.sharding.problem import ShardingPlan
 
     if target is None:
-        loaded = load_plan(plan)
-        if not isinstance(loaded, ShardingPlan):
-            raise ParenvsError(f"{plan}: a plan of task {loaded.task}; parenvs judge judges it")
-        target = loaded.instance
-    problem = files.find(target)
-    report = problem.report(load_strategies(plan, problem))
+        report = judged(load_plan(plan))
+    else:
+        problem = files.find(target)
+        report = problem.report(files.load_strategies(plan, problem))
     if as_json:
         say_json(report.to_json())
     else:
-        say_text(str(report))
+        print_report(report)
     refuse_illegal(report, f"{plan}: illegal")
 
 
@@ -234,21 +217,3 @@ def export(
     refuse_illegal(report, f"{answer}: illegal")
     plan.save(path)
     say(f"partition of {report.step_seconds:.6g} s a step written to {path}")
-
-
-class _Progress:
-    """Shows how far a search is on standard error, on a terminal every second."""
-
-    def __init__(self) -> None:
-        import sys
-
-        self.every = 1.0 if sys.stderr.isatty() else 10.0
-        self.last = 0.0
-
-    def __call__(self, status: Status) -> None:
-        if status.seconds - self.last < self.every:
-            return
-        self.last = status.seconds
-        cost = "no plan yet" if status.cost is None else f"cost {status.cost:,}"
-        bound = "" if status.bound is None else f", bound {status.bound:,}"
-        say_progress(f"{status.seconds:7.1f} s: {cost}{bound} ({status.work})")

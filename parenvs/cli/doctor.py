@@ -33,7 +33,6 @@ PURPOSES = {
     "docs": "building the site",
     "dev": "tests and linters",
 }
-LEAST_PYTHON = (3, 10)
 _TOP = Path(__file__).parents[2]
 CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
@@ -89,8 +88,6 @@ def diagnosis() -> Diagnosis:
         "python": f"{platform.python_version()}, {sys.executable}",
         "machine": f"{processor()}, {counted(cores())}, {platform.system()}",
     }
-    if sys.version_info[:2] < LEAST_PYTHON:
-        report.faults.append(f"python {platform.python_version()} is too old; 3.10 is the oldest")
     for extra, requirements in wanted().items():
         lacking = [words for line in requirements if (words := _lack(line))]
         if extra:

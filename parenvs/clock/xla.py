@@ -515,10 +515,7 @@ def _on_each(targets: Sequence[Any], body: Callable[..., Any]) -> Callable[..., 
 
     part = PartitionSpec(_AXIS)
     mesh = Mesh(np.array(targets), (_AXIS,))
-    shard_map: Any = getattr(jax, "shard_map", None)
-    if shard_map is None:
-        from jax.experimental.shard_map import shard_map
-    return jax.jit(shard_map(body, mesh=mesh, in_specs=part, out_specs=part))
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=part, out_specs=part))
 
 
 _SEED, _SCALE = 0, 0.02

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +41,7 @@ from parenvs.graph.sources import Lowered
 from parenvs.instances import load_graph, manifest
 from parenvs.view.words import listed, plural
 
-_PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
+_PARSERS = ("jaxlib._hlo", "jaxlib._jax")
 """Modules in which versions of jaxlib keep their parser of HLO text."""
 _DIALECTS = ("stablehlo", "func", "sdy", "builtin")
 """Dialects whose operations Shardy knows."""
@@ -144,30 +145,19 @@ def proto_of_text(text: str, where: str) -> bytes:
     """Parse HLO text with jaxlib, and serialize the module.
 
     Raises:
-        ParenvsError: jaxlib cannot parse the text, or is too old.
+        ParenvsError: jaxlib cannot parse the text.
     """
-    for name in _PARSERS:
-        try:
-            parse = import_module(name).hlo_module_from_text
-        except (ImportError, AttributeError):
-            continue
-        try:
-            return parse(text).as_serialized_hlo_module_proto()
-        except (RuntimeError, ValueError) as error:
-            raise ParenvsError(f"{where}: jaxlib cannot parse it: {one_line(error)}") from None
-    raise _too_old("hlo_module_from_text; or give a .pb")
+    parser = next(name for name in _PARSERS if find_spec(name))
+    try:
+        return import_module(parser).hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    except (RuntimeError, ValueError) as error:
+        raise ParenvsError(f"{where}: jaxlib cannot parse it: {one_line(error)}") from None
 
 
 def need_jax() -> None:
     """Raise a ``ParenvsError`` with the command that installs JAX, if JAX is missing."""
     with need_extra("jax", "verifying"):
         import jax  # noqa: F401
-
-
-def _too_old(what: str) -> ParenvsError:
-    from jax import __version__
-
-    return ParenvsError(f"JAX {__version__} has no {what}; pip install --upgrade jax")
 
 
 def stablehlo(proto: bytes) -> tuple[Any, str]:
@@ -179,13 +169,10 @@ def stablehlo(proto: bytes) -> tuple[Any, str]:
     Raises:
         ParenvsError: JAX is missing or too old, or cannot convert the module.
     """
-    need_jax()
-    try:
+    with need_extra("jax", "verifying"):
         from jax.extend.mlir import hlo_to_stablehlo
         from jax.interpreters.mlir import make_ir_context
         from jaxlib.mlir import ir
-    except ImportError:
-        raise _too_old("jax.extend.mlir.hlo_to_stablehlo, which verifying needs") from None
     context = make_ir_context()
     with context, ir.Location.unknown():
         try:

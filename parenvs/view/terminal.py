@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs import view
-from parenvs.core.task import ENGINES
 from parenvs.errors import InfeasibleError, ParenvsError, printable
-from parenvs.view.commands import of
 from parenvs.view.words import printable_text
 
 if TYPE_CHECKING:
@@ -90,14 +88,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Address = Annotated[
     str | None,
     typer.Option(help="HOST:PORT of a cluster of Ray, or auto (default: Ray on this machine)."),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        metavar="|".join(ENGINES),
-        help="Engine that performs independent runs; ray does so as its tasks.",
-        autocompletion=of(*ENGINES),
-    ),
 ]
 
 
@@ -174,10 +164,6 @@ def say_progress(words: str) -> None:
     print(printable(words), file=sys.stderr, flush=True)
 
 
-_KINDS = {"integer": "a whole number", "number": "a number", "float": "a number"}
-"""What click and typer call a kind of values -> what it is called here."""
-
-
 @contextmanager
 def usage_in_one_line() -> Iterator[None]:
     """Refuse what a command line cannot mean as any bad input: in one printable line.
@@ -194,23 +180,9 @@ def usage_in_one_line() -> Iterator[None]:
         is_help = type(error).__name__ == "NoArgsIsHelpError"
         if is_help or not (hasattr(error, "format_message") and hasattr(error, "ctx")):
             raise
-        words = _wrong_value(error) or " ".join(str(error.format_message()).split())
+        words = " ".join(str(error.format_message()).split())
         place = getattr(context, "command_path", "parenvs")
         raise ParenvsError(f"{printable(words).rstrip('.')}; see {place} --help") from None
-
-
-def _wrong_value(error: Any) -> str:
-    option: Any = getattr(error, "param", None)
-    words = error.format_message()
-    kind = next((x for name, x in _KINDS.items() if f"valid {name}" in words), None)
-    if kind is None or option is None:
-        return ""
-    flag = max(option.opts, key=len)
-    # The error does not hold the value, so it is looked for in what was typed.
-    typed = [word.partition("=") for word in sys.argv]
-    after = [typed[k + 1][0] for k, word in enumerate(typed[:-1]) if word[0] in option.opts]
-    given = [value for name, _, value in typed if name in option.opts and value] or after
-    return f"{flag} must be {kind}" + (f", not {given[-1]!r}" if given else "")
 
 
 _noted: dict[str, None] = {}

