@@ -15,7 +15,7 @@ from typing import Any
 
 from parenvs.core.sets import BEST_KNOWN, OPTIMUM, BestValue, unit
 from parenvs.errors import ParenvsError, one_line
-from parenvs.files import write_text
+from parenvs.files import read_json, write_text
 from parenvs.instances import data_folder
 
 HYBRID = "hybrid-references.json"
@@ -52,12 +52,9 @@ def read(path: Path) -> dict[str, Row]:
     Raises:
         ParenvsError: the file is damaged.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if not isinstance(content, dict) or not all(isinstance(x, dict) for x in content.values()):
-            raise TypeError("expected an object of objects")
-    except (OSError, ValueError, TypeError) as error:
-        raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict) or not all(isinstance(x, dict) for x in content.values()):
+        raise ParenvsError(f"{path}: damaged (expected an object of objects); remove it")
     return content
 
 

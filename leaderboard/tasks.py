@@ -15,7 +15,7 @@ from typing import Any
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
 from parenvs.core.registry import refuse_removed
 from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, shown
-from parenvs.files import locked, read_json, write_text
+from parenvs.files import locked, read_json, read_object, write_text
 
 SCHEMA = 1
 """Version of ``tasks.json``."""
@@ -225,11 +225,7 @@ def read_tasks(path: Path) -> TaskList:
     Raises:
         ParenvsError: the file has another schema, or a task that is not known.
     """
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("schema") != SCHEMA:
-        raise ParenvsError(
-            f"{path}: field 'schema' is {shown(content.get('schema'))}; this version reads {SCHEMA}"
-        )
+    content = read_object(path, SCHEMA)
     known = kinds()
     unknown = [task["name"] for task in content["tasks"] if task["name"] not in known]
     if unknown:

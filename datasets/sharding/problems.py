@@ -33,11 +33,11 @@ from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.files import write_text
+from parenvs.files import read_json, write_text
 from parenvs.graph.graph import Graph
 from parenvs.instances import data_folder
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
-from parenvs.tasks.sharding.board import Board, Known, messages_of
+from parenvs.tasks.sharding.board import Board, Known
 from parenvs.tasks.sharding.files import Exchange
 from parenvs.tasks.sharding.problem import Reduced, Sharding
 from parenvs.tasks.sharding.turns import board_of, completed
@@ -397,13 +397,7 @@ def _member(set_name: str, member: str) -> Sharding:
 @lru_cache(maxsize=1)
 def fingerprints() -> dict[str, dict[str, str]]:
     """Return the fingerprints of the problems of all sets, set -> FAMILY-NUMBER -> fingerprint."""
-    path = data_folder() / FILE
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["sets"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ParenvsError(
-            f"{path}: damaged ({error}); make it anew with python -m {MODULE} sets"
-        ) from None
+    return read_json(data_folder() / FILE)["sets"]
 
 
 def set_kind(name: str) -> SetKind:
@@ -447,7 +441,7 @@ def numbered(family: str, number: int, ranges: str = "inside") -> Board:
         reference=reduced.cost(row["first"]),
         known=known_of(name, str(row["fingerprint"])),
         draw=find,
-        cache={"messages": row["messages"]},
+        kept_messages=row["messages"],
     )
 
 
@@ -474,7 +468,7 @@ def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
         "constant": np.array(board.reduced.constant),
         "witness": board.witness,
         "first": board.first,
-        "messages": messages_of(board),
+        "messages": board.messages,
         "fingerprint": np.array(problem.fingerprint),
     }
 

@@ -106,13 +106,13 @@ def submit(
         if agent or task is None or (run and script):
             option = "--script" if run is None else "--run"
             raise ParenvsError(f"{option} takes a --task, and no --agent or other planner")
+        if run is not None:
+            make = partial(making.run_submission, run=run, **common)
+        elif script is not None:
+            given = {"trained_on": trained_on or (), **common}
+            make = partial(making.script_submission, script=script, **given)
         for board in chosen:
-            if run is not None:
-                _write(folder, board.name, partial(making.run_submission, run=run, **common))
-            elif script is not None:
-                common["trained_on"] = trained_on or ()
-                make = partial(making.script_submission, script=script, **common)
-                _write(folder, board.name, make)
+            _write(folder, board.name, make)
         return
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")

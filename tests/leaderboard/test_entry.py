@@ -189,7 +189,7 @@ def whole_files(text):
         ("Infinity", text.replace("1.5", "-Infinity")),
         ("1e999", text.replace("1.5", "1e999")),
         ("digits", text.replace("1.5", "9" * 5000)),
-        ("digits", text.replace("1.5", "-" + "9" * 21)),
+        ("field 'seconds", text.replace("1.5", "-" + "9" * 21)),
         ("'task' stands twice", text.replace('"task":', '"task": "x", "task":', 1)),
         ("stands twice", text.replace('"instance":', '"instance": "x", "instance":', 1)),
         ("no JSON", text[:-20]),

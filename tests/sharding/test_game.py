@@ -24,7 +24,7 @@ from parenvs.datasets.sharding.problems import (
 )
 from parenvs.datasets.sharding.problems import drawn as drawn_problem
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.board import Board, messages_of, wanted_of
+from parenvs.tasks.sharding.board import Board
 from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv, ShardingImprovement
 from parenvs.tasks.sharding.problem import FORBIDDEN
 from parenvs.tasks.sharding.turns import BARE, COLUMNS, Construct, board_of
@@ -190,7 +190,7 @@ def test_messages__decide_trees_without_a_limit():
         turns = started(board, ("rule",))
         while not turns.over[0]:
             turns.play(ROW, turns.best(ROW, "rule"))
-        assert (wanted_of(board) == turns.chosen[0, : len(board)]).all()
+        assert (board.wanted == turns.chosen[0, : len(board)]).all()
         tried, found = tried + 1, found + (turns.cost[0] == optimum(problem))
     assert tried > 10 and found > 0.9 * tried
 
@@ -201,7 +201,7 @@ def test_env__pressure_is_what_the_limit_is_exceeded_by():
     for board in boards(4, nodes=16, edges=24, forbidden=0.1, slack=0.5):
         env = make(problem=board.problem, reduction=False)
         observation, info = env.reset()
-        wanted, decided = wanted_of(board), []
+        wanted, decided = board.wanted, []
         while len(decided) < len(board):
             node, usage = len(decided), board.usage[len(decided)]
             legal = np.flatnonzero(info["action_mask"])
@@ -286,7 +286,7 @@ def test_env__observation_of_the_first_node():
             expected[observation["action_mask"][: len(costs)] > 0]
         )
     legal = np.flatnonzero(observation["action_mask"])
-    led = (costs + messages_of(board)[: len(costs)])[legal]
+    led = (costs + board.messages[: len(costs)])[legal]
     expected = -2 * np.log1p(20 * (led - led.min()) / unit)
     pressure = observation["actions"][legal, list(COLUMNS).index("pressure")]
     expected -= 10 * np.maximum(pressure, 0)
@@ -409,7 +409,7 @@ def test_bank__holds_what_is_drawn(family, number):
     again = board_of(problem)
     for name in ("offset", "costs", "headroom", "witness", "first"):
         np.testing.assert_array_equal(getattr(board, name), getattr(again, name))
-    np.testing.assert_array_equal(messages_of(board), messages_of(again))
+    np.testing.assert_array_equal(board.messages, again.messages)
     assert (board.instance, board.reference) == (problem.instance, again.reference)
     report = problem.report(problem.plan(board.whole.lift(board.first)))
     assert report.legal and report.cost == board.reference

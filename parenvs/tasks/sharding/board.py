@@ -19,6 +19,9 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.messages import arrays_of, begins, sweep
 from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, largest_sum, reduce
 
+SWEEPS = 60
+"""Sweeps of the messages."""
+
 
 class Known(NamedTuple):
     """What is known of the costs of a problem's plans, as far as it is; else NaN."""
@@ -74,7 +77,7 @@ class Board:
         witness: (n,) strategies of a legal plan; empty while none is known.
         first: (n,) strategies of the greedy plan, with which the improving form begins.
         draw: draws the problem by its name, if it is kept without.
-        cache: what other modules compute of the board, by name.
+        kept_messages: (s,) ``messages`` that were computed before.
     """
 
     instance: str
@@ -88,7 +91,7 @@ class Board:
     reference: int = 1
     known: Known = field(default_factory=Known)
     draw: Callable[[str], Sharding] | None = None
-    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    kept_messages: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, problem: Sharding, reduction: bool = True) -> Board:
@@ -217,6 +220,95 @@ class Board:
             return self.reduced
         assert self.draw is not None
         return reduce(self.draw(self.instance))
+
+    @cached_property
+    def messages(self) -> np.ndarray:
+        """(s,) float32 sum of the messages to each strategy from all later neighbors.
+
+        They are those of the sweep with the best bound.
+        """
+        if self.kept_messages is not None:
+            return self.kept_messages
+        model = arrays_of(self.reduced)
+        sizes = self.sizes.tolist()
+        work, marginals = np.zeros(max(sizes)), np.zeros(len(self.costs))
+        best, messages = -np.inf, np.zeros(int(model.message[-1]))
+        kept = messages.copy()
+        for _ in range(SWEEPS):
+            bound = sweep(model, self.costs, messages, work, marginals, 0, 2 * len(sizes))
+            if bound > best:
+                best, kept = bound, messages.copy()
+        ahead = np.zeros(len(self.costs))
+        for node, (begin, size) in enumerate(zip(self.offset.tolist(), sizes, strict=False)):
+            for edge in range(model.start[node], model.start[node + 1]):
+                if model.neighbor[edge] > node:
+                    at = model.message[edge]
+                    ahead[begin : begin + size] += kept[at : at + size]
+        return ahead.astype(np.float32)
+
+    @cached_property
+    def wanted(self) -> np.ndarray:
+        """(n,) strategies that the messages lead to if memory has no limit."""
+        # Greedy by messages: on a tree without a limit it is optimal.
+        total, chosen = self.costs + self.messages, np.zeros(len(self), dtype=np.int64)
+        for node in range(len(self)):
+            chosen[node] = total[self.offset[node] : self.offset[node + 1]].argmin()
+            for other in self.later[node]:
+                at = slice(self.offset[other.node], self.offset[other.node + 1])
+                total[at] += other.table[:, chosen[node]]
+        return chosen
+
+    @cached_property
+    def flat(self) -> dict[str, np.ndarray]:
+        """The board of n nodes, m edges and j intervals as arrays; positions count within it.
+
+        Of nodes, (n,): ``offset``, first strategy; ``size``, number of strategies; ``edge``, first
+        edge to a later node; ``later`` and ``earlier``, number of such neighbors; ``interval`` and
+        ``intervals``, first and number of the intervals in which it uses memory; ``headroom``, the
+        least headroom in them. Of edges, (m,): ``other``, first strategy of the later node;
+        ``width``, number of them; ``pair``, first pair. Of intervals, (j,): ``begin``, first time;
+        ``length``, number of times; ``whole``, least headroom; ``amount``, where what strategies
+        use begins in ``amounts``. ``mass`` is of strategies, as a share of the node's largest;
+        ``pairs`` are costs, those of the earlier node's first strategy first.
+        """
+        reduced, sizes, first = self.reduced, self.sizes, self.offset[:-1]
+        a, b = reduced.ends.T
+        order = np.lexsort((b, a))
+        later, earlier = (np.bincount(x, minlength=len(self)) for x in (a, b))
+        none = np.zeros(0, dtype=np.int64)
+        begin, length, whole, amounts = [none], [none], [none], [none]
+        intervals, headroom = np.zeros((2, len(self)), dtype=np.int64)
+        for node, usage in enumerate(self.usage):
+            if usage is not None:
+                least = usage.least(self.headroom)
+                intervals[node], headroom[node] = len(least), least.min()
+                begin.append(usage.first + usage.starts)
+                length.append(usage.lengths)
+                whole.append(least)
+                amounts.append(usage.amount.ravel())
+        # Shares of the largest make nodes of all sizes alike.
+        largest = np.maximum.reduceat(self.mass, first)
+        forbidden = reduced.edge_costs >= NEVER
+        return {
+            "offset": first,
+            "size": sizes,
+            "edge": begins(later),
+            "later": later,
+            "earlier": earlier,
+            "interval": begins(intervals),
+            "intervals": intervals,
+            "headroom": headroom,
+            "other": first[b[order]],
+            "width": sizes[b[order]],
+            "pair": reduced.edge_offset[:-1][order],
+            "begin": np.concatenate(begin),
+            "length": np.concatenate(length),
+            "whole": np.concatenate(whole),
+            "amount": begins(np.repeat(sizes, intervals)),
+            "amounts": np.concatenate(amounts),
+            "mass": self.mass / np.maximum(np.repeat(largest, sizes), 1.0),
+            "pairs": np.where(forbidden, np.inf, reduced.edge_costs.astype(np.float64)),
+        }
 
     @property
     def problem(self) -> Sharding:
@@ -359,49 +451,6 @@ class Witness:
         return -1
 
 
-SWEEPS = 60
-"""Sweeps of the messages."""
-
-
-def messages_of(board: Board) -> np.ndarray:
-    """Return the sum of the messages to each strategy from all later neighbors, (s,) float32.
-
-    They are those of the sweep with the best bound, and computed once for a board.
-    """
-    if "messages" not in board.cache:
-        model = arrays_of(board.reduced)
-        sizes = board.sizes.tolist()
-        work, marginals = np.zeros(max(sizes)), np.zeros(len(board.costs))
-        best, messages = -np.inf, np.zeros(int(model.message[-1]))
-        kept = messages.copy()
-        for _ in range(SWEEPS):
-            bound = sweep(model, board.costs, messages, work, marginals, 0, 2 * len(sizes))
-            if bound > best:
-                best, kept = bound, messages.copy()
-        ahead = np.zeros(len(board.costs))
-        for node, (begin, size) in enumerate(zip(board.offset.tolist(), sizes, strict=False)):
-            for edge in range(model.start[node], model.start[node + 1]):
-                if model.neighbor[edge] > node:
-                    at = model.message[edge]
-                    ahead[begin : begin + size] += kept[at : at + size]
-        board.cache["messages"] = ahead.astype(np.float32)
-    return board.cache["messages"]
-
-
-def wanted_of(board: Board) -> np.ndarray:
-    """Return what the messages lead to if memory has no limit, (n,) strategies."""
-    if "wanted" not in board.cache:
-        # Greedy by messages: on a tree without a limit it is optimal.
-        total, chosen = board.costs + messages_of(board), np.zeros(len(board), dtype=np.int64)
-        for node in range(len(board)):
-            chosen[node] = total[board.offset[node] : board.offset[node + 1]].argmin()
-            for other in board.later[node]:
-                at = slice(board.offset[other.node], board.offset[other.node + 1])
-                total[at] += other.table[:, chosen[node]]
-        board.cache["wanted"] = chosen
-    return board.cache["wanted"]
-
-
 BOARDS_KEPT = 64
 """Boards that are kept beside those in play."""
 
@@ -444,11 +493,11 @@ class Tables:
     def places(self, board: Board) -> tuple[int, int]:
         """Return where nodes and strategies of a board begin; it is added if it is not there."""
         if id(board) not in self._boards:
-            length, arrays = self._length, flat(board)
+            length, arrays = self._length, board.flat
             # The board is kept with its places, so its id stays its own.
             self._boards[id(board)] = board, length["offset"], length["mass"]
             if self.looks:
-                arrays |= {"wanted": wanted_of(board), "messages": messages_of(board)}
+                arrays = {**arrays, "wanted": board.wanted, "messages": board.messages}
             # What counts from 0 within a board is moved behind the boards before it.
             begin = {name: length[target] for name, target in _COUNTS.items()}
             for name, values in arrays.items():
@@ -468,61 +517,3 @@ class Tables:
 
 # Array of positions -> an array in which they are positions.
 _COUNTS = {"edge": "other", "interval": "begin", "pair": "pairs", "amount": "amounts"}
-
-
-def flat(board: Board) -> dict[str, np.ndarray]:
-    """Return a board of n nodes, m edges and j intervals as arrays; positions count within it.
-
-    Of nodes, (n,): ``offset``, first strategy; ``size``, number of strategies; ``edge``, first edge
-    to a later node; ``later`` and ``earlier``, number of such neighbors; ``interval`` and
-    ``intervals``, first and number of the intervals in which it uses memory; ``headroom``, the
-    least headroom in them. Of edges, (m,): ``other``, first strategy of the later node; ``width``,
-    number of them; ``pair``, first pair. Of intervals, (j,): ``begin``, first time; ``length``,
-    number of times; ``whole``, least headroom; ``amount``, where what strategies use begins in
-    ``amounts``. ``mass`` is of strategies, as a share of the node's largest; ``pairs`` are costs,
-    those of the earlier node's first strategy first.
-    """
-    if "flat" not in board.cache:
-        board.cache["flat"] = _flat(board)
-    return dict(board.cache["flat"])
-
-
-def _flat(board: Board) -> dict[str, np.ndarray]:
-    reduced, sizes, first = board.reduced, board.sizes, board.offset[:-1]
-    a, b = reduced.ends.T
-    order = np.lexsort((b, a))
-    later, earlier = (np.bincount(x, minlength=len(board)) for x in (a, b))
-    none = np.zeros(0, dtype=np.int64)
-    begin, length, whole, amounts = [none], [none], [none], [none]
-    intervals, headroom = np.zeros((2, len(board)), dtype=np.int64)
-    for node, usage in enumerate(board.usage):
-        if usage is not None:
-            least = usage.least(board.headroom)
-            intervals[node], headroom[node] = len(least), least.min()
-            begin.append(usage.first + usage.starts)
-            length.append(usage.lengths)
-            whole.append(least)
-            amounts.append(usage.amount.ravel())
-    # Shares of the largest make nodes of all sizes alike.
-    largest = np.maximum.reduceat(board.mass, first)
-    forbidden = reduced.edge_costs >= NEVER
-    return {
-        "offset": first,
-        "size": sizes,
-        "edge": begins(later),
-        "later": later,
-        "earlier": earlier,
-        "interval": begins(intervals),
-        "intervals": intervals,
-        "headroom": headroom,
-        "other": first[b[order]],
-        "width": sizes[b[order]],
-        "pair": reduced.edge_offset[:-1][order],
-        "begin": np.concatenate(begin),
-        "length": np.concatenate(length),
-        "whole": np.concatenate(whole),
-        "amount": begins(np.repeat(sizes, intervals)),
-        "amounts": np.concatenate(amounts),
-        "mass": board.mass / np.maximum(np.repeat(largest, sizes), 1.0),
-        "pairs": np.where(forbidden, np.inf, reduced.edge_costs.astype(np.float64)),
-    }

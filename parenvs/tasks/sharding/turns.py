@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from parenvs.core.game import RANGE
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.sharding.board import Board, Tables, Witness, wanted_of
+from parenvs.tasks.sharding.board import Board, Tables, Witness
 from parenvs.tasks.sharding.messages import begins, ranges
 from parenvs.tasks.sharding.problem import Sharding, ShardingPlan
 
@@ -140,7 +140,7 @@ class Construct:
             self.costs[row, : len(board.costs)] = board.costs
             self.room[row, : len(board.headroom)] = board.headroom
             if self.by_messages:
-                self.wish[row, : len(board.headroom)] = board.room_of(wanted_of(board))
+                self.wish[row, : len(board.headroom)] = board.room_of(board.wanted)
             kept = self.guarded and not board.is_free
             self.witness[row] = Witness(board) if kept else None
             self.floor[row] = board.floor
@@ -630,13 +630,6 @@ class Blocks:
         for node, others in enumerate(board.beside):
             self.least[node] += sum(float(other.table.min()) for other in others)
 
-    @classmethod
-    def of(cls, board: Board) -> Blocks:
-        """Return the blocks of a board, which are made once."""
-        if "blocks" not in board.cache:
-            board.cache["blocks"] = cls(board)
-        return board.cache["blocks"]
-
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Return the sum of values, (n,), over each block, (n,)."""
         return np.add.reduceat(values[self._inside], self._begin)
@@ -655,6 +648,10 @@ class Blocks:
             if usage is not None:
                 free[node] = share[usage.first : usage.last].min()
         return np.clip(free, 0.0, 1.0)
+
+
+blocks_of = lru_cache(maxsize=1024)(Blocks)
+"""Returns the blocks of a board, which are made once."""
 
 
 def _joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -751,7 +748,7 @@ class Improve:
 
 class _State:
     def __init__(self, board: Board) -> None:
-        self.board, self.blocks = board, Blocks.of(board)
+        self.board, self.blocks = board, blocks_of(board)
         self.chosen = board.first.copy()
         self.cost = board.reference
         self.room = board.room_of(self.chosen)
