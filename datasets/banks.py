@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from parenvs.errors import ParenvsError, did_you_mean, one_line, printable, shown
+from parenvs.errors import ParenvsError, among, one_line, printable, shown
 from parenvs.files import replacing
 from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
@@ -131,8 +131,7 @@ def write_banks(
     options = parser.parse_args(None if arguments is None else list(arguments))
     for name in options.banks or banks:
         if name not in banks:
-            hint = did_you_mean(name, banks)
-            fault = f"no bank {shown(name)}{hint}; known: {', '.join(banks)}"
+            fault = f"no bank {shown(name)}{among(name, banks)}"
             print(f"{parser.prog}: {printable(fault)}", file=sys.stderr)
             return 2
         bank = banks[name]()

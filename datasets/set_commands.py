@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import did_you_mean, printable, shown
+from parenvs.errors import among, printable, shown
 from parenvs.files import replacing
 from parenvs.instances import data_folder
 
@@ -38,8 +38,7 @@ def read_options(
     unknown = [name for name in options.sets if name not in known]
     fault = ""
     if unknown:
-        hint = did_you_mean(unknown[0], known)
-        fault = f"no set {shown(unknown[0])}{hint}; known: {', '.join(known)}"
+        fault = f"no set {shown(unknown[0])}{among(unknown[0], known)}"
     elif options.seed < 0:
         fault = f"--seed is {options.seed}; give 0 or more"
     if fault:

@@ -241,10 +241,11 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
 
 def _priced(problem: TaskProblem, where: str, report: Any) -> Verdict:
     cost, reference = problem.cost(report), problem.reference
+    what, proven = "lower bound", reference.bound
+    if reference.proven:
+        what, proven = "optimum", reference.cost
     # A reference without proof has a bound below its cost; a plan may be between them.
-    if is_less(cost, reference.cost if reference.proven else reference.bound):
-        what = "optimum" if reference.proven else "lower bound"
-        proven = reference.cost if reference.proven else reference.bound
+    if is_less(cost, proven):
         words = (
             f"cost {cost!r} is better than the proven {what} {proven!r}: the proof or the "
             "judge is wrong; please open an issue with this file"

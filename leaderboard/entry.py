@@ -108,22 +108,10 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as an object of JSON types, schema version first."""
-        content = {
-            "schema": SCHEMA,
-            "tasks": self.tasks,
-            "task": self.task,
-            "entry": self.entry,
-            "authors": list(self.authors),
-            "link": self.link,
-            "method": self.method,
-            "learned": self.learned,
-            "trained_on": list(self.trained_on),
-            "seeds": list(self.seeds),
-            "search_budget": self.search_budget,
-            "hardware": self.hardware,
-            "commit": self.commit,
-            "settings": dict(self.settings),
-        }
+        content: dict[str, Any] = {"schema": SCHEMA}
+        for key in (*_HEAD[1:], *_FIELDS):
+            value = getattr(self, key)
+            content[key] = list(value) if isinstance(value, tuple) else value
         if self.policy is not None:
             return {**content, "policy": self.policy}
         script = {"script": self.script} if self.script else {}

@@ -12,7 +12,7 @@ from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
 from parenvs.core.registry import TASKS
 from parenvs.core.request import STEPS
-from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, need_extra
+from parenvs.errors import NO_PLAN, ParenvsError, among, need_extra
 from parenvs.leaderboard.check import PlanState, judged
 from parenvs.leaderboard.entry import Entry, cleaned
 from parenvs.leaderboard.methods import PLAIN, digest, run
@@ -42,10 +42,7 @@ def check_agent(task: Task, agent: str) -> None:
     """
     known = kind_of(task.name).agents
     if agent not in known:
-        raise ParenvsError(
-            f"task {task.name!r} has no agent {agent!r}{did_you_mean(agent, known)}; "
-            f"known: {', '.join(known) or 'none'}"
-        )
+        raise ParenvsError(f"task {task.name!r} has no agent {agent!r}{among(agent, known)}")
 
 
 def submission(

@@ -14,7 +14,7 @@ from typing import Any
 
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
 from parenvs.core.registry import refuse_removed
-from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, shown
+from parenvs.errors import NO_PLAN, ParenvsError, among, shown
 from parenvs.files import locked, read_json, read_object, write_text
 
 SCHEMA = 1
@@ -87,10 +87,7 @@ class TaskList:
         if name in self.tasks:
             return self.tasks[name]
         refuse_removed("task", name)
-        raise ParenvsError(
-            f"unknown task {shown(name)}{did_you_mean(name[:80], self.tasks)}; "
-            f"known: {', '.join(self.tasks)}"
-        )
+        raise ParenvsError(f"unknown task {shown(name)}{among(name, self.tasks)}")
 
     def of_word(self, word: str) -> list[Task]:
         """Return the task called ``word``, or else the tasks whose plans are of the task ``word``.
@@ -229,10 +226,8 @@ def read_tasks(path: Path) -> TaskList:
     known = kinds()
     unknown = [task["name"] for task in content["tasks"] if task["name"] not in known]
     if unknown:
-        raise ParenvsError(
-            f"{path}: field 'tasks' names {shown(unknown[0])}{did_you_mean(unknown[0], known)}; "
-            f"known: {', '.join(known)}"
-        )
+        near = among(unknown[0], known)
+        raise ParenvsError(f"{path}: field 'tasks' names {shown(unknown[0])}{near}")
     tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
     seeds = {int(version): seed for version, seed in content["seeds"].items()}
     lodged = {int(version): tuple(hashes) for version, hashes in content["lodged"].items()}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from parenvs.arrays import Array
-from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
+from parenvs.errors import ClusterError, ParenvsError, among, shown
 from parenvs.fields import number, one_of, read, whole, words
 from parenvs.files import read_json
 
@@ -96,10 +96,8 @@ class Device:
             ClusterError: the precision is unknown, or the device has none such.
         """
         if precision not in PRECISIONS:
-            raise ClusterError(
-                f"precision {shown(precision)} is unknown{did_you_mean(precision, PRECISIONS)}; "
-                f"known: {', '.join(PRECISIONS)}"
-            )
+            near = among(precision, PRECISIONS)
+            raise ClusterError(f"precision {shown(precision)} is unknown{near}")
         if not self.peaks:
             return self.peak_flops
         peaks = dict(self.peaks)
@@ -727,10 +725,8 @@ def _bandwidth(text: str, whole: str) -> float:
 def _known_device(name: str, where: str) -> Device:
     device = Device.find(name.lower())
     if device is None:
-        raise ClusterError(
-            f"{where}: unknown device {shown(name)}{did_you_mean(name, DEVICES)}; "
-            f"known: {', '.join(DEVICES)}, also at one precision, like a100-fp32"
-        )
+        known = f"{among(name, DEVICES)}, also at one precision, like a100-fp32"
+        raise ClusterError(f"{where}: unknown device {shown(name)}{known}")
     return device
 
 

@@ -329,18 +329,8 @@ def _converted(content: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(content, kind)
     # JSON can spell half of a surrogate pair, which msgspec cannot encode.
-    except UnicodeEncodeError:
-        return msgspec.convert(_encodable(content), kind)
-
-
-def _encodable(content: Any) -> Any:
-    if isinstance(content, str):
-        return content.encode(errors="replace").decode()
-    if isinstance(content, list):
-        return [_encodable(value) for value in content]
-    if isinstance(content, Mapping):
-        return {_encodable(key): _encodable(value) for key, value in content.items()}
-    return content
+    except UnicodeEncodeError as wrong:
+        raise msgspec.ValidationError(str(wrong)) from None
 
 
 def _text(path: _Path) -> str:

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import stat
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -306,11 +307,8 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     content = dict(pairs)
     if len(content) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise DuplicateFieldError(f"field {key[:80]!r} stands twice")
-            seen.add(key)
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise DuplicateFieldError(f"field {key[:80]!r} stands twice")
     return content
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import TASKS
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, among, did_you_mean, shown
 from parenvs.files import is_function
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ def load_graph(
 
     for name in reading:
         if name not in READING:
-            raise ParenvsError(
-                f"{name!r} is not an option of loading a graph{did_you_mean(name, READING)}; "
-                f"known: {', '.join(READING)}"
-            )
+            near = among(name, READING)
+            raise ParenvsError(f"{name!r} is not an option of loading a graph{near}")
     text = instance.name if isinstance(instance, Graph) else text_of(instance, "a Graph")
     takes = not isinstance(instance, Graph) and is_function(text)
     if arguments is not None and not takes:

@@ -139,9 +139,9 @@ def solve(
     from parenvs.tasks.sharding import files
 
     check_range("--seed", seed, 0)
-    answer = planned(
-        files.find(target), time_limit=seconds, seed=seed, rounds=rounds, threads=threads
-    )
+    problem = files.find(target)
+    with Step(f"solving {problem.name}"):
+        answer = planned(problem, time_limit=seconds, seed=seed, rounds=rounds, threads=threads)
     work, lines = files_of(answer.report, path)
     with written(work, *lines, quiet=as_json):
         if as_json:

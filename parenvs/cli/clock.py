@@ -9,7 +9,7 @@ import typer
 
 from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
-from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
+from parenvs.errors import ParenvsError, among, need_extra, shown
 from parenvs.files import is_function
 from parenvs.view.commands import of
 from parenvs.view.terminal import Json, PlanFile, Step, check_range, note, say_tables, written
@@ -57,7 +57,7 @@ def calibrate(
     from parenvs.clock.calibrate import SIZES, calibrated
 
     if framework not in options.RUNNERS:
-        known = f"{did_you_mean(framework, options.RUNNERS)}; known: {', '.join(options.RUNNERS)}"
+        known = among(framework, options.RUNNERS)
         raise ParenvsError(f"--framework {shown(framework)} is unknown{known}")
     _check_ending(path, ".json")
     sizes = [size for size in SIZES if size <= 1e6 * largest]

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from parenvs.core.request import Request
     from parenvs.graph.graph import Graph
 
-DEVICES = ("cpu", "cuda")
-"""Kinds of devices that PyTorch and JAX run on."""
 RUNNERS = ("torch", "jax")
 """Frameworks that measure this machine."""
 
@@ -66,7 +64,7 @@ trainable = completed(lambda ctx: (*_instances(ctx), *TASKS, *_sets(ctx), *_envs
 sets = completed(_sets)
 clusters = words_of(*PRESETS)
 frameworks = words_of(*FRAMEWORKS)
-devices = words_of(*DEVICES)
+devices = words_of("cpu", "cuda")
 
 
 Instance = Annotated[

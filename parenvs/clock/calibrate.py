@@ -74,13 +74,15 @@ def _by_torch(
     with need_extra("torch", "calibrating"):
         import torch
 
-        from parenvs.clock.kernels import BACKENDS, check_device, measure, memory_bytes, together
+        from parenvs.clock.kernels import BACKENDS, check_device, measure, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
     answers = together(measure, processes, (kind, *given), kind, threads, LIMIT_SECONDS)
-    model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
-    facts = {"device": model, "backend": BACKENDS[kind], "threads": threads}
-    return answers, memory_bytes(kind, processes), facts
+    facts = {"device": "cpu", "backend": BACKENDS[kind], "threads": threads}
+    if kind == "cpu":
+        return answers, shared_memory_bytes(processes), facts
+    gpu = torch.cuda.get_device_properties(0)
+    return answers, float(gpu.total_memory), {**facts, "device": gpu.name}
 
 
 def _by_jax(

@@ -22,7 +22,7 @@ from parenvs.exports.torch import TorchPlan, export
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout
 from parenvs.machine import cores, processor
-from parenvs.view.words import duration, plural, size
+from parenvs.view.words import duration, listed, plural, size
 
 TOLERANCE = 1e-3
 """Relative difference of losses up to which two runs count as the same training."""
@@ -137,8 +137,7 @@ class States:
         if self.untold:
             words += f"; {self.untold} tell nothing, as rounding moves them as far"
         if self.still:
-            more = f" and {len(self.still) - 3} more" if len(self.still) > 3 else ""
-            words += f"; no step changes {', '.join(self.still[:3])}{more}"
+            words += f"; no step changes {listed(self.still)}"
         return words
 
 

@@ -25,7 +25,6 @@ from parenvs.clock.members import (
     repeated,
     run_members,
     samples,
-    shared_memory_bytes,
     sized,
     started,
     timed_products,
@@ -45,13 +44,6 @@ def check_device(kind: str, count: int) -> None:
     """Refuse devices that PyTorch does not have here, see ``check_devices``."""
     available = torch.cuda.device_count() if kind == "cuda" else count
     check_devices(kind, count, f"PyTorch {torch.__version__}", available)
-
-
-def memory_bytes(kind: str, count: int) -> float:
-    """Return the memory of one of ``count`` devices; processes on a CPU share the machine's."""
-    if kind == "cuda":
-        return float(torch.cuda.get_device_properties(0).total_memory)
-    return shared_memory_bytes(count)
 
 
 def watch_of(kind: str) -> Callable[[], Callable[[], float]]:

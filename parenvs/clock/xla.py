@@ -49,6 +49,7 @@ from parenvs.graph.graph import Graph, Role
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import module_for
+from parenvs.view.words import listed
 
 
 def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()) -> Any:
@@ -556,10 +557,7 @@ def run(
         notes.append("the model updates nothing: it is no training step, and all losses are equal")
     stale = pairing.stale(graph)
     if stale:
-        more = f" and {len(stale) - 3} more" if len(stale) > 3 else ""
-        notes.append(
-            f"the step returns no new {', '.join(stale[:3])}{more}: each begins with the old ones"
-        )
+        notes.append(f"the step returns no new {listed(stale)}: each begins with the old ones")
     loss_output = pairing.loss(graph, loss)
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
     load = system_load()

@@ -8,7 +8,7 @@ that are not free, the witness can be mended for it (``parenvs.tasks.sharding.bo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -174,14 +174,6 @@ class Construct:
         turn = int(self.turn[row])
         chosen[:turn] = self.chosen[row, :turn]
         return board.problem.plan(board.whole.lift(chosen))
-
-    def best(self, rows: np.ndarray, column: str, sign: int = 1) -> np.ndarray:
-        """Return the legal strategy of the largest value, or with -1 the least, of a column, (k,).
-
-        The first of several.
-        """
-        score = sign * self.rows[rows, :, self.columns.index(column)]
-        return np.where(self.legal[rows], score, -np.inf).argmax(axis=1)
 
     # Turns
 
@@ -410,16 +402,24 @@ def completed(board: Board) -> Board:
     board = replace(board, witness=board.lean if board.is_free else _first_witness(board))
     episode = Construct(1, int(board.sizes.max()), ("both",))
     episode.put(0, board)
-    first = _played(episode, lambda row: episode.best(row, "both", -1))
+    first = _played(episode, "both")
     return replace(board, first=first, reference=board.reduced.cost(first))
 
 
-def _played(episode: Construct, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Play a single episode, whose board is given, and return what it chose, (n,)."""
+def _played(
+    episode: Construct, column: str, noise: float = 0.0, rng: np.random.Generator | None = None
+) -> np.ndarray:
+    """Play a single episode by the least value of a column, with noise; return its choices, (n,).
+
+    The first of several equal ones is taken.
+    """
     row = np.zeros(1, dtype=np.int64)
     episode.start(row)
     while not episode.over[0]:
-        episode.play(row, choose(row))
+        score = episode.rows[0, :, episode.columns.index(column)].astype(float)
+        if rng is not None:
+            score += noise * rng.random(len(score))
+        episode.play(row, np.where(episode.legal, score, np.inf).argmin(axis=1))
     return episode.chosen[0, : episode.length[0]].copy()
 
 
@@ -429,13 +429,7 @@ def _first_witness(board: Board) -> np.ndarray:
     episode.put(0, board)
     rng = np.random.default_rng(0)
     for attempt in range(_TRIES):
-
-        def leanest(_: np.ndarray, noise: float = 0.1 * attempt / _TRIES) -> np.ndarray:
-            score = episode.rows[0, :, 0].astype(float)
-            score += noise * rng.random(len(score)) if noise else 0.0
-            return np.where(episode.legal, score, np.inf).argmin(axis=1)
-
-        chosen = _played(episode, leanest)
+        chosen = _played(episode, "mass", 0.1 * attempt / _TRIES, rng if attempt else None)
         if not episode.dead[0]:
             return chosen
     raise InfeasibleError(
