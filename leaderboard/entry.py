@@ -118,7 +118,7 @@ class Entry:
         return {**content, **script, "seconds": dict(self.seconds), "plans": dict(self.plans)}
 
     @classmethod
-    def from_json(cls, content: Any, where: str = "entry", known: TaskList | None = None) -> Self:
+    def from_json(cls, content: Any, where: str = "entry") -> Self:
         """Check an object of JSON types and make an entry of it; ``check`` judges the plans.
 
         Raises:
@@ -126,9 +126,8 @@ class Entry:
         """
         if not isinstance(content, dict):
             raise EntryError(where, ["expected one JSON object"])
-        if known is None:
-            version = content.get("tasks")
-            known = tasks(version if type(version) is int and version in tasks().seeds else None)
+        version = content.get("tasks")
+        known = tasks(version if type(version) is int and version in tasks().seeds else None)
         checks = _Checks(content, known)
         fields = checks.fields()
         if checks.reasons:

@@ -38,15 +38,6 @@ class Task:
         """The problems that count in scores: those that everybody can judge."""
         return {name: problem for name, problem in self.problems.items() if not problem.added}
 
-    @property
-    def tiers(self) -> dict[str, list[TaskProblem]]:
-        """Tier -> its problems that count; empty in tasks without tiers."""
-        tiers: dict[str, list[TaskProblem]] = {}
-        for problem in self.counted.values():
-            if problem.tier:
-                tiers.setdefault(problem.tier, []).append(problem)
-        return tiers
-
     def to_json(self) -> dict[str, Any]:
         """Return the task as an object of JSON types."""
         content = {key: value for key, value in vars(self).items() if key != "problems"}

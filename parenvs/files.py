@@ -364,20 +364,17 @@ def _constants(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def read_object(
-    path: str | os.PathLike[str],
-    schema: int,
-    error: type[ParenvsError] = ParenvsError,
-    most_bytes: int | None = None,
+    path: str | os.PathLike[str], schema: int, most_bytes: int | None = None
 ) -> dict[str, Any]:
     """Return the object of a JSON file whose field ``schema`` this version reads, without it.
 
     Raises:
         ParenvsError: see ``read_json``; or it holds no object, or one of another schema.
     """
-    where, content = os.fspath(path), read_json(path, error, most_bytes)
+    where, content = os.fspath(path), read_json(path, most_bytes=most_bytes)
     if not isinstance(content, dict):
-        raise error(f"{where}: expected one JSON object")
-    check_schema(content, schema, where, error)
+        raise ParenvsError(f"{where}: expected one JSON object")
+    check_schema(content, schema, where)
     return {key: value for key, value in content.items() if key != "schema"}
 
 

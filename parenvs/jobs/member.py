@@ -344,7 +344,6 @@ def serve(pipe: Any, settings: Settings) -> None:
 
 
 _PRELOAD = ("parenvs.jobs.member", "torch._dynamo", "scipy.optimize")
-_END_SECONDS = 2.0
 # Seconds without a reply after which a process is taken for dead.
 _HANGS = LIMIT_SECONDS + 30.0
 

@@ -51,8 +51,6 @@ CONTEXTS = {
     "free": "share of the headroom that is free while the node uses memory",
     "nodes": "log2 of the nodes / 12",
 }
-BARE = tuple(name for name in COLUMNS if name not in AHEAD)
-"""Columns that do not."""
 # Columns that need messages, and costs of neighbors that follow.
 _BY_MESSAGES, _BY_NEIGHBORS = {"rule", "messages", "pressure"}, {"ahead", "both"}
 # What logarithms of excesses are divided by.
