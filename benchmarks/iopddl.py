@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.framework import (
     ROOT,
@@ -25,7 +24,6 @@ from benchmarks.framework import (
     main,
     measurement,
     percent,
-    progress,
     table,
 )
 from parenvs.agents.sharding import solve_iopddl
@@ -84,17 +82,8 @@ def solved(path: Path, name: str, seed: int, share: float, threads: int) -> Row:
     reading = time.process_time() - begin
     limit = known(problem.name)
     seconds = share * (limit.seconds if limit else 60)
-    last = [0.0]
-
-    def tell(status: Any) -> None:
-        if status.seconds - last[0] > 20:
-            last[0] = status.seconds
-            progress(f"{name} seed {seed}: {status}")
-
     alone = threads == 1
-    answer = solve_iopddl(
-        problem, seconds - reading, seed, threads=threads, processor=alone, tell=tell
-    )
+    answer = solve_iopddl(problem, seconds - reading, seed, threads=threads, processor=alone)
     report = answer.report
     assert report.legal and report.cost == answer.cost, report.reasons
     return {

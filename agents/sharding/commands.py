@@ -83,16 +83,12 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     from parenvs.tasks.sharding.problem import reduce
 
     problem = files.find(target)
-    sizes = problem.sizes
     content: dict[str, Any] = {
         "name": problem.name,
         "fingerprint": problem.fingerprint,
-        "nodes": len(problem),
-        "edges": len(problem.ends),
-        "strategies": int(sizes.sum()),
-        "most_strategies": int(sizes.max(initial=0)),
-        "edge_costs": len(problem.edge_costs),
         "usage_limit": problem.limit,
+        "most_strategies": int(problem.sizes.max(initial=0)),
+        **_sizes(problem),
     }
     of = files.known(problem.name)
     if of is not None:
@@ -100,14 +96,8 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     if reduced:
         with Step("reducing"):
             small = reduce(problem)
-        content["reduced"] = {
-            "nodes": len(small),
-            "edges": len(small.ends),
-            "strategies": len(small.costs),
-            "edge_costs": len(small.edge_costs),
-            "usage_terms": len(small.term_node),
-            "times": len(small.slack),
-        }
+        terms = {"usage_terms": len(small.term_node), "times": len(small.slack)}
+        content["reduced"] = {**_sizes(small), **terms}
     if as_json:
         say_json(content)
         return
@@ -116,6 +106,15 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
         for name, number in inner:
             words = f"{key} {name}".strip().replace("_", " ")
             say(f"{words}: {number:,}" if isinstance(number, int) else f"{words}: {number}")
+
+
+def _sizes(problem: Any) -> dict[str, int]:
+    return {
+        "nodes": len(problem),
+        "edges": len(problem.ends),
+        "strategies": len(problem.costs),
+        "edge_costs": len(problem.edge_costs),
+    }
 
 
 def solve(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parenvs.agents.sharding.search import Clock, Search, Status, prepare, silent
+from parenvs.agents.sharding.search import Clock, Search, prepare
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
@@ -26,7 +26,6 @@ def solve_iopddl(
     seed: int = 0,
     steps: int | None = None,
     processor: bool = False,
-    tell: Callable[[Status], None] = silent,
     threads: int = 1,
 ) -> Answer:
     """Search for the cheapest legal plan, and prove how cheap a plan can be.
@@ -40,7 +39,6 @@ def solve_iopddl(
         seed: seed of the search.
         steps: limit of rounds. Without ``seconds`` the same plan comes out every time.
         processor: whether seconds are those of the process, on a machine that others use, too.
-        tell: told about once a second how far the search is.
         threads: chains of moves over trees that run at once, each with draws of its own. HiGHS has
             a thread beside them.
 
@@ -62,7 +60,6 @@ def solve_iopddl(
         )
     prepare()
     clock = Clock(seconds, steps, processor)
-    tell(Status(0.0, None, None, "reduction"))
     half = np.inf if seconds is None else 0.5 * seconds
     reduced = reduce(problem, lambda: clock.spent > half)
     notes = (
@@ -72,9 +69,8 @@ def solve_iopddl(
     if not len(reduced):
         chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
     else:
-        search = Search(reduced, clock, seed, tell, threads)
+        search = Search(reduced, clock, seed, threads)
         search.run()
-        search.say("end", force=True)
         if search.infeasible:
             raise InfeasibleError(f"{problem.name}: no plan is legal")
         if search.chosen is None:

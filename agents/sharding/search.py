@@ -8,11 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -74,24 +72,6 @@ def luby(number: int) -> int:
     """Return a member, from 1 on, of the sequence 1, 1, 2, 1, 1, 2, 4, ..."""
     whole = number.bit_length()
     return 2 ** (whole - 1) if number == 2**whole - 1 else luby(number - 2 ** (whole - 1) + 1)
-
-
-class Status(NamedTuple):
-    """How far a search is.
-
-    Attributes:
-        cost: of the best plan, or None.
-        bound: proven lower bound, or None.
-    """
-
-    seconds: float
-    cost: int | None
-    bound: int | None
-    work: str
-
-
-def silent(status: Status) -> None:
-    """Report nothing."""
 
 
 class Clock:
@@ -241,7 +221,6 @@ class Search:
 
     Attributes:
         reduced: the problem; what no better plan can take leaves it on the way.
-        tell: told how far the search is, about once a second.
         threads: chains of moves that run at once.
         chosen: best choice so far, or None.
         cost: its cost without the constant, a whole number; infinite without one.
@@ -250,12 +229,10 @@ class Search:
     reduced: Reduced
     clock: Clock
     seed: int = 0
-    tell: Callable[[Status], None] = silent
     threads: int = 1
     chosen: np.ndarray | None = None
     cost: float = np.inf
     bound: int = _NOTHING
-    _told: float = field(default=-1.0, repr=False)
 
     def __post_init__(self) -> None:
         """Make the arrays of the problem."""
@@ -304,15 +281,6 @@ class Search:
         self.bound = max(self.bound, cost if closed else min(certificate.bound, cost))
         self.certified = self.dual.bound
         return certificate
-
-    def say(self, work: str, force: bool = False) -> None:
-        """Tell how far the search is, if that was not told within a second."""
-        if not force and self.clock.spent - self._told < 1.0:
-            return
-        self._told = self.clock.spent
-        cost = None if self.chosen is None else self.reduced.cost(self.chosen)
-        bound = None if self.bound == _NOTHING else self.bound + self.reduced.constant
-        self.tell(Status(self.clock.spent, cost, bound, work))
 
     # The course of a search
 
@@ -376,7 +344,6 @@ class Search:
                 if self.dual.bound >= self.cost - 0.5:
                     self.certificate()
             self.collect(look=self.clock.seconds is not None)
-            self.say("bound")
         reached = self.dual.bound
         if np.isfinite(reached) and reached - self.certified > _GAIN * (self.cost - reached):
             self.certificate()
@@ -657,5 +624,4 @@ class Search:
                 seconds = max((self.clock.spent - begin) / batch, _FASTEST)
                 self.move_seconds += 0.3 * (seconds - self.move_seconds)
                 self.collect(look=self.clock.seconds is not None)
-                self.say(f"trees at {arm.warm:g}")
         return chains[0].chosen

@@ -103,16 +103,14 @@ def test_chain__keeps_the_limit_and_an_account_of_its_cost():
 
 
 def test_search__an_interrupt_leaves_the_best_plan_so_far():
-    for _, reduced, best in drawn():
-        calls = []
-
-        def tell(status, calls=calls):
-            calls.append(status)
-            if status.cost is not None:
+    class Interrupted(Search):
+        def raise_bound(self, share, sweeps):
+            super().raise_bound(share, sweeps)
+            if self.chosen is not None:
                 raise KeyboardInterrupt
 
-        search = Search(reduced, Clock(None, 50), tell=tell)
-        search._told = -10.0
+    for _, reduced, best in drawn():
+        search = Interrupted(reduced, Clock(None, 50))
         search.run()
         assert search.chosen is None or reduced.legal(search.chosen)
         assert search.chosen is None or round(search.cost) + reduced.constant >= best
