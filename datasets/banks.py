@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from parenvs.errors import ParenvsError, among, one_line, printable, shown
+from parenvs.errors import ParenvsError, among, one_line, shown
 from parenvs.files import replacing
 from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
@@ -131,9 +131,7 @@ def write_banks(
     options = parser.parse_args(None if arguments is None else list(arguments))
     for name in options.banks or banks:
         if name not in banks:
-            fault = f"no bank {shown(name)}{among(name, banks)}"
-            print(f"{parser.prog}: {printable(fault)}", file=sys.stderr)
-            return 2
+            parser.error(f"no bank {shown(name)}{among(name, banks)}")
         bank = banks[name]()
         path = options.out / bank.file
         options.out.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from typing import Any
 from rich.progress import track
 
 from parenvs.datasets.banks import write_arrays
+from parenvs.errors import among
 from parenvs.files import write_text
 from parenvs.graph.checks import read_arrays
 from parenvs.graph.sources import from_jax
@@ -75,8 +76,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     options = parser.parse_args(None if arguments is None else list(arguments))
     unknown = [name for name in options.names if name not in MODELS]
     if unknown:
-        print(f"{COMMAND}: no model {unknown[0]!r}; known: {', '.join(MODELS)}", file=sys.stderr)
-        return 2
+        parser.error(f"no model {unknown[0]!r}{among(unknown[0], MODELS)}")
     path = options.out / "manifest.json"
     entries = json.loads(path.read_text(encoding="utf-8"))["instances"] if path.exists() else {}
     for name in track(options.names or list(MODELS), description="lowering"):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import among, printable, shown
+from parenvs.errors import among, shown
 from parenvs.files import replacing
 from parenvs.instances import data_folder
 
@@ -31,19 +30,15 @@ def command_line(
 
 def read_options(
     parser: argparse.ArgumentParser, known: Collection[str], arguments: Iterable[str] | None
-) -> argparse.Namespace | None:
-    """Return the options; None if a set is unknown or the seed negative, which it prints."""
+) -> argparse.Namespace:
+    """Return the options; an unknown set or a negative seed ends the command with status 2."""
     options = parser.parse_args(None if arguments is None else list(arguments))
     options.sets = options.sets or list(known)
     unknown = [name for name in options.sets if name not in known]
-    fault = ""
     if unknown:
-        fault = f"no set {shown(unknown[0])}{among(unknown[0], known)}"
-    elif options.seed < 0:
-        fault = f"--seed is {options.seed}; give 0 or more"
-    if fault:
-        print(f"{parser.prog}: {printable(fault)}", file=sys.stderr)
-        return None
+        parser.error(f"no set {shown(unknown[0])}{among(unknown[0], known)}")
+    if options.seed < 0:
+        parser.error(f"--seed is {options.seed}; give 0 or more")
     return options
 
 
@@ -59,8 +54,6 @@ def write_files(
     the number of problems.
     """
     options = read_options(parser, known, arguments)
-    if options is None:
-        return 2
     for name in options.sets:
         path, count = write(name, options.seed, options.out)
         print(f"{path}: {count:,} problems, {path.stat().st_size:,} bytes")
@@ -79,8 +72,6 @@ def write_file(
     ``rows`` makes the problems of a set, objects of JSON types, from its name and the seed.
     """
     options = read_options(parser, known, arguments)
-    if options is None:
-        return 2
     sets = []
     for name in options.sets:
         lines = ",\n".join(json.dumps(row) for row in rows(name, options.seed))

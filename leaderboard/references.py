@@ -192,8 +192,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
     options = parser.parse_args(None if arguments is None else list(arguments))
     if options.instances is not None and not options.check:
-        print(f"{COMMAND}: tasks are made whole; --instances goes with --check")
-        return 2
+        parser.error("tasks are made whole; --instances goes with --check")
     try:
         if options.check:
             return _check(options)

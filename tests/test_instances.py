@@ -206,9 +206,10 @@ def test_instances__build(tiny, tmp_path, monkeypatch):
 def test_instances__build_unknown_model(tiny, tmp_path, capsys):
     from parenvs.datasets import build
 
-    assert build.main(["tiny-9", "--out", str(tmp_path)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        build.main(["tiny-9", "--out", str(tmp_path)])
     captured = capsys.readouterr()
-    assert "no model 'tiny-9'; known: tiny-1, tiny-2" in captured.err
+    assert "no model 'tiny-9' (did you mean 'tiny-2'?); known: tiny-1, tiny-2" in captured.err
     assert not list(tmp_path.iterdir())
 
 

@@ -313,8 +313,6 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
     options = read_options(command_line(MODULE, __doc__, SEED), pools.PARTITION_SETS, arguments)
-    if options is None:
-        return 2
     sets, path = options.sets, options.out / PARTITIONS
     try:
         references = read(path)

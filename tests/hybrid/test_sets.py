@@ -105,7 +105,8 @@ def test_sets__damaged(tmp_path, monkeypatch):
 
 
 def test_main__wrong_arguments(capsys, tmp_path):
-    assert main(["hetero", "--seed", "-1", "--out", str(tmp_path)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["hetero", "--seed", "-1", "--out", str(tmp_path)])
     assert "--seed is -1; give 0 or more" in capsys.readouterr().err
     assert main(["hibrid"]) == 2 and not any(tmp_path.iterdir())
     assert "say what to make" in capsys.readouterr().err
