@@ -256,7 +256,6 @@ def _priced(problem: TaskProblem, where: str, report: Any) -> Verdict:
 
 
 def _illegal(problem: TaskProblem, where: str, reasons: list[str], report: Any = None) -> Verdict:
-    """Return the verdict on an illegal plan, with at most five reasons."""
     more = len(reasons) - _REASONS
     if more > 0:
         reasons = [*reasons[:_REASONS], f"and {more:,} more reasons"]

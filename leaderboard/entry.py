@@ -332,7 +332,6 @@ class _Checks:
         self.reasons: list[str] = []
 
     def refuse(self, key: str, words: str) -> None:
-        """Add a reason: the field ``key`` with ``words``."""
         self.reasons.append(f"field {key!r} {words}")
 
     def fields(self) -> dict[str, Any]:

@@ -353,7 +353,6 @@ def _proof(reference: Reference) -> str:
 
 
 def _cell(verdict: Verdict) -> str:
-    """Return a score, in brackets without a legal plan."""
     score = f"{verdict.score:.4f}"
     if verdict.state == PlanState.LEGAL:
         return score

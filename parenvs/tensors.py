@@ -161,7 +161,6 @@ class _Archive:
         self.left = 0
 
     def read(self) -> Any:
-        """Return the content."""
         data = self.archive.read(f"{self.folder}data.pkl")
         self.left = _REPEATED * len(data)
         return self._value(_Saved(io.BytesIO(data)).load(), 0)

@@ -151,7 +151,6 @@ def _board(problem: Sharding) -> Board:
 
 
 def _answer(board: Board, chosen: np.ndarray, method: str, judged: int, begin: float) -> Answer:
-    """Return strategies of a board as an answer that proves nothing."""
     problem, strategies = board.problem, board.whole.lift(chosen)
     return Answer(
         problem=problem,

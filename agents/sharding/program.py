@@ -265,7 +265,7 @@ class Relaxation(NamedTuple):
     messages: np.ndarray
 
 
-class Program:
+class CoreProgram:
     """The program of a core, kept in memory and solved again and again.
 
     Args:
@@ -492,7 +492,7 @@ class Tree:
         chosen: (n,) the cheapest plan found, or None.
     """
 
-    def __init__(self, program: Program, cost: int) -> None:
+    def __init__(self, program: CoreProgram, cost: int) -> None:
         self.program, self.cost = program, cost
         self.chosen: np.ndarray | None = None
         reduced = program.reduced

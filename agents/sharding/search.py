@@ -22,7 +22,7 @@ from parenvs.agents.sharding.loops import (
 )
 from parenvs.agents.sharding.program import (
     Certificate,
-    Program,
+    CoreProgram,
     Tree,
     certify,
     core_size,
@@ -162,7 +162,7 @@ class Solving(threading.Thread):
     def _solve(self) -> None:
         end = np.inf if self.seconds is None else time.monotonic() + self.seconds
         nodes = None if self.seconds is not None else _NODES
-        tree = Tree(Program(self.core, self.price, self.stopped.is_set), self.cost)
+        tree = Tree(CoreProgram(self.core, self.price, self.stopped.is_set), self.cost)
 
         def grow(seconds: float, most: int) -> None:
             tree.cost = min(tree.cost, self.cost)
@@ -174,7 +174,7 @@ class Solving(threading.Thread):
         grow(end - time.monotonic(), 1)
         if not tree.over:
             # One of its own, as whole numbers cost the other one the basis of its programs.
-            program = Program(self.core, self.price, self.stopped.is_set)
+            program = CoreProgram(self.core, self.price, self.stopped.is_set)
             program.whole(_HALF * (end - time.monotonic()), self._offer, self.first, nodes)
         grown = 0
         while not (tree.over or self.stopped.is_set() or time.monotonic() >= end):
@@ -475,7 +475,7 @@ class Search:
         limit = min(self.clock.left, max(2.0, 0.05 * self.clock.left), 20.0) if is_timed else np.inf
         first = model.offset[:-1]
         start = np.searchsorted(strategies, first + self.chosen) - part.offset[:-1]
-        Program(part, self.dual.price).whole(
+        CoreProgram(part, self.dual.price).whole(
             limit,
             lambda chosen: self.offer(strategies[part.offset[:-1] + chosen] - first),
             start,

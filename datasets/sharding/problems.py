@@ -175,7 +175,6 @@ def _made_of(graph: Graph, wanted: set[int]) -> dict[int, set[int]]:
 
 
 def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
-    """Draw a graph, and which of its tensors: from one to before another."""
     source = _source(ranges.graphs[int(rng.integers(len(ranges.graphs)))])
     count = int(rng.integers(ranges.tensors[0], ranges.tensors[1] + 1))
     count = min(count, len(source.tensors))

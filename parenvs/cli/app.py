@@ -76,7 +76,6 @@ class _Commands(Group):
         self._builds = True
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Build a command."""
         if self._builds and name in self._infos:
             return _built(self._infos[name], tuple(TASKS))
         return super().get_command(ctx, name)
@@ -87,12 +86,10 @@ class _Commands(Group):
         return super().shell_complete(ctx, incomplete)
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        """Parse the arguments."""
         with _ending():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, which parses its own arguments."""
         with _ending():
             return super().invoke(ctx)
 
@@ -230,7 +227,6 @@ def main() -> None:
 
 
 def _refuse(error: ParenvsError | OSError) -> None:
-    """Print one line on bad input, or on what the system refuses."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         named = [str(name) for name in (error.filename, error.filename2) if name is not None]

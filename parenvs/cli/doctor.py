@@ -197,7 +197,6 @@ def _fault(path: Path, sha256: str | None) -> str:
 
 
 def _recorded() -> Iterator[str]:
-    """Compare an installation with the list of its files."""
     for file in metadata.files("parenvs") or ():
         path = Path(str(file.locate()))
         # Python itself writes .pyc files after the installation.

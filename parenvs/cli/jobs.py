@@ -136,7 +136,6 @@ DEFAULT = "compare"
 
 class _Group(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click."""
         if args and args[0] not in (*self.commands, "-h", "--help"):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)

@@ -150,8 +150,6 @@ def train(
 
 @dataclass(frozen=True)
 class _Run:
-    """A training as the command line asks for it."""
-
     options: TrainOptions
     settings: dict[str, Any]
     resume: bool
@@ -160,7 +158,6 @@ class _Run:
     engine: tuple[str | None, str | None]
 
     def folder(self, *names: str) -> Path:
-        """Return the default folder of a run."""
         return Path("runs") / "-".join([*names, self.options.agent, str(self.options.seed)])
 
     def train(

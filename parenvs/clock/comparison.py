@@ -288,7 +288,6 @@ def traffic_of(
 
 
 def _finite(value: float) -> float | None:
-    """Return a number; None in place of those that JSON does not have."""
     return value if math.isfinite(value) else None
 
 

@@ -448,7 +448,6 @@ def _parameter_bytes(calls: Sequence[_Call]) -> list[int]:
 
 
 def _kept_bytes(call: _Call) -> int:
-    """Bytes that a layer keeps for its backward pass, weights not counted."""
     weights = {x.untyped_storage().data_ptr() for x in call.module.parameters()}
     sizes: dict[int, int] = {}
 

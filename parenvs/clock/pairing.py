@@ -22,7 +22,7 @@ _LOSS = "loss"
 
 
 @dataclass(frozen=True)
-class Part:
+class Subtree:
     """A part of a tree.
 
     Attributes:
@@ -175,17 +175,17 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
     return copies
 
 
-def parts(tree: Any, path: tuple[str, ...] = ()) -> Iterator[Part]:
+def parts(tree: Any, path: tuple[str, ...] = ()) -> Iterator[Subtree]:
     """Yield a tree and all its parts, the largest first; ``leaves`` count from its first leaf."""
     import jax
 
     start = 0
 
-    def walk(node: Any, path: tuple[str, ...]) -> Iterator[Part]:
+    def walk(node: Any, path: tuple[str, ...]) -> Iterator[Subtree]:
         nonlocal start
         leaves, structure = jax.tree.flatten(node)
         types = tuple((tuple(x.shape), str(x.dtype)) for x in leaves)
-        yield Part(path, structure, types, tuple(range(start, start + len(leaves))))
+        yield Subtree(path, structure, types, tuple(range(start, start + len(leaves))))
         inner, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
         if len(inner) == 1 and not inner[0][0]:
             start += len(leaves)
@@ -204,10 +204,10 @@ def _key(key: Any) -> str:
 
 
 def _paired(
-    out_parts: list[Part], in_parts: list[Part], by_flow: Mapping[int, int]
+    out_parts: list[Subtree], in_parts: list[Subtree], by_flow: Mapping[int, int]
 ) -> dict[int, int]:
     """Pair parts of the outputs with parts of the inputs that have their tree."""
-    by_tree: dict[Any, list[Part]] = {}
+    by_tree: dict[Any, list[Subtree]] = {}
     for part in in_parts:
         if len(part.leaves) > 1 and part.path:
             by_tree.setdefault((str(part.tree), part.types), []).append(part)
@@ -284,7 +284,6 @@ def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
 
 
 def _made_of(graph: Graph, tensor: int, source: int) -> bool:
-    """Return whether a tensor depends on another one."""
     # Results and operands stand in two flat arrays, with offsets by instruction.
     makers = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.result_offset))
     maker = dict(zip(graph.results.tolist(), makers.tolist(), strict=True))

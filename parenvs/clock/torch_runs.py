@@ -441,5 +441,4 @@ def _with_inputs(plan: TorchPlan, module: nn.Module, inputs: int) -> TorchPlan:
 
 
 def _stand_in(output: Any, target: torch.Tensor) -> torch.Tensor:
-    """The loss of a module without one, as its graph has it."""
     return loss_of(output, "the module")[0]

@@ -39,7 +39,6 @@ class _Fast:
     """
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
-        """See click."""
         if not ctx.resilient_parsing:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         parser = self.make_parser(ctx)

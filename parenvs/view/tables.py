@@ -12,12 +12,10 @@ from parenvs.errors import printable
 
 class _PrintableTable(Table):
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Take what rich takes."""
         super().__init__(*args, **options)
         self.cells: list[list[str]] = []
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row of texts."""
         self.cells.append([str(cell) for cell in cells])
         super().add_row(*(Text(printable(cell)) for cell in cells), **options)
 

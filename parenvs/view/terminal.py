@@ -37,7 +37,6 @@ class _Output:
     """
 
     def print(self, *things: Any, **options: Any) -> None:
-        """Print tables and texts, see ``rich.console.Console.print``."""
         self._console.print(*things, **options)
 
     @property
@@ -47,7 +46,6 @@ class _Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person reads it as it comes."""
         return self._console.is_terminal
 
     @property

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from parenvs.agents.sharding import search, solve_iopddl
 from parenvs.agents.sharding.loops import Chain, Dual, add, empty_tree, most
-from parenvs.agents.sharding.program import Program, Tree, certify, core_size, restricted
+from parenvs.agents.sharding.program import CoreProgram, Tree, certify, core_size, restricted
 from parenvs.agents.sharding.search import Clock, Search
 from parenvs.cli import tables
 from parenvs.core.leaderboard import reference_of_row
@@ -202,7 +202,7 @@ def test_tree__proves_the_optimum_of_what_is_kept_and_finds_it():
         kept = rng.random(len(reduced.costs)) < 0.8
         kept[reduced.offset[:-1]] = True
         least = least_costs(restricted(reduced, kept)).min()
-        program = Program(restricted(reduced, kept), np.zeros(len(reduced.slack)))
+        program = CoreProgram(restricted(reduced, kept), np.zeros(len(reduced.slack)))
         tree = Tree(program, 2**50)
         tree.run(20.0, 500)
         assert tree.over and tree.cost == min(least, 2**50)
@@ -276,7 +276,7 @@ def test_program__is_the_optimum_of_what_is_kept():
     for _, reduced, best in drawn():
         kept = np.ones(len(reduced.costs), dtype=bool)
         assert core_size(reduced, kept) == len(reduced.edge_costs)
-        program, start = Program(reduced, np.zeros(len(reduced.slack))), None
+        program, start = CoreProgram(reduced, np.zeros(len(reduced.slack))), None
         for _ in range(2):
             found = []
             program.whole(20.0, found.append, start)
@@ -325,7 +325,7 @@ def test_solve__errors_of_the_program_are_told(monkeypatch):
     def failing(*_):
         raise MemoryError("no memory for the program")
 
-    monkeypatch.setattr(search, "Program", failing)
+    monkeypatch.setattr(search, "CoreProgram", failing)
     problem, *_ = drawn()[0]
     with pytest.raises(MemoryError, match="for the program"):
         solve_iopddl(problem, None, seed=3, steps=3)

@@ -100,7 +100,6 @@ def _of_file(name: str, reduction: bool) -> Board:
 
 
 def _generated(families: list[str], ranges: str, fresh: bool, stream: Stream) -> Board:
-    """Return the board of a problem of the pool, or of a new one."""
     rng = stream.rng
     family = families[int(rng.integers(len(families)))] if len(families) > 1 else families[0]
     if fresh:
@@ -305,7 +304,6 @@ class IntraOpSharding(RowGame):
         return Fixed(board)
 
     def _check(self, board: Board) -> None:
-        """Raise an error if a board needs more actions than the environment has."""
         needed, size = self._needs(board), self.mask.shape[1]
         if needed > size:
             raise InfeasibleError(

@@ -516,7 +516,6 @@ class _Reduction:
         return len(self.edges[node]) + len(self.terms[node])
 
     def affordable(self, node: int, into: int) -> bool:
-        """Whether a contraction adds few costs of edges."""
         more = len(self.cost[into]) - len(self.cost[node])
         return more * sum(len(self.cost[x]) for x in self.edges[node] if x != into) <= _MAX_GROWTH
 
@@ -546,7 +545,6 @@ class _Reduction:
     # Nodes
 
     def simplify_node(self, node: int) -> None:
-        """Drop strategies that are forbidden or substituted; minimize a node out."""
         allowed = self.cost[node] < NEVER
         if not allowed.all():
             self.keep(node, allowed)

@@ -794,7 +794,6 @@ class _State:
         return singles
 
     def rows(self, turn: int, looks: bool) -> np.ndarray:
-        """Return the description of all blocks, (n, len(BLOCK_COLUMNS))."""
         blocks, unit = self.blocks, self.board.unit
         # Features that look ahead cost time, so they are computed only where shown.
         ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
