@@ -186,9 +186,7 @@ def lstm(
             x = nn.embed(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
             x = x.transpose(1, 0, 2)
         with named_scope("lstm"):
-            for i in range(layers):
-                with named_scope(f"layer_{i}"):
-                    x = recurrence(params["lstm"][f"layer_{i}"], x)
+            x = nn.run_stack(params["lstm"], x, recurrence, layers, scanned=False)
         with named_scope("softmax"):
             x, kernel = x.transpose(1, 0, 2), params["softmax"]["kernel"]
             true = nn.embed(kernel, batch["labels"]).astype(x.dtype)

@@ -9,7 +9,7 @@ import typer
 
 from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
-from parenvs.errors import ParenvsError, among, need_extra, shown
+from parenvs.errors import ParenvsError, need_extra, shown
 from parenvs.files import is_function
 from parenvs.view.commands import of
 from parenvs.view.terminal import Json, PlanFile, Step, check_range, note, say_tables, written
@@ -36,7 +36,7 @@ def calibrate(
         typer.Option(
             metavar="torch|jax",
             help="Framework that measures.",
-            autocompletion=of(*options.RUNNERS),
+            autocompletion=of("torch", "jax"),
         ),
     ] = "torch",
     device: _Kind = "cpu",
@@ -56,9 +56,8 @@ def calibrate(
     from parenvs.cli import tables
     from parenvs.clock.calibrate import SIZES, calibrated
 
-    if framework not in options.RUNNERS:
-        known = among(framework, options.RUNNERS)
-        raise ParenvsError(f"--framework {shown(framework)} is unknown{known}")
+    if framework not in ("torch", "jax"):
+        raise ParenvsError(f"--framework must be torch or jax, not {shown(framework)}")
     _check_ending(path, ".json")
     sizes = [size for size in SIZES if size <= 1e6 * largest]
     if len(sizes) < 2:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from parenvs.core.request import Request
     from parenvs.graph.graph import Graph
 
-RUNNERS = ("torch", "jax")
-"""Frameworks that measure this machine."""
 
 
 def _asked(ctx: Any) -> list[Any]:

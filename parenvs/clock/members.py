@@ -23,8 +23,6 @@ import numpy as np
 from parenvs.core.registry import DEFAULT, TASKS
 from parenvs.errors import ParenvsError, one_line, shown
 
-KINDS = ("cpu", "cuda")
-"""Kinds of devices that plans run on."""
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 # Seconds in which a process has to end before it is killed.
 _END_SECONDS = 2.0
@@ -362,8 +360,8 @@ def check_devices(kind: str, count: int, framework: str, available: int) -> None
     Raises:
         ParenvsError: the kind is unknown, or there are fewer than ``count``.
     """
-    if kind not in KINDS:
-        raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+    if kind not in ("cpu", "cuda"):
+        raise ParenvsError(f"--device {shown(kind)} is unknown; known: cpu, cuda")
     if available < count:
         raise ParenvsError(
             f"--device {kind}: {count} asked for, and {framework} sees {available} here"
