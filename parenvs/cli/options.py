@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from parenvs.graph.graph import Graph
 
 
-
 def _asked(ctx: Any) -> list[Any]:
     given = ctx.params.get("task")
     names = given if isinstance(given, (list, tuple)) else [given]
