@@ -22,7 +22,7 @@ from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs.agents.elastic.policies import RULES, optimal
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.instances import data_folder
-from parenvs.tasks.elastic.movement import Degrees, State, move
+from parenvs.tasks.elastic.movement import Degrees, State, fetched
 from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Policy, Run, follow, hindsight
 from parenvs.tasks.elastic.problems import (
     ELASTIC_SETS,
@@ -71,7 +71,7 @@ def movement_cases() -> Iterator[Case]:
             yield (
                 key,
                 lambda n=name, d=new, s=seconds, old=old: {
-                    "published": s, "seconds": move(gpt3(n), old, d, "tenplex").seconds()
+                    "published": s, "seconds": fetched(gpt3(n), old, d).seconds()
                 },
             )  # fmt: skip
 

@@ -35,7 +35,7 @@ from parenvs.exports.parallel import Parallel
 from parenvs.exports.state import Holding, held, install, load, move, save
 from parenvs.exports.torch import torch_plan
 from parenvs.jobs.driver import PER_PARAMETER
-from parenvs.tasks.elastic.movement import Degrees, Layout, State, atom_bytes, flows, sent
+from parenvs.tasks.elastic.movement import Degrees, Layout, State, atom_bytes, flows
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.uniform import even_bounds
 from resharding import example
@@ -71,7 +71,8 @@ def priced(state: State, old: Degrees, new: Degrees, process: list[int]) -> list
     on = np.zeros((PROCESSES, 1, len(size)), dtype=bool)
     on[process] = before.on(PROCESSES)[: len(process)]
     _, rows = flows(size, on, after.held, exact=False)
-    return sent(size, rows, PROCESSES).sum(axis=1).tolist()
+    shares = [(row.end - row.begin) * size[row.atom] for row in rows]
+    return np.bincount([row.source for row in rows], shares, PROCESSES).tolist()
 
 
 def of_ranks(by_file: np.ndarray, files: Files) -> list[float]:

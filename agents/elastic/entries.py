@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.elastic.formats import Plans, Recorded, Rule, play, read_policy, seeds
+from parenvs.agents.elastic.formats import Plans, RecordedRuns, Rule, play, read_policy, seeds
 from parenvs.agents.elastic.policies import AHEAD, RULES, LookAhead, optimal
 from parenvs.agents.learning.network import Network
 from parenvs.core.leaderboard import (
@@ -274,15 +274,6 @@ def policy(agent: str) -> dict[str, Any]:
     return makers[agent]() if agent in makers else {"kind": "rule", "rule": agent}
 
 
-def planner(agent: str, seed: int, steps: int) -> Any:
-    """Raise an error: policies answer this task.
-
-    Raises:
-        ParenvsError: always.
-    """
-    raise ParenvsError(f"task {KIND!r} takes policies, not plans; see leaderboard/README.md")
-
-
 def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """Return the policy of a trained network, a ``.npz`` file; see ``Policies``.
 
@@ -297,9 +288,9 @@ def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
 
 def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str:
     """Return what a policy chooses; see ``Policies.choose``."""
-    if isinstance(policy, Recorded) and policy.seed == seed:
+    if isinstance(policy, RecordedRuns) and policy.seed == seed:
         return dict(policy.plans)
-    if isinstance(policy, Recorded):
+    if isinstance(policy, RecordedRuns):
         if policy.rule is None:
             return f"it is recorded for seed {policy.seed}, not {seed}"
         policy = Rule(policy.rule)
@@ -317,7 +308,6 @@ TASKS = {
         problem=ElasticProblem,
         problems=problems,
         agents=AGENTS,
-        planner=planner,
         figures=(OF_OPTIMAL,),
         docs="elastic",
         policy=policy,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from parenvs.agents.elastic.planners import Trained, of_network
+from parenvs.agents.elastic.planners import AgentPolicy, of_network
 from parenvs.agents.elastic.policies import RULES
 from parenvs.agents.learning.network import WEIGHTS, Network
 from parenvs.core.leaderboard import PolicyError
@@ -43,7 +43,7 @@ _LARGEST = 1e6
 
 
 @dataclass(eq=False)
-class Table:
+class DecisionTable:
     """A decision table: the next plan by event, nodes, and the current plan.
 
     Attributes:
@@ -84,7 +84,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRuns:
     """The choices on the courses of one seed, for references that are no policies.
 
     Attributes:
@@ -109,8 +109,8 @@ class _Weights:
     weights: Any
 
 
-Data: TypeAlias = Table | Trained | Rule | Recorded
-_KINDS = {"table": _Tables, "network": _Weights, "rule": Rule, "recorded": Recorded}
+Data: TypeAlias = DecisionTable | AgentPolicy | Rule | RecordedRuns
+_KINDS = {"table": _Tables, "network": _Weights, "rule": Rule, "recorded": RecordedRuns}
 
 
 def read_policy(content: Any, entry: object = None) -> Data:
@@ -138,7 +138,7 @@ def read_policy(content: Any, entry: object = None) -> Data:
     return _network(policy.weights) if isinstance(policy, _Weights) else policy
 
 
-def _table(tables: dict[str, Any]) -> Table:
+def _table(tables: dict[str, Any]) -> DecisionTable:
     choices, known = {}, [load_library(model).name for model in MEASURED]
     for name, rows in tables.items():
         where = f"field 'tables.{name[:60]}'"
@@ -160,10 +160,10 @@ def _table(tables: dict[str, Any]) -> Table:
         if array.min() < 0 or array.max() >= shape[2]:
             raise PolicyError(f"{where} names plans out of 0 to {shape[2] - 1}")
         choices[name] = array.astype(np.int64)
-    return Table(choices)
+    return DecisionTable(choices)
 
 
-def _network(weights: Any) -> Trained:
+def _network(weights: Any) -> AgentPolicy:
     if not isinstance(weights, dict) or set(weights) != set(WEIGHTS):
         raise PolicyError(f"field 'weights' must have exactly {', '.join(WEIGHTS)}")
     arrays = {}
@@ -206,7 +206,9 @@ def seeds(problem: Elastic, seed: int) -> range:
     return range(seed * COURSES, seed * COURSES + count)
 
 
-def play(policy: Table | Trained | Rule, problems: dict[str, Elastic], seed: int) -> dict[str, Any]:
+def play(
+    policy: DecisionTable | AgentPolicy | Rule, problems: dict[str, Elastic], seed: int
+) -> dict[str, Any]:
     """Return the plans that a policy chooses on the courses of each problem, by the problem's name.
 
     Args:

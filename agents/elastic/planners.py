@@ -26,7 +26,7 @@ Best = Callable[[Any, np.ndarray], int]
 """Gives the best action of an observation and a mask, (65,) bool."""
 
 
-class Trained:
+class AgentPolicy:
     """Chooses the action that an agent rates highest on observations of ``ElasticPlan-v1``."""
 
     saves = True
@@ -53,14 +53,14 @@ class Trained:
         return self.best(seen, legal)
 
 
-def of_network(network: Network, name: str = LEARNED) -> Trained:
+def of_network(network: Network, name: str = LEARNED) -> AgentPolicy:
     """Return a network as a policy."""
 
     def best(seen: Any, mask: np.ndarray) -> int:
         batch = {**{key: seen[key][None] for key in seen}, "action_mask": mask[None]}
         return int(network.rate(batch)[0].argmax())
 
-    return Trained(name, best)
+    return AgentPolicy(name, best)
 
 
 def policy_of(source: str) -> Callable[[], Policy]:
@@ -100,7 +100,7 @@ def policy_of(source: str) -> Callable[[], Policy]:
     def best(seen: Any, mask: np.ndarray) -> int:
         return int(agent.predict(seen, mask)[0])
 
-    return lambda: Trained(Path(source).name, best, **rules_of(config))
+    return lambda: AgentPolicy(Path(source).name, best, **rules_of(config))
 
 
 @dataclass(frozen=True)

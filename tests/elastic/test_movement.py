@@ -15,12 +15,11 @@ from parenvs.tasks.elastic.movement import (
     Layout,
     State,
     atom_bytes,
+    fetched,
     flows,
     least_placement,
     minimal,
-    move,
     overlap,
-    sent,
     slices,
 )
 from parenvs.tasks.hybrid.model import HybridModel, shapes
@@ -58,15 +57,15 @@ def test_movement__published_change_of_bert_large():
     """20 devices, PP2 MP4 DP2 to PP2 MP2 DP2: all, over the network, least of the busiest host."""
     model = HybridModel.of_shape(replace(shapes()["bert-large"], tied=False))
     old, new = Degrees(4, 2, 2), Degrees(2, 2, 2)
-    fetched = move(State.of(model), old, new, "tenplex", 4, 5)
-    assert fetched.bytes == pytest.approx(10.25e9, abs=5e6)
-    assert fetched.network_bytes == pytest.approx(5.11e9, abs=5e6)
+    taken = fetched(State.of(model), old, new)
+    assert taken.bytes == pytest.approx(10.25e9, abs=5e6)
+    assert taken.network_bytes == pytest.approx(5.11e9, abs=5e6)
     size = atom_bytes(State.of(model), 4)
     before, after = (Layout.of(State.of(model), degrees, 4, 4) for degrees in (old, new))
     sources = minimal(size, before.on(5), before, after, np.arange(after.hosts))
-    assert sources.network_bytes == fetched.network_bytes
+    assert sources.network_bytes == taken.network_bytes
     assert sources.egress_bytes == pytest.approx(2.56e9, abs=5e6)
-    free = move(State.of(model), old, new, "minimal", 4, 5)  # the second stage stays where it was
+    free = minimal(size, before.on(5), before, after)  # the second stage stays where it was
     assert free.network_bytes == free.egress_bytes == 0
 
 
@@ -84,7 +83,7 @@ def test_movement__published_seconds():
             shape = replace(base, layers=layers, hidden=hidden, feed_forward=4 * hidden,
                             head_width=hidden // 32)  # fmt: skip
             state = State.of(HybridModel.of_shape(shape))
-            moved = move(state, Degrees(4, 2, 1), new, "tenplex")
+            moved = fetched(state, Degrees(4, 2, 1), new)
             assert -0.18 < moved.seconds() / seconds - 1 < 0.22
 
 
@@ -118,13 +117,13 @@ def test_movement__minimal_is_that_of_all_assignments(old, new):
     before, after = Degrees(*old), Degrees(*new)
     grid = old[0] * new[0]
     layouts = [Layout.of(state, degrees, grid, devices) for degrees in (before, after)]
-    had = layouts[0].on(3).any(axis=1)
-    found = move(state, before, after, devices=devices, hosts=3)
-    best = least_of(had, layouts[1].asked, atom_bytes(state, grid))
-    assert found.egress_bytes == pytest.approx(best, abs=1e3)
-    rough = move(state, before, after, devices=devices, hosts=3, exact=False)
-    assert rough.egress_bytes >= found.egress_bytes - 1e3
-    assert rough.network_bytes <= found.network_bytes + 1e3
+    size, on = atom_bytes(state, grid), layouts[0].on(3)
+    had, asked = on.any(axis=1), layouts[1].asked
+    place, egress, _ = least_placement(had, asked, size)
+    assert egress == pytest.approx(least_of(had, asked, size), abs=1e3)
+    rough = minimal(size, on, *layouts)
+    assert rough.egress_bytes >= egress - 1e3
+    assert rough.network_bytes <= minimal(size, on, *layouts, place).network_bytes + 1e3
 
 
 @each("exact", [True, False])
@@ -135,10 +134,13 @@ def test_flows__are_what_is_priced(exact):
     layouts = [Layout.of(state, degrees, 2, devices) for degrees in (before, after)]
     size, on = atom_bytes(state, 2), layouts[0].on(hosts)
     place, rows = flows(size, on, layouts[1].held[: after.ranks], exact)
-    found = sent(size, rows, hosts * devices).reshape(hosts, devices, hosts, devices).sum((1, 3))
+    found = toys.sent(size, rows, hosts * devices).reshape(hosts, devices, hosts, devices)
+    found = found.sum((1, 3))
     away = found * (1 - np.eye(hosts))
-    moved = move(state, before, after, devices=devices, hosts=hosts, exact=exact)
-    assert away.sum(axis=1).max() == pytest.approx(moved.egress_bytes, rel=1e-6)
+    assignment, egress, _ = least_placement(on.any(axis=1), layouts[1].asked, size)
+    moved = minimal(size, on, *layouts, assignment if exact else None)
+    price = egress if exact else moved.egress_bytes
+    assert away.sum(axis=1).max() == pytest.approx(price, rel=1e-6)
     assert away.sum() == pytest.approx(moved.network_bytes)
     assert found.sum() == pytest.approx(moved.bytes)
     got = on.reshape(hosts * devices, -1).astype(float)
@@ -151,7 +153,7 @@ def test_flows__are_what_is_priced(exact):
 
 
 def test_movement__bad_input():
-    with pytest.raises(ParenvsError, match="way must be one of minimal, tenplex"):
-        move(toys.state(), Degrees(1, 1, 1), Degrees(1, 1, 2), "fast")
+    state, degrees = toys.state(), Degrees(1, 4, 2)
+    layout, size = Layout.of(state, degrees, 1, 4), atom_bytes(state, 1)
     with pytest.raises(ParenvsError, match="1 hosts of 4 devices are too few: 2"):
-        move(toys.state(), Degrees(1, 1, 1), Degrees(1, 4, 2), hosts=1)
+        flows(size, layout.on(2), layout.held, takers=1)

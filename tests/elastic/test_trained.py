@@ -1,4 +1,4 @@
-"""Trained agents as policies: told of a job's moments, they choose as in their environments."""
+"""AgentPolicy agents as policies: told of a job's moments, they choose as in their environments."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs.agents.elastic.planners import ENV_ID, Trained, policy_of
+from parenvs.agents.elastic.planners import ENV_ID, AgentPolicy, policy_of
 from parenvs.agents.elastic.policies import play
 from parenvs.agents.learning.network import shipped
 from parenvs.agents.names import LEARNED
@@ -40,7 +40,7 @@ def test_trained__chooses_as_in_its_environment():
         course = chain.drawn(3)
         problem = replace(chain, source=Recorded("course", course))
         actions, total = in_env(problem, ruled)
-        run = play(problem, course, Trained("rule", ruled))
+        run = play(problem, course, AgentPolicy("rule", ruled))
         assert run.chosen.tolist() == actions and run.total == pytest.approx(total)
         assert run.events.any()
         chosen |= set(actions)

@@ -3,13 +3,21 @@
 import json
 from functools import cache
 
+import elastic_toys as toys
 import numpy as np
 import pytest
 from cases import each
 
 from parenvs.exports.checkpoint import PARAMETER, Files, Tensor, elements
 from parenvs.exports.torch import torch_plan
-from parenvs.tasks.elastic.movement import Layout, State, atom_bytes, flows, move, sent
+from parenvs.tasks.elastic.movement import (
+    Layout,
+    State,
+    atom_bytes,
+    flows,
+    least_placement,
+    minimal,
+)
 from parenvs.tasks.hybrid.model import HybridModel
 
 pytestmark = pytest.mark.thorough
@@ -37,7 +45,7 @@ def priced(state, old, new, hosts, exact, devices=1):
     before, after = (Layout.of(state, x, grid, devices) for x in (old, new))
     size = atom_bytes(state, grid)
     _, rows = flows(size, before.on(hosts), after.held[: new.ranks], exact)
-    return sent(size, rows, hosts * devices)
+    return toys.sent(size, rows, hosts * devices)
 
 
 @pytest.mark.slow
@@ -55,11 +63,16 @@ def test_cells__are_priced_as_layers_are(graph, plans, exported_plans, state, ol
     on = np.zeros((4, 1, len(cells)), dtype=bool)
     on[: len(held[0]), 0] = held[0]
     place, rows = files[1].shards.flows(size, on, held[1], exact)
-    found = sent(size, rows, 4)
+    found = toys.sent(size, rows, 4)
     degrees = [x.degrees for x in files]
     assert found == pytest.approx(priced(state, *degrees, 4, exact), abs=1e-3)
-    moved = move(state, *degrees, devices=1, hosts=4, exact=exact)
-    assert found.sum(axis=1).max() == pytest.approx(moved.egress_bytes, abs=1)
+    grid = np.lcm(degrees[0].tensor, degrees[1].tensor)
+    layouts = [Layout.of(state, x, grid, 1) for x in degrees]
+    atoms, there = atom_bytes(state, grid), layouts[0].on(4)
+    assignment, egress, _ = least_placement(there.any(axis=1), layouts[1].asked, atoms)
+    moved = minimal(atoms, there, *layouts, assignment if exact else None)
+    price = egress if exact else moved.egress_bytes
+    assert found.sum(axis=1).max() == pytest.approx(price, abs=1)
     assert found.sum() == pytest.approx(moved.network_bytes)
     got = on[:, 0].copy()
     for row in rows:

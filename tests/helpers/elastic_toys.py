@@ -18,6 +18,14 @@ def state(layers=4, split=8e9, whole=1e9):
     return State("toy", size * split, size * whole, layers)
 
 
+def sent(size, rows, devices):
+    """Bytes that each of all devices sends to each other one."""
+    result = np.zeros((devices, devices))
+    for row in rows:
+        result[row.source, row.target] += (row.end - row.begin) * size[row.atom]
+    return result
+
+
 @lru_cache(maxsize=4)
 def library(many=False):
     """Plans of up to 3 nodes with a device each, one of them with a spare; or of up to 6 nodes."""

@@ -37,6 +37,7 @@ from parenvs.tasks.elastic.library import (
     MAX_PLANS,
     MAX_SPARES,
     READY,
+    Library,
     departures,
     happened,
     plan_chances,
@@ -69,9 +70,6 @@ _CUTS = np.sqrt(RATES[1:] * RATES[:-1])
 class Outlook:
     """The tables of one library at one length of intervals.
 
-    Args:
-        problem: one with this library and this length.
-
     Attributes:
         earned: (EVENTS, 64, 64) float64, see ``Elastic.earned``.
         lost_samples: (64,) float64.
@@ -86,14 +84,13 @@ class Outlook:
         save: intervals in which training waits for a checkpoint.
     """
 
-    def __init__(self, problem: Elastic) -> None:
-        self.library, self.seconds = library, seconds = problem.library, problem.seconds
-        count, costs = len(library), library.costs
-        self.count = count
+    def __init__(self, library: Library, seconds: float) -> None:
+        self.library, self.count, costs = library, len(library), library.costs
+        count, (taken, egress) = self.count, library.tables
         self.every, self.save = costs.every, costs.save / seconds
-        self.earned = _padded(problem.earned, EVENTS, MAX_PLANS, MAX_PLANS)
-        self.lost_samples = _padded(problem.lost_samples, MAX_PLANS)
-        self.saved = _padded(problem.saved, MAX_PLANS)
+        self.earned = _padded((seconds - taken) * library.rate, EVENTS, MAX_PLANS, MAX_PLANS)
+        self.lost_samples = _padded(seconds * library.rate, MAX_PLANS)
+        self.saved = _padded(costs.save * library.rate, MAX_PLANS)
         self.used, self.held = (_padded(x, MAX_PLANS) for x in (library.used, library.needed))
         borders = library.borders
         self.borders = np.zeros((MAX_PLANS, MAX_NODES + 1), dtype=np.int64)
@@ -103,7 +100,6 @@ class Outlook:
         self.fits = np.zeros((MAX_NODES + 1, MAX_PLANS), dtype=np.bool_)
         self.fits[:, :count] = library.needed <= np.arange(MAX_NODES + 1)[:, None]
         self.best = (self.fits[:, :count] * library.rate).max(axis=1) * seconds
-        taken, egress = library.tables
         change = np.stack([taken / seconds, egress / library.state.bytes], axis=-1)
         self.change = _padded(change, EVENTS, MAX_PLANS, MAX_PLANS, 2).astype(np.float32)
         self.anew = self.change[0, 0, :, 0]
@@ -171,19 +167,7 @@ class Outlook:
         return result
 
 
-_KEPT: dict[tuple[int, float], Outlook] = {}
-_MAX_KEPT = 16
-
-
-def outlook(problem: Elastic) -> Outlook:
-    """Return the tables of a problem's library and interval; those of the last 16 are kept."""
-    # Libraries hold arrays, which have no hash.
-    key = id(problem.library), problem.seconds  # the tables hold the library, so ids stay its own
-    if key not in _KEPT:
-        if len(_KEPT) == _MAX_KEPT:
-            del _KEPT[next(iter(_KEPT))]
-        _KEPT[key] = Outlook(problem)
-    return _KEPT[key]
+outlook = lru_cache(maxsize=16)(Outlook)
 
 
 def _padded(array: np.ndarray, *shape: int) -> np.ndarray:
@@ -419,7 +403,7 @@ class ElasticChoice(RowGame):
         job, (course, known) = problem.problem, problem[1:]
         length, nodes = len(course), course.lost.shape[1] - 1
         self._size(length, nodes)
-        kit = self._kit(outlook(job), rows)
+        kit = self._kit(outlook(job.library, job.seconds), rows)
         best = self.outlooks[kit].best[course.nodes]
         # What hindsight is expected to earn from each interval on: its share of the fastest plans'.
         rest = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])

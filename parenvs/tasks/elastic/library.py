@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
     rate: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Library:
     """At most 64 candidate plans of one job, number 0 of which is to wait.
 

@@ -5,14 +5,13 @@ share a host. Shard t of T and shard t' of T' of n elements of b bytes have
 ``max(0, min((t+1)/T, (t'+1)/T') - max(t/T, t'/T')) n b`` bytes in common (``overlap``). Tensors
 that are not split count whole.
 
-Two ways: ``minimal``: what is on a device stays, and replicas to read from and hosts of the new
-ranks are chosen so that the host that sends most sends as little as possible. ``tenplex``: every
-rank of the new plan fetches its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
+Two ways: in ``minimal`` and ``flows`` what is on a device stays, and replicas to read from and
+hosts of the new ranks are chosen so that little is sent. In ``fetched`` every rank of the new plan
+fetches its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.hybrid.layers import Layer, Split
 from parenvs.tasks.hybrid.model import HybridModel
@@ -82,8 +81,6 @@ def _divided(layer: Layer) -> tuple[float, float]:
     return 2.0 * (one - two), 2.0 * two - one
 
 
-WAYS = ("minimal", "tenplex")
-"""Ways to move the state."""
 FIXED_SECONDS, EGRESS_BYTES, SLICED_BYTES = 2.83, 4.70e9, 12.76e9
 """Seconds of a change, and bytes a second that a host sends and slices.
 
@@ -117,7 +114,7 @@ class Movement:
     """What moves.
 
     Attributes:
-        bytes: all bytes that a rank fetches from another one, or all that it fetches (``tenplex``).
+        bytes: all bytes that a rank fetches from another one, or all that it fetches (``fetched``).
         network_bytes: those that cross the network.
         egress_bytes: most that a host sends.
         sliced_bytes: those that are cut out of larger shards or put together from smaller ones.
@@ -172,46 +169,30 @@ def slices(
     return both.reshape(old.pipeline * old.tensor, new.pipeline * new.tensor)
 
 
-def move(
-    state: State,
-    old: Degrees,
-    new: Degrees,
-    way: str = "minimal",
-    devices: int = 4,
-    hosts: int | None = None,
-    exact: bool = True,
-) -> Movement:
-    """Return what moves from one plan to another.
+def fetched(state: State, old: Degrees, new: Degrees, devices: int = 4) -> Movement:
+    """Return what moves if every new rank fetches its whole shard from replica 0 of the old plan.
 
-    Args:
-        state: the model's.
-        old: degrees that the state is laid out for, on the hosts from number 0 on.
-        new: degrees that it is wanted for.
-        way: one of ``WAYS``.
-        devices: of a host.
-        hosts: hosts that there are (default: as many as the larger plan takes).
-        exact: of ``minimal``, whether the least egress is proven by a mixed-integer program, or
-            hosts are those of the least bytes in all, and replicas share what is read.
-
-    Raises:
-        ParenvsError: the way is unknown, or there are too few hosts.
+    Both plans are on the hosts, of so many devices, from number 0 on.
     """
-    needed = max(old.hosts(devices), new.hosts(devices))
-    hosts = needed if hosts is None else hosts
-    if way not in WAYS:
-        raise ParenvsError(f"way must be one of {', '.join(WAYS)}, not {shown(way)}")
-    _check_hosts(hosts, devices, needed)
-    if way == "tenplex":
-        return _fetched(state, old, new, devices)
-    grid = math.lcm(old.tensor, new.tensor)
-    size = atom_bytes(state, grid)
-    before, after = (Layout.of(state, degrees, grid, devices) for degrees in (old, new))
-    return minimal(size, before.on(hosts), before, after, exact=exact)
-
-
-def _check_hosts(hosts: int, devices: int, needed: int) -> None:
-    if hosts < needed:
-        raise ParenvsError(f"{hosts} hosts of {devices} devices are too few: {needed} are needed")
+    size = slices(state, old, new)
+    unit, target = np.arange(len(size)), np.arange(new.ranks)
+    t, p = unit % old.tensor, unit // old.tensor
+    source = (t + old.tensor * old.data * p) // devices
+    # Replicas of the data dimension want the same shard of their stage.
+    wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
+    taken = size[:, wanted]  # (units, ranks)
+    away = taken * (source[:, None] != target // devices)
+    sliced = 0.0
+    if old.tensor != new.tensor:
+        # What tensor parallelism divides in each stage, of each shard.
+        by_stage = _within(state, new.pipeline) @ state.split / new.tensor
+        sliced = float(np.repeat(by_stage, new.tensor)[wanted].sum())
+    return Movement(
+        float(taken.sum()),
+        float(away.sum()),
+        float(np.bincount(source, away.sum(axis=1)).max()),
+        sliced,
+    )
 
 
 class Layout(NamedTuple):
@@ -269,7 +250,6 @@ def minimal(
     old: Layout,
     new: Layout,
     assignment: np.ndarray | None = None,
-    exact: bool = False,
 ) -> Movement:
     """Return what moves if what is on a device stays there.
 
@@ -279,20 +259,15 @@ def minimal(
             as it comes from a checkpoint.
         old: layout of the plan that it is laid out for.
         new: layout that is wanted.
-        assignment: hosts of the new ranks, which share what is read (default: chosen).
-        exact: see ``move``.
+        assignment: hosts of the new ranks (default: those of the least bytes in all).
     """
     # Between devices of a host nothing crosses the network, so hosts are what counts.
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
-    if exact:
-        assignment, egress, _ = least_placement(had, new.asked, size)
-    else:
-        if assignment is None:
-            assignment = fewest_bytes(had, new.asked, size)
-        # All hosts that hold an atom send equal parts of it.
-        demand = (new.asked * ~had[assignment]).sum(axis=0) * size
-        egress = float((had @ (demand / np.maximum(had.sum(axis=0), 1))).max())
-    missing = new.asked * ~had[assignment]
+    if assignment is None:
+        assignment = fewest_bytes(had, new.asked, size)
+    missing = (new.asked * ~had[assignment]).sum(axis=0)
+    # All hosts that hold an atom send equal parts of it.
+    demand = missing * size / np.maximum(had.sum(axis=0), 1)
     fresh = new.held & ~on[assignment].reshape(new.held.shape)
     counts = fresh.sum(axis=0)
     split = len(size) // (old.grid + 1) * old.grid
@@ -300,8 +275,8 @@ def minimal(
     is_cut = old.degrees.tensor != new.degrees.tensor
     return Movement(
         float(counts @ size),
-        float(missing.sum(axis=0) @ size),
-        egress,
+        float(missing @ size),
+        float((had @ demand).max()),
         float(counts[:split] @ size[:split]) if is_cut else 0.0,
     )
 
@@ -332,7 +307,8 @@ def flows(
         size: (A,) bytes of the atoms.
         on: (H, devices, A) bool, what is on each device now.
         held: (ranks, A) bool, what each rank of the new plan holds.
-        exact: see ``move``.
+        exact: whether the least egress is proven by a mixed-integer program, or hosts are those of
+            the least bytes in all, and replicas share what is read.
         takers: hosts that new ranks may be on, from number 0 on (default: all).
 
     Returns:
@@ -346,7 +322,10 @@ def flows(
     # Number of devices of each host-full of new ranks that hold an atom.
     fulls = np.arange(0, len(held), devices)
     asked = np.add.reduceat(held, fulls, axis=0, dtype=np.float32)
-    _check_hosts(takers, devices, len(asked))
+    if takers < len(asked):
+        raise ParenvsError(
+            f"{takers} hosts of {devices} devices are too few: {len(asked)} are needed"
+        )
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
     assignment, _, shares = least_placement(had, asked, size, takers, exact)
     place = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
@@ -369,36 +348,6 @@ def flows(
             rows.append(Flow(atom, source, target, begin, float(ends[source])))
             begin = float(ends[source])
     return place, sorted(rows)
-
-
-def sent(size: np.ndarray, rows: Sequence[Flow], devices: int) -> np.ndarray:
-    """Return the bytes that each of all devices sends to each other one, (devices, devices)."""
-    result = np.zeros((devices, devices))
-    for row in rows:
-        result[row.source, row.target] += (row.end - row.begin) * size[row.atom]
-    return result
-
-
-def _fetched(state: State, old: Degrees, new: Degrees, devices: int) -> Movement:
-    size = slices(state, old, new)
-    unit, target = np.arange(len(size)), np.arange(new.ranks)
-    t, p = unit % old.tensor, unit // old.tensor
-    source = (t + old.tensor * old.data * p) // devices
-    # Replicas of the data dimension want the same shard of their stage.
-    wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
-    fetched = size[:, wanted]  # (units, ranks)
-    away = fetched * (source[:, None] != target // devices)
-    sliced = 0.0
-    if old.tensor != new.tensor:
-        # What tensor parallelism divides in each stage, of each shard.
-        by_stage = _within(state, new.pipeline) @ state.split / new.tensor
-        sliced = float(np.repeat(by_stage, new.tensor)[wanted].sum())
-    return Movement(
-        float(fetched.sum()),
-        float(away.sum()),
-        float(np.bincount(source, away.sum(axis=1)).max()),
-        sliced,
-    )
 
 
 def _within(state: State, stages: int) -> np.ndarray:
@@ -679,4 +628,4 @@ class Shards:
     def fetched_from(self, old: Shards, graph: Graph, per_parameter: float) -> float:
         """Return all bytes that Tenplex's way fetches, each replica its own; see ``read_from``."""
         state = State.of(HybridModel.of_graph(graph), per_parameter)
-        return move(state, old.degrees, self.degrees, "tenplex").bytes
+        return fetched(state, old.degrees, self.degrees).bytes

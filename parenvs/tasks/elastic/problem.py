@@ -24,7 +24,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from parenvs.core.plan import Bounded, Plan, Report
-from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, Text, words
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Library, happened
@@ -395,9 +394,9 @@ class Elastic:
             plans.append(plans[-1] if number == CHECKPOINT else degrees[number])
         return ElasticPlan(self.instance, self.fingerprint, tuple(plans), seed, policy, saved)
 
-    def report(self, plan: ElasticPlan) -> Any:
+    def report(self, plan: ElasticPlan) -> Run:
         """Judge a plan on the course of its seed, and return a ``Run``."""
-        return TASKS[self.task].judge(plan, self)
+        return judged(self, plan)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray | None:
         """Draw the numbers that decide a course, or None if nothing is random."""
