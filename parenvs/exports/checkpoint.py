@@ -12,8 +12,9 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -88,11 +89,14 @@ class Files:
         tensor, data = self.degrees.tensor, self.degrees.data
         return Place(rank // (tensor * data), rank // tensor % data, rank % tensor)
 
-    def places(self) -> Iterator[Place]:
+    def ranks(self) -> list[Place]:
+        """Return where each rank of the plan is in the mesh."""
+        return [self.place(rank) for rank in range(self.degrees.ranks)]
+
+    def places(self) -> list[Place]:
         """Return the places of the ranks that write a file, in the order of the files."""
-        every = map(self.place, range(self.degrees.ranks))
         # Of replicas that hold the same, the first writes.
-        return (place for place in every if place.data < self.writing)
+        return [place for place in self.ranks() if place.data < self.writing]
 
 
 def file_name(number: int) -> str:
@@ -111,6 +115,28 @@ def box_of(plan: TorchPlan, name: str, shape: tuple[int, ...], place: Place) -> 
     if by_data is not None:
         box[by_data] = _chunk(box[by_data], plan.data, place.data)
     return tuple(box)
+
+
+def rank_boxes(
+    plan: TorchPlan, files: Files, places: list[Place], tensors: Mapping[str, Tensor], graph: Graph
+) -> list[dict[str, Box]]:
+    """Return for each place the slice of each tensor that its rank holds.
+
+    Raises:
+        ParenvsError: the plan's graph has no such weight.
+    """
+    stages = files.shards.stages(graph)
+    for name in tensors:
+        if name not in stages:
+            raise ParenvsError(f"{shown(name)} is no weight of the plan's")
+    return [
+        {
+            name: box_of(plan, name, x.shape, place)
+            for name, x in tensors.items()
+            if stages[name] == place.pipe
+        }
+        for place in places
+    ]
 
 
 def _chunk(part: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
@@ -262,10 +288,9 @@ def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> 
     """Write plan and index of a checkpoint whose files are there."""
     plan.save(folder / PLAN)
     content = {"schema": SCHEMA, "fingerprint": plan.fingerprint, **asdict(head)}
-    stream = content.pop("stream")
     content["files"] = [asdict(part) for part in parts]
-    if stream is not None:
-        content["stream"] = stream
+    if head.stream is None:
+        del content["stream"]
     write_text(folder / INDEX, json.dumps(content, allow_nan=False) + "\n")
 
 
@@ -433,7 +458,7 @@ class Resharding:
     def by_rank(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes that each rank of the new plan has to read, (ranks,), counted and predicted."""
         files = Files.of(self.new)
-        numbers = [files.number(files.place(rank)) for rank in range(files.degrees.ranks)]
+        numbers = list(map(files.number, files.ranks()))
         return self.read.sum(axis=0)[numbers], self.predicted.sum(axis=0)[numbers]
 
     def to_json(self) -> dict[str, Any]:
@@ -512,26 +537,15 @@ def reshard(
                     f"{source.folder}: {shown(name)} is {stored}, and the plan has {shape}; "
                     "plan the model that was trained"
                 )
-        stages: dict[str, int] = files.shards.stages(graph)
-        for name in tensors:
-            if name not in stages:
-                raise ParenvsError(f"{source.folder}: {shown(name)} is no weight of the plan's")
+        boxes = rank_boxes(written, files, files.places(), tensors, graph)
         # All is checked before the first byte is written.
         source.verify()
         read, parts = np.zeros((len(source.parts), len(files)), dtype=np.int64), []
         with replacing_folder(target) as folder:
             for number, place in enumerate(files.places()):
                 source.read.clear()
-                boxes = {
-                    name: box_of(written, name, tensors[name].shape, place)
-                    for name in tensors
-                    if stages[name] == place.pipe
-                }
-
-                def give(name: str, kind: str, box: Box, place: Place = place) -> np.ndarray:
-                    return source.box(name, kind, box, place, written.model)
-
-                parts.append(write_part(folder, number, boxes, tensors, give))
+                give = partial(source.box, place=place, ranks=written.model)
+                parts.append(write_part(folder, number, boxes[number], tensors, give))
                 for row, count in source.read.items():
                     read[row, number] = count
             write_index(folder, new, source.head, parts)

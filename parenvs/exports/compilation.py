@@ -1,7 +1,7 @@
 """Compiles a sharded step ahead of time, on virtual devices, and reports what XLA made of it.
 
 The number of a process's devices is fixed when JAX starts, so the compiler runs in a process of its
-own (``python -m parenvs.exports.compilation FOLDER``). It is given the module that the plan's graph
+own (``python -m parenvs.exports.compilation``). It is given the module that the plan's graph
 was read from, so that no code of the user runs; nothing is allocated.
 """
 
@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -188,43 +187,40 @@ def virtual_devices(count: int, *flags: str) -> dict[str, str]:
 
 
 def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="parenvs-") as scratch:
-        folder = Path(scratch)
-        (folder / "module.pb").write_bytes(proto)
-        (folder / "request.json").write_text(json.dumps(layout.to_json()), encoding="utf-8")
-        environment = {
-            **os.environ,
-            **virtual_devices(layout.devices, _QUICK),
-            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-        }
-        command = [sys.executable, "-m", "parenvs.exports.compilation", scratch]
-        try:
-            ended = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=timeout_seconds
-            )
-        except subprocess.TimeoutExpired:
-            raise ParenvsError(
-                f"XLA's compiler was stopped after {timeout_seconds:,.0f} s; give it longer, or "
-                "plan fewer layers"
-            ) from None
-        answer = folder / "answer.json"
-        if not answer.exists():
-            reason = (ended.stderr.strip().splitlines() or [f"status {ended.returncode}"])[-1]
-            raise ParenvsError(f"XLA's compiler ended without an answer: {reason[:300]}")
-        content = json.loads(answer.read_text(encoding="utf-8"))
+    environment = {
+        **os.environ,
+        **virtual_devices(layout.devices, _QUICK),
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+    }
+    command = [sys.executable, "-m", "parenvs.exports.compilation"]
+    request = json.dumps(layout.to_json()).encode() + b"\n" + proto
+    try:
+        ended = subprocess.run(
+            command, env=environment, input=request, capture_output=True, timeout=timeout_seconds
+        )
+    except subprocess.TimeoutExpired:
+        raise ParenvsError(
+            f"XLA's compiler was stopped after {timeout_seconds:,.0f} s; give it longer, or "
+            "plan fewer layers"
+        ) from None
+    if ended.returncode:
+        lines = ended.stderr.decode(errors="replace").strip().splitlines()
+        reason = (lines or [f"status {ended.returncode}"])[-1]
+        raise ParenvsError(f"XLA's compiler ended without an answer: {reason[:300]}")
+    content = json.loads(ended.stdout.splitlines()[-1])
     if "error" in content:
         raise ParenvsError(f"XLA cannot compile the plan: {content['error']}")
     return content
 
 
-def main(folder: Path) -> None:
-    """Compile the request of a folder, and write the answer beside it."""
-    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+def main() -> None:
+    """Compile a request, a line of JSON and a module behind it, and print the answer."""
+    request = json.loads(sys.stdin.buffer.readline())
     try:
-        answer = _answer(request, (folder / "module.pb").read_bytes())
+        answer = _answer(request, sys.stdin.buffer.read())
     except Exception as error:  # of any kind, from within the compiler: one line of it is told
         answer = {"error": f"{type(error).__name__}: {one_line(error)}"}
-    (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
+    print(json.dumps(answer))
 
 
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
@@ -354,4 +350,4 @@ def collectives_of(text: str) -> dict[str, Collectives]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

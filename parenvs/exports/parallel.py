@@ -14,15 +14,15 @@ import operator
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -37,6 +37,7 @@ from torch.distributed.tensor import (
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
@@ -107,6 +108,8 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own trees
             pipe = pipelining.pipeline(module, tuple(micro), split_policy=inlined)
+            # Shapes of what stages pass on, and whether it has gradients; nothing is allocated.
+            ShapeProp(pipe.split_gm, FakeTensorMode()).propagate(*micro)
     except ParenvsError:
         raise
     except Exception as error:  # of any kind, from within tracing: the framework's, then ours
@@ -121,7 +124,7 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
         )
     parts = [pipe.get_stage_module(k) for k in range(pipe.num_stages)]
     refuse_tied(module, parts)
-    return wired(pipe.split_gm.graph, parts, micro)
+    return wired(pipe.split_gm.graph, parts)
 
 
 def _marked(module: nn.Module, given: Any) -> None:
@@ -193,22 +196,19 @@ def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
     traced.graph.erase_node(call)
 
 
-def wired(
-    graph: fx.Graph, parts: Sequence[nn.Module], micro: Sequence[torch.Tensor]
-) -> list[Stage]:
+def wired(graph: fx.Graph, parts: Sequence[nn.Module]) -> list[Stage]:
     """Say for each part what its stage is given, and what it passes on to later ones.
 
     Args:
-        graph: calls the parts one after the other, on its inputs and on each other's results.
+        graph: calls the parts one after the other, on its inputs and on each other's results;
+            ``ShapeProp`` has gone through it.
         parts: (S,) in the order of their calls.
-        micro: the graph's inputs.
 
     Raises:
         ParenvsError: the graph returns what another part than the last one makes.
     """
     calls = [node for node in graph.nodes if node.op == "call_module"]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    values = dict(zip(inputs, micro, strict=True))
     # Value -> the part that makes it, -1 for inputs, and its number among the part's results.
     source: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
     for number, call in enumerate(calls):
@@ -217,12 +217,6 @@ def wired(
             if user.op == "call_function":  # an item of several results
                 source[user] = (number, int(user.args[1]))
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
-    for call, part in zip(calls, parts, strict=True):
-        nodes: Any = part.graph.nodes  # type: ignore[union-attr]
-        placeholders = [x for x in nodes if x.op == "placeholder"]
-        for x, y in zip(call.args, placeholders, strict=True):
-            if x not in values and isinstance(x, fx.Node):
-                values[x] = y.meta["val"]
     (output,) = (node for node in graph.nodes if node.op == "output")
     if any(source[x][0] != len(calls) - 1 for x in output.all_input_nodes):
         raise ParenvsError(
@@ -236,7 +230,6 @@ def wired(
         needed.insert(0, list(later))
     # PyTorch's schedules give the first stage every input, whether it is read or not.
     needed[0] = inputs
-    trained = _trained(calls, parts, source)
     stages = []
     for number, part in enumerate(parts):
         given = needed[number]
@@ -246,57 +239,20 @@ def wired(
         stages.append(
             Stage(
                 part,
-                tuple(tuple(values[x].shape) for x in given),
+                tuple(tuple(x.meta["tensor_meta"].shape) for x in given),
                 tuple(given.index(x) for x in reads[number]),
                 tuple(gives),
-                tuple((values[x].nbytes, values[x].nbytes * (x in trained)) for x in given),
+                tuple(map(_given_bytes, given)),
             )
         )
     return stages
 
 
-def _trained(
-    calls: Sequence[fx.Node], parts: Sequence[nn.Module], source: Mapping[fx.Node, tuple[int, int]]
-) -> set[fx.Node]:
-    """What parts make that has a gradient: numbers that are no whole ones, made of weights."""
-    trained: set[fx.Node] = set()
-    for number, (call, part) in enumerate(zip(calls, parts, strict=True)):
-        gradients = _gradients(part, [x in trained for x in call.args])
-        results = gradients if isinstance(gradients, tuple) else (gradients,)
-        trained |= {
-            node
-            for node, (maker, place) in source.items()
-            if maker == number and results[place] and (node is not call or len(results) == 1)
-        }
-    return trained
-
-
-def _gradients(part: nn.Module, given: Sequence[Any]) -> Any:
-    """Whether each result of a traced module has a gradient, if those of what it is given have."""
-    graph = getattr(part, "graph", None)
-    if not isinstance(graph, fx.Graph):
-        return any(x.requires_grad for x in part.parameters()) or any(given)
-    inputs = iter(given)
-    known: dict[fx.Node, Any] = {}
-    for node in graph.nodes:
-        of = fx.map_arg(node.args, known.get)
-        if node.op == "placeholder":
-            known[node] = next(inputs)
-        elif node.op == "get_attr":
-            known[node] = getattr(_at(part, str(node.target)), "requires_grad", False)
-        elif node.op == "call_module":
-            known[node] = _gradients(_at(part, str(node.target)), of)
-        elif node.op == "output":
-            return tuple(of[0]) if isinstance(of[0], (tuple, list)) else of[0]
-        elif node.target is operator.getitem and isinstance(known[node.args[0]], tuple):
-            known[node] = known[node.args[0]][node.args[1]]
-        else:
-            # Whole numbers have no gradient, and detached values pass none on.
-            value = node.meta.get("val")
-            whole = isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
-            trained = any(np.any(known[x]) for x in node.all_input_nodes)
-            known[node] = trained and not whole and node.target != _DETACH
-    raise AssertionError("unreachable")
+def _given_bytes(value: fx.Node) -> tuple[int, int]:
+    """Bytes of a tensor and of its gradient, by what ``ShapeProp`` has found."""
+    tensor = value.meta["tensor_meta"]
+    size = math.prod(tensor.shape) * tensor.dtype.itemsize
+    return size, size * tensor.requires_grad
 
 
 def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:

@@ -132,6 +132,12 @@ def _base(func: Callable[..., Any]) -> str:
     return func.__name__.partition(".")[0]
 
 
+def _arguments_of(func: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    call = inspect.signature(func).bind(*args, **kwargs)
+    call.apply_defaults()
+    return call.arguments
+
+
 def _changes(func: Callable[..., Any]) -> bool:
     name = _base(func)
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
@@ -154,7 +160,7 @@ class Apart(TorchFunctionMode):
             return func(*args, **kwargs)
         name = _base(func)
         if func is functional.multi_head_attention_forward:
-            return _attention(*args, **kwargs)
+            return _attention(_arguments_of(func, args, kwargs))
         weight = _PRODUCTS.get(name)
         if weight is not None and len(args) > weight and parts_of(args[weight - 1]) == 1:
             return _mark(func(*args, **kwargs), parts_of(args[weight]))
@@ -278,62 +284,35 @@ def _unflatten(x: DTensor, dim: int, sizes: Sequence[int]) -> DTensor:
     return _view(x, *x.shape[:-1], *sizes)
 
 
-def _attention(
-    query: DTensor,
-    key: DTensor,
-    value: DTensor,
-    width: int,
-    heads: int,
-    weight: DTensor,
-    bias: DTensor | None,
-    bias_key: Any,
-    bias_value: Any,
-    zero: bool,
-    dropout: float,
-    out_weight: DTensor,
-    out_bias: DTensor | None,
-    training: bool = True,
-    key_padding_mask: torch.Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: torch.Tensor | None = None,
-    **others: Any,
-) -> tuple[DTensor, None]:
+def _attention(given: dict[str, Any]) -> tuple[DTensor, None]:
     """What ``nn.MultiheadAttention`` computes of one input (T, B, E), by ranks that share heads."""
-    if query is not key or key is not value or zero or bias_key is not None or query.ndim != 3:
+    x, mask, padding = given["query"], given["attn_mask"], given["key_padding_mask"]
+    is_self = x is given["key"] is given["value"] and x.ndim == 3
+    extended = given["add_zero_attn"] or given["bias_k"] is not None
+    # The module itself makes numbers of its masks.
+    added = all(m is None or m.is_floating_point() for m in (mask, padding))
+    if extended or given["need_weights"] or not (is_self and added):
         raise ParenvsError(
-            "module: nn.MultiheadAttention of several inputs, of one sample or with keys of its "
-            "own cannot be shared by ranks; plan without tp"
+            "module: ranks share heads of nn.MultiheadAttention of one input with a batch, without "
+            "keys of its own; call it with need_weights=False, or plan without tp"
         )
-    if need_weights:
-        raise ParenvsError(
-            "module: nn.MultiheadAttention gives its weights, which ranks that share heads do not "
-            "have; call it with need_weights=False, or plan without tp"
-        )
-    length, samples, _ = query.shape
-    projected: Any = functional.linear(query, weight, bias)
+    length, samples, width = x.shape
+    heads, weight = given["num_heads"], given["in_proj_weight"]
+    projected: Any = functional.linear(x, weight, given["in_proj_bias"])
     q, k, v = (
-        x.view(length, samples, heads, width // heads).permute(1, 2, 0, 3)
-        for x in _split(_mark(projected, parts_of(weight)), width, -1)
+        part.view(length, samples, heads, width // heads).permute(1, 2, 0, 3)
+        for part in _split(_mark(projected, parts_of(weight)), width, -1)
     )
-    mask = _as_numbers(attn_mask, query.dtype)
     if mask is not None and mask.ndim == 3:
         mask = mask.view(samples, heads, length, length)
-    padding = _as_numbers(key_padding_mask, query.dtype)
     if padding is not None:
         padding = padding.view(samples, 1, 1, length)
         mask = padding if mask is None else mask + padding
-    attended = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout if training else 0.0
-    )
+    dropout = given["dropout_p"] if given["training"] else 0.0
+    attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
     turned = attended.permute(2, 0, 1, 3).reshape(length, samples, width)
-    result: Any = functional.linear(turned, out_weight, out_bias)
+    result: Any = functional.linear(turned, given["out_proj_weight"], given["out_proj_bias"])
     return result.redistribute(placements=without_partial(result.placements)), None
-
-
-def _as_numbers(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    if mask is None or mask.is_floating_point():
-        return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
 
 
 _TAKERS: dict[str, Callable[..., Any]] = {
@@ -379,9 +358,8 @@ class Synchronized(TorchFunctionMode):
         """Run a function; batch normalization in training with the statistics of all."""
         kwargs = kwargs or {}
         if func is functional.batch_norm:
-            call = inspect.signature(func).bind(*args, **kwargs)
-            call.apply_defaults()
-            x, mean, variance, weight, bias, *rest = call.args
+            given = _arguments_of(func, args, kwargs).values()
+            x, mean, variance, weight, bias, *rest = given
             return self._normalized(torch.batch_norm, x, weight, bias, mean, variance, *rest, False)
         if func in (torch.batch_norm, torch.ops.aten.batch_norm.default):
             return self._normalized(func, *args)

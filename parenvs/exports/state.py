@@ -37,6 +37,7 @@ from parenvs.exports.checkpoint import (
     common,
     elements,
     inside,
+    rank_boxes,
     sizes,
     write_index,
     write_part,
@@ -461,7 +462,8 @@ def move(
         # Shares of a cell are rounded to elements, the same way by sender and receiver.
         count = round(row.end * n) - round(row.begin * n)
         traffic[row.source, row.target] += count * tensors[cells[row.atom].name].bytes
-    wanted = {} if rank is None else _boxes(plans[1], files[1], tensors, graph)[rank]
+    boxes = rank_boxes(plans[1], files[1], files[1].ranks(), tensors, graph)
+    wanted = {} if rank is None else boxes[rank]
     received, sent = _exchanged(holding, cells, rows, tensors, wanted)
     return Moved(rank, replace(head, tensors=tensors), received, traffic, sent)
 
@@ -474,7 +476,8 @@ def cells_of(
     Returns:
         The cells, and for each plan (ranks, cells) bool, whether a rank holds it.
     """
-    by_rank = [_boxes(*pair, tensors, graph) for pair in zip(exported, files, strict=True)]
+    pairs = zip(exported, files, strict=True)
+    by_rank = [rank_boxes(plan, x, x.ranks(), tensors, graph) for plan, x in pairs]
     cells: list[Cell] = []
     columns: list[list[list[bool]]] = [[] for _ in exported]
     for name, tensor in tensors.items():
@@ -489,23 +492,6 @@ def cells_of(
             for column, ranks in zip(columns, by_rank, strict=True):
                 column.append([name in x and common(x[name], box) == box for x in ranks])
     return cells, [np.array(column, dtype=bool).T for column in columns]
-
-
-def _boxes(
-    plan: TorchPlan, files: Files, tensors: dict[str, Tensor], graph: Graph
-) -> list[dict[str, Box]]:
-    stages = files.shards.stages(graph)
-    for name in tensors:
-        if name not in stages:
-            raise ParenvsError(f"{name} is no weight of the plan's; plan the model that is trained")
-    return [
-        {
-            name: box_of(plan, name, x.shape, place)
-            for name, x in tensors.items()
-            if stages[name] == place.pipe
-        }
-        for place in map(files.place, range(files.degrees.ranks))
-    ]
 
 
 def _exchanged(

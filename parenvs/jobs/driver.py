@@ -367,7 +367,7 @@ class Driver:
         library = self.problem.library
         degrees = library.candidates[self.held - 1].degrees
         files = Files.of(self.plans.plans[degrees])
-        names = [files.name(files.place(rank)) for rank in range(degrees.ranks)]
+        names = list(map(files.name, files.ranks()))
         # Replicas have the same name: one of each is enough.
         left = {x for rank, x in enumerate(names) if self.old[rank // library.devices] is not None}
         return left == set(names)
