@@ -140,15 +140,15 @@ def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], 
     played = set_of(place.name)
     shares, seconds = [], 0.0
     for problem in played.of(place.family or None)[:first]:
-        loaded = played.load(problem)
+        loaded = played.kind.load(problem)
         begin = time.process_time()
         try:
             answer = solve(loaded, planner.split("/")[0], **place.planners[planner])
         except NO_PLAN:
             answer = None
         seconds += time.process_time() - begin
-        score = 0.0 if answer is None else max(played.answer_score(answer), 0.0)
-        shares.append(score / played.reference(problem).value)
+        score = 0.0 if answer is None else max(played.kind.answer_score(answer), 0.0)
+        shares.append(score / played.kind.reference(problem).value)
     return shares, seconds / len(shares)
 
 

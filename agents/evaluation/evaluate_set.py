@@ -118,9 +118,10 @@ class SetEvaluation:
         """Share of the episodes that ended with an illegal action or plan."""
         return float((self.values <= 0).mean())
 
-    def profile(self, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
-        """Return the share of episodes whose regret is at most each threshold, (t,)."""
-        return performance_profile(self.regrets, thresholds)
+    @property
+    def profile(self) -> np.ndarray:
+        """(t,) share of episodes whose regret is at most each of ``thresholds``."""
+        return performance_profile(self.regrets, THRESHOLDS)
 
     def improvement_over(self, other: SetEvaluation) -> tuple[float, tuple[float, float]]:
         """Return how likely this agent's regret is smaller than another's, and its interval.
@@ -128,7 +129,7 @@ class SetEvaluation:
         Raises:
             ParenvsError: the other agent was evaluated on other problems.
         """
-        mine, theirs = (set_of(x.set_name, x.env_id).env_id for x in (self, other))
+        mine, theirs = (set_of(x.set_name, x.env_id).kind.env_id for x in (self, other))
         if self.problems != other.problems or mine != theirs:
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
         scores = self.regrets, other.regrets
@@ -141,7 +142,7 @@ class SetEvaluation:
         runs = f"{len(self.values)} run{'s' if len(self.values) > 1 else ''}"
         shares = ", ".join(
             f"{share:.1%} <= {threshold:g}"
-            for threshold, share in zip(THRESHOLDS, self.profile(), strict=True)
+            for threshold, share in zip(THRESHOLDS, self.profile, strict=True)
         )
         return (
             f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret to "
@@ -207,7 +208,7 @@ def play_set(
     mode = gym.vector.AutoresetMode.SAME_STEP
     kwargs = {**played.env_kwargs(family), **settings}
     env: Any = gym.make_vec(
-        played.env_id, batch, "vector_entry_point", autoreset_mode=mode, **kwargs
+        played.kind.env_id, batch, "vector_entry_point", autoreset_mode=mode, **kwargs
     )
     width = env.single_action_space.n
     trained = getattr(getattr(policy, "action_space", None), "n", width)
@@ -256,7 +257,7 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
 
 
 def _references(played: ProblemSet, problems: Sequence[str]) -> tuple[BestValue, ...]:
-    return tuple(played.reference(problem) for problem in problems)
+    return tuple(played.kind.reference(problem) for problem in problems)
 
 
 def evaluate_set(
@@ -302,7 +303,7 @@ def evaluate_set(
     values: list[Any] = []
     for policy in several:
         if hasattr(policy, "values_of"):
-            values.append(policy.values_of([played.load(problem) for problem in problems]))
+            values.append(policy.values_of([played.kind.load(problem) for problem in problems]))
             continue
         if isinstance(policy, str):
             values.append([_planned(played, problem, policy) for problem in problems])
@@ -317,6 +318,6 @@ def evaluate_set(
 def _planned(played: ProblemSet, problem: str, planner: str) -> float:
     """Return what a planner's plan of a problem is worth; -1 if it finds none."""
     try:
-        return played.answer_score(solve(played.load(problem), planner))
+        return played.kind.answer_score(solve(played.kind.load(problem), planner))
     except NO_PLAN:
         return float(ILLEGAL)

@@ -39,7 +39,6 @@ from parenvs.core.leaderboard import (
     TaskProblem,
     drawn_kind,
     reference_of,
-    reference_of_row,
 )
 from parenvs.core.plan import Answer, Plan
 from parenvs.datasets.hybrid.problems import (
@@ -128,7 +127,10 @@ class HybridProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: it is read from the shipped references."""
         row = references(self.file.file)[self.instance]
-        return reference_of_row(row, row["method"], self.bounded_by, self.file.command)
+        among, command = str(row.get("among", "")), self.file.command
+        return reference_of(
+            row["length"], row["bound"], row["method"], among, self.bounded_by, command
+        )
 
 
 class HeteroProblem(HybridProblem):

@@ -200,7 +200,6 @@ class Algorithm(ABC):
 
     Attributes:
         name: by which it is selected.
-        copies: adjacent environments that play the same problems.
         taught: whether it keeps ``worth``, a teacher's values of actions, see ``Envs``.
         divides: whether several learners can share an update, as it uses ``step``, ``mean`` and
             ``parts`` alone.
@@ -212,7 +211,6 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     settings_class: ClassVar[type[Settings]] = Settings
-    copies: int = 1
     taught: ClassVar[bool] = False
     divides: ClassVar[bool] = True
     central: ClassVar[tuple[str, ...]] = ()
@@ -256,7 +254,7 @@ class Algorithm(ABC):
         logs, values = log_policy(self.net, seen.to(self.device))
         where = seen.mask.device
         logs, values = logs.to(where), values.to(where)
-        actions = chosen(logs, seen.mask, chance)
+        actions = chosen(logs, seen.mask, chance(logs.shape[1]))
         return actions, {"logs": logs.gather(-1, actions[:, None])[:, 0], "values": values}
 
     @torch.no_grad()
@@ -266,8 +264,8 @@ class Algorithm(ABC):
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
-        """Return what turns are worth, (n,), in rewards: 0 for agents that hold no values."""
-        return seen.context.new_zeros(len(seen.mask))
+        """Return what turns are worth, (n,), in rewards, by the network: 0 if it is untrained."""
+        return log_policy(self.net, seen.to(self.device))[1].to(seen.mask.device)
 
     @abstractmethod
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
@@ -328,9 +326,12 @@ class Algorithm(ABC):
     def slow(self, progress: float) -> None:
         """Set the learning rate of a share of the training."""
         self.progress = progress
-        rate = self.settings.rate * (1.0 - (1.0 - self.settings.last_rate) * progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate(progress)
+
+    def rate(self, progress: float) -> float:
+        """Return the learning rate of a share of the training."""
+        return self.settings.rate * (1.0 - (1.0 - self.settings.last_rate) * progress)
 
     def forget(self) -> None:  # noqa: B027  # most keep nothing
         """Drop what is kept of episodes that will not go on."""
@@ -397,17 +398,13 @@ class ValueAlgorithm(Algorithm):
         self.spread = max(square**0.5, 1e-6)
 
 
-def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None = None) -> Tensor:
+def chosen(logs: Tensor, mask: Tensor, noise: Tensor | None = None) -> Tensor:
     """Return an action of each turn, (n,), a legal one whatever numbers a network gives.
 
-    ``logs`` (n, A) are log probabilities, ``mask`` (n, A) bool the legal actions; without
-    ``random`` the most likely action is taken.
+    ``logs`` (n, A) are log probabilities, ``mask`` (n, A) bool the legal actions, ``noise`` (n, A)
+    uniform numbers from 0 to 1; without them the most likely action is taken.
     """
-    if random is not None:
-        if isinstance(random, Chance):
-            noise = random(logs.shape[1])
-        else:
-            noise = torch.rand(logs.shape, generator=random)
+    if noise is not None:
         # Gumbel-max: the argmax of log p - log(-log u) is a draw from p.
         logs = logs - (-noise.clamp(min=1e-20).log()).log()
     return torch.where(mask, logs.nan_to_num(), -torch.inf).argmax(dim=-1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -22,9 +22,6 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import SCHEMA, Text, read, whole
 from parenvs.files import is_function, read_object
-
-if TYPE_CHECKING:
-    pass
 
 HERE, ACTORS, ENVS, DEVICE = "here", "actors", "environments", "device"
 """Where turns are played: in the learner's process; by actors that have the policy, too; by

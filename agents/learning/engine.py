@@ -16,8 +16,8 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from importlib.util import find_spec
 from multiprocessing import connection
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Peers
 from parenvs.agents.learning.net import Packed, Seen
-from parenvs.agents.learning.ray_tasks import LOCAL, RAY, session
+from parenvs.agents.learning.ray_tasks import session
 from parenvs.errors import ParenvsError, one_line
 
 
@@ -115,6 +115,35 @@ class Engine(ABC):
     def spent(self, processes: Sequence[Any]) -> float:
         """Return the processor seconds of processes so far."""
         return float(sum(self.all(processes, "")))
+
+
+class Here(Engine):
+    """The objects themselves, in this process."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See ``Engine.launch``."""
+        self.held = [make(*arguments) for arguments in given]
+        return self.held
+
+    def ask(self, process: Any, name: str, *arguments: Any) -> Any:
+        """See ``Engine.ask``."""
+        return attrgetter(name)(process)(*arguments)
+
+    def answers(self, asked: Sequence[Any]) -> list[Any]:
+        """See ``Engine.answers``."""
+        return list(asked)
+
+    def spent(self, processes: Sequence[Any]) -> float:
+        """See ``Engine.spent``: there are no processes."""
+        return 0.0
+
+    def end(self) -> None:
+        """See ``Engine.end``."""
+        for held in self.held:
+            held.close()
 
 
 class Local(Engine):
@@ -254,11 +283,11 @@ class _Holder:
         self.make, self.arguments, self.held = make, arguments, None
 
     def call(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Call a method; without a name, return the processor seconds of this process."""
+        """Call a method, or a part's (``part.method``); no name: this process's seconds."""
         if self.held is None:
             torch.set_num_threads(1)
             self.held = self.make(*self.arguments)
-        return getattr(self.held, name)(*arguments) if name else time.process_time()
+        return attrgetter(name)(self.held)(*arguments) if name else time.process_time()
 
 
 class _RayHolder:
@@ -290,13 +319,6 @@ def _serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> N
             pipe.send_bytes(sent(answer))
         except (EOFError, OSError):
             os._exit(0)  # nobody asks any more
-
-
-def engine_of(name: str | None, address: str | None, device: str, *counts: int) -> Engine:
-    """Return the engine ``ray`` or ``local``; None: Ray where it is installed. See ``OnRay``."""
-    if (name or (RAY if find_spec("ray") else LOCAL)) == RAY:
-        return OnRay(address, device, *counts)
-    return Local()
 
 
 SECONDS = 600.0
@@ -454,10 +476,6 @@ class Server:
     def load(self, state: dict[str, Any], part: int | None) -> None:
         """Go on from what ``state`` returned; parts are of players."""
         self.agent.load(state)
-
-    def played(self) -> dict[str, Any]:
-        """See ``Algorithm.played``."""
-        return self.agent.played()
 
     def _joined(self, messages: list[Any]) -> Any:
         """Return what learners in lockstep get, who all sent the same kind of message."""

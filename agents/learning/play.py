@@ -241,7 +241,7 @@ class Play:
 
     def __init__(self, envs: Any, copies: int = 1, seed: int = 0) -> None:
         self.envs, self.copies, self.seed = envs, copies * envs.seats, seed
-        self.lens, self.draws = envs.lens, envs.draws
+        self.lens, self.draws, self.seats = envs.lens, envs.draws, envs.seats
         first, count, total = (x * envs.seats for x in envs.share)
         self.first, self.count, self.total = first, count, total
         self.turns = self.episodes = 0
@@ -383,8 +383,9 @@ class Player:
         if is_one:
             action_masks, observation = action_masks[None], stacked([observation])
         seen = self.agent.lens(observation, {"action_mask": action_masks})
-        random = None if deterministic else self._random
-        taken = chosen(self.agent.logs(seen).cpu(), seen.mask.cpu(), random)
+        logs = self.agent.logs(seen).cpu()
+        noise = None if deterministic else torch.rand(logs.shape, generator=self._random)
+        taken = chosen(logs, seen.mask.cpu(), noise)
         actions = taken.numpy() + self.agent.lens.first
         return (actions[0] if is_one else actions), None
 

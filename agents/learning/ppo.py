@@ -54,7 +54,7 @@ class PPO(ValueAlgorithm):
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
         """See ``Algorithm.values``."""
-        return log_policy(self.net, seen.to(self.device))[1].to(seen.mask.device) * self.spread
+        return super().values(seen) * self.spread
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         """See ``Algorithm.learn``."""

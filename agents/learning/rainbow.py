@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parenvs.agents.learning.algorithm import Batch, Chance, Place, Settings, ValueAlgorithm
+from parenvs.agents.learning.algorithm import (
+    Batch,
+    Chance,
+    Place,
+    Settings,
+    ValueAlgorithm,
+    chosen,
+)
 from parenvs.agents.learning.net import RowsNet, Seen
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite
@@ -299,7 +306,8 @@ class Rainbow(ValueAlgorithm):
         with torch.no_grad():
             behind = self.quantiles(self.target, after)
             # Double: the online network chooses, the target network evaluates.
-            best = self._best(self.quantiles(self.net, after), after.mask)
+            quality = self.quantiles(self.net, after).mean(dim=2)
+            best = chosen(quality, after.mask)
             behind = _of(behind, best) * self.spread
             left = minibatch.left.to(self.device)[:, None]
             # Where an episode has ended nothing is seen behind it that counts.
@@ -350,10 +358,6 @@ class Rainbow(ValueAlgorithm):
         # Each learner keeps the priorities of all, so that all draw the same steps.
         self.memory.judge(self.peers.gather(minibatch.slots), self.peers.gather(errors.cpu()))
         return losses.detach().cpu()
-
-    def _best(self, quantiles: Tensor, mask: Tensor) -> Tensor:
-        quality = quantiles.mean(dim=2)
-        return torch.where(mask, quality.nan_to_num(), -torch.inf).argmax(dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)

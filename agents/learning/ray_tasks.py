@@ -16,7 +16,7 @@ from parenvs.machine import cores
 CONNECTING = 5.0
 """Seconds that an address has to answer."""
 STORE_BYTES = 200 * 2**20
-"""Memory of the object store of a Ray that is started here, unless told otherwise."""
+"""Memory of the object store of a Ray that is started here."""
 
 
 def load_ray() -> Any:
@@ -30,23 +30,13 @@ def load_ray() -> Any:
     return ray
 
 
-def check_ray(address: str | None = None) -> None:
-    """Raise ``ParenvsError`` unless Ray is installed and the address, if any, answers."""
-    load_ray()
-    if address is not None:
-        _answers(address)
-
-
 @contextlib.contextmanager
-def session(
-    address: str | None = None, processes: int = 1, store_bytes: int = STORE_BYTES
-) -> Iterator[Any]:
+def session(address: str | None = None, processes: int = 1) -> Iterator[Any]:
     """Have Ray in the block and yield its module; a session that exists is used and stays.
 
     Args:
         address: ``HOST:PORT`` or ``auto`` of a running cluster; None starts Ray on this machine.
         processes: concurrent actors or tasks, on a Ray started here even if it has fewer cores.
-        store_bytes: memory of the object store of a Ray started here.
 
     Raises:
         ParenvsError: Ray is not installed, or nobody answers at the address.
@@ -61,7 +51,7 @@ def session(
             ray.init(
                 address="local",
                 num_cpus=max(cores(), processes + 1, 4),
-                object_store_memory=store_bytes,
+                object_store_memory=STORE_BYTES,
                 include_dashboard=False,
                 **quiet,
             )
@@ -110,7 +100,9 @@ def check_engine(name: str, address: str | None = None) -> None:
             f"{', '.join(ENGINES)}"
         )
     if name == RAY:
-        check_ray(address)
+        load_ray()
+        if address is not None:
+            _answers(address)
     elif address is not None:
         raise ParenvsError(f"--address is an option of --engine {RAY}")
 

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from sb3_contrib.common.maskable.distributions import MaskableDistribution
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
@@ -25,9 +24,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import OWN, SHARPNESS, Lens, RowsNet, Seen, log_policy
-from parenvs.agents.learning.play import vector_maker
 from parenvs.agents.learning.ppo import PPOSettings, turns_a_step
-from parenvs.envs.env import GameVectorEnv
 from parenvs.errors import ParenvsError
 
 
@@ -127,7 +124,7 @@ class MaskablePPO(Algorithm):
         super().__init__(lens, settings, device, seed)
         given = self.settings
         self.model = sb3_contrib.MaskablePPO(
-            RowsPolicy, None, learning_rate=self._rate, n_steps=given.turns,  # type: ignore[arg-type]
+            RowsPolicy, None, learning_rate=lambda left: self.rate(1.0 - left), n_steps=given.turns,  # type: ignore[arg-type]
             batch_size=turns_a_step(given, lens), n_epochs=given.passes, clip_range=given.clip,
             gamma=given.discount or lens.discount, gae_lambda=given.trace, ent_coef=given.entropy,
             vf_coef=given.critic, max_grad_norm=given.gradient, device=self.device,
@@ -167,18 +164,12 @@ class MaskablePPO(Algorithm):
             model.train()
         finally:
             np.random.set_state(before)
-        told = model.logger.name_to_value
-        names = {"entropy_loss": "entropy", "value_loss": "critic", "approx_kl": "divergence"}
+        figures = model.logger.name_to_value
         return {
-            name: -told[f"train/{key}"] if key == "entropy_loss" else float(told[f"train/{key}"])
-            for key, name in names.items()
-            if f"train/{key}" in told
+            "entropy": -float(figures["train/entropy_loss"]),
+            "critic": float(figures["train/value_loss"]),
+            "divergence": float(figures["train/approx_kl"]),
         }
-
-    @torch.no_grad()
-    def values(self, seen: Seen) -> Tensor:
-        """See ``Algorithm.values``."""
-        return log_policy(self.net, seen.to(self.device))[1].cpu()
 
     def forget(self) -> None:
         """See ``Algorithm.forget``."""
@@ -193,45 +184,21 @@ class MaskablePPO(Algorithm):
         super().load(state)
         self.starts = state["starts"].numpy()
 
-    def _rate(self, left: float) -> float:
-        settings = self.settings
-        return settings.rate * (1.0 - (1.0 - settings.last_rate) * (1.0 - left))
 
-
-def make_env(
-    env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
-) -> VecEnv:
-    """Make environments in this process; with masks, subprocesses would be slower.
+def make_env(env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int) -> VecEnv:
+    """Make the native batch of an environment of this suite, with pictures as its render mode.
 
     Rewards are divided by the largest return, but not in the statistics of a ``Monitor``.
-    Environment i has seed ``seed + i``. A ``native`` batch, where there is one, is equal for
-    agents.
+    Environment i has seed ``seed + i``.
     """
-    if native and has_batch(env_id, env_kwargs):
-        batch: Any = gym.make_vec(
-            env_id, envs, "vector_entry_point", autoreset_mode=AutoresetMode.SAME_STEP,
-            **{"render_mode": "rgb_array", **env_kwargs},
-        )  # fmt: skip
-        env = NativeVecEnv(batch, batch.largest_return)
-        env.action_space.seed(seed)
-        env.seed(seed)
-        return env
-    return make_vec_env(
-        env_id, n_envs=envs, seed=seed, env_kwargs=env_kwargs, wrapper_class=ScaledReward
-    )
-
-
-def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
-    """Whether an environment of this suite has a batch and no wrappers."""
-    spec = gym.registry.get(env_id.rpartition(":")[2])
-    if spec is None or spec.vector_entry_point is None:
-        return False
-    # A batch cannot have wrappers, which these arguments of gym.make would add.
-    wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
-    if wrapping or spec.additional_wrappers or spec.max_episode_steps is not None:
-        return False
-    maker = vector_maker(spec.id)
-    return isinstance(maker, type) and issubclass(maker, GameVectorEnv)
+    batch: Any = gym.make_vec(
+        env_id, envs, "vector_entry_point", autoreset_mode=AutoresetMode.SAME_STEP,
+        **{"render_mode": "rgb_array", **env_kwargs},
+    )  # fmt: skip
+    env = NativeVecEnv(batch, batch.largest_return)
+    env.action_space.seed(seed)
+    env.seed(seed)
+    return env
 
 
 class NativeVecEnv(VecEnv):
@@ -352,15 +319,3 @@ def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
         for key, values in infos.items()
         if not key.startswith(("_", "final_")) and infos[f"_{key}"][row]
     }
-
-
-class ScaledReward(gym.RewardWrapper[Any, Any]):
-    """Divides rewards by ``largest_return``, so that agents see returns of at most 1."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.scale = float(env.get_wrapper_attr("largest_return"))
-
-    def reward(self, reward: Any) -> float:
-        """The reward divided by the largest return."""
-        return float(reward) / self.scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -16,15 +17,18 @@ from parenvs.agents.learning.config import ACTORS, DEVICE, ENVS, SERVED, TrainCo
 from parenvs.agents.learning.device import Fused, device_env
 from parenvs.agents.learning.engine import (
     Engine,
+    Here,
+    Local,
     Meeting,
+    OnRay,
     Reduced,
     Served,
     Server,
-    engine_of,
     own_host,
 )
 from parenvs.agents.learning.net import Seen, beside
 from parenvs.agents.learning.play import Envs, Play, Share, Told, Transition
+from parenvs.agents.learning.ray_tasks import LOCAL, RAY
 
 Tick = Callable[[Any], object]
 
@@ -54,7 +58,9 @@ class Recipe:
         players = self.learners * config.actors if word.plays in (ACTORS, ENVS) else 0
         count = players + self.learners + (word.learns == SERVED)
         device, inner = ("cpu", 0) if plays else (config.device, players)
-        return engine_of(self.engine_name, self.address, device, inner, count)
+        if (self.engine_name or (RAY if find_spec("ray") else LOCAL)) == RAY:
+            return OnRay(self.address, device, inner, count)
+        return Local()
 
     def envs(self, share: Share) -> Envs:
         """Make environments."""
@@ -206,33 +212,25 @@ class Learner:
         store = self.store if rank == 0 else dist.TCPStore(host, port, None, False)
         self.agent.peers = Reduced(rank, size, self.agent.device, store)
 
-    def update(self, part: int | None, turns: int, tick: Tick | None = None) -> Told:
-        """Play some turns of each environment, and learn from them.
+    def updates(
+        self, parts: Sequence[int | None], turns: int, tick: Tick | None = None
+    ) -> list[Told]:
+        """Make updates: play some turns of each environment, and learn from them.
 
-        ``part`` restarts all episodes; None continues them. ``tick`` is called after each turn.
+        A part restarts all episodes; None continues them. ``tick`` is called after each turn.
         """
-        if part is not None:
-            self.play.restart(part)
-            self.agent.forget()
-        batch = self.play.collect(self.agent, turns, tick or (lambda play: None))
-        told = Told.of(self.play)
-        progress = min(told.turns / self.recipe.config.steps, 1.0)
-        return told._replace(figures=self.agent.learn(batch, progress))
-
-    def updates(self, parts: Sequence[int | None], turns: int) -> list[Told]:
-        """Make several updates; then tell the server, if there is one, that they are made."""
-        told = [self.update(part, turns) for part in parts]
+        updates = []
+        for part in parts:
+            if part is not None:
+                self.play.restart(part)
+                self.agent.forget()
+            batch = self.play.collect(self.agent, turns, tick or (lambda play: None))
+            told = Told.of(self.play)
+            progress = min(told.turns / self.recipe.config.steps, 1.0)
+            updates.append(told._replace(figures=self.agent.learn(batch, progress)))
         if isinstance(self.agent.peers, Served):
             self.agent.peers.done()
-        return told
-
-    def played(self) -> dict[str, Any]:
-        """See ``Algorithm.played``."""
-        return self.agent.played()
-
-    def spent(self) -> float:
-        """Return the processor seconds of processes that play for it."""
-        return float(self.play.spent())
+        return updates
 
     def state(self) -> dict[str, Any]:
         """Return all that the next updates depend on."""
@@ -259,52 +257,57 @@ class Team:
 
     Attributes:
         agent: the agent; where learners are processes, as it is after ``fetch``.
+        alone: whether one learner learns, in this process.
         count: rows of the environments, of an agent each.
         draws: whether problems change.
-        every: all learners that are processes, and the server if there is one.
+        every: all learners, and the server if there is one.
         apart: whether processes other than this one have a part.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        word = recipe.word
+        word, size = recipe.word, recipe.learners
         whole = Share(0, recipe.settings.envs, recipe.settings.envs)
-        several = word.learns == SERVED or recipe.learners > 1
-        self.apart = several or word.plays in (ACTORS, ENVS)
-        self.learner: Learner | None = None
+        self.alone = word.learns != SERVED and size == 1
+        self.apart = not self.alone or word.plays in (ACTORS, ENVS)
+        sample = None if self.alone else recipe.look()
+        self.engine = Here() if self.alone else recipe.engine()
         self.server: Any = None
-        if not several:
-            self.learner = Learner(recipe, whole.dealt(1, recipe.copies)[0])
-            self.agent, play = self.learner.agent, self.learner.play
-            self.count, self.draws = play.count, play.draws
-            return
-        sample = recipe.look()
-        self.count, self.draws = whole.size * sample.seats, sample.draws
-        self.agent = recipe.agent(sample.lens, "cpu")
-        shares, size = whole.dealt(recipe.learners, recipe.copies), recipe.learners
-        self.engine = recipe.engine()
+        shares = whole.dealt(size, recipe.copies)
         try:
-            self.learners = self.engine.start(_learner, [recipe] * size, shares, range(size))
-            if word.learns == SERVED:
-                (self.server,) = self.engine.start(Recipe.server, [recipe])
-            (meeting,) = self.engine.all([self.server or self.learners[0]], "meet")
-            ranks = enumerate(self.learners)
-            asked = [self.engine.ask(x, "join", meeting, rank, size) for rank, x in ranks]
-            if self.server:
-                asked.append(self.engine.ask(self.server, "accept"))
-            self.engine.answers(asked)
-            self.every = [*self.learners, self.server] if self.server else self.learners
+            self.learners = self.every = self.engine.start(
+                _learner, [recipe] * size, shares, range(size)
+            )
+            if sample is None:
+                sample, self.agent = self.learners[0].play, self.learners[0].agent
+            else:
+                self.agent = recipe.agent(sample.lens, "cpu")
+                self._join()
         except BaseException:
             self.engine.end()
             raise
+        self.count, self.draws = whole.size * sample.seats, sample.draws
+
+    def _join(self) -> None:
+        """Let learners meet each other, or the server."""
+        engine = self.engine
+        if self.recipe.word.learns == SERVED:
+            (self.server,) = engine.start(Recipe.server, [self.recipe])
+            self.every = [*self.learners, self.server]
+        (meeting,) = engine.all([self.server or self.learners[0]], "meet")
+        size = len(self.learners)
+        asked = [engine.ask(x, "join", meeting, i, size) for i, x in enumerate(self.learners)]
+        if self.server:
+            asked.append(engine.ask(self.server, "accept"))
+        engine.answers(asked)
 
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None
     ) -> list[Told]:
-        """Make updates; see ``Learner.update``. After ``LostError`` the team can only be closed."""
-        if self.learner is not None:
-            return [self.learner.update(part, turns, tick) for part in parts]
-        asked = [self.engine.ask(each, "updates", list(parts), turns) for each in self.learners]
+        """Make updates; see ``Learner.updates``. After ``LostError`` it can only be closed."""
+        # Other processes cannot call back.
+        given = (list(parts), turns, tick if self.alone else None)
+        asked = [self.engine.ask(learner, "updates", *given) for learner in self.learners]
         if self.server:
             asked.append(self.engine.ask(self.server, "serve"))
         told = self.engine.answers(asked)[: len(self.learners)]
@@ -312,36 +315,26 @@ class Team:
 
     def fetch(self) -> None:
         """Give ``agent`` the weights that have been learned."""
-        if self.learner is None:
-            self.agent.play_as(self.engine.all([self.server or self.learners[0]], "played")[0])
+        if not self.alone:
+            (played,) = self.engine.all([self.server or self.learners[0]], "agent.played")
+            self.agent.play_as(played)
 
     def state(self) -> list[Any]:
         """Return all that the next updates depend on, of each process that learns."""
-        if self.learner is not None:
-            return [self.learner.state()]
         return self.engine.all(self.every, "state")
 
     def load(self, states: list[Any], part: int | None) -> None:
         """Go on from each process's state; ``part`` None if the next update begins a part."""
-        if self.learner is not None:
-            (state,) = states
-            self.learner.load(state, part)
-        else:
-            self.engine.all(self.every, "load", states, [part] * len(states))
+        self.engine.all(self.every, "load", states, [part] * len(states))
 
     def spent(self) -> float:
         """Return the processor seconds of all processes but this one."""
-        if self.learner is not None:
-            return self.learner.spent()
-        nested = sum(self.engine.all(self.learners, "spent"))
+        nested = sum(self.engine.all(self.learners, "play.spent"))
         return float(nested) + self.engine.spent(self.every)
 
     def close(self) -> None:
         """End all processes."""
-        if self.learner is not None:
-            self.learner.close()
-        else:
-            self.engine.end()
+        self.engine.end()
 
 
 def _beside(worth: Sequence[Tensor | None]) -> Tensor | None:

@@ -207,7 +207,7 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     """How the runs of an agent do on a set of problems, beside those of another agent."""
     several = [result] if other is None else [result, other]
     names = ["value"] if other is None else ["value", "of the other agent"]
-    shares = [evaluated.profile() for evaluated in several]
+    shares = [evaluated.profile for evaluated in several]
     rows: list[tuple[str, list[str]]] = [
         ("runs", [f"{len(x.values)}" for x in several]),
         ("regret to", [x.reference for x in several]),

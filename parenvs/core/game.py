@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -118,10 +117,6 @@ class Source(ABC):
         # n environments share a sequence: each takes every n-th problem, none twice.
         stream.number += stream.count
         return problem
-
-    def once(self, stream: Stream) -> Any:
-        """Return a problem for one episode without advancing the stream's number."""
-        return self.draw(stream)
 
     def preview(self) -> Any:
         """Return a problem to show before the first reset; no environment's stream advances."""
@@ -387,7 +382,7 @@ class Game(ABC):
         given: dict[int, list[int]] = {}  # rows of each new problem
         for row in self._rows[rows].tolist():
             stream = streams[row]
-            problem = self.source.next(stream) if source is None else source.once(stream)
+            problem = self.source.next(stream) if source is None else source.draw(stream)
             if problem is not held[row]:
                 held[row] = problem
                 given.setdefault(id(problem), []).append(row)
@@ -433,15 +428,6 @@ def _brief(space: Any) -> str:
     if isinstance(space, Mapping):
         return "{" + ", ".join(f"{key}: {_brief(part)}" for key, part in space.items()) + "}"
     return str(space.shape) if space.shape else str(space)
-
-
-def warn_infeasible(words: str) -> None:
-    """Warn that no plan of a game's problem fits the memory.
-
-    Args:
-        words: the problem, and by how much it exceeds the memory.
-    """
-    warnings.warn(f"no plan fits the memory: {words}", stacklevel=4)
 
 
 def regret_of(value: Any, optimum: Any) -> Any:

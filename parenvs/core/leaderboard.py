@@ -64,14 +64,6 @@ class Reference:
         return {key: value for key, value in vars(self).items() if value != ""}
 
 
-def reference_of_row(
-    row: Mapping[str, Any], method: str, bounded_by: str, source: str
-) -> Reference:
-    """Return the reference of a row of ``parenvs.datasets.references``."""
-    among = str(row.get("among", ""))
-    return reference_of(row["length"], row["bound"], method, among, bounded_by, source)
-
-
 UNKNOWN = Reference(float("inf"), 0.0, BOUND, "")
 """The reference of a problem before one is computed."""
 

@@ -76,16 +76,11 @@ def unit(name: str) -> BestValue:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """A shipped set of problems."""
+    """A shipped set of problems, and how its task loads, plays and scores them."""
 
     name: str
     problems: tuple[str, ...]
-    _kind: SetKind
-
-    @property
-    def env_id(self) -> str:
-        """Id of the environment that plays it."""
-        return self._kind.env_id
+    kind: SetKind
 
     def of(self, family: str | None) -> tuple[str, ...]:
         """Return the names of the problems of a family, or of all.
@@ -104,33 +99,17 @@ class ProblemSet:
 
     def env_kwargs(self, family: str | None) -> dict[str, Any]:
         """Return the environment's arguments to play the set, or a family of it, in order."""
-        return {"instance": self.name, self._kind.argument: family, "order": "sequential"}
-
-    def load(self, name: str) -> Any:
-        """Return the problem of a name."""
-        return self._kind.load(name)
+        return {"instance": self.name, self.kind.argument: family, "order": "sequential"}
 
     def score(self, total: float, info: Mapping[str, float]) -> float:
         """Return the score of an episode from its return and its last info; -1 if illegal."""
-        if self._kind.score is None:
+        if self.kind.score is None:
             return total
         # An episode that ended illegally has no cost in its info.
         try:
-            return self._kind.score(info)
+            return self.kind.score(info)
         except KeyError:
             return float(ILLEGAL)
-
-    def answer_score(self, answer: Answer) -> float:
-        """Return the score of a planner's answer."""
-        return self._kind.answer_score(answer)
-
-    def reference(self, name: str) -> BestValue:
-        """Return the best known score of a problem.
-
-        Raises:
-            ParenvsError: the stored row is damaged, or its fingerprint is another problem's.
-        """
-        return self._kind.reference(name)
 
 
 def _share(info: Mapping[str, float]) -> float:

@@ -86,16 +86,14 @@ def beside_one(config, parts):
     whole = Share(0, recipe.settings.envs, recipe.settings.envs)
     alone = Learner(recipe, whole)
     before = weights(alone.agent).clone()
-    for part in parts:
-        alone.update(part, recipe.settings.turns)
+    alone.updates(parts, recipe.settings.turns)
     peers = Threads(3)
     learners = [Learner(recipe, share) for share in whole.dealt(3, recipe.copies)]
 
     def run(rank):
         peers.local.rank, learners[rank].agent.peers = rank, peers
         try:
-            for part in parts:
-                learners[rank].update(part, recipe.settings.turns)
+            learners[rank].updates(parts, recipe.settings.turns)
         except BaseException:
             peers.barrier.abort()
             raise
@@ -164,7 +162,7 @@ def pids_of(training, role):
     """Processes of a role: of a team, or of what plays for it."""
     team = training.team
     if role == "player":
-        play = team.learner.play
+        play = team.learners[0].play
         return [process.pid for _, process in getattr(play, "envs", play).engine.processes]
     server = [team.server[1].pid] if team.server else []
     every = [process.pid for _, process in team.engine.processes]

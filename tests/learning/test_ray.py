@@ -64,8 +64,8 @@ def test_words__on_ray_are_those_of_one_process(word, monkeypatch):
     def killing(self):
         count.append(1)
         if len(count) == 4:
-            learner = self.team.learner
-            ray.kill((learner.play if learner else self.team).engine.actors[0])
+            team = self.team
+            ray.kill((team.learners[0].play if team.alone else team).engine.actors[0])
         update(self)
 
     monkeypatch.setattr(Training, "update", killing)

@@ -6,7 +6,9 @@ from cases import slow
 
 pytest.importorskip("sb3_contrib")
 
+from gymnasium.wrappers import TransformReward
 from sb3_contrib.common.maskable.utils import get_action_masks
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from parenvs.agents.learning.sb3 import NativeVecEnv, make_env
@@ -31,10 +33,15 @@ def name_of(setting):
 settings = pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 
 
+def scaled(env):
+    return TransformReward(env, lambda reward: reward / env.get_wrapper_attr("largest_return"))
+
+
 def pair(setting, count, **changes):
     """The same environments in a native batch, and single."""
     name, kwargs = setting[0], {**setting[1], **changes}
-    native, single = (make_env(name, kwargs, 3, count, native=n) for n in (True, False))
+    native = make_env(name, kwargs, 3, count)
+    single = make_vec_env(name, count, 3, env_kwargs=kwargs, wrapper_class=scaled)
     assert type(native) is NativeVecEnv and type(single) is DummyVecEnv
     return native, single
 

@@ -40,7 +40,7 @@ def test_sets__problems_differ_and_are_proven():
     rows = references(PARTITIONS)
     assert set(rows) == {name for one in PARTITION_SETS for name in problems.members(one)}
     for name, row in rows.items():
-        reference = sets.set_of(name.partition("/")[0]).reference(name)
+        reference = sets.set_of(name.partition("/")[0]).kind.reference(name)
         assert (reference.kind, row["proven"]) == ("optimum", True)
         assert reference.value == 1.0 <= reference.bound <= 1.0 + 1e-9
         assert row["bound"] <= row["length"]
@@ -92,8 +92,8 @@ def test_sets__reference_of_another_graph(monkeypatch):
     monkeypatch.setattr(reference_files, "references", lambda file: rows)
     found = sets.set_of("partition-train")
     with pytest.raises(ParenvsError, match=r"partition-references\.json: .*: of another problem"):
-        found.reference(SMALL[0])
-    assert found.reference("partition-train/vgg-001").kind == "bound"
+        found.kind.reference(SMALL[0])
+    assert found.kind.reference("partition-train/vgg-001").kind == "bound"
 
 
 def test_sets__are_evaluated():

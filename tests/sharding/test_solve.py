@@ -18,7 +18,7 @@ from parenvs.agents.sharding.loops import Chain, Dual, add, empty_tree, most
 from parenvs.agents.sharding.program import CoreProgram, Tree, certify, core_size, restricted
 from parenvs.agents.sharding.search import Clock, Search
 from parenvs.cli import tables
-from parenvs.core.leaderboard import reference_of_row
+from parenvs.core.leaderboard import reference_of
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.files import known, load_iopddl
 from parenvs.tasks.sharding.messages import arrays_of
@@ -313,7 +313,7 @@ def test_solve__bounds_beyond_exact_floats_stay_whole_numbers(cost):
     assert answer.report.to_json()["bound"] == cost
     assert f"proven lower bound {cost:,}, 0.0000 %" in str(answer.report)
     assert f"{cost:,}" in proof(answer)
-    assert reference_of_row({"length": cost, "bound": cost}, "", "", "").bound == cost
+    assert reference_of(cost, cost, "").bound == cost
     shown = Console(width=200, file=io.StringIO())
     shown.print(tables.comparison([answer]))
     assert f"{cost:,}" in shown.file.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -11,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS, server_of
-from parenvs.core.game import EVERY, Fixed, Rowed, Rows, Source, warn_infeasible
+from parenvs.core.game import EVERY, Fixed, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.envs.env import GameEnv, GameVectorEnv
@@ -592,9 +593,11 @@ class PipelineCut(Rowed):
         kernel = kernel_of(space)
         lowest_excess = kernel.least_excess()
         if lowest_excess > 0:
-            warn_infeasible(
-                f"{problem.instance} on {problem.cluster}: the fullest stage exceeds that of a "
-                f"device by {lowest_excess:,.0f} bytes or more, so every episode pays -1"
+            warnings.warn(
+                f"no plan fits the memory: {problem.instance} on {problem.cluster}: the fullest "
+                f"stage exceeds that of a device by {lowest_excess:,.0f} bytes or more, so every "
+                "episode pays -1",
+                stacklevel=3,
             )
         # Tables that take longer to build pay off in many environments.
         if count > 1 and not kernel.tabulated:

@@ -133,7 +133,7 @@ def test_evaluate_set__command(run, capsys, tmp_path):
 def test_evaluate_set__of_rows(name, family):
     """A plan is worth the best cost known over its own."""
     played, found = set_of(name), evaluate_set(last, name, family, first=3)
-    env = gym.make(played.env_id, **played.env_kwargs(family))
+    env = gym.make(played.kind.env_id, **played.env_kwargs(family))
     for k in range(3):
         _, info = env.reset(seed=0 if k == 0 else None)
         assert info["instance"] == found.problems[k]
