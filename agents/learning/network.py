@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from parenvs.core.game import EVERY, RowGame, Stream
+from parenvs.core.game import AHEAD, EVERY, Stream
 from parenvs.core.registry import environments
 from parenvs.core.sets import set_of
 from parenvs.core.task import late
@@ -187,7 +187,7 @@ class Decoded(NamedTuple):
 
 def decode(
     policy: Rater | None,
-    game: RowGame,
+    game: Any,
     problem: Any,
     samples: int = 1,
     rule: bool = True,
@@ -260,11 +260,11 @@ def learned(
     Raises:
         InfeasibleError: the problem is too large for the environment, or has no plan.
     """
-    game = late(environments()[env_id])(samples + 1, problem=problem)
+    game = late(environments()[env_id])(samples + 1, problem=problem, rows=AHEAD)
     start = game.source.draw(Stream())
     found = decode(shipped(env_id), game, start, samples, seed=seed, deadline=deadline)
     if found.plan is None:
-        raise InfeasibleError(f"{problem.instance}: no episode of {env_id} ended with a plan")
+        raise InfeasibleError(f"{game.instance(0)}: no episode of {env_id} ended with a plan")
     return found
 
 
@@ -276,7 +276,7 @@ def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> 
     """
     game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
     samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)
-    game = game_class(samples + game_class.foreseen, **played.env_kwargs(family))
+    game = game_class(samples + game_class.foreseen, rows=AHEAD, **played.env_kwargs(family))
     shares = np.zeros((len(played.of(family)), courses))
     for number, course in np.ndindex(shares.shape):
         stream.reseed(course)

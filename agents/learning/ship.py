@@ -30,9 +30,13 @@ from parenvs.files import write_text
 CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
     "HybridPlan-v1": (("hybrid-validation", None), ("hetero-32-validation", None)),
     "ElasticPlan-v1": (("elastic-validation", None),),
+    "PipelinePlan-v0": (("plan-validation", None),),
 }
 """Environment -> the sets, and their families, on the mean of which a network is chosen."""
-TRAINED_ON: dict[str, dict[str, Any]] = {"HybridPlan-v1": {"instance": ["hybrid", "hetero-32"]}}
+TRAINED_ON: dict[str, dict[str, Any]] = {
+    "HybridPlan-v1": {"instance": ["hybrid", "hetero-32"]},
+    "PipelinePlan-v0": {"rows": "ahead"},
+}
 """Environment -> arguments of its trainings, where they are not its defaults."""
 AGENTS, SEEDS, STEPS = ("group", "ppo"), range(5), 65_536
 """What is tried; who is taught, too, where a task teaches."""

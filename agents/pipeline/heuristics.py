@@ -220,7 +220,7 @@ def best_last_stage(
 def even_plan(space: PointSpace) -> Cuts:
     """The legal plan whose stages, one by one, come nearest to an even share of what is left."""
     points, units = np.zeros((2, 1, space.stages), dtype=np.int64)
-    space.complete_evenly(points, units, 0)
+    space.complete(points, units, 0)
     return points[0, 1:], units[0, 1:]
 
 

@@ -175,7 +175,7 @@ def _longer(values):
 
 
 @compiled
-def _fits(chain, machine, p, q, group, flight):
+def fits(chain, machine, p, q, group, flight):
     """Whether a stage [p, q) over ``group`` devices fits the memory, to the judge's last bit."""
     row, end_row = chain.rank[p], chain.rank[q]
     held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
@@ -243,22 +243,22 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
                 else:
                     stop = middle
             stop = labels.start[same, d + 1]
-            q, fits = -1, 0
+            q, is_fit = -1, 0
             x = backward = reduce = 0.0
             for label in range(begin, stop):
                 if labels.pivot[label] != q:
-                    q, fits = labels.pivot[label], 0
+                    q, is_fit = labels.pivot[label], 0
                     x = (chain.work[q] - chain.work[p]) / group
                     if m * x > core_most:
                         break  # work grows along the chain
                     if chain.variables[q] == chain.variables[p]:
-                        fits = -1
+                        is_fit = -1
                     backward = (chain.backward[q] - chain.backward[p]) / group
                     row, end_row = chain.rank[p], chain.rank[q]
                     held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
                     reduce = machine.sync[near, group] * held
                     reduce += chain.shared[row, end_row] / machine.exchange
-                if fits < 0:
+                if is_fit < 0:
                     continue
                 core = prepend_core(labels.core[label], x, m, max)
                 if core > core_most:
@@ -266,9 +266,9 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
                 tail = prepend_tail(labels.tail[label], backward, reduce, max)
                 if core + tail > sum_most:
                     continue
-                if fits == 0:  # looked at once a stage, when a label comes so far
-                    fits = 1 if _fits(chain, machine, p, q, group, flight) else -1
-                    if fits < 0:
+                if is_fit == 0:  # looked at once a stage, when a label comes so far
+                    is_fit = 1 if fits(chain, machine, p, q, group, flight) else -1
+                    if is_fit < 0:
                         continue
                 if sizes[near] == cores.shape[1]:
                     cores, tails, parents = _longer(cores), _longer(tails), _longer(parents)
@@ -330,6 +330,7 @@ class LabelSearch:
         upper: look for plans shorter than this, seconds.
         deadline: give up at this ``time.perf_counter()``.
         devices: where plans may cut the devices, both ends included (default: anywhere).
+        whole: keep the labels of all suffixes of plans shorter than ``upper``, and complete none.
 
     Attributes:
         best: (cuts, device cuts) of the shortest plan found, or None.
@@ -345,17 +346,18 @@ class LabelSearch:
         upper: float = np.inf,
         deadline: float = np.inf,
         devices: np.ndarray | None = None,
+        whole: bool = False,
     ) -> None:
         prepare()
         self.pipeline, self.targets = pipeline, targets
         every = np.arange(pipeline.cluster.devices + 1)
         self.devices = every if devices is None else devices
-        self.upper, self.deadline = upper, deadline
+        self.upper, self.deadline, self.whole = upper, deadline, whole
         self.best: tuple[np.ndarray, np.ndarray] | None = None
         self.bound, self.evaluations = 0.0, 0
-        self._layers: list[Labels] = []
+        self.layers: list[Labels] = []
         self._bounds = Bounds(pipeline)
-        self._chain, self._machine = _chain_of(pipeline), _machine_of(pipeline)
+        self.chain, self.machine = _chain_of(pipeline), _machine_of(pipeline)
 
     def run(self) -> bool:
         """Search; True if the search space was exhausted, False if time ran out."""
@@ -365,7 +367,7 @@ class LabelSearch:
         start = np.ones((2, devices + 2), dtype=np.int64)
         start[0, : devices + 1] = 0
         index, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
-        self._layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
+        self.layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
         try:
             pivots = self.targets if isinstance(self.targets, np.ndarray) else ()
             if len(pivots) >= MANY and stages > 2 and np.isfinite(self.upper):
@@ -374,8 +376,8 @@ class LabelSearch:
                     self.pipeline, np.asarray(pivots), budget, self.deadline, self.devices
                 )
             for k in range(1, stages):
-                labels, bound = self._extended(k, self._layers[-1])
-                self._layers.append(labels)
+                labels, bound = self._extended(k, self.layers[-1])
+                self.layers.append(labels)
                 # By fact 5.
                 self.bound = max(self.bound, min(formulas.compose(bound, 0.0), self.upper))
         except OutOfTimeError:
@@ -390,7 +392,7 @@ class LabelSearch:
             The new layer, and a lower bound of core plus tail of plans through it, seconds.
         """
         parts: list[list[tuple[np.ndarray, ...]]] = [[], []]
-        least = np.inf
+        least, is_last = np.inf, k == self.pipeline.stages - 1 and not self.whole
         flight = int(formulas.in_flight(np.array(k), self.pipeline.micro_batches))
         chunk = max(_PAIRS // max(len(labels.core), 1), 1)
         for states in self._states(k):
@@ -402,14 +404,14 @@ class LabelSearch:
                 # Plans that were found meanwhile lower the limits of the states.
                 saved = upper - self.upper if np.isfinite(upper) else 0.0
                 indices, seconds, counts, bound, core, tail, state, parent = _extend(
-                    self._chain, self._machine, labels, states, flight, first, end,
-                    k == self.pipeline.stages - 1, saved,
+                    self.chain, self.machine, labels, states, flight, first, end,
+                    is_last, saved,
                 )  # fmt: skip
                 least = min(least, bound)
                 self.evaluations += int(counts.sum())
                 if state >= 0:
                     self._keep(states, state, parent, formulas.compose(core, tail))
-                if k == self.pipeline.stages - 1:
+                if is_last:
                     continue
                 for same in (0, 1):
                     rows, count = slice(2 * same, 2 * same + 2), counts[same]
@@ -462,7 +464,7 @@ class LabelSearch:
         self.upper = length
         # Parents lead from the first stage back to the last.
         cuts, device_cuts = [int(states.pivot[state])], [int(states.device[state])]
-        for layer in self._layers[:0:-1]:
+        for layer in self.layers[:0:-1]:
             cuts.append(int(layer.pivot[parent]))
             device_cuts.append(int(layer.device[parent]))
             parent = layer.parent[parent]

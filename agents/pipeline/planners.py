@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.agents.names import TRAINED
+from parenvs.agents.learning.network import SAMPLES, learned
+from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.agents.pipeline.exact import (
     by_corridor,
     exact_candidates,
@@ -30,6 +31,7 @@ from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import (
     RADIUS,
+    STAGES,
     CutSpace,
     PointSpace,
     check_candidates,
@@ -192,11 +194,27 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
     return answer_of(request.problem, request.space.plan(result.actions), result.episodes)
 
 
+def _learned_pipeline(request: PipelineRequest) -> Answer:
+    """Return the best of the plans that the network of ``PipelinePlan-v0`` draws, and its rule's.
+
+    Raises:
+        InfeasibleError: more stages than the environment has, or no plan fits the memory.
+    """
+    if request.problem.stages > STAGES:
+        raise InfeasibleError(
+            f"{LEARNED} plans at most {STAGES} stages, not {request.problem.stages}; search plans "
+            "more"
+        )
+    found = learned("PipelinePlan-v0", request.points, seed=request.seed)
+    return answer_of(request.problem, cuts_of(found.plan), SAMPLES + 1)
+
+
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": _exact_pipeline,
     "search": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
+    LEARNED: _learned_pipeline,
     "random": _random_pipeline,
     **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
 }

@@ -506,8 +506,10 @@ class Rowed(Game):
         columns: name of each action feature -> its description, the heuristic's score first.
         ahead: names of the look-ahead features.
         contexts: name of each feature of the state -> its description.
+        foreseen: whether the environment is deterministic, so the best of several plays counts.
     """
 
+    foreseen: ClassVar[bool] = True
     columns: ClassVar[Mapping[str, str]]
     ahead: ClassVar[frozenset[str]]
     contexts: ClassVar[Mapping[str, str]]
@@ -533,6 +535,10 @@ class Rowed(Game):
                 "action_mask": spaces.Box(0, 1, (size,), np.int8),
             }
         )
+
+    def restarts(self, problem: Any, count: int) -> list[Any]:
+        """Return ``count`` arguments of ``put`` that start a problem differently, itself first."""
+        return [problem]
 
     def as_rows(
         self, rows: Mapping[str, np.ndarray], context: np.ndarray, legal: np.ndarray, over: Any
@@ -564,7 +570,6 @@ class RowGame(Rowed):
     ``keeps`` is false, it builds ``actions`` in ``rows_of``, which saves the observation a copy.
 
     Attributes:
-        foreseen: whether the environment is deterministic, so the best of several plays counts.
         keeps: whether ``actions`` are kept between steps.
         actions: (n, A, F) float32.
         context: (n, C) float32.
@@ -573,7 +578,6 @@ class RowGame(Rowed):
         reference: (n,) float64, the cost at which the return is 0.
     """
 
-    foreseen: ClassVar[bool] = True
     keeps: ClassVar[bool] = True
     after_end: ClassVar[float] = 0.0
 
@@ -629,10 +633,6 @@ class RowGame(Rowed):
         """The best known cost of each problem, (n,); its lower bound where no plan is known."""
         _, bound, best, _ = self._known
         return np.where(np.isnan(best), bound, best)
-
-    def restarts(self, problem: Any, count: int) -> list[Any]:
-        """Return ``count`` arguments of ``put`` that start a problem differently, itself first."""
-        return [problem]
 
     def fresh(self, rows: Rows) -> None:
         """Reset the state of episodes: return 0, not over, features out of date."""

@@ -65,6 +65,10 @@ class Board:
         optimum = problems.optimum_of(space.pipeline.instance)
         self.optimum = np.nan if optimum is None else optimum
         self.observed = observe(space)
+        pipeline = self.pipeline
+        crossing = pipeline.cut_before[space.pivots]
+        seconds = 2.0 * formulas.transfer_seconds(crossing, pipeline.cluster.inter_bw)
+        self.transfers = pipeline.micro_batches * seconds / pipeline.bubble_free
 
     @cached_property
     def shares(self) -> dict[str, np.ndarray]:
@@ -77,12 +81,59 @@ class Board:
             "devices": self.space.devices / pipeline.cluster.devices,
         }
 
+    def ended(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Return core, passed seconds and tail of stages, (3, k), of their starts, (k, s+1) each.
+
+        The first s stages count, over the bubble-free time.
+        """
+        pipeline, m = self.pipeline, self.pipeline.micro_batches
+        pivots, devices = self.space.pivots[points].T, self.space.devices[units].T
+        core = passed = hidden = tail = np.zeros(len(points))
+        for stage in range(len(pivots) - 1):
+            p, q = pivots[stage : stage + 2]
+            e, d = devices[stage : stage + 2]
+            resources = []
+            if stage:
+                bandwidth = pipeline.cluster.bandwidth(devices[stage - 1], d)
+                link = formulas.transfer_seconds(pipeline.cut_before[p], bandwidth)
+                resources.append((2 * link, link, 0.0))
+            seconds, backward = (
+                formulas.compute_seconds(x[q] - x[p], d - e)
+                for x in (pipeline.seconds_sum, pipeline.backward_sum)
+            )
+            resources.append((seconds, backward, pipeline.reduce_seconds(p, q, e, d)))
+            for x, back, reduce in resources:
+                passed = passed + x
+                core = np.maximum(core, formulas.through(passed, x, m))
+                tail = np.maximum(tail, reduce - hidden)
+                hidden = hidden + back
+        return np.stack([core, passed, tail]) / pipeline.bubble_free
+
     def outcome(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
         """Return length, excess bytes and return, (3, k), of plans (k, S) that fit the memory."""
         plans = self.space.plan(points[:, 1:], units[:, 1:])
         length = self.pipeline.length(*plans)
         value = formulas.value(length, self.pipeline.bubble_free)
         return np.stack([length, self.pipeline.excess_bytes(*plans), value])
+
+    def ahead(self, points: np.ndarray, units: np.ndarray, choices: int) -> np.ndarray:
+        """Return the best return, (k,), of plans that go on from the choices made in some ways.
+
+        Devices that are left are shared evenly, by devices and by servers, or each stage that is
+        left in turn gets all of them but a server for each other one.
+
+        Args:
+            points: (k, S) as of ``PointSpace.complete``; not changed.
+            units: (k, S) likewise.
+            choices: points and units chosen so far, in turn.
+        """
+        best = np.full(len(points), -np.inf)
+        stages = range(choices // 2, self.space.stages)
+        for large, by_server in ((None, False), (None, True), *((stage, True) for stage in stages)):
+            whole = points.copy(), units.copy()
+            self.space.complete(*whole, choices, large, by_server)
+            np.maximum(best, self.outcome(*whole)[2], out=best)
+        return best
 
 
 def observe(space: PointSpace) -> dict[str, np.ndarray]:
@@ -208,7 +259,7 @@ class PipelinePlanning(Rowed):
       ``sync``, ``tied``: settings of named instances and files, as in ``PipelineCut-v0``; they are
       also keys of ``options``. Generated problems and sets have settings of their own, for which
       these are refused.
-    * ``problem``: a ``parenvs.Pipeline``, in place of all the above.
+    * ``problem``: a ``parenvs.Pipeline``, or its points, in place of all the above.
     * ``family``: problems of this family only; ``"uniform"``, ``"normal"`` and ``"binomial"`` are
       the paper's (section 4.5.1).
     * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
@@ -240,8 +291,11 @@ class PipelinePlanning(Rowed):
         "stage": "seconds of the stage that ends at the point, over an even share of what is left, "
         "over 4",
         "weights": "share of the parameters in that stage",
-        "transfer": "seconds of a transfer there between servers, as in chain",
+        "transfer": "seconds of all transfers there between servers, over the bubble-free time",
         "devices": "devices of the stage that ends at the unit, over an even share, over 4",
+        "compute": "seconds in which that stage computes, over the bubble-free time",
+        "reduce": "seconds of its all-reduce, over the bubble-free time",
+        "server": "1 if the unit is the first of a server",
     }
     ahead = frozenset({"rule", "reward"})
     contexts: ClassVar[Mapping[str, str]] = {
@@ -257,6 +311,9 @@ class PipelinePlanning(Rowed):
         "turn": "1 if the next choice is a unit",
         "seconds_left": "share of the seconds after the last cut",
         "devices_left": "share of the devices after the last cut",
+        "core": "seconds of the slowest stage or transfer so far, over the bubble-free time",
+        "passed": "seconds until a micro-batch has passed the stages so far, over the same",
+        "tail": "seconds of their all-reduces that nothing hides, over the same",
     }
 
     def __init__(
@@ -277,7 +334,7 @@ class PipelinePlanning(Rowed):
         repeat: int | None = None,
         order: str = ORDERS[0],
         rows: str | None = None,
-        problem: Pipeline | None = None,
+        problem: Pipeline | PointSpace | None = None,
     ) -> None:
         super().__init__(count)
         settings = {
@@ -322,6 +379,8 @@ class PipelinePlanning(Rowed):
 
     def put(self, rows: Rows, problem: Board) -> None:
         """See ``Game.put``."""
+        for row in self._rows[rows].tolist():  # decoders put problems without a source
+            self._held[row] = problem
         self.stages[rows] = problem.space.stages
         for key, values in problem.observed.items():
             self._observed[key][rows] = values
@@ -378,6 +437,16 @@ class PipelinePlanning(Rowed):
             "optimum": optimum,
             "regret": regret_of(value, optimum),
         }
+
+    @property
+    def cost(self) -> np.ndarray:
+        """Seconds of a step of each whole plan, (n,); NaN of others."""
+        return np.where(self.figures[2] > 0, self.figures[0], np.nan)
+
+    @property
+    def known(self) -> np.ndarray:
+        """Seconds of a step of each problem's shortest plan, (n,); NaN where none is proven."""
+        return np.array([x.space.pipeline.bubble_free / x.optimum for x in self._held])
 
     def plan(self, row: int) -> PipelinePlan:
         """Return the plan so far; the rest of the chain is its last stage."""
@@ -453,9 +522,21 @@ class PipelinePlanning(Rowed):
             seconds_left = 1.0 - shares["seconds"][point]
             devices_left = 1.0 - shares["devices"][unit]
             even = (last + 1 - stage) / 4.0
+            pipeline, pivots = board.pipeline, board.space.pivots
             if is_unit:
                 share = (shares["devices"][:-1] - shares["devices"][unit]) / devices_left
-                columns["devices"][index, POINTS : POINTS + share.shape[1]] = share * even
+                here = index[:, None], np.arange(POINTS, POINTS + share.shape[1])
+                columns["devices"][here] = share * even
+                first, devices = board.space.devices[unit], board.space.devices[None, :-1]
+                ends = np.maximum(devices, first + 1)
+                cuts = pivots[point], pivots[self.points[row, stage + 1, None]]
+                work = pipeline.seconds_sum[cuts[1]] - pipeline.seconds_sum[cuts[0]]
+                # All micro-batches on this stage, over those on an even share of the devices.
+                compute = pipeline.micro_batches * formulas.compute_seconds(work, ends - first)
+                columns["compute"][here] = compute / pipeline.bubble_free
+                reduce = pipeline.reduce_seconds(*cuts, first, ends)
+                columns["reduce"][here] = reduce / pipeline.bubble_free
+                columns["server"][here] = devices % pipeline.cluster.devices_per_server == 0
             else:
                 # Pivots that cost no time may be all that is left.
                 share = shares["seconds"][:-1] - shares["seconds"][point]
@@ -463,19 +544,17 @@ class PipelinePlanning(Rowed):
                 columns["stage"][index, : share.shape[1]] = share * even
                 weights = shares["weights"][:-1] - shares["weights"][point]
                 columns["weights"][index, : share.shape[1]] = weights
-                # Row 1 is what crosses the end of each point; a cut before point j crosses that of
-                # j - 1.
-                transfer = board.observed["chain"][1, : share.shape[1] - 1]
-                columns["transfer"][index, 1 : share.shape[1]] = transfer
+                columns["transfer"][index, : share.shape[1]] = board.transfers[:-1]
             context[index, 8], context[index, 9] = choices / (2 * last), is_unit
-            context[index, 10:] = np.concatenate([seconds_left, devices_left], axis=1)
+            context[index, 10:12] = np.concatenate([seconds_left, devices_left], axis=1)
+            starts = self.points[row, : stage + 1], self.units[row, : stage + 1]
+            context[index, 12:] = board.ended(*starts).T
             if self.looks:
                 episode, action = legal[index].nonzero()
                 plans = self.points[row][episode], self.units[row][episode]
                 plans[is_unit][:, stage + 1] = action - POINTS * is_unit
                 points, units = (starts[:, : last + 1] for starts in plans)
-                board.space.complete_evenly(points, units, choices + 1)
-                columns["reward"][index[episode], action] = board.outcome(points, units)[2]
+                columns["reward"][index[episode], action] = board.ahead(points, units, choices + 1)
         # Relative to the best legal action, the score does not depend on how good the problem is.
         best = np.where(legal, columns["reward"], -np.inf).max(axis=1, keepdims=True)
         columns["rule"] = SHARP * (columns["reward"] - best)
@@ -542,6 +621,8 @@ def _board(target: Any, settings: Mapping[str, Any]) -> Board:
     Raises:
         ParenvsError: there is none, it has too many stages, or no plan of it fits the memory.
     """
+    if isinstance(target, PointSpace):
+        return Board(target)
     if _is_member(target) and not settings:
         return _member(target)
     settings = dict(settings)

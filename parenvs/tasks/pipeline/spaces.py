@@ -368,27 +368,50 @@ class PointSpace:
         index = np.arange(len(self.devices))
         return (index >= first[..., None]) & (index <= last[..., None])
 
-    def complete_evenly(self, points: np.ndarray, units: np.ndarray, choices: int) -> None:
-        """Complete k plans; stages come as near as is legal to an even share of what is left.
+    def complete(
+        self,
+        points: np.ndarray,
+        units: np.ndarray,
+        choices: int,
+        large: int | None = None,
+        by_server: bool = False,
+    ) -> None:
+        """Complete k plans, as near as is legal to stages that take equally long.
 
         Args:
             points: (k, S) first point of each stage; those not chosen yet are written.
             units: (k, S) first unit of each stage, likewise.
             choices: points and units chosen so far, in turn.
+            large: number of the stage that gets all devices but a server for each other stage; None
+                or a stage that is complete: devices are shared in proportion to seconds, which are
+                shared evenly.
+            by_server: whether stages begin with servers where they can.
         """
+        per_server = self.pipeline.cluster.devices_per_server
+        inside = self.devices % per_server != 0
         seconds = self.pipeline.seconds_sum[self.pivots]
         for choice in range(choices, 2 * (self.stages - 1)):
             stage, is_unit = divmod(choice, 2)
-            begin = points[:, stage], units[:, stage]
+            point, unit = points[:, stage], units[:, stage]
+            left, devices = self.stages - stage, self.devices[-1] - self.devices[unit]
+            share = np.full(len(points), 1.0 / left)
+            if large is not None and large >= stage:
+                small = np.minimum(per_server / devices, 0.5 * share)
+                share = 1.0 - (left - 1) * small if stage == large else small
+            elif is_unit:
+                work = seconds[[points[:, stage + 1], np.full_like(point, -1)]] - seconds[point]
+                share = np.divide(*work, out=share, where=work[1] > 0)
             if is_unit:
                 shared, chosen = self.devices, units
-                legal = self.legal_units(stage, *begin, points[:, stage + 1])
+                legal = self.legal_units(stage, point, unit, points[:, stage + 1])
             else:
                 shared, chosen = seconds, points
-                legal = self.legal_points(stage, *begin)
+                legal = self.legal_points(stage, point, unit)
             first = shared[chosen[:, stage]]
-            ideal = first + (shared[-1] - first) / (self.stages - stage)
+            ideal = first + (shared[-1] - first) * share
             distance = np.abs(shared - ideal[:, None])
+            if is_unit and by_server:
+                distance += inside * float(shared[-1])
             chosen[:, stage + 1] = np.where(legal, distance, np.inf).argmin(axis=1)
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,11 @@ from parenvs.core.task import (
 from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.table import Table
 
     from parenvs.agents.pipeline.planners import PipelineRequest
+    from parenvs.core.game import Game
     from parenvs.core.plan import Answer, Price, Strategy
     from parenvs.core.sets import Validation
     from parenvs.core.stages import Stages, Step
@@ -90,6 +92,7 @@ class PipelineTask(SuiteTask):
         "search",
         "even",
         "pipedream",
+        "learned",
         "random",
         "ppo",
         "rainbow",
@@ -243,6 +246,11 @@ class PipelineTask(SuiteTask):
         if instance in self.sets or self.names(instance):
             return "PipelinePlan-v0", {"instance": instance, "rows": "ahead"}, ()
         return None  # trained on the problem of the instance, in ``PipelineCut-v0``
+
+    def teacher(self, game: Game) -> Callable[[], np.ndarray] | None:
+        from parenvs.agents.pipeline.teacher import teach
+
+        return teach(game)
 
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation | None:
         from parenvs.core.sets import Validation

@@ -1,0 +1,161 @@
+"""What each action of ``PipelinePlan-v0`` is worth: the return of the best plan behind it.
+
+The labels of all suffixes (``parenvs.agents.pipeline.labels``) say how a plan can end; an action is
+worth what the stages before it and the best of these ends give together. Ends of plans longer than
+``LIMIT`` times the shortest are not kept, so actions that lead to no other have no worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.pipeline.exact import exact_points
+from parenvs.agents.pipeline.labels import LabelSearch, fits
+from parenvs.compiled import compiled
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.planning import POINTS, PipelinePlanning
+from parenvs.tasks.pipeline.spaces import PointSpace
+
+LIMIT = 1.2
+"""Length of the longest plans whose ends are kept, over that of the shortest."""
+
+
+class Ends:
+    """How plans of a problem can end.
+
+    Attributes:
+        shortest: seconds of the shortest plan, proven.
+    """
+
+    def __init__(self, space: PointSpace) -> None:
+        self.space, pipeline = space, space.pipeline
+        self.shortest = exact_points(space).cost
+        search = LabelSearch(
+            pipeline, space.pivots[1:-1], LIMIT * self.shortest, devices=space.devices, whole=True
+        )
+        search.run()
+        self.chain, self.machine, self.layers = search.chain, search.machine, search.layers
+        cluster = pipeline.cluster
+        self.bandwidth = np.array([cluster.inter_bw, cluster.intra_bw])
+
+    def seconds(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Return the seconds of the shortest plan behind each choice of an end, (m+1, u+1).
+
+        Args:
+            points: (k,) first points of the stages so far; the last one's end is to be chosen.
+            units: (k,) their first units.
+        """
+        space, left = self.space, self.space.stages - len(points)
+        flight = [
+            int(formulas.in_flight(np.array(space.stages - stage), space.pipeline.micro_batches))
+            for stage in range(len(points))
+        ]
+        core, tail = _ends(
+            self.chain, self.machine, self.layers[left], self.bandwidth, space.pivots,
+            space.devices, space.pivots[points], space.devices[units], flight[-1],
+        )  # fmt: skip
+        return np.asarray(formulas.compose(core, tail))
+
+
+@compiled
+def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts, flight):
+    """Core and tail, (m+1, u+1) each, of the shortest plans behind choices of a stage's end."""
+    m, server, last = machine.micro_batches, machine.server, len(cuts) - 1
+    # Of the resources in front: seconds that pass, core, seconds that hide, tail.
+    passed = core = hidden = tail = 0.0
+    for stage in range(last):
+        p, q, e, d = cuts[stage], cuts[stage + 1], device_cuts[stage], device_cuts[stage + 1]
+        if stage:
+            near = 1 if device_cuts[stage - 1] // server == (d - 1) // server else 0
+            link = chain.crossing[p] / bandwidth[near]
+            passed += 2 * link
+            core, hidden = max(core, passed + (m - 1) * 2 * link), hidden + link
+        x = (chain.work[q] - chain.work[p]) / (d - e)
+        passed += x
+        core = max(core, passed + (m - 1) * x)
+        tail = max(tail, _reduce_seconds(chain, machine, p, q, e, d) - hidden)
+        hidden += (chain.backward[q] - chain.backward[p]) / (d - e)
+    p, e = cuts[last], device_cuts[last]
+    cores = np.full((len(pivots), len(devices)), np.inf)
+    tails = np.zeros((len(pivots), len(devices)))
+    for unit in range(1, len(devices) - 1):
+        d = devices[unit]
+        if d <= e or not machine.is_group[d - e]:
+            continue
+        before, before_core, before_hidden = passed, core, hidden
+        if last:
+            near = 1 if device_cuts[last - 1] // server == (d - 1) // server else 0
+            link = chain.crossing[p] / bandwidth[near]
+            before += 2 * link
+            before_core = max(core, before + (m - 1) * 2 * link)
+            before_hidden += link
+        same = 1 if e // server == d // server else 0
+        label, stop = labels.start[same, d], labels.start[same, d + 1]
+        for point in range(1, len(pivots) - 1):
+            q = pivots[point]
+            while label < stop and labels.pivot[label] < q:
+                label += 1
+            if q <= p or label == stop or labels.pivot[label] != q:
+                continue
+            if chain.variables[q] == chain.variables[p]:
+                continue
+            if not fits(chain, machine, p, q, d - e, flight):
+                continue
+            x = (chain.work[q] - chain.work[p]) / (d - e)
+            here = max(before_core, before + m * x)
+            rest = max(tail, _reduce_seconds(chain, machine, p, q, e, d) - before_hidden)
+            hides = before_hidden + (chain.backward[q] - chain.backward[p]) / (d - e)
+            while label < stop and labels.pivot[label] == q:
+                whole = max(here, before + x + labels.core[label])
+                after = max(rest, labels.tail[label] - hides, 0.0)
+                if whole + after < cores[point, unit] + tails[point, unit]:
+                    cores[point, unit], tails[point, unit] = whole, after
+                label += 1
+    return cores, tails
+
+
+@compiled
+def _reduce_seconds(chain, machine, p, q, e, d):
+    """Seconds to synchronize the gradients of a stage [p, q) on the devices [e, d)."""
+    near = 1 if e // machine.server == (d - 1) // machine.server else 0
+    row, end_row = chain.rank[p], chain.rank[q]
+    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
+    return machine.sync[near, d - e] * held + chain.shared[row, end_row] / machine.exchange
+
+
+def teach(game: Any) -> Callable[[], np.ndarray] | None:
+    """Return a function of what actions are worth, (n, 192), NaN where no plan behind is kept.
+
+    The unit is the return of the shortest plan; None is returned of another game.
+    """
+    if not isinstance(game, PipelinePlanning):
+        return None
+    known: dict[int, Ends] = {}
+
+    def worth() -> np.ndarray:
+        nonlocal known
+        rows = np.flatnonzero(~game.over).tolist()
+        played = {id(game.space_of(row)) for row in rows}
+        known = {key: ends for key, ends in known.items() if key in played}
+        result = np.full(game.legal.shape, np.nan, dtype=np.float32)
+        for row in rows:
+            space = game.space_of(row)
+            if id(space) not in known:
+                known[id(space)] = Ends(space)
+            stage, is_unit = divmod(int(game.choices[row]), 2)
+            ends = known[id(space)]
+            seconds = ends.seconds(game.points[row, : stage + 1], game.units[row, : stage + 1])
+            # The ends of the chain and of the devices are no actions.
+            value = (ends.shortest / seconds)[:-1, :-1]
+            if is_unit:
+                value = value[game.points[row, stage + 1]]
+                result[row, POINTS : POINTS + len(value)] = np.where(value > 0, value, np.nan)
+            else:
+                value = value.max(axis=1)
+                result[row, : len(value)] = np.where(value > 0, value, np.nan)
+        return np.where(game.legal, result, np.nan)
+
+    return worth
