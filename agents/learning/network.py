@@ -244,8 +244,60 @@ def decode(
     return Decoded(costs, best, time.process_time() - begin)
 
 
+def beam(policy: Rater, game: Any, problem: Any, deadline: float = np.inf) -> Decoded:
+    """Build a plan turn by turn, and return the best plan of all that were tried on the way.
+
+    Behind each of the ``BEAMS`` best beginnings the ``BRANCHES`` likeliest actions are tried: the
+    policy's best actions complete a plan behind each, and the beginnings of the shortest plans go
+    on (simulation-guided beam search, arXiv 2207.06190).
+
+    Args:
+        policy: the policy.
+        game: of ``BEAMS * BRANCHES`` episodes of a fixed length.
+        problem: as the game's ``put`` takes it.
+        deadline: ``time.perf_counter()`` at which the search ends with the best plan so far.
+    """
+    begin, costs = time.process_time(), []
+    best, plan = np.inf, None
+    game.put(EVERY, problem)
+
+    def played(beginnings: list[list[int]]) -> None:
+        # Episodes that are not needed repeat the first beginning.
+        rows = beginnings + beginnings[:1] * (game.count - len(beginnings))
+        game.start(EVERY)
+        for actions in np.array(rows, dtype=np.int64).T:
+            game.play(EVERY, np.ascontiguousarray(actions))
+
+    beginnings: list[list[int]] = [[]]
+    while True:
+        played(beginnings)
+        if game.over[0] or (plan is not None and time.perf_counter() > deadline):
+            return Decoded(np.concatenate(costs), plan, time.process_time() - begin)
+        logits = policy.rate(game.observation(np.arange(len(beginnings))))
+        likeliest = np.argsort(-logits, axis=1, kind="stable")
+        legal = np.take_along_axis(game.legal[: len(beginnings)], likeliest, axis=1)
+        tried = BEAMS * BRANCHES // len(beginnings)
+        branches = [
+            [*beginning, action]
+            for beginning, actions, can in zip(beginnings, likeliest, legal, strict=True)
+            for action in actions[can][:tried].tolist()
+        ]
+        played(branches)
+        rows = np.arange(len(branches))
+        while (rows := rows[~game.over[rows]]).size:
+            game.play(rows, policy.rate(game.observation(rows)).argmax(axis=1))
+        cost = np.where(np.isnan(game.cost), np.inf, game.cost)[: len(branches)]
+        order = np.argsort(cost, kind="stable")
+        costs.append(game.cost[: len(branches)].copy())
+        if cost[order[0]] < best:
+            best, plan = cost[order[0]], game.plan(int(order[0]))
+        beginnings = [branches[number] for number in order[:BEAMS].tolist()]
+
+
 SAMPLES = 16
 """Plans of a problem by the network; one more is its rule's."""
+BEAMS, BRANCHES = 8, 8
+"""Beginnings of plans that ``beam`` goes on with, and actions that it tries behind each."""
 COURSES = 32
 """Courses of a problem that is not foreseen, on which policies are compared."""
 
@@ -253,16 +305,22 @@ COURSES = 32
 def learned(
     env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0, deadline: float = np.inf
 ) -> Decoded:
-    """Return the best plan of an environment's network for a problem, from ``samples`` plans.
+    """Return the best plan of an environment's network for a problem.
 
-    At the deadline, a ``time.perf_counter()``, episodes end.
+    It is the best of ``samples`` plans and the heuristic's, or, where episodes have a fixed length,
+    that of ``beam``. At the deadline, a ``time.perf_counter()``, episodes end.
 
     Raises:
         InfeasibleError: the problem is too large for the environment, or has no plan.
     """
-    game = late(environments()[env_id])(samples + 1, problem=problem, rows=AHEAD)
-    start = game.source.draw(Stream())
-    found = decode(shipped(env_id), game, start, samples, seed=seed, deadline=deadline)
+    game_class = late(environments()[env_id])
+    count = BEAMS * BRANCHES if game_class.fixed_length else samples + 1
+    game = game_class(count, problem=problem, rows=AHEAD)
+    policy, start = shipped(env_id), game.source.draw(Stream())
+    if game.fixed_length:
+        found = beam(policy, game, start, deadline)
+    else:
+        found = decode(policy, game, start, samples, seed=seed, deadline=deadline)
     if found.plan is None:
         raise InfeasibleError(f"{game.instance(0)}: no episode of {env_id} ended with a plan")
     return found
@@ -276,12 +334,16 @@ def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> 
     """
     game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
     samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)
-    game = game_class(samples + game_class.foreseen, rows=AHEAD, **played.env_kwargs(family))
+    count = BEAMS * BRANCHES if game_class.fixed_length else samples + game_class.foreseen
+    game = game_class(count, rows=AHEAD, **played.env_kwargs(family))
     shares = np.zeros((len(played.of(family)), courses))
     for number, course in np.ndindex(shares.shape):
         stream.reseed(course)
         stream.number = number
         problem = game.source.draw(stream)
-        found = decode(policy, game, problem, samples, game.foreseen, seed=number)
+        if game.fixed_length:
+            found = beam(policy, game, problem)
+        else:
+            found = decode(policy, game, problem, samples, game.foreseen, seed=number)
         shares[number, course] = game.known[0] / found.cost
     return shares.mean(axis=1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.agents.learning.network import SAMPLES, learned
+from parenvs.agents.learning.network import learned
 from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.agents.pipeline.exact import (
     by_corridor,
@@ -195,7 +195,7 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
 
 
 def _learned_pipeline(request: PipelineRequest) -> Answer:
-    """Return the best of the plans that the network of ``PipelinePlan-v0`` draws, and its rule's.
+    """Return the best plan of the network of ``PipelinePlan-v0``.
 
     Raises:
         InfeasibleError: more stages than the environment has, or no plan fits the memory.
@@ -206,7 +206,7 @@ def _learned_pipeline(request: PipelineRequest) -> Answer:
             "more"
         )
     found = learned("PipelinePlan-v0", request.points, seed=request.seed)
-    return answer_of(request.problem, cuts_of(found.plan), SAMPLES + 1)
+    return answer_of(request.problem, cuts_of(found.plan), len(found.costs))
 
 
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {

@@ -507,9 +507,11 @@ class Rowed(Game):
         ahead: names of the look-ahead features.
         contexts: name of each feature of the state -> its description.
         foreseen: whether the environment is deterministic, so the best of several plays counts.
+        fixed_length: whether, in addition, all episodes of a problem have as many steps.
     """
 
     foreseen: ClassVar[bool] = True
+    fixed_length: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]]
     ahead: ClassVar[frozenset[str]]
     contexts: ClassVar[Mapping[str, str]]

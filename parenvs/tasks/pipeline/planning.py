@@ -231,12 +231,13 @@ class PipelinePlanning(Rowed):
     * ``plan``: (2, 7) in [-1, 1], chosen points / 128 and chosen units / 64; -1 if not yet chosen.
     * ``step``: Discrete(15), the number of choices made; odd if the next choice is a unit.
 
-    With ``rows="ahead"`` or ``"bare"`` the observation is ``actions`` (192, F), ``context`` (12,)
+    With ``rows="ahead"`` or ``"bare"`` the observation is ``actions`` (192, F), ``context`` (15,)
     and ``action_mask`` instead, see ``parenvs.core.game``. Features of an action are ``rule``,
-    ``reward`` (both with ``"ahead"`` only: of the plan that is completed by even shares of what is
-    left), ``stage``, ``weights``, ``transfer`` and ``devices``; the context is the eight
-    ``numbers`` (``stages``, ``micro_batches``, ``units``, ``unit``, ``memory``, ``backward``,
-    ``link``, ``recompute``), ``made``, ``turn``, ``seconds_left`` and ``devices_left``.
+    ``reward`` (both with ``"ahead"`` only: of the plan that shares what is left in the best of some
+    ways), ``stage``, ``weights``, ``transfer``, ``devices``, ``compute``, ``reduce`` and
+    ``server``; the context is the eight ``numbers`` (``stages``, ``micro_batches``, ``units``,
+    ``unit``, ``memory``, ``backward``, ``link``, ``recompute``), ``made``, ``turn``,
+    ``seconds_left``, ``devices_left``, ``core``, ``passed`` and ``tail``.
 
     ## Rewards
     0 for every choice but the last. The last pays 1/L, where L is the step time in units of the
@@ -284,10 +285,11 @@ class PipelinePlanning(Rowed):
 
     options = ("instance", "cluster", *PIPELINE_OPTIONS)
     exact = "parenvs.agents.pipeline.planners:best_of_game"
-    rule = "the choice after which the step is shortest if the rest is cut into even shares"
+    fixed_length = True
+    rule = "the choice behind which a plan that shares out the rest is shortest"
     columns: ClassVar[Mapping[str, str]] = {
         "rule": "10 times the reward, less that of the best legal action",
-        "reward": "of the plan that goes on with even shares of what is left",
+        "reward": "of the plan that shares what is left in the best of some ways",
         "stage": "seconds of the stage that ends at the point, over an even share of what is left, "
         "over 4",
         "weights": "share of the parameters in that stage",
