@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,8 +21,8 @@ from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, beside, 
 from parenvs.agents.names import ALGORITHMS
 from parenvs.core.registry import refuse_removed
 from parenvs.core.task import late
-from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.tensors import check_finite
+from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.tensors import check_finite, read_saved
 
 # The constants of splitmix64 (Steele, Lea, Flood 2014), as int64: torch has no unsigned arithmetic.
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -43,6 +44,7 @@ class Chance:
 
     Attributes:
         share: (n,), the environments' numbers, from 0 of the first to 1 of the last of all.
+        turn: number of the turn, a tensor.
     """
 
     def __init__(self, seed: int, place: Place, count: int, device: Any = "cpu") -> None:
@@ -51,6 +53,7 @@ class Chance:
         turn = torch.as_tensor(place.turn, device=device)
         self._keys = keys_of(seed + turn * _STEP, envs)
         self.share = envs.float() / max(place.total - 1, 1)
+        self.turn = turn
 
     def __call__(self, count: int) -> Tensor:
         """Return numbers from 0 to 1, (n, count), always the same first ones."""
@@ -322,6 +325,19 @@ class Algorithm(ABC):
             order = index[torch.randperm(len(all_keys), generator=self.random)]
             steps = order.tensor_split(max(1, round(len(order) / size)))
             yield (step[step >= 0] for step in steps)
+
+    def read(self, path: Path) -> None:
+        """Take the weights of a run's file.
+
+        Raises:
+            ParenvsError: it is damaged, or of another network.
+        """
+        content = read_saved(path)
+        try:
+            self.net.load_state_dict(content["net"])
+            check_finite(content["net"])
+        except Exception as error:  # of many kinds, as anything may be in a file
+            raise ParenvsError(f"{path}: of another network ({one_line(error)})") from None
 
     def slow(self, progress: float) -> None:
         """Set the learning rate of a share of the training."""

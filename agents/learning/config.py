@@ -64,7 +64,7 @@ def word_of(name: str, staleness: int | None = None) -> Word:
     return WORDS[name]
 
 
-CONFIG = "config.json"
+CONFIG, MODEL = "config.json", "model.pt"
 _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
 """Rainbow's settings where actions have no rows."""
 OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
@@ -78,6 +78,14 @@ OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     ("OperatorPartition-v0", "ppo"): {"envs": 8, "turns": 64, "turns_a_step": 128},
     ("PipelineCut-v0", "rainbow"): {**_PLAIN, "rate": 1e-3, "wander": 0.8},
     ("OperatorPartition-v0", "rainbow"): _PLAIN,
+    # Iterations in which the paper's epsilon falls (arXiv 2007.04069, section 5.1); 10,000 in its
+    # pipelines.
+    ("OperatorPartition-v0", "rainbow-paper"): {"within": 2_000},
+    ("DataParallel-v0", "rainbow-paper"): {"within": 500},
+    # Regrets are shares of the optimum: 2 % count as 1.
+    ("PipelinePlan-v0", "imitate"): {
+        "turns_a_step": 128, "passes": 4, "scale": 0.02, "worst": 10.0, "entropy": 0.002,
+    },
 }
 """Environment and algorithm -> settings in place of the algorithm's defaults."""
 

@@ -26,6 +26,7 @@ class TrainOptions:
         main=True,
     )
     seed: Annotated[int, whole(0, 2**31 - 1)] = option(0, "Seed of everything random.", main=True)
+    start: Text | None = option(None, "Folder of a run whose network the training starts from.")
     device: Text = option(
         "cpu", "Kind of device that the network is on: cpu, cuda, ...", complete=("cpu", "cuda")
     )

@@ -263,12 +263,17 @@ class Rainbow(ValueAlgorithm):
     def act(self, seen: Seen, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``Algorithm.act``."""
         actions, noise = self.best(seen), chance(1 + seen.mask.shape[1])
-        # Environment i of n explores with epsilon ** (1 + 7 i / (n - 1)) (arXiv 1803.00933).
-        shares = self.settings.chance ** (1.0 + 7.0 * chance.share)
-        if not self.lens.scored:
-            shares = shares.clamp(min=1.0 - self.progress / self.settings.wander)
+        shares = self.random_shares(chance)
         drawn = torch.where(seen.mask, noise[:, 1:], -1.0).argmax(dim=1)
         return torch.where(noise[:, 0] < shares, drawn, actions), {}
+
+    def random_shares(self, chance: Chance) -> Tensor:
+        """Return the share of turns at random of each environment, (n,)."""
+        # Environment i of n explores with epsilon ** (1 + 7 i / (n - 1)) (arXiv 1803.00933).
+        shares = self.settings.chance ** (1.0 + 7.0 * chance.share)
+        if self.lens.scored:
+            return shares
+        return shares.clamp(min=1.0 - self.progress / self.settings.wander)
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
@@ -362,9 +367,10 @@ class Rainbow(ValueAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSettings(RainbowSettings):
-    """Settings of arXiv 2007.04069, section 5: one environment, an update after every turn.
+    """Settings of arXiv 2007.04069, sections 2 and 5.1; it does not say how often it updates.
 
-    The paper does not say how fast turns at random become fewer, nor how often it updates.
+    Attributes:
+        within: turns in which epsilon falls from 1 to ``chance``, in a line.
     """
 
     envs: int = 1
@@ -382,7 +388,7 @@ class PaperSettings(RainbowSettings):
     power: float = 0.2
     correction: float = 0.6
     chance: float = 0.1
-    wander: float = 0.5
+    within: int = 10_000
 
 
 class RainbowPaper(Rainbow):
@@ -390,6 +396,12 @@ class RainbowPaper(Rainbow):
 
     name: ClassVar[str] = "rainbow-paper"
     settings_class: ClassVar[type[Settings]] = PaperSettings
+    settings: PaperSettings
+
+    def random_shares(self, chance: Chance) -> Tensor:
+        """See ``Rainbow.random_shares``: epsilon of section 5.1."""
+        share = (chance.turn / self.settings.within).clamp(max=1.0)
+        return torch.ones_like(chance.share) - share * (1.0 - self.settings.chance)
 
 
 def _of(quantiles: Tensor, actions: Tensor) -> Tensor:

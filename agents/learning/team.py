@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, algorithm
-from parenvs.agents.learning.config import ACTORS, DEVICE, ENVS, SERVED, TrainConfig, word_of
+from parenvs.agents.learning.config import (
+    ACTORS,
+    DEVICE,
+    ENVS,
+    MODEL,
+    SERVED,
+    TrainConfig,
+    word_of,
+)
 from parenvs.agents.learning.device import Fused, device_env
 from parenvs.agents.learning.engine import (
     Engine,
@@ -92,7 +101,10 @@ class Recipe:
     def agent(self, lens: Any, device: str | None = None) -> Algorithm:
         """Make the agent."""
         config = self.config
-        return self.kind(lens, self.settings, device or config.device, config.seed)
+        agent = self.kind(lens, self.settings, device or config.device, config.seed)
+        if config.start is not None:
+            agent.read(Path(config.start) / MODEL)
+        return agent
 
     def server(self) -> Server:
         """Make the server of learners."""

@@ -19,6 +19,7 @@ from parenvs.agents.evaluation.evaluate_set import SetEvaluation, evaluate_set
 from parenvs.agents.learning.algorithm import Algorithm
 from parenvs.agents.learning.config import (
     CONFIG,
+    MODEL,
     PLAN,
     RESULT,
     SCORES,
@@ -38,9 +39,9 @@ from parenvs.core.sets import validation_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.fields import SCHEMA
 from parenvs.files import locked, replacing, write_text
-from parenvs.tensors import check_finite, read_saved
+from parenvs.tensors import read_saved
 
-STATE, MODEL, CURVE, LOG = "state.pt", "model.pt", "curve.csv", "log"
+STATE, CURVE, LOG = "state.pt", "curve.csv", "log"
 PART = 1024
 """Turns of each environment after which all episodes begin anew; a run that goes on from a
 checkpoint takes the actions of its part again."""
@@ -108,6 +109,8 @@ def train(
             is refused.
     """
     config.agent_settings()  # raises before a folder is made
+    if config.start is not None:
+        load(config.start)
     with one_thread():
         place = None if folder is None else Path(folder)
         with contextlib.nullcontext() if place is None else locked(place):
@@ -167,13 +170,8 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
     if not path.exists():
         raise ParenvsError(f"{path}: no such file; the run has not ended: give --resume to train")
     with building(folder):
-        found = untrained(config, device).agent
-    content = read_saved(path)
-    try:
-        found.net.load_state_dict(content["net"])
-        check_finite(content["net"])
-    except Exception as error:  # of many kinds, as anything may be in a file
-        raise ParenvsError(f"{path}: of another network ({one_line(error)})") from None
+        found = untrained(replace(config, start=None), device).agent
+    found.read(path)
     return found
 
 
