@@ -84,7 +84,11 @@ OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     ("DataParallel-v0", "rainbow-paper"): {"within": 500},
     # Regrets are shares of the optimum: 2 % count as 1.
     ("PipelinePlan-v0", "imitate"): {
-        "turns_a_step": 128, "passes": 4, "scale": 0.02, "worst": 10.0, "entropy": 0.002,
+        "turns_a_step": 128,
+        "passes": 4,
+        "scale": 0.02,
+        "worst": 10.0,
+        "entropy": 0.002,
     },
 }
 """Environment and algorithm -> settings in place of the algorithm's defaults."""

@@ -1,6 +1,6 @@
 """Trains the networks that ship, and keeps for each environment the one best on validation.
 
-What counts is the plan that is served: the best of several plays, and of the rule's.
+What counts is the plan that is served: the best of several plays and the rule's, or of a beam.
 
     python -m parenvs.agents.learning.ship                       # of both, five seeds each
     python -m parenvs.agents.learning.ship HybridPlan-v1 --agents ppo --seeds 0 1 2
@@ -35,7 +35,7 @@ CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
 """Environment -> the sets, and their families, on the mean of which a network is chosen."""
 TRAINED_ON: dict[str, dict[str, Any]] = {
     "HybridPlan-v1": {"instance": ["hybrid", "hetero-32"]},
-    "PipelinePlan-v0": {"rows": "ahead"},
+    "PipelinePlan-v0": {"rows": "ahead", "repeat": 8},
 }
 """Environment -> arguments of its trainings, where they are not its defaults."""
 AGENTS, SEEDS, STEPS = ("group", "ppo"), range(5), 65_536
@@ -89,7 +89,7 @@ def ship(
             row: dict[str, Any] = {"agent": agent, "seed": seed, "steps": steps}
             row["seconds"] = round(result["seconds"], 1)
             tried.append({**row, "validation": validation(network_of(folder))})
-    rule = validation(trainer.untrained(TrainConfig(env_id=env_id, steps=1)))
+    rule = validation(trainer.untrained(config_of(AGENTS[1], 0)))
     best = max(tried, key=lambda row: row["validation"])
     network_of(run_of(config_of(best["agent"], best["seed"]), runs)).save(file_of(env_id))
     chosen_on = ", ".join(" ".join(filter(None, place)) for place in sets)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from parenvs.agents.names import LEARNED
 from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
@@ -168,6 +169,12 @@ AGENTS: dict[str, Description] = {
         "Label search over all pivots and all device cuts, from the optimum over 128 points on.",
         "",
         f"until proven, at most {SECONDS:.0f} s a problem",
+    ),
+    LEARNED: Description(
+        "A network that imitated exact worths of actions on generated problems; the best plan of a "
+        "beam of 8 beginnings with 8 actions each.",
+        "https://arxiv.org/abs/2207.06190",
+        "inference: about 300 plans a problem",
     ),
     "search": Description(
         "Sweeps over the plans near a plan, ever closer, from several starts.",

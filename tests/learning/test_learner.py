@@ -14,6 +14,7 @@ from parenvs import judge, load_plan, load_profile
 from parenvs.agents.evaluation.evaluate_set import SetEvaluation, evaluate_set
 from parenvs.agents.learning.algorithm import (
     Batch,
+    Chance,
     Place,
     algorithm,
     names,
@@ -459,3 +460,13 @@ def test_player__returns_of_any_environment(corridor):
     agent = PPO(Lens(Corridor.observation_space, Corridor.action_space), PPOSettings())
     agent.best = lambda seen: torch.tensor([1, 0, 1])
     assert Player(agent).returns(corridor, {}, 3).tolist() == [1.0, 0.0, 1.0]
+
+
+def test_rainbow_paper__epsilon_falls_as_in_section_5_1():
+    lens = Lens(spaces.Box(0, 1, (3,)), spaces.Discrete(2))
+    for env_id, within in (("OperatorPartition-v0", 2_000), ("PipelineCut-v0", 10_000)):
+        settings = TrainConfig(env_id=env_id, agent="rainbow-paper").agent_settings()
+        agent = algorithm("rainbow-paper")(lens, settings)
+        for turn, share in ((0, 1.0), (within // 2, 0.55), (within, 0.1), (3 * within, 0.1)):
+            shares = agent.random_shares(Chance(0, Place(0, 1, turn), 1))
+            assert shares.tolist() == pytest.approx([share])

@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 from cases import each
@@ -162,3 +163,14 @@ def test_run_folders__functions_need_trust(folder, tmp_path):
     with pytest.raises(ParenvsError, match=r"is a Python function, whose file .*--trust"):
         load(folder)
     assert not made.exists()
+
+
+def test_start__goes_on_from_the_network_of_a_run(finished, tmp_path):
+    config = replace(CONFIG, steps=8, start=str(finished), settings={**SETTINGS, "first": 60})
+    began, given = train(config).algorithm.net.state_dict(), load(finished).net.state_dict()
+    assert all(torch.equal(began[name], given[name]) for name in given)
+    wide = replace(config, settings={**SETTINGS, "width": 16})
+    with pytest.raises(ParenvsError, match=r"model\.pt: of another network"):
+        train(wide)
+    with pytest.raises(ParenvsError, match="not the folder of a training run"):
+        train(replace(config, start=str(tmp_path)))

@@ -6,8 +6,9 @@ from cases import each
 
 import parenvs
 from parenvs.agents.learning import network
-from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, decode, file_of, shipped
+from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, beam, decode, file_of, shipped
 from parenvs.agents.names import LEARNED
+from parenvs.agents.pipeline.teacher import teach
 from parenvs.core.game import Stream
 from parenvs.core.registry import environments
 from parenvs.core.sets import set_of
@@ -16,6 +17,7 @@ from parenvs.errors import ParenvsError
 
 PLACES = {
     "HybridPlan-v1": ("hybrid-test/llama-000", {}),
+    "PipelinePlan-v0": ("plan-test/uniform-000", {}),
     "ElasticPlan-v1": ("elastic-validation/bulk-gpt-1.5b-001", {}),
 }
 """Environment -> a problem of its task."""
@@ -117,3 +119,33 @@ def test_served__is_never_below_the_rule_where_plans_can_be_compared():
         rule.append(game.reference[0] / found.cost)
     assert len(shares) == len(set_of(name).of(family))
     assert (shares >= np.array(rule) - 1e-12).all() and np.isclose(shares, rule).any()
+
+
+def test_beam__rates_the_best_plan_of_all_highest():
+    """A policy that knows what actions are worth finds the optimum; one that knows nothing less."""
+    env_id, name = "PipelinePlan-v0", "plan-validation"
+    game = late(environments()[env_id])(64, rows="ahead", instance=name, order="sequential")
+    told = teach(game)
+
+    class Exact:
+        """Rates actions by their worth."""
+
+        def rate(self, seen):
+            running = np.flatnonzero(~game.over)
+            worth = np.nan_to_num(told()[running][: len(seen["actions"])], nan=-1.0)
+            return np.where(seen["action_mask"] > 0, worth, LOWEST)
+
+    class Last:
+        """Rates late actions highest."""
+
+        def rate(self, seen):
+            return np.where(seen["action_mask"] > 0, np.arange(192.0), LOWEST)
+
+    stream, shares = Stream(), []
+    for stream.number in range(3):
+        problem = game.source.draw(stream)
+        best, other = (beam(policy, game, problem) for policy in (Exact(), Last()))
+        assert best.cost == pytest.approx(game.known[0])
+        assert game.problem(0).report(best.plan).cost == pytest.approx(best.cost)
+        shares.append(other.cost / best.cost)
+    assert min(shares) >= 1.0 - 1e-9 and max(shares) > 1.01

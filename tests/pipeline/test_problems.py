@@ -323,4 +323,5 @@ def test_instance_sets__command_makes_them_anew(tmp_path, monkeypatch, capsys):
     assert figures(make_set("plan-validation", 1)[0]) != figures(again[0])
     assert Counter(x.family for x in stored) == dict.fromkeys(FAMILIES, 2)
     for wrong in (["plan"], ["--seed", "-1"]):
-        assert instance_sets.main(wrong) == 2
+        with pytest.raises(SystemExit, match="2"):
+            instance_sets.main(wrong)
