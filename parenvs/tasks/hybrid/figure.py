@@ -101,9 +101,9 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(f"time ({unit})", color=QUIET, size=9)
     dark, light = "#555555", mix("#555555", "#FFFFFF", 0.55)
-    colors = {"forward": light, "backward": dark}
-    colors |= {"weights": _WEIGHTS} if kinds > WEIGHT else {}
-    handles = [Patch(facecolor=x, label=word) for word, x in {**colors, "idle": TRACK}.items()]
+    legend = {"forward": light, "backward": dark}
+    legend |= {"weights": _WEIGHTS} if kinds > WEIGHT else {}
+    handles = [Patch(facecolor=x, label=word) for word, x in {**legend, "idle": TRACK}.items()]
     if chunks > 1:
         handles.append(Patch(facecolor="white", edgecolor=QUIET, label="a tone is a chunk"))
     axes.legend(
