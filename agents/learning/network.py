@@ -257,7 +257,8 @@ def beam(policy: Rater, game: Any, problem: Any, deadline: float = np.inf) -> De
         problem: as the game's ``put`` takes it.
         deadline: ``time.perf_counter()`` at which the search ends with the best plan so far.
     """
-    begin, costs = time.process_time(), []
+    begin = time.process_time()
+    costs: list[np.ndarray] = []
     best, plan = np.inf, None
     game.put(EVERY, problem)
 

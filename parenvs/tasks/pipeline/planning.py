@@ -92,7 +92,7 @@ class Board:
         for stage in range(len(pivots) - 1):
             p, q = pivots[stage : stage + 2]
             e, d = devices[stage : stage + 2]
-            resources = []
+            resources: list[tuple[Any, Any, Any]] = []
             if stage:
                 bandwidth = pipeline.cluster.bandwidth(devices[stage - 1], d)
                 link = formulas.transfer_seconds(pipeline.cut_before[p], bandwidth)

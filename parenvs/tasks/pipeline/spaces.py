@@ -399,8 +399,9 @@ class PointSpace:
                 small = np.minimum(per_server / devices, 0.5 * share)
                 share = 1.0 - (left - 1) * small if stage == large else small
             elif is_unit:
-                work = seconds[[points[:, stage + 1], np.full_like(point, -1)]] - seconds[point]
-                share = np.divide(*work, out=share, where=work[1] > 0)
+                work = seconds[points[:, stage + 1]] - seconds[point]
+                rest = seconds[-1] - seconds[point]
+                np.divide(work, rest, out=share, where=rest > 0)
             if is_unit:
                 shared, chosen = self.devices, units
                 legal = self.legal_units(stage, point, unit, points[:, stage + 1])
