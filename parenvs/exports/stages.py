@@ -10,7 +10,7 @@ from typing import Any
 
 from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
-from parenvs.core.stages import Stages
+from parenvs.core.stages import Stage, Stages
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, shown
 from parenvs.graph.graph import Graph
@@ -46,9 +46,8 @@ def refuse(*reasons: tuple[object, str]) -> None:
 def recomputed(planned: Stages, mode: str, framework: str) -> Stages:
     """Return the stages with all layers recomputed alike, and a note on what that costs."""
     alike = tuple(replace(stage, modes=(mode,) * len(stage.modes)) for stage in planned.stages)
-    run = planned.replan(alike)
     words = f"recompute: {framework} treats all layers alike; all are recomputed: {mode}"
-    return noted(replace(planned, stages=alike, run=run), f"{words}, {_cost(planned, run)}")
+    return _replanned(planned, alike, words)
 
 
 def noted(planned: Stages, *notes: str) -> Stages:
@@ -82,8 +81,12 @@ def with_parts(planned: Stages, parts: Sequence[tuple[int, int]], framework: str
         if new[0] != old[0]
     ]
     stages = tuple(stage.moved(part) for stage, part in zip(planned.stages, parts, strict=True))
-    run = planned.replan(stages)
     words = f"stages: {framework} divides layers evenly; cuts moved by {', '.join(moved)} layers"
+    return _replanned(planned, stages, words)
+
+
+def _replanned(planned: Stages, stages: tuple[Stage, ...], words: str) -> Stages:
+    run = planned.replan(stages)
     return noted(replace(planned, stages=stages, run=run), f"{words}, {_cost(planned, run)}")
 
 

@@ -48,8 +48,9 @@ class Stream:
     """
 
     def __init__(self, length: int, batch: int, seed: int = 0, shuffle: bool = True) -> None:
-        for name, value, least in (("length", length, 1), ("batch", batch, 1), ("seed", seed, 0)):
-            _check(name, value, least)
+        _check("length", length, 1)
+        _check("batch", batch, 1)
+        _check("seed", seed, 0)
         if not isinstance(shuffle, bool):
             raise ParenvsError(f"stream: shuffle must be true or false, not {shown(shuffle)}")
         self.length, self.batch, self.seed, self.shuffle = length, batch, seed, shuffle
@@ -124,20 +125,15 @@ class Stream:
     def _positions(
         self, replica: int, replicas: int, micro_batch: int, micro_batches: int
     ) -> np.ndarray:
-        for name, value, least in (("replicas", replicas, 1), ("micro_batches", micro_batches, 1)):
-            _check(name, value, least)
+        _check("replicas", replicas, 1)
+        _check("micro_batches", micro_batches, 1)
         if self.batch % (replicas * micro_batches):
             raise ParenvsError(
                 f"stream: a batch of {self.batch} does not divide into {micro_batches} "
                 f"micro-batches for {replicas} replicas"
             )
-        for name, index, size in (
-            ("replica", replica, replicas), ("micro_batch", micro_batch, micro_batches)
-        ):  # fmt: skip
-            if not 0 <= index < size:
-                raise ParenvsError(
-                    f"stream: {name} must be from 0 to {size - 1}, not {shown(index)}"
-                )
+        _check("replica", replica, 0, replicas - 1)
+        _check("micro_batch", micro_batch, 0, micro_batches - 1)
         # A micro-batch is a run of the batch, and a replica's slice a run of the micro-batch.
         rows = self.batch // (replicas * micro_batches)
         start = self.position + (micro_batch * replicas + replica) * rows
@@ -171,11 +167,12 @@ def _mixed(z: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def _check(name: str, value: Any, least: int) -> None:
+def _check(name: str, value: Any, least: int, most: int = _LARGEST) -> None:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not least <= value <= _LARGEST:
+    if not whole or not least <= value <= most:
+        end = f" to {most}" if most < _LARGEST else ""
         raise ParenvsError(
-            f"stream: {name} must be a whole number from {least}, not {shown(value)}"
+            f"stream: {name} must be a whole number from {least}{end}, not {shown(value)}"
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from parenvs.errors import HloError, one_line
+from parenvs.errors import HloError, cut, one_line
 from parenvs.graph.checks import (
     ELEMENT_TYPES,
     MOST_COST,
@@ -185,13 +185,6 @@ FREE_COPIES = 100_000
 """So many instructions are never too much, whatever the size of the file."""
 MOST_CALLS = 100
 """Limit of the depth of calls, loops and branches."""
-
-
-def check_size(dims: Sequence[int]) -> None:
-    """Raise an ``HloError`` if a tensor's bytes cannot be counted."""
-    if uncountable(dims):
-        shown = "x".join(map(str, dims[:8])) + ("..." if len(dims) > 8 else "")
-        raise HloError(f"a shape of {shown} has more bytes than can be counted (2^63)")
 
 
 def check_cost(name: str, flops: float, moved: float) -> None:
@@ -384,8 +377,10 @@ class _Reader:
         if any(d < 0 for d in dims):
             raise HloError(f"a shape with dynamic dimensions {dims}; lower with fixed shapes")
         bits = ELEMENT_TYPES[shape.element_type][1]
+        if uncountable(dims):
+            sizes = "x".join(map(str, dims[:8])) + ("..." if len(dims) > 8 else "")
+            raise HloError(f"a shape of {sizes} has more bytes than can be counted (2^63)")
         self.sizes.append(-(-math.prod(dims) * bits // 8))
-        check_size(dims)
         return [self.program.tensor(dims, shape.element_type)]
 
     def add(self, row: Row) -> int:
@@ -464,17 +459,12 @@ class _Reader:
     def check_declared(self, node: Any, value: list[int]) -> None:
         """Raise an ``HloError`` if an instruction's arrays differ from its declared shape."""
         declared = [tuple(leaf.dimensions) for leaf in leaves(node.shape)]
-        if len(declared) != len(value):
+        actual = [self.program.shapes[tensor] for tensor in value]
+        if declared != actual:
             raise HloError(
-                f"instruction {node.name!r} has {len(value)} arrays, and its shape declares "
-                f"{len(declared)}"
+                f"instruction {node.name!r} is declared with arrays of shapes "
+                f"{cut(str(declared), 200)}, and has {cut(str(actual), 200)}"
             )
-        for dims, tensor in zip(declared, value, strict=True):
-            if dims != self.program.shapes[tensor]:
-                raise HloError(
-                    f"instruction {node.name!r} is declared with an array of shape {list(dims)}, "
-                    f"and has {list(self.program.shapes[tensor])}"
-                )
 
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
         """Add a parameter of the entry, or of a computation inside a while or conditional."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from parenvs.errors import HloError
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
-from parenvs.graph.flow import Flow, free_instructions
+from parenvs.graph.flow import Flow, free_instructions, reached
 from parenvs.graph.graph import Graph, Phase, Role, pack_texts
 from parenvs.graph.opcodes import ELEMENTWISE
 from parenvs.graph.training import (
@@ -431,18 +431,15 @@ def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
 
     A distance between both, which is squared and summed, is none.
     """
-    waiting, seen, ends = [source], {source}, set()
-    while waiting:
-        for reader in viewed_readers(flow, waiting.pop()):
-            for result in flow.results[reader]:
-                if flow.graph.phase[reader] != Phase.FORWARD or result in seen:
-                    continue
-                seen.add(result)
-                alike = flow.shapes[result] == flow.shapes[source]
-                if alike and flow.opcode[reader] in ELEMENTWISE:
-                    waiting.append(result)
-                    if trained - {source} & walk(flow, result).inputs.keys():
-                        ends.add(result)
+
+    def alike(tensor: int) -> Iterator[int]:
+        for reader in viewed_readers(flow, tensor):
+            if flow.graph.phase[reader] == Phase.FORWARD and flow.opcode[reader] in ELEMENTWISE:
+                shape = flow.shapes[source]
+                yield from (t for t in flow.results[reader] if flow.shapes[t] == shape)
+
+    others = trained - {source}
+    ends = [t for t in reached([source], alike) - {source} if others & walk(flow, t).inputs.keys()]
     readers = {flow.opcode[r] for result in ends for r in viewed_readers(flow, result)}
     return bool(readers - ELEMENTWISE) and "reduce" not in readers
 

@@ -35,9 +35,9 @@ class Part:
     length: int = 0
 
     @classmethod
-    def whole(cls, parameter: int, shape: Shape) -> Part:
-        """Return the part that is all of a parameter."""
-        return cls(parameter, shape, length=shape[0] if shape else 0)
+    def whole(cls, parameter: int, shape: Shape, indices: tuple[int, ...] = ()) -> Part:
+        """Return the part that is all of a parameter, or all at some leading positions of it."""
+        return cls(parameter, shape, indices, length=shape[0] if shape else 0)
 
     @property
     def suffix(self) -> str:
@@ -54,7 +54,7 @@ class Part:
             return replace(self, start=first, shape=(size, *self.shape[1:]))
         rest = self.shape[1:]
         # A block of one layer is that layer itself, seen with a leading dimension of 1.
-        item = Part(self.parameter, rest, (*self.indices, first), 0, rest[0] if rest else 0)
+        item = Part.whole(self.parameter, rest, (*self.indices, first))
         return Reshaped(item, (1, *rest))
 
 
@@ -278,8 +278,7 @@ def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
     result: list[Part] = []
     place, end, rest = whole.start, whole.start + whole.shape[0], whole.shape[1:]
     while place < end:
-        indices = (*whole.indices, place)
-        item = Part(whole.parameter, rest, indices, 0, rest[0] if rest else 0)
-        result.append(largest.get(place, item))
-        place += largest[place].shape[0] if place in largest else 1
+        block = largest.get(place)
+        result.append(block or Part.whole(whole.parameter, rest, (*whole.indices, place)))
+        place += block.shape[0] if block else 1
     return result

@@ -459,20 +459,19 @@ def _node(node: Any) -> Node:
         operation = "getitem"
     value = node.meta.get("val")
     result = tuple(map(_type, value)) if isinstance(value, (tuple, list)) else _type(value)
-    scope, line = _scope(node), _line(node)
-    for type_ in result if isinstance(result, tuple) else (result,):
-        if isinstance(type_, TensorType) and not all(type(n) is int for n in type_.shape):
-            raise RefusedError(
-                f"{operation} in {scope or 'the module'}{f', called at {line},' if line else ''} "
-                f"gives a shape that depends on values ({', '.join(map(str, type_.shape))}): "
-                f"{NO_VALUES}",
-                "use a fixed shape and a mask",
-            )
     arguments = tuple(map(_argument, node.args))
     keywords = {key: _argument(value) for key, value in node.kwargs.items()}
     if operation == "_embedding_bag":
         keywords |= _bag_size(node)
-    return Node(node.name, operation, arguments, keywords, scope, result, line)
+    plain = Node(node.name, operation, arguments, keywords, _scope(node), result, _line(node))
+    for type_ in result if isinstance(result, tuple) else (result,):
+        if isinstance(type_, TensorType) and not all(type(n) is int for n in type_.shape):
+            raise RefusedError(
+                f"{operation} {plain.where}: a shape that depends on values "
+                f"({', '.join(map(str, type_.shape))}): {NO_VALUES}",
+                "use a fixed shape and a mask",
+            )
+    return plain
 
 
 def _bag_size(node: Any) -> dict[str, int]:

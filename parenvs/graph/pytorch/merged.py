@@ -10,9 +10,10 @@ there. Anything else is given the merged array.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jax.numpy as jnp
@@ -94,25 +95,16 @@ def refined(sizes: Sequence[int], wanted: Sequence[int]) -> Groups | None:
     >>> refined((6, 4), (2, 12))
     ((2,), (3, 4))
     """
-    left = [n for n in sizes if n != 1][::-1]
+    ends = list(accumulate(wanted, operator.mul, initial=1))
+    # Both divisions together: each product of leading sizes has to divide the next one.
+    cuts = sorted({*ends, *accumulate(sizes, operator.mul)})
+    if 0 in sizes or ends[-1] != math.prod(sizes) or any(b % a for a, b in pairwise(cuts)):
+        return None
     groups = []
-    for size in wanted:
-        group, need = [], size
-        while need > 1:
-            if not left:
-                return None
-            n = left.pop()
-            if need % n == 0:
-                group.append(n)
-                need //= n
-            elif n % need == 0:
-                group.append(need)
-                left.append(n // need)
-                need = 1
-            else:
-                return None
-        groups.append(tuple(group) or (size,))
-    return None if left or 0 in sizes else tuple(groups)
+    for start, end in pairwise(ends):
+        inner = [cut for cut in cuts if start <= cut <= end]
+        groups.append(tuple(b // a for a, b in pairwise(inner)) or (1,))
+    return tuple(groups)
 
 
 def view(x: Tensor, size: Sequence[int]) -> Tensor:
@@ -147,7 +139,7 @@ def _squeeze(function: Any, x: Merged, dims: Sequence[int]) -> Tensor:
     return view(x, [n for d, n in enumerate(x.shape) if d not in gone])
 
 
-def _expand(function: Any, x: Merged, size: Sequence[int], implicit: bool = False) -> Tensor:
+def _expand(function: Any, x: Merged, size: Sequence[int], implicit: bool = False) -> Any:
     groups: Groups = ((1,),) * (len(size) - x.ndim) + x.groups
     array = _reshaped(x.array, sum(groups, ()))
     new = tuple(
@@ -155,9 +147,7 @@ def _expand(function: Any, x: Merged, size: Sequence[int], implicit: bool = Fals
         for n, group in zip(size, groups, strict=True)
     )
     if any(len(a) != len(b) for a, b in zip(groups, new, strict=True)):
-        return jnp.broadcast_to(
-            plain(x), [n if n != -1 else math.prod(g) for n, g in zip(size, groups, strict=True)]
-        )
+        return None
     return seen(jnp.broadcast_to(array, sum(new, ())), new)
 
 
@@ -167,18 +157,17 @@ def _split_alike(shapes: Sequence[Groups]) -> Groups | None:
     None if there is no way to split them alike.
     """
     rank = max(map(len, shapes))
+    padded = [((1,),) * (rank - len(groups)) + groups for groups in shapes]
     common = []
-    for place in range(rank):
+    for parts in zip(*padded, strict=True):
         group: tuple[int, ...] = (1,)
-        for groups in shapes:
-            position = place - rank + len(groups)
-            other = groups[position] if position >= 0 else (1,)
-            if math.prod(other) == 1:
+        for other in parts:
+            if math.prod(other) == 1 or group == other:
                 continue
-            split = other if math.prod(group) == 1 else _common(group, other)
+            split = (other,) if math.prod(group) == 1 else refined(group, other)
             if split is None:
                 return None
-            group = split
+            group = sum(split, ())
         common.append(group)
     return tuple(common)
 
@@ -189,21 +178,6 @@ def _split_as(x: Tensor, groups: Groups) -> Array:
     for size, group in zip((1,) * (len(groups) - x.ndim) + x.shape, groups, strict=True):
         shape += [1] * len(group) if size == 1 else group
     return _reshaped(_array(x), tuple(shape))
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | None:
-    """The coarsest sizes that both lists can be split into."""
-    left, right, sizes = list(first)[::-1], list(second)[::-1], []
-    while left and right:
-        a, b = left.pop(), right.pop()
-        small, large = min(a, b), max(a, b)
-        if large % small:
-            return None
-        sizes.append(small)
-        if large > small:
-            (left if a > b else right).append(large // small)
-    rest = left + right
-    return tuple(sizes) if all(n == 1 for n in rest) else None
 
 
 def _results(made: Any, head: Groups) -> Any:

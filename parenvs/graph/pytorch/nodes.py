@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.errors import HloError
+from parenvs.graph.flow import reached
 
 TITLE = "_parenvs_title"
 """Attribute of an exported program's module: name of the class that was exported."""
@@ -173,15 +174,18 @@ _BIAS = {"linear": 2, "addmm": 0}
 
 def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
     """Return the sizes that each dimension of a fused weight or bias is made of, by path."""
+    operands_of = {
+        node.name: [x.name for x in _values((*node.arguments, *node.keywords.values()))]
+        for node in exported.nodes
+    }
     users: dict[str, list[Node]] = {}
     for node in exported.nodes:
-        for value in _values((*node.arguments, *node.keywords.values())):
-            users.setdefault(value.name, []).append(node)
+        for name in operands_of[node.name]:
+            users.setdefault(name, []).append(node)
     weights = {item.name: item for item in exported.inputs if item.kind in ("weight", "frozen")}
     parts: dict[str, set[int]] = {}  # name of a weight or bias -> numbers of parts by its users
     for node in exported.nodes:
-        operands = [value.name for value in _values((*node.arguments, *node.keywords.values()))]
-        read = [name for name in operands if name in weights]
+        read = [name for name in operands_of[node.name] if name in weights]
         if not read:
             continue
         count = 0
@@ -294,13 +298,10 @@ def _split_off(shape: Sequence[int], seen: Sequence[int], outputs: int) -> int |
 
 def _selected(node: Node, count: int, users: Mapping[str, list[Node]]) -> bool:
     """Whether each part is taken by itself, behind permutations and the like."""
-    waiting, taken = [node], False
-    while waiting:
-        for user in users.get(waiting.pop().name, ()):
-            if user.operation in _TAKES:
-                taken = True
-            elif user.operation in _THROUGH:
-                waiting.append(user)
-            else:
-                return False
-    return taken and count <= _MOST_PARTS
+
+    def inner(name: str) -> list[str]:
+        return [user.name for user in users.get(name, ()) if user.operation in _THROUGH]
+
+    names = reached([node.name], inner)
+    ends = {user.operation for name in names for user in users.get(name, ())} - {*_THROUGH}
+    return bool(ends) and ends.issubset(_TAKES) and count <= _MOST_PARTS

@@ -28,8 +28,13 @@ _PLACE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "ge
 """Arguments that only say where and how a tensor is stored, which functions are not given."""
 
 
-def operation(*names: str) -> Callable[[Operation], Operation]:
-    """Enter the decorated function under the names of the operations that it computes."""
+def operation(*names: str, kind: set[str] | None = None) -> Callable[[Operation], Operation]:
+    """Enter the decorated function under the names of the operations that it computes.
+
+    ``kind`` is ``ELEMENTWISE`` or ``RANDOM``, if the operations are of these.
+    """
+    if kind is not None:
+        kind.update(names)
 
     def enter_function(function: Operation) -> Operation:
         OPERATIONS.update(dict.fromkeys(names, function))
@@ -38,31 +43,15 @@ def operation(*names: str) -> Callable[[Operation], Operation]:
     return enter_function
 
 
-def random(*names: str) -> Callable[[Operation], Operation]:
-    """Enter a function as ``operation`` does; it is given a ``key``."""
-    RANDOM.update(names)
-    return operation(*names)
-
-
 def without_place(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments that a function takes."""
     return {key: value for key, value in keywords.items() if key not in _PLACE}
 
 
-def enter(functions: dict[str, Operation], *kinds: set[str]) -> None:
-    """Enter functions by the names of the operations that they compute, separated by spaces.
-
-    ``kinds`` are ``ELEMENTWISE`` or ``RANDOM``, if the operations are of these.
-    """
+def enter(functions: dict[str, Operation], kind: set[str] | None = None) -> None:
+    """Enter functions by the names of the operations that they compute, separated by spaces."""
     for names, function in functions.items():
-        operation(*names.split())(function)
-        for kind in kinds:
-            kind.update(names.split())
-
-
-def _elementwise(*names: str) -> Callable[[Operation], Operation]:
-    ELEMENTWISE.update(names)
-    return operation(*names)
+        operation(*names.split(), kind=kind)(function)
 
 
 _SAME_NAME = (
@@ -123,13 +112,13 @@ def _bounded(x: Array, low: Any, high: Any) -> Array:
     return x if high is None else jnp.where(x > high, jnp.asarray(high, x.dtype), x)
 
 
-@_elementwise("clamp", "clamp.Tensor")
+@operation("clamp", "clamp.Tensor", kind=ELEMENTWISE)
 def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     kind = jnp.result_type(x, *(bound for bound in (min, max) if bound is not None))
     return _bounded(x.astype(kind), min, max)
 
 
-@_elementwise("div.Tensor_mode", "div.Scalar_mode")
+@operation("div.Tensor_mode", "div.Scalar_mode", kind=ELEMENTWISE)
 def _divide_rounded(x: Array, y: Any, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
@@ -139,7 +128,7 @@ def _divide_rounded(x: Array, y: Any, rounding_mode: str | None = None) -> Array
     return jnp.trunc(x / y) if rounding_mode == "trunc" else x / y
 
 
-@_elementwise("pow.Tensor_Scalar", "pow.Scalar", "pow.Tensor_Tensor")
+@operation("pow.Tensor_Scalar", "pow.Scalar", "pow.Tensor_Tensor", kind=ELEMENTWISE)
 def _power(x: Any, exponent: Any) -> Array:
     if isinstance(exponent, (int, float)) and float(exponent).is_integer() and abs(exponent) < 64:
         return lax.integer_pow(x, int(exponent))
@@ -148,7 +137,7 @@ def _power(x: Any, exponent: Any) -> Array:
     return jnp.power(x, exponent)
 
 
-@_elementwise("_to_copy", "prims.convert_element_type")
+@operation("_to_copy", "prims.convert_element_type", kind=ELEMENTWISE)
 def _cast(x: Array, dtype: Any = None) -> Array:
     return x if dtype is None else x.astype(dtype)
 

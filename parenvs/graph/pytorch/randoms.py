@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from parenvs.graph.pytorch.operations import RANDOM, enter, operation, random
+from parenvs.graph.pytorch.operations import RANDOM, enter, operation
+from parenvs.graph.pytorch.reductions import linear
 
 KEY_WORDS = 4
 """32-bit words of the state that the generator starts from."""
@@ -59,7 +60,7 @@ class Key:
         return jnp.where(self.keeps(x.shape, 1 - share), x / (1 - share), 0)
 
 
-@random("native_dropout")
+@operation("native_dropout", kind=RANDOM)
 def _dropout(x: Array, share: float, train: bool | None = True, *, key: Key) -> tuple[Any, ...]:
     if train is False or share == 0:
         return x, jnp.ones(x.shape, jnp.bool_)
@@ -69,7 +70,7 @@ def _dropout(x: Array, share: float, train: bool | None = True, *, key: Key) -> 
     return jnp.where(retained, x / (1 - share), 0), retained
 
 
-@random("multinomial")
+@operation("multinomial", kind=RANDOM)
 def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: Key) -> Array:
     """Draw places by their shares: those of the largest logarithms with Gumbel noise."""
     shape = (*shares.shape[:-1], count, shares.shape[-1]) if replacement else shares.shape
@@ -107,24 +108,19 @@ Cell = Callable[..., State]
 """Computes the next state of a state, the input's product, the weight and the bias."""
 
 
-def _dense(x: Array, weight: Array, bias: Array | None) -> Array:
-    product = lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
-    return product if bias is None else product + bias
-
-
 def _lstm_cell(
     state: State, given: Array, weight: Array, bias: Array | None, projection: Array | None = None
 ) -> State:
-    gates = given + _dense(state[0], weight, bias)
+    gates = given + linear(state[0], weight, bias)
     enter, forget, new, leave = jnp.split(gates, 4, -1)
     cell = jax.nn.sigmoid(forget) * state[1] + jax.nn.sigmoid(enter) * jnp.tanh(new)
     out = jax.nn.sigmoid(leave) * jnp.tanh(cell)
-    return out if projection is None else _dense(out, projection, None), cell
+    return out if projection is None else linear(out, projection), cell
 
 
 def _gru_cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
     reset, update, new = jnp.split(given, 3, -1)
-    state_reset, state_update, state_new = jnp.split(_dense(state[0], weight, bias), 3, -1)
+    state_reset, state_update, state_new = jnp.split(linear(state[0], weight, bias), 3, -1)
     update = jax.nn.sigmoid(update + state_update)
     # PyTorch applies the reset gate behind the state's product, where the paper has it before.
     new = jnp.tanh(new + jax.nn.sigmoid(reset + state_reset) * state_new)
@@ -133,7 +129,7 @@ def _gru_cell(state: State, given: Array, weight: Array, bias: Array | None) -> 
 
 def _plain_cell(function: Callable[[Array], Array]) -> Cell:
     def cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
-        return (function(given + _dense(state[0], weight, bias)),)
+        return (function(given + linear(state[0], weight, bias)),)
 
     return cell
 
@@ -168,7 +164,7 @@ def _run(
                 return state, state[0]
 
             first = tuple(state[number] for state in states)
-            end, result = lax.scan(step, first, _dense(x, of_input, bias), reverse=bool(back))
+            end, result = lax.scan(step, first, linear(x, of_input, bias), reverse=bool(back))
             directions.append(result)
             last.append(end)
         x = jnp.concatenate(directions, -1) if bidirectional else directions[0]

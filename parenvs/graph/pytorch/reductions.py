@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import enter, operation, random
+from parenvs.graph.pytorch.operations import RANDOM, enter, operation
+from parenvs.graph.pytorch.shapes import sort
 
 Dims = int | Sequence[int] | None
 Maybe = Array | None
@@ -89,9 +90,7 @@ def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
 
 def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
     """The element of a rank along a dimension, and its place."""
-    # A stable sort carries each element's place along with it.
-    local = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
-    values, places = lax.sort((x, local), dimension=dim % x.ndim, num_keys=1, is_stable=True)
+    values, places = sort(x, dim)
     at = functools.partial(lax.index_in_dim, index=rank, axis=dim % x.ndim, keepdims=keepdim)
     return at(values), at(places)
 
@@ -208,7 +207,8 @@ _HALF = (jnp.bfloat16, jnp.float16)
 
 
 @operation("linear")
-def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Multiply the last dimension of ``x`` with that of a matrix, (outputs, inputs)."""
     product = lax.dot_general(x, weight, (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())))
     return product if bias is None else product + bias
 
@@ -242,7 +242,7 @@ def _trilinear(
     return jnp.sum(first * second * third, tuple(dims[3]))
 
 
-@random("scaled_dot_product_attention")
+@operation("scaled_dot_product_attention", kind=RANDOM)
 def _attention(
     query: Array,
     key_: Array,

@@ -282,9 +282,10 @@ def _topk(
 
 
 @operation("sort", "sort.stable")
-def _sort(
+def sort(
     x: Array, dim: int | bool | None = -1, descending: bool = False, stable: bool | None = None
 ) -> tuple[Array, Array]:
+    """Sort along a dimension, stably; places are carried along."""
     axis = int(dim or 0) % x.ndim
     places = lax.broadcasted_iota(jnp.int32, x.shape, axis)
     if not descending:
