@@ -147,7 +147,7 @@ def _table(tables: dict[str, Any]) -> DecisionTable:
                 f"{where} is of no library that is played{did_you_mean(name[:80], known)}; known: "
                 f"{', '.join(known)}"
             )
-        array = _numbers(rows, (int,), where)
+        array = _numbers(rows, "i", where)
         shape = array.shape
         if array.ndim != 3 or not (
             shape[0] == EVENTS and 1 <= shape[1] <= MAX_NODES + 1 and 1 <= shape[2] <= MAX_PLANS
@@ -168,7 +168,7 @@ def _network(weights: Any) -> AgentPolicy:
         raise PolicyError(f"field 'weights' must have exactly {', '.join(WEIGHTS)}")
     arrays = {}
     for name in WEIGHTS:
-        array = _numbers(weights[name], (int, float), f"field 'weights.{name}'")
+        array = _numbers(weights[name], "if", f"field 'weights.{name}'")
         if max(array.shape, default=1) > 4 * MAX_WIDTH:
             raise PolicyError(f"field 'weights.{name}' is wider than a network of {MAX_WIDTH}")
         arrays[name] = array.astype(np.float32)
@@ -184,20 +184,19 @@ def _network(weights: Any) -> AgentPolicy:
     return of_network(network)
 
 
-def _numbers(content: Any, types: tuple[type, ...], where: str) -> np.ndarray:
-    """Return a number, or nested lists of equal lengths, as float64; only of the given types."""
-    level: list[Any] = [content]
-    shape: list[int] = []
-    while level and all(isinstance(part, list) for part in level):
-        lengths = {len(part) for part in level}
-        if len(lengths) != 1 or lengths == {0} or len(shape) == 3:
-            raise PolicyError(f"{where} must be lists of equal length, of up to three dimensions")
-        shape.append(lengths.pop())
-        level = [item for part in level for item in part]
-    # ``type`` and not ``isinstance``: True is an int.
-    if not all(type(item) in types and abs(item) <= _LARGEST for item in level):
-        raise PolicyError(f"{where} must be lists of finite numbers of at most {_LARGEST:g}")
-    return np.array(level, dtype=np.float64).reshape(shape)
+def _numbers(content: Any, kinds: str, where: str) -> np.ndarray:
+    """Return a number, or nested lists of equal lengths, as float64; ``kinds`` are NumPy's."""
+    try:
+        array = np.array(content)
+    except ValueError:
+        array = np.empty(0)  # lists of different lengths
+    is_known = array.dtype.kind in kinds and array.ndim <= 3 and array.size
+    if not is_known or not (np.abs(array) <= _LARGEST).all():
+        raise PolicyError(
+            f"{where} must be lists of equal length, up to three deep, of finite numbers of at "
+            f"most {_LARGEST:g}"
+        )
+    return array.astype(np.float64)
 
 
 def seeds(problem: Elastic, seed: int) -> range:

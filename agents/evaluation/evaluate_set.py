@@ -273,9 +273,8 @@ def evaluate_set(
 
     Args:
         policies: a policy, or a list of the policies of several runs. A policy is what
-            ``parenvs.evaluate`` takes, the name of a planner, which solves each problem, or has
-            a function ``values_of(problems)``, as a ``PlanPolicy`` has. Policies with an attribute
-            ``env_id`` play the set in that environment.
+            ``parenvs.evaluate`` takes, or the name of a planner, which solves each problem.
+            Policies with an attribute ``env_id`` play the set in that environment.
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
             ``"elastic-test"``, ``"partition-test"``, ... (``parenvs.core.sets``).
         family: problems of this family only (of orders: of this tier).
@@ -302,9 +301,6 @@ def evaluate_set(
     problems = played.of(family)[:first]
     values: list[Any] = []
     for policy in several:
-        if hasattr(policy, "values_of"):
-            values.append(policy.values_of([played.kind.load(problem) for problem in problems]))
-            continue
         if isinstance(policy, str):
             values.append([_planned(played, problem, policy) for problem in problems])
             continue

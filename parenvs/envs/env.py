@@ -230,10 +230,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             ignored and whose reward is 0 (``NEXT_STEP``); in the same step, with the final
             observation in ``infos["final_obs"]`` (``SAME_STEP``); or by
             ``reset(options={"reset_mask": ...})`` (``DISABLED``).
-        copy: whether observations are copies; with False, large parts of them are read-only views
-            that hold until the next call.
-        mask_in_observation: whether observations have the part ``action_mask``, as with the wrapper
-            ``MaskInObservation``.
         max_episode_steps: a limit of steps; only one that no episode reaches is taken.
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
         **arguments: of the game.
@@ -259,8 +255,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         self,
         num_envs: int = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        copy: bool = True,
-        mask_in_observation: bool = False,
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         **arguments: Any,
@@ -268,7 +262,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}")
         check_mode(render_mode)
-        self.num_envs, self.copy, self.render_mode = num_envs, copy, render_mode
+        self.num_envs, self.render_mode = num_envs, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.game = game = self.game_class(num_envs, **arguments)
         _keep_blocks(game.observation_space, num_envs)
@@ -283,12 +277,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         self.metadata = {**self.single.metadata, "autoreset_mode": self.autoreset_mode}
         self.single_action_space = game.action_space
         self._actions = int(game.action_space.n)
-        self.mask_in_observation = mask_in_observation
         self.single_observation_space = game.observation_space
-        if mask_in_observation:
-            mask = spaces.Box(0, 1, (self._actions,), np.int8)
-            parts = game.observation_space.spaces
-            self.single_observation_space = spaces.Dict({**parts, "action_mask": mask})
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         # Copying an array that is the same in every step is faster than making it.
@@ -354,12 +343,11 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
                 self._streams[row].reseed(number)
         self.game.deal(rows, self._streams, source)
         infos = self._infos()
-        observation = self._observation(infos["action_mask"])
         # As Gymnasium's batches do it, infos of environments that go on are zeros without a mask.
         infos["action_mask"][~mask] = 0
         infos["_action_mask"] = mask.copy()
         self._name(infos, indices)
-        return observation, infos
+        return self._observation(EVERY), infos
 
     def step(
         self, actions: np.ndarray | Sequence[int]
@@ -401,9 +389,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         infos = {**infos, **self._infos()}
         if begun.size:
             self._name(infos, begun)
-        return (
-            self._observation(infos["action_mask"]), rewards, terminated, self._none.copy(), infos
-        )  # fmt: skip
+        return self._observation(EVERY), rewards, terminated, self._none.copy(), infos
 
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (n, a) bool; a row is all true where the episode is over."""
@@ -480,17 +466,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         masks = self.action_masks().view(np.int8)
         return {"action_mask": masks, "_action_mask": self._all.copy()}
 
-    def _observation(self, masks: np.ndarray) -> dict[str, Any]:
-        """Return what is observed, with the masks, (n, a) int8, if they are asked for."""
-        observation: dict[str, Any] = self.game.observation(EVERY)
-        if self.copy:
-            observation = {key: owned(value) for key, value in observation.items()}
-        else:
-            for value in observation.values():
-                value.flags.writeable = value.base is None
-        if self.mask_in_observation:
-            observation["action_mask"] = masks.copy()
-        return observation
+    def _observation(self, rows: Any) -> dict[str, Any]:
+        return {key: owned(value) for key, value in self.game.observation(rows).items()}
 
     def _name(self, infos: dict[str, Any], rows: np.ndarray) -> None:
         """Write the instances of environments ``rows``, (k,) int64, into infos."""
@@ -515,9 +492,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
     def _final_infos(self, rows: np.ndarray, over: np.ndarray) -> dict[str, Any]:
         """Final observations and masks of environments ``rows``, (k,), that ended in this step."""
         final = np.full(self.num_envs, None, dtype=object)
-        batched = {key: owned(value) for key, value in self.game.observation(rows).items()}
-        if self.mask_in_observation:
-            batched["action_mask"] = np.ones((len(rows), self._actions), dtype=np.int8)
+        batched = self._observation(rows)
         for index, row in enumerate(rows.tolist()):
             final[row] = {key: value[index] for key, value in batched.items()}
         # Once an episode is over, all of its actions count as legal; see ``action_masks``.

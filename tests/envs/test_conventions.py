@@ -5,7 +5,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_alike, assert_same, both, drawn, modes
+from batches import assert_same, both, drawn, modes
 from cases import each
 
 from parenvs.datasets.pipeline import problems as instance_sets
@@ -13,7 +13,6 @@ from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
 from parenvs.tasks.pipeline.planning import PipelinePlanningVectorEnv
-from parenvs.wrappers import MaskInObservation
 
 VGG = {"instance": "vgg-19"}
 KINDS = [
@@ -153,18 +152,6 @@ def test_conventions__actions_are_whole(kind):
         batch.step([0, 0.7])
     env.step(np.float64(0.0))
     env.step(np.array([1]))
-
-
-@modes
-@kinds
-def test_conventions__masks_in_observations(kind, mode):
-    batched = kind(3, mode, mask_in_observation=True, **VGG)
-    single = gym.vector.SyncVectorEnv(
-        [lambda: MaskInObservation(kind.single(**VGG))] * 3,
-        autoreset_mode=gym.vector.AutoresetMode(mode),
-    )
-    assert batched.observation_space == single.observation_space
-    assert_alike(batched, single, mode, np.random.default_rng(0), 10, 0.1)
 
 
 @kinds
