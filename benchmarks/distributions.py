@@ -126,7 +126,7 @@ def pair(agent: str, env: str, word: str, engine: str) -> Row:
 def pids(team: Any, role: str) -> list[int]:
     """Local processes of a role."""
     if role == "actor":
-        play = team.learner.play
+        play = team.learners[0].play
         return [process.pid for _, process in getattr(play, "envs", play).engine.processes]
     server = [team.server[1].pid] if team.server else []
     every = [process.pid for _, process in team.engine.processes]

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import multiprocessing
-import os
 import shutil
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import asdict
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -483,7 +483,7 @@ def read_checkpoint(path: Path) -> Any:
 
     folder = _folder(path, run_of("rainbow"), "state.pt")
     training = Training(load_config(folder), folder)
-    return training.agent, training.team.learner.play
+    return training.agent, training.team.learners[0].play
 
 
 def check_model(read: Any) -> None:
@@ -556,13 +556,13 @@ def pools() -> list[bytes]:
 
 
 def read_pool(path: Path) -> Bank:
-    """Read a pool of the cache."""
+    """Read a pool that stands where those that ship do."""
     folder = path.parent / "banks"
     folder.mkdir(exist_ok=True)
     shutil.copy(path, folder / "fuzzed.npz")
-    os.environ["PARENVS_CACHE"] = str(path.parent)
     pool = Bank("fuzzed", 3, lambda number: bank("gone")[number])
-    assert pool.arrays
+    with patch("parenvs.datasets.banks.data_folder", lambda: path.parent):
+        assert pool.arrays
     return pool
 
 
