@@ -303,6 +303,20 @@ COURSES = 32
 """Courses of a problem that is not foreseen, on which policies are compared."""
 
 
+def _copies(game_class: Any, samples: int, rule: bool) -> int:
+    return BEAMS * BRANCHES if game_class.fixed_length else samples + rule
+
+
+def _decoded(
+    policy: Rater, game: Any, problem: Any, samples: int, rule: bool, seed: int,
+    deadline: float = np.inf,
+) -> Decoded:  # fmt: skip
+    """Decode by ``beam`` where episodes have a fixed length, else by ``decode``."""
+    if game.fixed_length:
+        return beam(policy, game, problem, deadline)
+    return decode(policy, game, problem, samples, rule, seed, deadline)
+
+
 def learned(
     env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0, deadline: float = np.inf
 ) -> Decoded:
@@ -315,13 +329,9 @@ def learned(
         InfeasibleError: the problem is too large for the environment, or has no plan.
     """
     game_class = late(environments()[env_id])
-    count = BEAMS * BRANCHES if game_class.fixed_length else samples + 1
-    game = game_class(count, problem=problem, rows=AHEAD)
-    policy, start = shipped(env_id), game.source.draw(Stream())
-    if game.fixed_length:
-        found = beam(policy, game, start, deadline)
-    else:
-        found = decode(policy, game, start, samples, seed=seed, deadline=deadline)
+    game = game_class(_copies(game_class, samples, True), problem=problem, rows=AHEAD)
+    start = game.source.draw(Stream())
+    found = _decoded(shipped(env_id), game, start, samples, True, seed, deadline)
     if found.plan is None:
         raise InfeasibleError(f"{game.instance(0)}: no episode of {env_id} ended with a plan")
     return found
@@ -335,16 +345,13 @@ def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> 
     """
     game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
     samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)
-    count = BEAMS * BRANCHES if game_class.fixed_length else samples + game_class.foreseen
-    game = game_class(count, rows=AHEAD, **played.env_kwargs(family))
+    rule = game_class.foreseen
+    game = game_class(_copies(game_class, samples, rule), rows=AHEAD, **played.env_kwargs(family))
     shares = np.zeros((len(played.of(family)), courses))
     for number, course in np.ndindex(shares.shape):
         stream.reseed(course)
         stream.number = number
         problem = game.source.draw(stream)
-        if game.fixed_length:
-            found = beam(policy, game, problem)
-        else:
-            found = decode(policy, game, problem, samples, game.foreseen, seed=number)
+        found = _decoded(policy, game, problem, samples, rule, number)
         shares[number, course] = game.known[0] / found.cost
     return shares.mean(axis=1)

@@ -50,6 +50,8 @@ _FRONT = 64  # labels of a front before its arrays grow
 
 prepend_core = compiled(formulas.prepend_core)
 prepend_tail = compiled(formulas.prepend_tail)
+through = compiled(formulas.through)
+transfer_seconds = compiled(formulas.transfer_seconds)
 _weight_bytes = compiled(formulas.weight_bytes)
 _recomputed_bytes = compiled(formulas.recomputed_bytes)
 _kept_bytes = compiled(formulas.kept_bytes)
@@ -193,6 +195,14 @@ def fits(chain, machine, p, q, group, flight):
 
 
 @compiled
+def reduce_seconds(chain, machine, p, q, near, group):
+    """Seconds to synchronize gradients of a stage [p, q) over a group, ``near`` in one server."""
+    row, end_row = chain.rank[p], chain.rank[q]
+    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
+    return machine.sync[near, group] * held + chain.shared[row, end_row] / machine.exchange
+
+
+@compiled
 def _extend(chain, machine, labels, states, flight, first, end, last, saved):
     """Put a stage in front of labels for the states [first, end), then a transfer.
 
@@ -254,10 +264,7 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
                     if chain.variables[q] == chain.variables[p]:
                         is_fit = -1
                     backward = (chain.backward[q] - chain.backward[p]) / group
-                    row, end_row = chain.rank[p], chain.rank[q]
-                    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
-                    reduce = machine.sync[near, group] * held
-                    reduce += chain.shared[row, end_row] / machine.exchange
+                    reduce = reduce_seconds(chain, machine, p, q, near, group)
                 if is_fit < 0:
                     continue
                 core = prepend_core(labels.core[label], x, m, max)

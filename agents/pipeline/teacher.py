@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.pipeline.exact import exact_points
-from parenvs.agents.pipeline.labels import LabelSearch, fits
+from parenvs.agents.pipeline.labels import (
+    LabelSearch,
+    fits,
+    reduce_seconds,
+    through,
+    transfer_seconds,
+)
 from parenvs.compiled import compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.planning import POINTS, PipelinePlanning
@@ -49,13 +55,10 @@ class Ends:
             units: (k,) their first units.
         """
         space, left = self.space, self.space.stages - len(points)
-        flight = [
-            int(formulas.in_flight(np.array(space.stages - stage), space.pipeline.micro_batches))
-            for stage in range(len(points))
-        ]
+        flight = formulas.in_flight(np.array(left + 1), space.pipeline.micro_batches)
         core, tail = _ends(
             self.chain, self.machine, self.layers[left], self.bandwidth, space.pivots,
-            space.devices, space.pivots[points], space.devices[units], flight[-1],
+            space.devices, space.pivots[points], space.devices[units], int(flight),
         )  # fmt: skip
         return np.asarray(formulas.compose(core, tail))
 
@@ -70,13 +73,14 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
         p, q, e, d = cuts[stage], cuts[stage + 1], device_cuts[stage], device_cuts[stage + 1]
         if stage:
             near = 1 if device_cuts[stage - 1] // server == (d - 1) // server else 0
-            link = chain.crossing[p] / bandwidth[near]
+            link = transfer_seconds(chain.crossing[p], bandwidth[near])
             passed += 2 * link
-            core, hidden = max(core, passed + (m - 1) * 2 * link), hidden + link
+            core, hidden = max(core, through(passed, 2 * link, m)), hidden + link
+        near = 1 if e // server == (d - 1) // server else 0
         x = (chain.work[q] - chain.work[p]) / (d - e)
         passed += x
-        core = max(core, passed + (m - 1) * x)
-        tail = max(tail, _reduce_seconds(chain, machine, p, q, e, d) - hidden)
+        core = max(core, through(passed, x, m))
+        tail = max(tail, reduce_seconds(chain, machine, p, q, near, d - e) - hidden)
         hidden += (chain.backward[q] - chain.backward[p]) / (d - e)
     p, e = cuts[last], device_cuts[last]
     cores = np.full((len(pivots), len(devices)), np.inf)
@@ -88,10 +92,11 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
         before, before_core, before_hidden = passed, core, hidden
         if last:
             near = 1 if device_cuts[last - 1] // server == (d - 1) // server else 0
-            link = chain.crossing[p] / bandwidth[near]
+            link = transfer_seconds(chain.crossing[p], bandwidth[near])
             before += 2 * link
-            before_core = max(core, before + (m - 1) * 2 * link)
+            before_core = max(core, through(before, 2 * link, m))
             before_hidden += link
+        near = 1 if e // server == (d - 1) // server else 0
         same = 1 if e // server == d // server else 0
         label, stop = labels.start[same, d], labels.start[same, d + 1]
         for point in range(1, len(pivots) - 1):
@@ -105,8 +110,9 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
             if not fits(chain, machine, p, q, d - e, flight):
                 continue
             x = (chain.work[q] - chain.work[p]) / (d - e)
-            here = max(before_core, before + m * x)
-            rest = max(tail, _reduce_seconds(chain, machine, p, q, e, d) - before_hidden)
+            here = max(before_core, through(before + x, x, m))
+            reduce = reduce_seconds(chain, machine, p, q, near, d - e)
+            rest = max(tail, reduce - before_hidden)
             hides = before_hidden + (chain.backward[q] - chain.backward[p]) / (d - e)
             while label < stop and labels.pivot[label] == q:
                 whole = max(here, before + x + labels.core[label])
@@ -115,15 +121,6 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
                     cores[point, unit], tails[point, unit] = whole, after
                 label += 1
     return cores, tails
-
-
-@compiled
-def _reduce_seconds(chain, machine, p, q, e, d):
-    """Seconds to synchronize the gradients of a stage [p, q) on the devices [e, d)."""
-    near = 1 if e // machine.server == (d - 1) // machine.server else 0
-    row, end_row = chain.rank[p], chain.rank[q]
-    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
-    return machine.sync[near, d - e] * held + chain.shared[row, end_row] / machine.exchange
 
 
 def teach(game: Any) -> Callable[[], np.ndarray] | None:

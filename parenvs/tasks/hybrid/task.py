@@ -12,7 +12,7 @@ from parenvs.core.task import (
     PRECISIONS,
     GraphOptions,
     Remarks,
-    SuiteTask,
+    Task,
     given,
     option,
 )
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.hybrid.planners import HybridRequest
+    from parenvs.core.leaderboard import TaskKind
     from parenvs.core.plan import Answer, Price, Strategy
-    from parenvs.core.sets import Validation
+    from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Stages, Step
     from parenvs.graph.graph import Graph
     from parenvs.graph.layout import Layout
@@ -166,7 +167,7 @@ class HybridSearch:
     )
 
 
-class HybridTask(SuiteTask):
+class HybridTask(Task):
     """Plan a model along all axes together: pipeline, tensor, data, context and experts."""
 
     name = "hybrid"
@@ -283,6 +284,11 @@ class HybridTask(SuiteTask):
             return None
         return {key: options[key] for key in ("variables", "frozen", "arguments") if key in options}
 
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.hybrid.problems import set_kind
+
+        return set_kind(name)
+
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         if instance is None:
             return "HybridPlan-v1", {}, ()
@@ -296,6 +302,26 @@ class HybridTask(SuiteTask):
         kind = str(instance[0] if isinstance(instance, (list, tuple)) else instance)
         tiers = [tier for tier in self.drawn if kind.startswith(tier)] or self.drawn
         return Validation(f"{tiers[0]}-validation", env_kwargs.get("family"))
+
+    def leaderboard(self) -> Mapping[str, TaskKind]:
+        from parenvs.agents.hybrid.entries import TASKS
+
+        return TASKS
+
+    def text(self, viewable: HybridReport | Hybrid, color: bool = False) -> str:
+        from parenvs.tasks.hybrid.view import text
+
+        return text(viewable, color)
+
+    def answer(self, report: HybridReport) -> str:
+        from parenvs.tasks.hybrid.view import answer
+
+        return answer(report)
+
+    def figure(self, viewable: HybridReport | Hybrid) -> Figure:
+        from parenvs.tasks.hybrid.figure import draw
+
+        return draw(viewable)
 
     def comparison(self, answers: Sequence[Answer]) -> Table:
         from parenvs.tasks.hybrid.view import comparison

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import PRECISIONS, GraphOptions, SuiteTask, given, option, refuse_settings
+from parenvs.core.task import PRECISIONS, GraphOptions, Task, given, option, refuse_settings
 from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.partition.planners import PartitionRequest
+    from parenvs.core.leaderboard import TaskKind
     from parenvs.core.plan import Answer, Strategy
-    from parenvs.core.sets import Validation
+    from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Step
     from parenvs.graph.graph import Graph
     from parenvs.graph.layout import Layout
@@ -88,7 +89,7 @@ class PartitionSearch:
     )
 
 
-class PartitionTask(SuiteTask):
+class PartitionTask(Task):
     """Partition dimensions of variables, or of batch inputs, over all devices."""
 
     name = "partition"
@@ -198,6 +199,11 @@ class PartitionTask(SuiteTask):
         settings = {"reward": "step_time", **options}
         return problem(instance, cluster, self.name, **settings), dict(search)
 
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.partition.problems import set_kind
+
+        return set_kind(name)
+
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
         if instance is None:
             return "PartitionPlan-v1", {}, ()
@@ -216,6 +222,11 @@ class PartitionTask(SuiteTask):
 
         return exact_partition(space.problem)
 
+    def leaderboard(self) -> Mapping[str, TaskKind]:
+        from parenvs.agents.partition.entries import TASKS
+
+        return TASKS
+
     def text(
         self,
         viewable: PartitionReport | Partitioning,
@@ -225,6 +236,11 @@ class PartitionTask(SuiteTask):
         from parenvs.tasks.partition.view import text
 
         return text(viewable, color, undecided)
+
+    def answer(self, report: PartitionReport) -> str:
+        from parenvs.tasks.partition.view import answer
+
+        return answer(report)
 
     def figure(
         self, viewable: PartitionReport | Partitioning, undecided: Collection[str] | None = None

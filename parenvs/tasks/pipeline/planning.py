@@ -86,28 +86,15 @@ class Board:
 
         The first s stages count, over the bubble-free time.
         """
-        pipeline, m = self.pipeline, self.pipeline.micro_batches
-        pivots, devices = self.space.pivots[points].T, self.space.devices[units].T
-        core = passed = hidden = tail = np.zeros(len(points))
-        for stage in range(len(pivots) - 1):
-            p, q = pivots[stage : stage + 2]
-            e, d = devices[stage : stage + 2]
-            resources: list[tuple[Any, Any, Any]] = []
-            if stage:
-                bandwidth = pipeline.cluster.bandwidth(devices[stage - 1], d)
-                link = formulas.transfer_seconds(pipeline.cut_before[p], bandwidth)
-                resources.append((2 * link, link, 0.0))
-            seconds, backward = (
-                formulas.compute_seconds(x[q] - x[p], d - e)
-                for x in (pipeline.seconds_sum, pipeline.backward_sum)
-            )
-            resources.append((seconds, backward, pipeline.reduce_seconds(p, q, e, d)))
-            for x, back, reduce in resources:
-                passed = passed + x
-                core = np.maximum(core, formulas.through(passed, x, m))
-                tail = np.maximum(tail, reduce - hidden)
-                hidden = hidden + back
-        return np.stack([core, passed, tail]) / pipeline.bubble_free
+        complete, m = points.shape[1] - 1, self.pipeline.micro_batches
+        if not complete:
+            return np.zeros((3, len(points)))
+        # As a plan whose last stage is the rest, which does not count, nor the transfer to it.
+        times = self.pipeline.stage_seconds(*self.space.plan(points[:, 1:], units[:, 1:]))
+        forward, backward = (x[: 2 * complete - 1] for x in (times.forward, times.backward))
+        seconds = forward + backward
+        core, tail = formulas.core_and_tail(seconds, backward, times.all_reduce[:complete], m)
+        return np.stack([core, seconds.sum(axis=0), tail]) / self.pipeline.bubble_free
 
     def outcome(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
         """Return length, excess bytes and return, (3, k), of plans (k, S) that fit the memory."""

@@ -175,7 +175,7 @@ class Pipeline(ChainSums):
 
     def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
         """Return the seconds of every stage and transfer of plans, shape (..., 2S-1)."""
-        seconds = self._seconds(cuts, device_cuts)
+        seconds = self.stage_seconds(cuts, device_cuts)
         # Transfers stand at the odd places and synchronize nothing.
         all_reduce = np.zeros_like(seconds.forward)
         all_reduce[::2] = seconds.all_reduce
@@ -238,7 +238,7 @@ class Pipeline(ChainSums):
 
     def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Return the closed-form seconds per step of plans, fitting or not, shape (...)."""
-        return formulas.length(self._seconds(cuts, device_cuts), self.micro_batches)
+        return formulas.length(self.stage_seconds(cuts, device_cuts), self.micro_batches)
 
     def excess_bytes(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Return the bytes by which the fullest stage exceeds the memory limit; <= 0 fits."""
@@ -337,7 +337,8 @@ class Pipeline(ChainSums):
             for (first, end), (device, device_end), values in spans
         )
 
-    def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
+    def stage_seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
+        """Return the seconds of every resource of plans; stages and resources come first."""
         p, d = self._boundaries(cuts, device_cuts)
         first, end = d[:-1], d[1:]
         tied = self.tied_weights

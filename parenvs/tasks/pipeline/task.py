@@ -11,7 +11,7 @@ from parenvs.core.task import (
     PRECISIONS,
     GraphOptions,
     Remarks,
-    SuiteTask,
+    Task,
     given,
     option,
     refuse_settings,
@@ -20,12 +20,14 @@ from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
     from rich.table import Table
 
     from parenvs.agents.pipeline.planners import PipelineRequest
     from parenvs.core.game import Game
+    from parenvs.core.leaderboard import TaskKind
     from parenvs.core.plan import Answer, Price, Strategy
-    from parenvs.core.sets import Validation
+    from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Stages, Step
     from parenvs.graph.graph import Graph
     from parenvs.tasks.pipeline.plan import PipelinePlan
@@ -80,7 +82,7 @@ class PipelineSearch:
     )
 
 
-class PipelineTask(SuiteTask):
+class PipelineTask(Task):
     """Cut a model into pipeline stages, and give each stage devices."""
 
     name = "pipeline"
@@ -240,6 +242,11 @@ class PipelineTask(SuiteTask):
         clusters = [pipeline.cluster] if is_given else pipeline.cluster.parts()
         return pipeline, {**search, "clusters": tuple(clusters)}
 
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.pipeline.problems import set_kind
+
+        return set_kind(name)
+
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
         if instance is None:
             return "PipelinePlan-v0", {"rows": "ahead"}, ()
@@ -261,6 +268,26 @@ class PipelineTask(SuiteTask):
         from parenvs.agents.pipeline.planners import reference
 
         return reference(space)
+
+    def leaderboard(self) -> Mapping[str, TaskKind]:
+        from parenvs.agents.pipeline.entries import TASKS
+
+        return TASKS
+
+    def text(self, viewable: Report | Pipeline, color: bool = False) -> str:
+        from parenvs.tasks.pipeline.view import text
+
+        return text(viewable, color)
+
+    def answer(self, report: Report) -> str:
+        from parenvs.tasks.pipeline.view import answer
+
+        return answer(report)
+
+    def figure(self, viewable: Report | Pipeline) -> Figure:
+        from parenvs.tasks.pipeline.figure import draw
+
+        return draw(viewable)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
         from parenvs.tasks.pipeline.view import of_instance
