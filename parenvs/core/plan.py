@@ -314,6 +314,10 @@ class Report:
     reasons: tuple[str, ...]
     cost: Any
 
+    def __str__(self) -> str:
+        """Return the report as a few lines of text; see ``Task.text``."""
+        return task_of(self).text(self)
+
     @property
     def legal(self) -> bool:
         """Whether the plan breaks no rule."""

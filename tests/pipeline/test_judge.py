@@ -143,7 +143,7 @@ def test_judge__one_stage_is_data_parallelism():
         (0, len(pipeline.profile), 0, cluster.devices)
     ]
     assert judge(report.plan, pipeline.profile).length_seconds == report.length_seconds
-    assert "1 stage," in str(report)
+    assert "1 stage  ·" in str(report)
     asked = judge(replace(report.plan), DENSE.pipeline)
     assert asked.reasons == ("stages: the plan has 1, the problem asks for 2",)
 

@@ -311,7 +311,7 @@ def test_solve__bounds_beyond_exact_floats_stay_whole_numbers(cost):
     answer = solve_iopddl(problem, None, steps=1)
     assert answer.proven and type(answer.bound) is int and answer.bound == answer.cost == cost
     assert answer.report.to_json()["bound"] == cost
-    assert f"proven lower bound {cost:,}, 0.0000 %" in str(answer.report)
+    assert f"proven lower bound {cost:,}, 0.0000% below" in str(answer.report)
     assert f"{cost:,}" in proof(answer)
     assert reference_of(cost, cost, "").bound == cost
     shown = Console(width=200, file=io.StringIO())

@@ -532,12 +532,6 @@ class HybridReport(TimedReport):
         """Whether the stack's share of the peak was never compared with such a device."""
         return self.machine.stack.is_guess(self.cluster.device.name, self.machine.precision)
 
-    def __str__(self) -> str:
-        """Return the verdict, the parts of a step and the stages as text."""
-        from parenvs.core.registry import TASKS
-
-        return TASKS[self.plan.task].text(self)
-
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON types (seconds and bytes)."""
         lengths = ("length_seconds", "simulated_seconds", "bound_seconds", "value")

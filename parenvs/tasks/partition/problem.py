@@ -664,24 +664,6 @@ class PartitionReport(Report):
         """The same report, to be printed with the problem's reward and the bound of an answer."""
         return replace(self, reward=self.problem.reward, bound=answer.bound)
 
-    def __str__(self) -> str:
-        """The verdict and the costs in a few lines; ``parenvs.view.text`` shows more."""
-        problem = self.problem
-        returns = ", ".join(f"{reward} {self.value_of(reward):.4f}" for reward in REWARDS)
-        return "\n".join(
-            [
-                f"{problem.graph.name} on {problem.cluster}: {self.variables} of "
-                f"{len(problem.parameters('variables'))} variables and "
-                f"{self.partitioned_dimensions} of {self.dimensions} dimensions partitioned, "
-                f"return: {returns}" + ("" if self.legal else ", ILLEGAL"),
-                *(f"  {reason}" for reason in self.reasons),
-                f"  step {self.step_seconds:.4g} s: {self.compute_seconds:.4g} s of computation, "
-                f"{self.communication_seconds:.4g} s in {self.all_reduces} all-reduces; "
-                f"{self.replicate_seconds:.4g} s replicated",
-                f"  memory {self.memory.peak / 1e9:.3g} of {problem.memory_limit / 1e9:.3g} GB",
-            ]
-        )
-
     def to_json(self) -> dict[str, Any]:
         """The report as an object of JSON types (seconds and bytes)."""
         figures = (

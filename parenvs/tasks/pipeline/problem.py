@@ -446,26 +446,6 @@ class Report(TimedReport):
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         return (f"{faults[0]}{more}: exports refuse it",)
 
-    def __str__(self) -> str:
-        """Return the verdict and the stages in a few lines; ``parenvs.view.text`` shows more."""
-        if not self.stages:
-            return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
-        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
-        lines = [
-            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
-            f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
-            f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
-            *(f"  {reason}" for reason in (*self.reasons, *self.remarks)),
-        ]
-        for number, stage in enumerate(self.stages):
-            lines.append(
-                f"  stage {number}: devices {stage.device_first} to {stage.device_end - 1}, pivots "
-                f"{stage.first} to {stage.end - 1} (ends with {stage.last_name}), "
-                f"{stage.forward_seconds + stage.backward_seconds:.4g} s a micro-batch, "
-                f"{stage.memory_bytes / 1e9:.3g} of {self.memory_limit_bytes / 1e9:.3g} GB"
-            )
-        return "\n".join(lines)
-
     @cached_property
     def times(self) -> StageTimes:
         """Seconds of every stage and transfer."""

@@ -249,23 +249,6 @@ class ShardingReport(Report):
             **({} if self.bound is None else {"bound": self.bound, "gap": self.gap(self)}),
         }
 
-    def __str__(self) -> str:
-        """Return the report as lines of text."""
-        head = f"{self.problem.name}: {len(self.problem):,} nodes"
-        lines = [f"{head}, {len(self.problem.ends):,} edges"]
-        lines += [f"illegal: {reason}" for reason in self.reasons]
-        if self.cost is not None:
-            lines.append(f"cost {self.cost:,}" + (", forbidden pairs" if self.forbidden else ""))
-        if self.bound is not None:
-            excess = self.gap(self)
-            gap = "" if excess is None else f", {100 * excess:.4f} % below the cost"
-            lines.append(f"proven lower bound {self.bound:,}{gap}")
-        if self.peak is not None:
-            limit = self.problem.limit
-            share = "" if not limit else f" of {limit:,} ({100 * self.peak / limit:.2f} %)"
-            lines.append(f"peak {self.peak:,}{share} at time {self.peak_at}")
-        return "\n".join(lines)
-
 
 NEVER = 2**60
 """Forbidden costs within a reduced problem; two of them can be added in int64."""

@@ -9,7 +9,7 @@ import numpy as np
 from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.view.page import HEIGHT, QUIET, RED, WIDTH, Page, blank_figure, reasons_shown
-from parenvs.view.words import SEPARATOR, clip, size
+from parenvs.view.words import SEPARATOR, clip, reason_lines, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +28,14 @@ def verdict(report: ShardingReport | Sharding) -> list[str]:
         allowed = "no limit" if report.limit is None else f"limit {report.limit:,}"
         return ["no strategies yet", allowed]
     if report.cost is None or report.peak is None:
-        return ["MALFORMED"]
+        return ["illegal: malformed plan"]
     limit = report.problem.limit
-    share = f" ({report.peak / limit:.1%} of the limit)" if limit else ""
-    legal = "legal" if report.legal else "ILLEGAL"
-    return [legal, f"cost {report.cost:,}", f"peak {report.peak:,}{share}"]
+    share = f" ({report.peak / limit:.2%} of the limit)" if limit else ""
+    words = [] if report.legal else ["illegal"]
+    words.append(f"cost {report.cost:,}" + (", forbidden pairs" if report.forbidden else ""))
+    if report.bound is not None:
+        words.append(f"proven lower bound {report.bound:,}, {report.gap(report):.4%} below")
+    return [*words, f"peak {report.peak:,}{share} at time {report.peak_at}"]
 
 
 def answer(report: ShardingReport) -> str:
@@ -50,11 +53,10 @@ def text(report: ShardingReport | Sharding, color: bool = False) -> str:
     Returns:
         Lines without a newline at the end.
     """
-    if isinstance(report, Sharding):
-        lines = [title(report), ", ".join(verdict(report))]
-    else:
-        lines = str(report).splitlines()
-    return "\n".join(clip(printable(line), 110) for line in lines)
+    is_plan = isinstance(report, ShardingReport)
+    lines = [title(report.problem if is_plan else report), SEPARATOR.join(verdict(report))]
+    lines += reason_lines(report.reasons, 110) if is_plan else []
+    return "\n".join(clip(line, 110) for line in lines)
 
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
