@@ -30,8 +30,7 @@ if _TYPE_CHECKING:
     from parenvs.core.registry import problem
     from parenvs.errors import ParenvsError
     from parenvs.graph.graph import Graph
-    from parenvs.graph.parts import in_parts
-    from parenvs.graph.sources import from_hlo, from_jax, from_torch
+    from parenvs.graph.sources import from_hlo, from_jax, from_torch, in_parts
     from parenvs.instances import load_graph
     from parenvs.shardy.verify import verify
     from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
@@ -88,8 +87,7 @@ _PUBLIC = {
     "parenvs.core.registry": ("problem",),
     "parenvs.errors": ("ParenvsError",),
     "parenvs.graph.graph": ("Graph",),
-    "parenvs.graph.parts": ("in_parts",),
-    "parenvs.graph.sources": ("from_hlo", "from_jax", "from_torch"),
+    "parenvs.graph.sources": ("from_hlo", "from_jax", "from_torch", "in_parts"),
     "parenvs.instances": ("load_graph",),
     "parenvs.shardy.verify": ("verify",),
     "parenvs.tasks.hybrid.plan": ("HybridPlan", "HybridStage"),

@@ -112,8 +112,8 @@ def profile(
                 from parenvs.clock.kernels import profiled
             measured_profile = profiled(*given, threads, processes)
         else:
-            from parenvs.clock.xla import profiled as scopes
-
+            with need_extra("jax", "profiling"):
+                from parenvs.clock.xla import profiled as scopes
             measured_profile = scopes(*given)
     head = [f"parenvs profile {model} on {device}", *measured_profile.comments()]
     with written(

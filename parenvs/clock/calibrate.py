@@ -89,8 +89,8 @@ def _by_jax(
     kind: str, processes: int, given: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
     """Return the same of the devices of one process of JAX, see ``_by_torch``."""
-    from parenvs.clock.xla import measure, with_devices
-
+    with need_extra("jax", "calibrating"):
+        from parenvs.clock.xla import measure, with_devices
     answer = with_devices(measure, kind, processes, (kind, processes, *given))
     memory = answer["memory"]
     facts = {

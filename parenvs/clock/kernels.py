@@ -31,6 +31,7 @@ from parenvs.clock.members import (
 )
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, one_line
+from parenvs.graph.flow import reached
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import awake_cores, hold_cores
@@ -410,17 +411,11 @@ def _makers(tensor: torch.Tensor, made_by: dict[Any, int]) -> set[int]:
     """Return the calls whose outputs a tensor is computed from, with no other call between."""
     if tensor.grad_fn is None:
         return {made_by[id(tensor)]} if id(tensor) in made_by else set()
-    makers, seen, open_nodes = set(), set(), [tensor.grad_fn]
-    while open_nodes:
-        node = open_nodes.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node in made_by:
-            makers.add(made_by[node])
-        else:
-            open_nodes += [x for x, _ in node.next_functions if x is not None]
-    return makers
+
+    def before(node: Any) -> list[Any]:
+        return [] if node in made_by else [x for x, _ in node.next_functions if x is not None]
+
+    return {made_by[node] for node in reached([tensor.grad_fn], before) if node in made_by}
 
 
 def _cut_bytes(calls: Sequence[_Call]) -> list[int]:

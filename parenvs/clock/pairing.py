@@ -12,10 +12,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import jax
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
+from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
 
 _LOSS = "loss"
@@ -68,8 +69,6 @@ class Pairing:
             positional: its arguments, arrays or shapes.
             named: likewise, by name.
         """
-        import jax
-
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         lowered = jitted.lower(*positional, **named)
         outputs = graph.outputs.tolist()
@@ -177,8 +176,6 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
 
 def parts(tree: Any, path: tuple[str, ...] = ()) -> Iterator[Subtree]:
     """Yield a tree and all its parts, the largest first; ``leaves`` count from its first leaf."""
-    import jax
-
     start = 0
 
     def walk(node: Any, path: tuple[str, ...]) -> Iterator[Subtree]:
@@ -266,6 +263,7 @@ def _add_single(
 ) -> None:
     """Pair an output with the free input of its type that it is made of, if there is only one."""
     tensor = int(graph.outputs[output])
+    made_of = Flow(graph).ancestors([tensor])
     same = [
         number
         for number, other in enumerate(graph.parameter_tensor.tolist())
@@ -273,7 +271,7 @@ def _add_single(
         and graph.parameter_role[number] != Role.BATCH
         and (among is None or number in among)
         and _type(graph, other) == _type(graph, tensor)
-        and _made_of(graph, tensor, other)
+        and made_of[other]
     ]
     if len(same) == 1:
         feeds[output] = same[0]
@@ -281,20 +279,3 @@ def _add_single(
 
 def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
     return (*graph.shape(tensor), int(graph.element_type[tensor]))
-
-
-def _made_of(graph: Graph, tensor: int, source: int) -> bool:
-    # Results and operands stand in two flat arrays, with offsets by instruction.
-    makers = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.result_offset))
-    maker = dict(zip(graph.results.tolist(), makers.tolist(), strict=True))
-    seen, waiting = {tensor}, [tensor]
-    while waiting:
-        current = waiting.pop()
-        if current == source:
-            return True
-        if current in maker:
-            first, end = graph.operand_offset[maker[current] : maker[current] + 2].tolist()
-            fresh = set(graph.operands[first:end].tolist()) - seen
-            seen |= fresh
-            waiting += fresh
-    return False

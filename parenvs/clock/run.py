@@ -50,8 +50,8 @@ def run(
     known = None if calibration is None else Calibration.load(calibration)
     where = "" if calibration is None else os.fspath(calibration)
     if not is_torch(source):
-        from parenvs.clock import xla
-
+        with need_extra("jax", "running a plan"):
+            from parenvs.clock import xla
         _check_processes(plan, processes, plan.cluster.devices)
         return xla.run(file, plan, source, arguments, steps, known, kind, where, loss)
     if loss is not None:

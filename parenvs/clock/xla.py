@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
@@ -36,7 +41,7 @@ from parenvs.clock.members import (
 )
 from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
-from parenvs.errors import ParenvsError, ProfileError, need_extra, one_line
+from parenvs.errors import ParenvsError, ProfileError, one_line
 from parenvs.exports.compilation import (
     callable_of,
     collectives_of,
@@ -58,11 +63,9 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
     On ``"cpu"``, ``count`` virtual devices share the cores; on ``"cuda"`` they are GPUs.
 
     Raises:
-        ParenvsError: JAX is missing, there are no such devices, or the process failed.
+        ParenvsError: there are no such devices, or the process failed.
     """
     check_devices(kind, 0, "JAX", 0)
-    with need_extra("jax", "measuring with JAX"):
-        import jax  # noqa: F401
     environment = virtual_devices(count) if kind == "cpu" else {}
     (answer,) = run_members(work, [given], environment=environment)
     return answer
@@ -74,8 +77,6 @@ def devices(kind: str, count: int) -> list[Any]:
     Raises:
         ParenvsError: there are fewer.
     """
-    import jax
-
     try:
         available = jax.devices("gpu" if kind == "cuda" else "cpu")
     except RuntimeError:
@@ -123,10 +124,8 @@ def profiled(
 
     Raises:
         ProfileError: it has fewer than two scopes, or fails on its arguments.
-        ParenvsError: JAX is missing, or there is no such device.
+        ParenvsError: there is no such device.
     """
-    with need_extra("jax", "profiling"):
-        import jax
     function, positional, named = jax_function(source, arguments)
     (target,) = devices(device, 1)
     with jax.default_device(target):
@@ -154,8 +153,6 @@ def measured_scopes(
     Raises:
         ProfileError: it has fewer than two scopes, or fails on its arguments.
     """
-    import jax
-
     positional = jax.tree.map(_valued, tuple(positional))
     named = jax.tree.map(_valued, dict(named or {}))
     try:
@@ -194,9 +191,6 @@ def measured_scopes(
 
 
 def _valued(leaf: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return jnp.asarray(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -206,8 +200,6 @@ def _valued(leaf: Any) -> Any:
 
 
 def _floats(variable: Any) -> bool:
-    import jax.numpy as jnp
-
     return bool(jnp.issubdtype(variable.aval.dtype, jnp.floating))
 
 
@@ -287,9 +279,6 @@ def _timed(
 
     ``needing`` has the variables with gradients; the layer's are added.
     """
-    import jax
-    from jax.extend import core
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of names for debuggers, left out
         jaxpr = core.Jaxpr([], layer.reads, layer.makes, layer.operations)
@@ -327,8 +316,6 @@ def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) ->
 
 def _backward(repeats: int, warm_up: int, back: Any, outputs: Any) -> Timing:
     """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
-    import jax
-
     gradients = jax.tree.map(_gradient_of, outputs)
     pull = jax.jit(lambda function, given: function(given))
     _finished(pull, back, gradients)
@@ -336,9 +323,6 @@ def _backward(repeats: int, warm_up: int, back: Any, outputs: Any) -> Timing:
 
 
 def _gradient_of(value: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
     if jnp.issubdtype(value.dtype, jnp.floating):
         return jnp.ones_like(value)
     return np.zeros(value.shape, jax.dtypes.float0)
@@ -374,8 +358,6 @@ def _first_uses(layers: Sequence[_Layer], trained: set[Any]) -> list[int]:
 def _whole(
     function: Any, positional: tuple[Any, ...], named: dict[str, Any], repeats: int, warm_up: int
 ) -> tuple[Timing, Timing]:
-    import jax
-
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
         return jax.vjp(lambda params: function(params, *others, **keywords), weights)
 
@@ -454,8 +436,6 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
             an all-gather the result.
         targets: the devices.
     """
-    from jax import lax
-
     count = len(targets)
     whole = size // ELEMENT
     length = whole // count if name == "all-gather" else whole
@@ -474,8 +454,6 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
 def _products(
     targets: Sequence[Any], shapes: Sequence[Shape], repeats: int, kind: str
 ) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
-    import jax.numpy as jnp
-
     def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
         m, k, n = shape
         words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
@@ -487,8 +465,6 @@ def _products(
 
 
 def _finished(run: Callable[..., Any], *given: Any) -> None:
-    import jax
-
     jax.block_until_ready(run(*given))
 
 
@@ -499,10 +475,6 @@ def _copies(targets: Sequence[Any], size: int, repeats: int) -> list[float]:
 
 
 def _spread(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
     kind = NamedSharding(Mesh(np.array(targets), (_AXIS,)), PartitionSpec(_AXIS))
     whole = (shape[0] * len(targets), *shape[1:])
     return jax.block_until_ready(
@@ -511,9 +483,6 @@ def _spread(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
 
 
 def _on_each(targets: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
-    import jax
-    from jax.sharding import Mesh, PartitionSpec
-
     part = PartitionSpec(_AXIS)
     mesh = Mesh(np.array(targets), (_AXIS,))
     return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=part, out_specs=part))
@@ -538,12 +507,10 @@ def run(
     """Run a plan that says how a step is laid out; see ``parenvs.clock.run``.
 
     Raises:
-        ParenvsError: JAX is missing, the plan cannot be exported, the model's arguments are not
-            those of the plan, it is not to be told which of its outputs the loss is, or the
-            calibration is of other devices.
+        ParenvsError: the plan cannot be exported, the model's arguments are not those of the plan,
+            it is not to be told which of its outputs the loss is, or the calibration is of other
+            devices.
     """
-    with need_extra("jax", "running a plan"):
-        import jax  # noqa: F401
     graph = load_graph(plan.instance)
     layout = layout_of(plan, graph)
     layout.check_even()
@@ -602,8 +569,6 @@ def values_of(
         leaves: its arguments, see ``leaves_of``.
         feeds: number of an output -> number of the input that it feeds.
     """
-    import jax
-
     random = np.random.default_rng(_SEED)
     shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
     drawn = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
@@ -637,8 +602,6 @@ def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[An
     Raises:
         ParenvsError: they are not those that the graph has as inputs.
     """
-    import jax
-
     leaves = jax.tree.leaves((positional, named))
     words = f"--args: {source} is of another model than the plan"
     count = len(graph.parameter_tensor)
@@ -655,8 +618,6 @@ def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[An
 
 def _is_key(leaf: Any) -> bool:
     """Whether an array is a random key of JAX's own type, which hides its words."""
-    import jax
-
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
@@ -665,12 +626,10 @@ def train(
     request: dict[str, Any], proto: bytes, values: Sequence[np.ndarray], steps: int, kind: str
 ) -> dict[str, Any]:
     """Train on one device, then as sharded; in a process with devices."""
-    import jax
-
     call, _ = callable_of(proto)
     sizes, names = zip(*[(count, name) for name, count in request["mesh"]], strict=True)
     targets = devices(kind, int(np.prod(sizes)))
-    mesh = jax.sharding.Mesh(np.array(targets).reshape(sizes), names)
+    mesh = Mesh(np.array(targets).reshape(sizes), names)
     single = jax.jit(call, keep_unused=True)
     state = sorted(request["feeds"].values())
 
@@ -710,8 +669,6 @@ def train(
 def _curve(
     step: Any, values: list[Any], steps: int, request: dict[str, Any]
 ) -> tuple[list[float], list[float]]:
-    import jax
-
     losses, seconds = [], []
     for _ in range(1 + steps):
         begin = time.perf_counter()

@@ -14,7 +14,7 @@ from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.core.stages import Stage, Stages
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, among, shown
 from parenvs.exports.stages import (
     layout_of,
     loss,
@@ -617,9 +617,7 @@ def exported(plan: Plan, to: str, graph: Graph | None = None) -> Exported:
             field of the plan that stands against it.
     """
     if to not in FORMATS:
-        raise ParenvsError(
-            f"--to {shown(to)} is unknown{did_you_mean(to, FORMATS)}; known: {', '.join(FORMATS)}"
-        )
+        raise ParenvsError(f"--to {shown(to)} is unknown{among(to, FORMATS)}")
     return FORMATS[to](plan, graph)
 
 

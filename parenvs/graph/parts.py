@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parenvs.errors import HloError, need_extra, one_line
+import jax
+
+from parenvs.errors import HloError, one_line
 from parenvs.graph.pieces import (
     Form,
     Interpreter,
@@ -58,39 +60,10 @@ def _note(paths: Sequence[str]) -> str:
     )
 
 
-def in_parts(
-    function: Callable[..., Any], *args: Any
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Take weights of a JAX function apart that are several in one (extra ``jax``).
-
-    What ``jnp.split``, or slices that make up the whole, take apart behind a weight's product
-    (queries, keys and values, say) becomes arrays of its own: ``params['qkv']`` a dictionary of
-    parts, ``params['qkv']['000:064']``; so do its optimizer state and its new value. So partitions
-    can split it by heads.
-
-    Args:
-        function: the training step or forward pass.
-        *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
-
-    Returns:
-        A function that computes the same, and its arguments with the parts. Function and arguments
-        are those that were given, if nothing is to be taken apart.
-
-    Raises:
-        ParenvsError: JAX is missing.
-    """
-    with need_extra("jax", "planning a function"):
-        import jax  # noqa: F401
-    result = parted(function, args, {})
-    return (function, tuple(args)) if result is None else (result.function, result.positional)
-
-
 def parted(
     function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]
 ) -> Parted | None:
-    """Return a function in parts, see ``in_parts``; None if nothing is taken apart."""
-    import jax
-
+    """Return a function in parts, see ``parenvs.in_parts``; None if nothing is taken apart."""
     jitted = function if hasattr(function, "trace") else jax.jit(function, keep_unused=True)
     traced = jitted.trace(*positional, **named)
     closed = traced.jaxpr
@@ -133,8 +106,6 @@ def parted(
 
 def _name(path: Any) -> str:
     """Name of an argument's array as JAX writes it, ``x0['encoder']['q']``."""
-    import jax
-
     argument = getattr(path[1], "idx", None)
     head = f"x{argument}" if argument is not None else str(path[1].key)
     return head + str(jax.tree_util.keystr(path[2:]))
@@ -144,7 +115,6 @@ def _outputs(
     inputs: Sequence[Any], returned: Sequence[Any], cuts: dict[int, Cut], made: Sequence[Any]
 ) -> list[Form | None]:
     """Return how each result is returned: as the input whose path it has, None as a whole."""
-    import jax
 
     def kind(leaf: Any) -> object:
         return tuple(leaf.shape), str(leaf.dtype)
@@ -167,7 +137,6 @@ def _outputs(
 
 def _weights(jitted: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> set[int]:
     """Return the numbers of the arguments that are weights; none if the function is not read."""
-    import jax
 
     def plain(*positional: Any, **named: Any) -> Any:
         return jitted(*positional, **named)
@@ -190,8 +159,6 @@ def _found(
     Several ways of taking an input apart are tried, one after another, until a split finds its
     parts again. What is combined with it element by element goes with it.
     """
-    import jax
-
     taken = taken_apart(closed.jaxpr)[0]
     ways: dict[int, list[Cut]] = {}
     # Splits into single elements are indexing, not several weights in one.
@@ -247,8 +214,6 @@ def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) ->
 
 
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
-    import jax
-
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
     return [_cut(shape, *cuts[k]) if k in cuts else shape for k, shape in enumerate(shapes)]
 
@@ -260,8 +225,6 @@ def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:
 
 
 def _cut(leaf: Any, axis: int, sizes: Sizes) -> dict[str, Any]:
-    import jax
-
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         parts = [leaf[(slice(None),) * axis + (slice(*ends),)] for ends in bounds(sizes)]
         return _named(parts, sizes)

@@ -12,7 +12,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
 
 from parenvs.graph.graph import Phase
 from parenvs.graph.training import scope_phases
@@ -44,8 +48,6 @@ def is_backward(scope: str) -> bool:
 
 def inner_of(equation: Any) -> Any:
     """Return the closed jaxpr that a call runs, None if it is no call."""
-    from jax.extend.core import ClosedJaxpr
-
     if equation.primitive.name not in _INLINED and "remat" not in equation.primitive.name:
         return None
     inner: Any = next((equation.params[key] for key in _INNER if key in equation.params), None)
@@ -163,8 +165,6 @@ def constants(
     places: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int] | None:
     """Return where a slice of constant places begins, as it is moved inside; None if none is."""
-    from jax.core import Tracer
-
     if any(place is None or isinstance(place, Tracer) for place in places):
         return None
     known = [int(np.asarray(place)) for place in places]
@@ -315,14 +315,10 @@ class Filled:
     @property
     def is_zero(self) -> bool:
         """Whether it is known to be zero."""
-        from jax.core import Tracer
-
         return not isinstance(self.number, Tracer) and not np.any(np.asarray(self.number))
 
     def of_shape(self, shape: Sequence[int]) -> Any:
         """Return an array of its numbers."""
-        from jax import lax
-
         with _scoped(self.scope):
             return lax.full(tuple(shape), self.number, self.dtype)
 
@@ -358,15 +354,11 @@ class Ties:
 
 
 def _scoped(scope: str) -> Any:
-    import jax
-
     return jax.named_scope(scope) if scope else nullcontext()
 
 
 def whole(value: Any) -> Any:
     """Return an array as one."""
-    from jax import lax
-
     if isinstance(value, Filled):
         return value.of_shape(value.shape)
     if not isinstance(value, Pieces):
@@ -377,8 +369,6 @@ def whole(value: Any) -> Any:
 
 
 def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
-    from jax import lax
-
     if isinstance(value, Filled):
         shapes = [(*value.shape[:axis], size, *value.shape[axis + 1 :]) for size in sizes]
         return [replace(value, shape=shape) for shape in shapes]
@@ -478,8 +468,6 @@ class Interpreter:
     @staticmethod
     def _barrier(operands: list[Any]) -> list[Any]:
         """Hold apart what is computed again, as ``jax.checkpoint`` does."""
-        from jax import lax
-
         flat = [
             [whole(part) for part in x.parts] if isinstance(x, Pieces) else whole(x)
             for x in operands
@@ -545,8 +533,6 @@ class Interpreter:
         return x.like(axis, [self._bound(equation, [part]) for part in x.parts])
 
     def _broadcast_in_dim(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         x, *rest = operands
         dimensions = equation.params["broadcast_dimensions"]
         shape, axis = list(equation.params["shape"]), dimensions[x.axis]
@@ -561,8 +547,6 @@ class Interpreter:
         return x.like(axis, result, x.made if same else max(x.made, Made.OTHER))
 
     def _reshape(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         x, *rest = operands
         before, after = equation.invars[0].aval.shape, list(equation.params["new_sizes"])
         if rest or equation.params.get("dimensions"):
@@ -614,8 +598,6 @@ class Interpreter:
         return self._each(equation, side, x.parts, parts)
 
     def _reduced(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         (x,) = operands
         axes, name = equation.params["axes"], equation.primitive.name
         result = [self._bound(equation, [part]) for part in x.parts]
@@ -640,8 +622,6 @@ class Interpreter:
         return taken
 
     def _unstack(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         (x,) = operands
         if equation.params["axis"] != x.axis or set(x.sizes) != {1}:
             return None
@@ -655,8 +635,6 @@ class Interpreter:
     def _sliced(
         self, x: Pieces, first: Sequence[int], last: Sequence[int], strides: Sequence[int] | None
     ) -> Any:
-        from jax import lax
-
         starts, ends, steps = list(first), list(last), list(strides or [1] * len(first))
         start, end = int(starts[x.axis]), int(ends[x.axis])
         picked = self._between(x, start, end) if steps[x.axis] == 1 else None
@@ -686,8 +664,6 @@ class Interpreter:
         return inside[0] if len(inside) == 1 else x.like(x.axis, inside)
 
     def _dynamic_slice(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         x, *places = operands
         sizes = list(equation.params["slice_sizes"])
         starts = constants(places, equation.invars[0].aval.shape, sizes)
@@ -703,8 +679,6 @@ class Interpreter:
         return x.like(x.axis, result)
 
     def _dynamic_update_slice(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         x, update, *places = operands
         shape, inner = (list(item.aval.shape) for item in equation.invars[:2])
         starts = constants(places, shape, inner)
@@ -733,8 +707,6 @@ class Interpreter:
         return result if result.sizes in self.places else None
 
     def _stack(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
         axis = equation.params["axis"]
         result = Pieces(axis, [lax.expand_dims(whole(x), [axis]) for x in operands])
         return result if result.sizes in self.places else None
@@ -807,9 +779,6 @@ class Interpreter:
                 return forms, result
 
     def _scan(self, equation: Any, operands: list[Any]) -> Any:
-        import jax
-        from jax import lax
-
         params = equation.params
         body, first = params["jaxpr"], params["num_consts"]
         last = first + params["num_carry"]

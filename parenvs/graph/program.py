@@ -134,10 +134,6 @@ def _quotient(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _inverse(a: int) -> int:
-    return not a if isinstance(a, bool) else ~a
-
-
 _AS_IT_IS = ("convert", "copy", "reshape", "bitcast", "broadcast", "transpose")
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge,
@@ -154,7 +150,7 @@ _FORMULAS: dict[str, Callable[..., int]] = {
     "and": operator.and_,
     "or": operator.or_,
     "xor": operator.xor,
-    "not": _inverse,
+    "not": lambda a: not a if isinstance(a, bool) else ~a,
     "negate": operator.neg,
     "abs": abs,
     "sign": lambda a: (a > 0) - (a < 0),

@@ -240,6 +240,33 @@ def from_torch(
     return lower_module(module, inputs, keywords, **local).graph(**reading or {})
 
 
+def in_parts(
+    function: Callable[..., Any], *args: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Take weights of a JAX function apart that are several in one (extra ``jax``).
+
+    What ``jnp.split``, or slices that make up the whole, take apart behind a weight's product
+    (queries, keys and values, say) becomes arrays of its own: ``params['qkv']`` a dictionary of
+    parts, ``params['qkv']['000:064']``; so do its optimizer state and its new value. So partitions
+    can split it by heads.
+
+    Args:
+        function: the training step or forward pass.
+        *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        A function that computes the same, and its arguments with the parts. Function and arguments
+        are those that were given, if nothing is to be taken apart.
+
+    Raises:
+        ParenvsError: JAX is missing.
+    """
+    with need_extra("jax", "planning a function"):
+        from parenvs.graph.parts import parted
+    result = parted(function, args, {})
+    return (function, tuple(args)) if result is None else (result.function, result.positional)
+
+
 def lowered_of(
     jitted: Any, positional: Sequence[Any], named: dict[str, Any], parts: bool = True
 ) -> tuple[Any, tuple[str, ...]]:

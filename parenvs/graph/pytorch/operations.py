@@ -24,7 +24,7 @@ RANDOM: set[str] = set()
 """Operations that draw numbers; their functions take a random key as ``key``."""
 ELEMENTWISE: set[str] = set()
 """Operations whose results have the shape of their operands, broadcast."""
-_PLACE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
+PLACE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
 """Arguments that only say where and how a tensor is stored, which functions are not given."""
 
 
@@ -41,11 +41,6 @@ def operation(*names: str, kind: set[str] | None = None) -> Callable[[Operation]
         return function
 
     return enter_function
-
-
-def without_place(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments that a function takes."""
-    return {key: value for key, value in keywords.items() if key not in _PLACE}
 
 
 def enter(functions: dict[str, Operation], kind: set[str] | None = None) -> None:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, named_scope
 
-from parenvs.errors import HloError, ParenvsError, did_you_mean, one_line, shown
+from parenvs.errors import HloError, ParenvsError, among, one_line, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.pytorch import (  # noqa: F401  # each fills the table of operations
     convolutions,
@@ -33,7 +33,7 @@ from parenvs.graph.pytorch.nodes import (
     check_known,
     fused_parts,
 )
-from parenvs.graph.pytorch.operations import ELEMENTWISE, OPERATIONS, RANDOM, without_place
+from parenvs.graph.pytorch.operations import ELEMENTWISE, OPERATIONS, PLACE, RANDOM
 from parenvs.graph.pytorch.randoms import KEY_WORDS, Key
 from parenvs.graph.reader import proto_of
 
@@ -132,8 +132,8 @@ class Program:
                     f"{node.arguments[0].name} is needed, for which there is no expression"
                 )
             return _checked(self.exported, node, lambda: result)
-        name, keywords = node.operation, without_place(node.keywords)
-        keywords = {k: _given(x, known) for k, x in keywords.items()}
+        name = node.operation
+        keywords = {k: _given(x, known) for k, x in node.keywords.items() if k not in PLACE}
         if name in RANDOM:
             keywords["key"] = key
         apply = partial(merged.apply, name, OPERATIONS[name], name in ELEMENTWISE)
@@ -283,10 +283,8 @@ class Step:
             HloError: an operation has no expression.
         """
         if optimizer not in OPTIMIZERS:
-            raise ParenvsError(
-                f"optimizer: {shown(optimizer)} is unknown"
-                f"{did_you_mean(str(optimizer), OPTIMIZERS)}; known: {', '.join(OPTIMIZERS)}"
-            )
+            words = f"optimizer: {shown(optimizer)} is unknown"
+            raise ParenvsError(f"{words}{among(optimizer, OPTIMIZERS)}")
         program, rule = Program(exported), OPTIMIZERS[optimizer]
         weights = program.abstract("weight")
         if not weights:
