@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,8 +10,7 @@ import numpy as np
 
 import parenvs.tasks.partition.view as view
 import parenvs.view.page as page_style
-from parenvs.errors import printable
-from parenvs.tasks.partition.view import MEMORY_PARTS, UNDECIDED, Cell, Group, LayerTable
+from parenvs.tasks.partition.view import BLOCKED, MEMORY_PARTS, UNDECIDED, Block, Cell, LayerTable
 from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page, text_inches
 from parenvs.view.words import SEPARATOR, clip_start, duration, plural, size
 
@@ -24,27 +22,37 @@ if TYPE_CHECKING:
 
 FONT = 7.5
 """Points of the words in and beside cells."""
-_FILLS = {view.REPLICATED: "#D3D3D3", view.BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
-_EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
-_PIXEL = 0.01  # inches
+_FILLS = {view.REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
+_EDGES = {BLOCKED: "#CACACA", UNDECIDED: "#8E8E8E"}
 _TALL = 0.13  # inches of a cell that can hold words
 _LETTERS = 30  # of the name of a column
 _TILT = 60  # degrees
 _WIDEST, _NARROW = 1.8, 0.5  # inches, of cells with and without their shape
 _SHARE = 0.35  # of the width, at most, for the names of layers
-_LINE = 0.22  # inches from one line of a list to the next
-_PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
+_LABEL = 0.125  # inches from the name of a layer to the next
+_SIDE, _GAP = 2.75, 0.4  # inches: width of the column at the right, gap beside it
+_LISTS = 1.6  # inches, the largest height of the lists below tables
+_LINE, _CELL = 0.22, 0.14  # inches from one line of a list to the next, side of its cells
+_INDENT = 1.0  # inches from the title of a list to its first cell
+_FEW = 12  # batch inputs that keep their names where variables have none
+_SHADES = ("#37424D", "#5D6B79", "#8391A0", "#A9B4BE", "#CBD3DA")
+_COMPUTE = _SHADES[1]
 
 
 def color_of(state: int) -> str:
     """Fill of a cell: one hue per dimension, grays for the other states."""
-    hues = page_style.STAGE_COLORS
-    return _FILLS[state] if state < 0 else hues[state % len(hues)]
+    return _FILLS[state] if state < 0 else page_style.stage_color(state)
 
 
 def name_of(state: int) -> str:
     """``dimension 1``, ``replicated``, ..."""
     return view.STATE_NAMES[state] if state < 0 else f"dimension {state}"
+
+
+def look_of(state: int) -> dict[str, Any]:
+    """Colors and lines of a cell; white lines are the gaps between cells."""
+    hatch = "////" if state == BLOCKED else None
+    return {"facecolor": color_of(state), "edgecolor": _EDGES.get(state, "white"), "hatch": hatch}
 
 
 class Box(NamedTuple):
@@ -55,11 +63,11 @@ class Box(NamedTuple):
     width: float
     height: float
 
-    def corners(self, inset: float) -> list[tuple[float, float]]:
-        """Its corners, each moved inwards by ``inset`` in both directions."""
-        left, top = self.x + inset, self.y + inset
-        right, bottom = self.x + self.width - inset, self.y + self.height - inset
-        return [(left, top), (right, top), (right, bottom), (left, bottom)]
+    @property
+    def corners(self) -> list[tuple[float, float]]:
+        """Its corners, one after the other."""
+        right, bottom = self.x + self.width, self.y + self.height
+        return [(self.x, self.y), (right, self.y), (right, bottom), (self.x, bottom)]
 
 
 class Sheet:
@@ -76,141 +84,76 @@ class Sheet:
         """Write words, vertically centered on ``y``."""
         self.axes.text(x, y, words, **{"size": FONT, "color": INK, "va": "center", **style})
 
-    def cell(self, box: Box, variables: Sequence[Cell]) -> None:
-        """Add a cell; that of several variables is divided in proportion to their states."""
-        counts = Counter(variable.state for variable in variables)
-        x = box.x
-        for state, count in sorted(counts.items(), key=lambda item: (item[0] < 0, item[0])):
-            width = box.width * count / len(variables)
-            self.boxes[state].append(Box(x, box.y, width, box.height))
-            x += width
-        if any(variable.fault for variable in variables):
+    def cell(self, box: Box, cell: Cell) -> None:
+        """Add a cell."""
+        self.boxes[cell.state].append(box)
+        if cell.fault:
             self.faults.append(box)
-
-    def bar(self, box: Box, fill: str, gid: str = "") -> None:
-        """Draw a rectangle; hatched where ``fill`` is empty."""
-        from matplotlib.patches import Rectangle
-
-        x, y, width, height = box
-        if width > 0:
-            bar = Rectangle(
-                (x, y), width, height, gid=gid or None, zorder=2, facecolor=fill or "white",
-                edgecolor=fill or _COMPUTE, linewidth=0 if fill else 0.6,
-                hatch="" if fill else "//////",
-            )  # fmt: skip
-            self.axes.add_patch(bar)
 
     def finish(self) -> None:
         """Draw the cells."""
-        from matplotlib.collections import LineCollection
-
-        for state, boxes in sorted(self.boxes.items()):
-            self._polygons(boxes, state == UNDECIDED, color_of(state), name_of(state))
-            if state == view.BLOCKED:
-                # A stroke stays beside the words where the cell is large enough for any.
-                strokes = [
-                    [(x, y + h), (x + (h if h >= _TALL and w > 3 * h else w), y)]
-                    for x, y, w, h in boxes
-                ]
-                lines = LineCollection(strokes, colors=_STROKE, linewidths=0.8, zorder=2)
-                self.axes.add_collection(lines)
-        if self.faults:
-            self._polygons(self.faults, True, "none", "fault", edge=RED, line=1.5, zorder=3)
-
-    def _polygons(
-        self,
-        boxes: Sequence[Box],
-        framed: bool,
-        fill: str,
-        gid: str,
-        edge: str = _EDGE,
-        line: float = 0.7,
-        zorder: int = 1,
-    ) -> None:
         from matplotlib.collections import PolyCollection
 
-        corners = [box.corners(0.5 * _PIXEL if framed else 0.0) for box in boxes]
-        collection = PolyCollection(
-            corners,
-            facecolors=fill,
-            edgecolors=edge if framed else "none",
-            linewidths=line if framed else 0.0,
-            antialiased=framed,
-            gid=gid,
-            zorder=zorder,
-        )
-        self.axes.add_collection(collection)
-
-
-def whole(inches: float) -> float:
-    """The inches cut to whole pixels, so that all cells are equally large and sharp."""
-    return int(inches / _PIXEL + 1e-6) * _PIXEL
+        fault = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.5, "gid": "fault"}
+        looks = [
+            (boxes, {"linewidth": 0.7, "gid": name_of(state), **look_of(state)})
+            for state, boxes in self.boxes.items()
+        ]
+        for boxes, look in [*looks, (self.faults, fault)]:
+            if boxes:
+                self.axes.add_collection(PolyCollection([box.corners for box in boxes], **look))
 
 
 def draw_tables(
-    sheet: Sheet, tables: Sequence[LayerTable], left: float, top: float, width: float, height: float
+    sheet: Sheet, tables: Sequence[LayerTable], top: float, width: float, height: float
 ) -> float:
     """Draw tables side by side, layers by variables; return the lower end, inches from the top."""
-    letters = max(int(width * _SHARE / len(tables) / text_inches("x", FONT, bold=True)), 4)
-    margins = [
-        max(text_inches(clip_start(row.label, letters), FONT, bold=True) for row in table.rows)
-        + 0.1
-        for table in tables
-    ]
-    longest = max(
-        text_inches(clip_start(c, _LETTERS), FONT) for table in tables for c in table.columns
-    )
+    letters = max(int(width * _SHARE / len(tables) / text_inches("x", FONT)), 4)
+    names = [clip_start(name, letters) for table in tables for name in table.rows]
+    margin = max(text_inches(name, FONT, bold=True) for name in names) + 0.1
+    names = [clip_start(name, _LETTERS) for table in tables for name in table.columns]
+    longest = max(text_inches(name, FONT) for name in names)
     overhang = 0.5 * longest  # by which the slanted names stick out at the right
     gap = overhang + 0.12
-    room = width - sum(margins) - gap * (len(tables) - 1) - overhang
-    header = 0.87 * longest + 0.12 + (0.24 if any(table.title for table in tables) else 0.0)
+    room = width - (margin + gap) * len(tables)
+    header = 0.87 * longest + 0.3
     rows = max(len(table.rows) for table in tables)
-    tall = whole(min((height - header - 0.2) / rows, 0.28))
-    variables = [
-        cell for table in tables for row in table.rows for column in row.cells for cell in column
-    ]
+    tall = min((height - header - 0.2) / rows, 0.28)
+    variables = [cell for table in tables for row in table.rows.values() for cell in row.values()]
     shape = max(text_inches(shape_words(cell), 7, bold=True) for cell in variables) + 0.12
     pitch = room / sum(len(table.columns) for table in tables)
     shapes = pitch >= shape and tall >= _TALL
-    pitch = whole(min(pitch, max(_WIDEST, shape) if shapes else _NARROW))
-    x, y = whole(left), whole(top + header)
-    for table, margin in zip(tables, margins, strict=True):
-        table_width = pitch * len(table.columns)
-        title_letters = int((margin + table_width) / text_inches("x", 9, bold=True))
-        title = clip_start(table.title, max(title_letters, 6))
-        sheet.text(x, top + 0.08, title, size=9, weight="bold")
-        x = whole(x + margin)
-        _draw_table(sheet, table, Box(x, y, pitch, tall), letters, shapes)
-        x += table_width + gap
-    return y + rows * tall
+    pitch = min(pitch, max(_WIDEST, shape) if shapes else _NARROW)
+    left = MARGIN
+    for table in tables:
+        table_width = margin + pitch * len(table.columns)
+        title = clip_start(table.title, max(int(table_width / text_inches("x", 9, bold=True)), 6))
+        sheet.text(left, top + 0.08, title, size=9, weight="bold")
+        first = Box(left + margin, top + header, pitch, tall)
+        _draw_table(sheet, table, first, letters, shapes)
+        left += table_width + gap
+    return top + header + rows * tall
 
 
 def _draw_table(sheet: Sheet, table: LayerTable, first: Box, letters: int, shapes: bool) -> None:
-    """Draw a table whose first cell, gap included, is ``first``; the cells may hold ``shapes``."""
+    """Draw a table whose first cell is ``first``; the cells may hold ``shapes``."""
     left, top, pitch, tall = first
-    lefts = [left + k * pitch for k in range(len(table.columns))]
-    half = (pitch - _PIXEL) / 2
-    if pitch >= 0.115:
+    for k, name in enumerate(table.columns if pitch >= 0.115 else ()):
         slanted = {"rotation": _TILT, "rotation_mode": "anchor", "color": QUIET}
-        for x, name in zip(lefts, table.columns, strict=True):
-            sheet.text(x + half, top - 0.05, clip_start(name, _LETTERS), **slanted)
-    label_step = next(k for k in (1, 2, 4, 5, 10, 20, 50, 100) if k * tall >= 0.125)
-    for number, row in enumerate(table.rows):
+        sheet.text(left + (k + 0.5) * pitch, top - 0.05, clip_start(name, _LETTERS), **slanted)
+    for number, (label, cells) in enumerate(table.rows.items()):
         y = top + number * tall
-        middle = y + (tall - _PIXEL) / 2
-        if number % label_step == 0:
-            label = clip_start(row.label, letters)
-            sheet.text(left - 0.06, middle, label, ha="right", color=QUIET)
-        for x, variables in zip(lefts, row.cells, strict=True):
-            if not variables:
-                continue
-            sheet.cell(Box(x, y, pitch - _PIXEL, tall - _PIXEL), variables)
-            state = variables[0].state
-            alike = len({(variable.state, variable.shape) for variable in variables}) == 1
-            if alike and (shapes or (state >= 0 and min(pitch, tall) >= _TALL)):
-                words = shape_words(variables[0]) if shapes else f"{state}"
-                style = {"size": min(7, tall * 43.2), "color": page_style.ink_on(color_of(state))}
-                sheet.text(x + half, middle, words, ha="center", **style)
+        if number % int(np.ceil(_LABEL / tall)) == 0:
+            words = clip_start(label, letters)
+            sheet.text(left - 0.06, y + tall / 2, words, ha="right", color=QUIET)
+        for name, cell in cells.items():
+            x = left + table.columns.index(name) * pitch
+            sheet.cell(Box(x, y, pitch, tall), cell)
+            if shapes or (cell.state >= 0 and min(pitch, tall) >= _TALL):
+                words = shape_words(cell) if shapes else f"{cell.state}"
+                style = {"size": min(7, tall * 43.2), "ha": "center"}
+                ink = page_style.ink_on(color_of(cell.state))
+                sheet.text(x + pitch / 2, y + tall / 2, words, color=ink, **style)
 
 
 def shape_words(cell: Cell) -> str:
@@ -219,110 +162,57 @@ def shape_words(cell: Cell) -> str:
     return "×".join(words) or "scalar"
 
 
-_Line = tuple[str, list[tuple[float, str, Cell]]]
-"""A line of a list: its title, and inches from the left end, words and cell of each item."""
+class Line(NamedTuple):
+    """A line of a list.
 
-
-class Lists:
-    """Variables in no layer and batch inputs: a line per group, each cell with its name beside it.
-
-    What would take more lines than fit in ``height`` inches becomes a field of cells without names.
+    Attributes:
+        height: inches to the next line.
+        items: inches from the left end, words and cell of each item.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        inputs: Sequence[Cell],
-        width: float,
-        height: float,
-        below_tables: bool,
-    ) -> None:
-        self.width = width
-        variables = [Group(group.title or "top level", group.cells) for group in groups]
-        batch = [Group("batch inputs", {cell.path: cell for cell in inputs})] if inputs else []
-        titles = [clip_start(group.title, 20) for group in variables + batch]
-        longest = max((text_inches(title, FONT) for title in titles), default=0)
-        self.margin = min(longest + 0.15, 1.5)
-        self.field: list[Cell] = []
-        self.title = "other variables" if below_tables else "variables"
-        for shapes in (True, False):
-            self.lines = self._flow(variables, shapes) + self._flow(batch, shapes)
-            if len(self.lines) * _LINE <= height:
-                break
-        else:
-            self.field = [cell for group in variables for cell in group.cells.values()]
-            self.lines = self._flow(batch, False)
-            if len(self.lines) > 3:
-                self.field += inputs
-                self.title += " and inputs"
-                self.lines = []
-            self.margin = max(self.margin, text_inches(self.title, FONT) + 0.15)
-        self.height = len(self.lines) * _LINE
-        if self.field:
-            self.height += self._arrange(height - self.height - 0.15) + 0.15
-
-    def _flow(self, groups: Sequence[Group], shapes: bool) -> list[_Line]:
-        """The groups in lines, with the variables' shapes behind their names if ``shapes``."""
-        lines: list[_Line] = []
-        for group in groups:
-            x, title = self.width, clip_start(group.title, 20)
-            for name, cell in group.cells.items():
-                words = clip_start(name, 40)
-                item_width = 0.4 + text_inches(words, FONT)
-                if shapes:
-                    item_width += text_inches(f"  {shape_words(cell)}", FONT, bold=True)
-                    words += f"  {shape_words(cell)}"
-                if x + item_width > self.width:
-                    lines.append((title, []))
-                    x, title = self.margin, ""  # only the first line of a group has its title
-                lines[-1][1].append((x, words, cell))
-                x += item_width
-        return lines
-
-    def _arrange(self, height: float) -> float:
-        """Choose pitch, cells per row and variables per cell of the field; return its height."""
-        width, count = self.width - self.margin, len(self.field)
-        for self.pitch in _PITCHES:
-            self.across = int(width / self.pitch)
-            down = max(int(height / self.pitch), 1)
-            if self.across * down >= count:
-                break
-        self.each = -(-count // (self.across * down))
-        return max(-(-count // (self.each * self.across)) * self.pitch, 3 * 0.16)
-
-    def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        """Draw field and lines."""
-        left, y = whole(left), whole(top)
-        if self.field:
-            self._draw_field(sheet, left, y)
-            y = whole(top + self.height - len(self.lines) * _LINE)
-        for heading, items in self.lines:
-            sheet.text(left, y + 0.07, heading, color=QUIET)
-            for x, words, cell in items:
-                sheet.cell(Box(whole(left + x), y, 0.14, 0.14), [cell])
-                sheet.text(left + x + 0.2, y + 0.07, words)
-            y += _LINE
-
-    def _draw_field(self, sheet: Sheet, left: float, top: float) -> None:
-        heading = [self.title, f"{len(self.field):,}"]
-        if self.each > 1:
-            heading.append(f"{self.each} per cell")
-        for number, words in enumerate(heading):
-            sheet.text(left, top + 0.08 + 0.16 * number, words, color=QUIET)
-        side = self.pitch - _PIXEL
-        for k, start in enumerate(range(0, len(self.field), self.each)):
-            down, across = divmod(k, self.across)
-            x = whole(left + self.margin) + across * self.pitch
-            variables = self.field[start : start + self.each]
-            sheet.cell(Box(x, top + down * self.pitch, side, side), variables)
+    title: str
+    height: float
+    items: list[tuple[float, str, Cell]]
 
 
-_SIDE, _GAP = 2.75, 0.4  # inches: width of the column at the right, gap beside it
-_LISTS = 1.6  # inches, the largest height of the lists below tables
-_MOST_REASONS = 3
-_SHADES = ("#37424D", "#5D6B79", "#8391A0", "#A9B4BE", "#CBD3DA")
-_COMPUTE = "#5D6B79"
-_STEP_DOWN, _BAR = 0.2, 0.17  # inches: from one line to the next, height of a bar
+def arranged(groups: Block, inputs: dict[str, Cell], width: float, height: float) -> list[Line]:
+    """Variables in no layer and batch inputs in lines, in as many words as fit in the height.
+
+    These are their names and shapes, their names, or none: cells that are as small as necessary.
+    """
+    named = {title or "top level": cells for title, cells in groups.items()}
+    others = {cell.path: cell for cells in groups.values() for cell in cells.values()}
+    few = [(named, True, _LINE), (named, False, _LINE)]
+    many = [({"other variables": others}, False, 0.2 * 0.8**k) for k in range(16)]
+    for lists, shapes, pitch in few + many:
+        lists = {**lists, "batch inputs": inputs}
+        lines = [
+            line
+            for title, cells in lists.items()
+            for line in _flow(title, cells, width, shapes, _LINE if len(cells) <= _FEW else pitch)
+        ]
+        if sum(line.height for line in lines) <= height:
+            break
+    return lines
+
+
+def _flow(
+    title: str, cells: dict[str, Cell], width: float, shapes: bool, pitch: float
+) -> list[Line]:
+    """Cells in lines with their names, or without where lines are closer than ``_LINE``."""
+    lines: list[Line] = []
+    x = width
+    for name, cell in cells.items():
+        words = f"{clip_start(name, 40)}  {shape_words(cell)}" if shapes else clip_start(name, 40)
+        step = 0.35 + text_inches(words, FONT, bold=True)
+        if pitch < _LINE:
+            words, step = "", pitch
+        if x + step > width:
+            lines.append(Line("" if lines else clip_start(title, 20), pitch, []))
+            x = _INDENT
+        lines[-1].items.append((x, words, cell))
+        x += step
+    return lines
 
 
 def draw(
@@ -331,8 +221,8 @@ def draw(
     """The picture of a partition plan; ``style`` has to be in force.
 
     A cell per variable, a row per layer; its color is the partitioned dimension. Variables outside
-    of any layer and the batch inputs stand below. At the right, the step time against that of
-    replication, memory per device against the limit, and the key.
+    of any layer and the batch inputs stand below. At the right, the key, and the step time against
+    that of replication and memory per device against the limit.
 
     Args:
         viewable: what the judge says of the plan, or the problem where nothing is decided yet.
@@ -342,127 +232,106 @@ def draw(
     page = Page(page_style.blank_figure())
     variables, inputs = view.cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
-    reasons = _reason_lines(report.reasons if report is not None else ())
     legal = report is None or report.legal
     verdict = view.verdict(problem, report, open_)
+    reasons = page_style.reasons_shown(report.reasons if report is not None else ())
     top = page.heading(view.title(problem), verdict, reasons, legal)
     sheet = Sheet(page)
     tables, groups = view.grid(variables)
-    width, bottom = WIDTH - 2 * MARGIN - _SIDE - _GAP, HEIGHT - MARGIN
-    height = min(bottom - top, _LISTS) if tables else bottom - top
-    lists = Lists(groups, inputs, width, height, bool(tables))
-    lists_top = top
+    width, height = WIDTH - 2 * MARGIN - _SIDE - _GAP, HEIGHT - MARGIN - top
+    below = min(height, _LISTS) if tables else height
+    lines = arranged(groups, {cell.path: cell for cell in inputs}, width, below)
+    y = top
     if tables:
-        end = draw_tables(sheet, tables, MARGIN, top, width, bottom - top - lists.height)
-        lists_top = min(end + 0.3, bottom - lists.height)
-    lists.draw(sheet, MARGIN, lists_top)
-    side = _Side(sheet, top)
-    if legal:  # an illegal plan has neither seconds nor bytes
-        side.seconds(problem, report)
-        side.memory(problem, report)
-    side.key(variables, inputs)
+        below = sum(line.height for line in lines)
+        y = draw_tables(sheet, tables, top, width, height - below) + 0.3
+    for line in lines:
+        sheet.text(MARGIN, y + _CELL / 2, line.title, color=QUIET)
+        side = min(line.height, _CELL)
+        for x, words, cell in line.items:
+            sheet.cell(Box(MARGIN + x, y, side, side), cell)
+            sheet.text(MARGIN + x + 0.2, y + side / 2, words)
+        y += line.height
     sheet.finish()
+    _draw_key(page, top, variables, inputs)
+    if legal:  # an illegal plan has neither seconds nor bytes
+        _draw_seconds(page, top + 2.2, problem, report)
+        _draw_memory(page, top + 4.1, problem, report)
     return page.figure
 
 
-def _reason_lines(reasons: Sequence[str]) -> list[str]:
-    """The first reasons in two lines each, and how many more there are."""
-    lines = []
-    for reason in reasons[:_MOST_REASONS]:
-        words = textwrap.wrap(printable(reason), 165, subsequent_indent="   ")
-        lines += words[:1] if len(words) < 2 else [words[0], words[1] + " …" * (len(words) > 2)]
-    if len(reasons) > _MOST_REASONS:
-        lines.append(f"and {len(reasons) - _MOST_REASONS} more")
-    return lines
+def _side_axes(page: Page, top: float, height: float, title: str, color: str = QUIET) -> Axes:
+    """Axes in the column at the right, with a title."""
+    axes = page.axes(WIDTH - MARGIN - _SIDE, top + 0.2, _SIDE, height)
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, loc="left", size=9, color=color)
+    return axes
 
 
-class _Side:
-    """The column at the right, drawn from the top down; ``y`` is the next free line."""
+def _legend(axes: Axes, top: float, **handles: Any) -> None:
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, top), frameon=False, borderaxespad=0, borderpad=0,
+        handlelength=1.8, handleheight=1.2, labelspacing=0.55, fontsize=8.5,
+        labelcolor=INK, **handles,
+    )  # fmt: skip
 
-    def __init__(self, sheet: Sheet, top: float) -> None:
-        self.sheet, self.x, self.y = sheet, WIDTH - MARGIN - _SIDE, top
 
-    def seconds(self, problem: Partitioning, report: PartitionReport | None) -> None:
-        """Draw the step times, replicated and planned, in parts."""
-        replicate = problem.replicate_seconds
-        bars = [("replicated", replicate, 0.0)]
-        words = "step time"
-        if report is not None and report.step_seconds > 0:
-            words += f"{SEPARATOR}{replicate / report.step_seconds:.2f} × as fast as replicated"
-            bars.append(("this plan", report.compute_seconds, report.communication_seconds))
-        self._heading(words)
-        longest = max(compute + communication for _, compute, communication in bars) or 1.0
-        scale = (_SIDE - 0.72 - 0.66) / longest
-        for name, compute, communication in bars:
-            x, y = self.x + 0.72, self.y
-            self.sheet.text(self.x, y + _BAR / 2, name, size=8.5)
-            self.sheet.bar(Box(x, y, scale * compute, _BAR), _COMPUTE, "compute")
-            x += scale * compute
-            self.sheet.bar(Box(x, y, scale * communication, _BAR), "", "communication")
-            x += scale * communication + 0.06
-            self.sheet.text(x, y + _BAR / 2, duration(compute + communication), size=8.5)
-            self.y += _STEP_DOWN + 0.05
-        if len(bars) > 1:
-            self._entry(_COMPUTE, "compute", duration(bars[1][1]))
-            self._entry("", "communication", duration(bars[1][2]))
-        self.y += 0.3
+def _draw_key(page: Page, top: float, variables: Sequence[Cell], inputs: Sequence[Cell]) -> None:
+    """Draw the states that occur, each with its number of variables."""
+    from matplotlib.patches import Patch
 
-    def memory(self, problem: Partitioning, report: PartitionReport | None) -> None:
-        """Draw peak memory per device, in parts, against the limit."""
-        nothing = np.zeros(len(problem.classes), dtype=bool)
-        memory = report.memory if report else problem.footprint.memory(nothing)
-        limit = problem.memory_limit
-        over = memory.peak > limit
-        ink, weight = (RED, "bold") if over else (INK, "normal")
-        words = f"{size(memory.peak)} of {size(limit)}"
-        self._heading("memory per device", words, color=ink, weight=weight)
-        scale = _SIDE / (max(memory.peak, limit) * 1.02)
-        self.sheet.bar(Box(self.x, self.y, _SIDE, _BAR), page_style.TRACK)
-        x = self.x
-        for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
-            width = scale * getattr(memory, name)
-            self.sheet.bar(Box(x, self.y, width, _BAR), shade, name)
-            x += width
-        x = self.x + scale * limit
-        ends = [self.y - 0.05, self.y + _BAR + 0.05]
-        self.sheet.axes.plot(
-            [x, x], ends, color=ink, linewidth=1.3, linestyle=(0, (3, 1.5)), gid="limit", zorder=5,
-            solid_capstyle="butt",
-        )  # fmt: skip
-        side = "right" if limit * scale > _SIDE / 2 else "left"
-        self.sheet.text(x, self.y + 0.31, "limit", size=8, color=RED if over else QUIET, ha=side)
-        self.y += 0.44
-        for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
-            self._entry(shade, name, size(getattr(memory, name)))
-        self.y += 0.3
+    axes = _side_axes(page, top, 1.0, "partitioned dimension, variables")
+    variable_count = Counter(cell.state for cell in variables)
+    input_count = Counter(cell.state for cell in inputs)
+    handles = []
+    for state in sorted({*variable_count, *input_count}, key=lambda s: (s < 0, abs(s))):
+        words = f"{name_of(state)}: {variable_count[state]:,}"
+        if input_count[state]:
+            words += f" + {plural(input_count[state], 'input')}"
+        handles.append(Patch(**look_of(state), label=words))
+    faults = sum(cell.fault for cell in (*variables, *inputs))
+    if faults:
+        handles.append(Patch(facecolor="none", edgecolor=RED, label=f"breaks a rule: {faults:,}"))
+    _legend(axes, 1.0, handles=handles)
 
-    def key(self, variables: Sequence[Cell], inputs: Sequence[Cell]) -> None:
-        """Draw the states that occur, each with its number of variables."""
-        self._heading("partitioned dimension", "variables", color=QUIET)
-        variable_count = Counter(cell.state for cell in variables)
-        input_count = Counter(cell.state for cell in inputs)
-        for state in sorted({*variable_count, *input_count}, key=lambda s: (s < 0, abs(s))):
-            self.sheet.boxes[state].append(Box(self.x, self.y, 0.22, 0.15))
-            counts = f"{variable_count[state]:,}"
-            if input_count[state]:
-                counts += f" + {plural(input_count[state], 'input')}"
-            self._line(name_of(state), counts, INK)
-        if any(cell.fault for cell in (*variables, *inputs)):
-            self.sheet.faults.append(Box(self.x, self.y, 0.22, 0.15))
-            self._line("breaks a rule", f"{sum(cell.fault for cell in variables):,}", RED)
 
-    def _heading(self, words: str, right: str = "", **style: Any) -> None:
-        self.sheet.text(self.x, self.y + 0.08, words, size=9, color=QUIET)
-        self.sheet.text(self.x + _SIDE, self.y + 0.08, right, size=9, ha="right", **style)
-        self.y += 0.28
+def _draw_seconds(
+    page: Page, top: float, problem: Partitioning, report: PartitionReport | None
+) -> None:
+    """Draw the step times, replicated and planned, in parts."""
+    bars = [("replicated", problem.replicate_seconds, 0.0)]
+    title = "step time"
+    if report is not None and report.step_seconds > 0:
+        faster = problem.replicate_seconds / report.step_seconds
+        title += f"{SEPARATOR}{faster:.2f} × as fast as replicated"
+        bars.append(("this plan", report.compute_seconds, report.communication_seconds))
+    names, compute, sent = zip(*bars, strict=True)
+    axes = _side_axes(page, top, 0.5, title)
+    parts = [f"compute: {duration(compute[-1])}", f"communication: {duration(sent[-1])}"]
+    axes.barh(names, compute, color=_COMPUTE, label=parts[0])
+    hatch: dict[str, Any] = {"color": "white", "edgecolor": _COMPUTE, "hatch": "//////"}
+    ends = axes.barh(names, sent, left=compute, label=parts[1], **hatch)
+    words = [f"{name}: {duration(a + b)}" for name, a, b in bars]
+    axes.bar_label(ends, words, padding=4, size=8.5, color=INK)
+    axes.set(xlim=(0, 2.2 * max(map(sum, zip(compute, sent, strict=True)))), ylim=(1.6, -0.6))
+    _legend(axes, -0.1)
 
-    def _entry(self, fill: str, name: str, value: str) -> None:
-        """A line of a legend: the color of a bar's part, its name and value."""
-        self.sheet.bar(Box(self.x, self.y + 0.02, 0.15, 0.12), fill)
-        self._line(name, value, INK)
 
-    def _line(self, name: str, value: str, color: str) -> None:
-        y = self.y + 0.08
-        self.sheet.text(self.x + 0.3, y, name, size=8.5, color=color)
-        self.sheet.text(self.x + _SIDE, y, value, size=8.5, ha="right", color=color)
-        self.y += _STEP_DOWN + 0.02
+def _draw_memory(
+    page: Page, top: float, problem: Partitioning, report: PartitionReport | None
+) -> None:
+    """Draw peak memory per device, in parts, against the limit."""
+    nothing = np.zeros(len(problem.classes), dtype=bool)
+    memory = report.memory if report else problem.footprint.memory(nothing)
+    limit = problem.memory_limit
+    ink = RED if memory.peak > limit else QUIET
+    title = f"memory per device: {size(memory.peak)} of {size(limit)}"
+    axes = _side_axes(page, top, 0.2, title, ink)
+    axes.set(facecolor=page_style.TRACK, xlim=(0, 1.02 * max(memory.peak, limit)))
+    begin = 0.0
+    for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
+        held = getattr(memory, name)
+        axes.barh(0, held, left=begin, color=shade, label=f"{name}: {size(held)}")
+        begin += held
+    axes.axvline(limit, color=ink, linestyle="--", label="limit", gid="limit")
+    _legend(axes, -0.4)

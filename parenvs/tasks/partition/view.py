@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,17 @@ from parenvs.tasks.partition.classes import RULE_SETS, SETTINGS
 from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
 from parenvs.view.diff_text import MAX_ROWS, change_words, parts_lines, plans_lines, verdict_line
 from parenvs.view.tables import empty
-from parenvs.view.words import SEPARATOR, clip, clip_start, duration, kind_of, merged, plural, size
+from parenvs.view.words import (
+    MAX_COLUMNS,
+    SEPARATOR,
+    clip,
+    clip_start,
+    duration,
+    kind_of,
+    merged,
+    plural,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,9 +39,8 @@ if TYPE_CHECKING:
 REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 """States of a variable that has no partitioned dimension."""
 STATE_NAMES = {UNDECIDED: "undecided", REPLICATED: "replicated", BLOCKED: "cannot be partitioned"}
-MAX_TABLES, MOST_ROWS = 4, 64
-"""Beyond these, tables become lists, and rows stand for several layers."""
-_MANY_ROWS = 32  # from which on equal neighbors share a row
+MAX_TABLES = 4
+"""Beyond these, tables become lists."""
 
 
 @dataclass(frozen=True)
@@ -52,42 +61,22 @@ class Cell:
     device_bytes: float
 
 
-class LayerRow(NamedTuple):
-    """A layer of a table, or several layers that share a row.
-
-    Attributes:
-        label: name of the layer, or of the first and the last: ``layer_0–15``.
-        cells: variables by column: none where the layer has no such variable, several where the
-            row stands for several layers.
-    """
-
-    label: str
-    cells: tuple[tuple[Cell, ...], ...]
+Block = dict[str, dict[str, Cell]]
+"""Layers or groups of variables: name -> name of a variable within -> cell."""
 
 
-@dataclass(frozen=True)
-class LayerTable:
+class LayerTable(NamedTuple):
     """Layers with the same variables.
 
     Attributes:
         title: what the names of all layers begin with; may be empty.
+        columns: names of the variables.
+        rows: the layers, by the rest of their names.
     """
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[LayerRow, ...]
-
-
-class Group(NamedTuple):
-    """Variables outside of any layer.
-
-    Attributes:
-        title: what their paths begin with; may be empty.
-        cells: the variables by their names within the group.
-    """
-
-    title: str
-    cells: dict[str, Cell]
+    columns: list[str]
+    rows: Block
 
 
 def cells(
@@ -154,74 +143,42 @@ def _wrong(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndarr
     return wrong, paths
 
 
-Block = dict[str, dict[str, Cell]]
-"""Layers of a table: name -> name within the layer -> cell."""
-
-
-def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
+def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], Block]:
     """Tables of the layers, and the variables outside of them by the first part of their path.
 
     What all paths begin with is left out, unless it tells what a number counts.
     """
-    by_layer: Block = {}
+    paths = [cell.path for cell in variables]
+    parts = [path.split("/") for path in paths]
+    counted = [k for x in parts for k, part in enumerate(x) if re.search(r"\d", part)]
+    root = min([_shared(paths), *(k - 1 for k in counted)])
+    paths = ["/".join(x[max(root, 0) :]) for x in parts]
+    kinds: dict[str, Block] = {}
     loose: Block = {}
-    parts = [cell.path.split("/") for cell in variables]
-    root = _shared(parts, numbers=False) if parts else 0
-    paths = ["/".join(x[root:]) for x in parts]
     for cell, path, (layer, name) in zip(variables, paths, spelling.layers(paths), strict=True):
         if layer:
-            by_layer.setdefault(layer, {})[name] = cell
+            kinds.setdefault(kind_of(layer), {}).setdefault(layer, {})[name] = cell
         else:
             head, _, tail = path.partition("/")
             loose.setdefault(head if tail else "", {})[tail or head] = cell
-    by_kind: dict[str, Block] = {}
-    for layer in by_layer:
-        by_kind.setdefault(kind_of(layer), {})
-    for layer in sorted(by_layer, key=spelling.natural):
-        by_kind[kind_of(layer)][layer] = by_layer[layer]
-    blocks = _joined(list(by_kind.values()), loose)
-    smallest_first = sorted(
-        blocks, key=lambda block: (len(block) > 1, sum(map(len, block.values())))
-    )
-    # The smallest tables become lists until the others fit side by side.
-    while smallest_first and (
-        len(smallest_first[0]) == 1
-        or len(smallest_first) > MAX_TABLES
-        or sum(len(_columns(block)) for block in smallest_first) > spelling.MAX_COLUMNS
-    ):
-        too_wide = [
-            block for block in smallest_first if len(_columns(block)) > spelling.MAX_COLUMNS
-        ]
-        block = too_wide[0] if too_wide else smallest_first[0]
-        smallest_first.remove(block)
-        blocks.remove(block)
-        loose |= block
-    return [_layer_table(block) for block in blocks], [Group(*item) for item in loose.items()]
-
-
-def _shared(paths: Sequence[Sequence[str]], numbers: bool) -> int:
-    """Number of leading parts that all paths share and none ends with.
-
-    With ``numbers`` parts count that hold one, or stand before one, which they may name.
-    """
-    first, count = paths[0], 0
-    while all(len(parts) > count + 1 and parts[count] == first[count] for parts in paths) and (
-        numbers or not any(re.search(r"\d", "".join(x[count : count + 2])) for x in paths)
-    ):
-        count += 1
-    return count
-
-
-def _joined(blocks: list[Block], loose: Block) -> list[Block]:
-    """Move loose variables whose names are all in a block into it."""
-    joined: dict[frozenset[str], Block] = {}
-    for block in blocks:
-        joined.setdefault(frozenset(_columns(block)), {}).update(block)
-    for title in [x for x in loose if x]:
-        fitting = [block for columns, block in joined.items() if loose[title].keys() <= columns]
-        if fitting:
-            fitting[0][title] = loose.pop(title)
-    return list(joined.values())
+    # Kinds of layers with the same variables share a table, and so do groups with some of these.
+    blocks: dict[frozenset[str], Block] = {}
+    for block in kinds.values():
+        layers = {layer: block[layer] for layer in sorted(block, key=spelling.natural)}
+        blocks.setdefault(frozenset(_columns(block)), {}).update(layers)
+    for columns, block in blocks.items():
+        for title in [x for x in loose if x and loose[x].keys() <= columns]:
+            block[title] = loose.pop(title)
+    # The largest become tables, as many as fit side by side.
+    tables: list[Block] = []
+    room = MAX_COLUMNS
+    for columns, block in sorted(blocks.items(), key=lambda item: -sum(map(len, item[1].values()))):
+        if len(block) > 1 and len(tables) < MAX_TABLES and len(columns) <= room:
+            tables.append(block)
+            room -= len(columns)
+        else:
+            loose |= block
+    return [_layer_table(block) for block in blocks.values() if block in tables], loose
 
 
 def _columns(block: Block) -> list[str]:
@@ -230,45 +187,16 @@ def _columns(block: Block) -> list[str]:
     return list(dict.fromkeys([*first, *(name for layer in block.values() for name in layer)]))
 
 
+def _shared(paths: Iterable[str]) -> int:
+    """Number of leading parts that all paths share and none ends with."""
+    columns = zip(*(path.split("/")[:-1] for path in paths), strict=False)
+    return len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
+
+
 def _layer_table(block: Block) -> LayerTable:
-    """The table of a block; equal neighbors share a row, others too beyond ``MOST_ROWS`` rows."""
-    columns = _columns(block)
-    title, labels = _title_and_labels(list(block))
-    rows = [
-        LayerRow(label, tuple((named[column],) if column in named else () for column in columns))
-        for label, named in zip(labels, block.values(), strict=True)
-    ]
-    if len(rows) > _MANY_ROWS:
-        rows = [_joined_rows(list(same)) for _, same in groupby(rows, _look)]
-    # Rounded up: so many layers share a row that at most ``MOST_ROWS`` are left.
-    step = -(-len(rows) // MOST_ROWS)
-    rows = [_joined_rows(rows[k : k + step]) for k in range(0, len(rows), step)]
-    return LayerTable(title, tuple(columns), tuple(rows))
-
-
-def _title_and_labels(names: Sequence[str]) -> tuple[str, list[str]]:
-    """The common start of layer names, and the rest of each; ``#`` for numbers that differ."""
-    (kind, *others) = {kind_of(name) for name in names}
-    if not others and len(re.findall(r"(?<![^/])#(?![^/])", kind)) > 1:
-        return kind, ["/".join(re.findall(r"\d+", name)) for name in names]
-    parts = [name.split("/") for name in names]
-    shared = _shared(parts, numbers=True)
-    return "/".join(parts[0][:shared]), ["/".join(x[shared:]) for x in parts]
-
-
-def _look(row: LayerRow) -> Hashable:
-    return tuple(tuple((c.state, c.fault, c.shape) for c in cells) for cells in row.cells)
-
-
-def _joined_rows(rows: Sequence[LayerRow]) -> LayerRow:
-    first, last = (row.label for row in (rows[0], rows[-1]))
-    same = len(re.sub(r"\d+$", "", last))
-    end = last[same:] if first[:same] == last[:same] and first[same:].isdecimal() else last
-    label = first if len(rows) == 1 else f"{first}–{end}"
-    columns = zip(*(row.cells for row in rows), strict=True)
-    return LayerRow(
-        label, tuple(tuple(cell for cells in column for cell in cells) for column in columns)
-    )
+    shared, parts = _shared(block), [name.split("/") for name in block]
+    rows = {"/".join(x[shared:]): block["/".join(x)] for x in parts}
+    return LayerTable("/".join(parts[0][:shared]), _columns(block), rows)
 
 
 WIDTH = 110
