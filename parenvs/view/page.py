@@ -9,11 +9,12 @@ an Agg canvas, so no display is needed and no global state is left changed.
 from __future__ import annotations
 
 import io
+import math
 import os
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from parenvs.errors import ParenvsError, printable
 from parenvs.files import replacing
-from parenvs.view.words import SEPARATOR, clip
+from parenvs.view.words import SEPARATOR, clip, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,31 +49,46 @@ _MOST_REASONS = 6  # lines
 _MOST_LETTERS = 120  # of the title
 _METADATA = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
 """Ending of a picture's file -> what is left out of it, as it would change with the day."""
-_STYLE: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],
+_STYLE: dict[Any, Any] = {
     "font.size": 9.0,
-    "text.usetex": False,
+    "text.color": INK,
     "text.parse_math": False,
-    "axes.grid": False,
-    "axes.unicode_minus": True,
     "hatch.linewidth": 0.7,
-    "path.simplify": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": QUIET,
+    "axes.linewidth": 0.7,
+    "axes.titlecolor": QUIET,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.0,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    "xtick.color": QUIET,
+    "xtick.labelsize": 8.5,
+    "xtick.major.size": 3.0,
+    "xtick.major.width": 0.7,
+    "ytick.color": QUIET,
+    "ytick.labelsize": 8.5,
+    "ytick.major.size": 0.0,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.borderaxespad": 0.2,
+    "legend.borderpad": 0.1,
+    "legend.columnspacing": 1.2,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handleheight": 0.9,
+    "legend.handlelength": 1.3,
+    "legend.labelcolor": QUIET,
     "pdf.fonttype": 42,
-    "svg.fonttype": "path",
     "svg.hashsalt": "parenvs",
 }
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """Use matplotlib's defaults with ours on top; the user's settings return afterwards."""
-    import matplotlib
+    import matplotlib.style
 
-    # These belong to the user's session; setting them would switch windows on or off.
-    keep = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
-    settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, **_STYLE}
-    with matplotlib.rc_context({k: v for k, v in settings.items() if k not in keep}):
-        yield
+    return matplotlib.style.context(["default", _STYLE])
 
 
 def blank_figure() -> Figure:
@@ -80,7 +96,7 @@ def blank_figure() -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white")
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
 
@@ -143,26 +159,15 @@ def ending(path: str | os.PathLike[str]) -> str:
 class Page:
     """A figure with places given in inches, y from the top."""
 
-    figure: Figure
+    figure: Figure = field(default_factory=blank_figure)
 
     def axes(self, x: float, y: float, width: float, height: float) -> Axes:
-        """New axes without spines."""
+        """New axes."""
         box = (x / WIDTH, 1 - (y + height) / HEIGHT, width / WIDTH, height / HEIGHT)
-        axes = self.figure.add_axes(box)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        axes.tick_params(length=3, width=0.7, color=QUIET, labelcolor=QUIET, labelsize=8.5)
-        return axes
+        return self.figure.add_axes(box)
 
     def heading(
-        self,
-        title: str,
-        verdict: Sequence[str],
-        reasons: Sequence[str],
-        legal: bool,
-        font: float = 10.5,
-        gap: float = 0.34,
-        pitch: float = 0.19,
+        self, title: str, verdict: Sequence[str], reasons: Sequence[str] = (), legal: bool = True
     ) -> float:
         """Write title, verdict and reasons from the upper left corner.
 
@@ -171,28 +176,25 @@ class Page:
             verdict: the parts of the next line; of the next lines where one is too narrow.
             reasons: lines of their own, in red.
             legal: False writes the verdict in red, too.
-            font: points of the verdict.
-            gap: inches from the last line of the verdict to what follows.
-            pitch: inches from one line of ``reasons`` to the next.
 
         Returns:
             Where the rest of the page may begin, inches from the top.
         """
-        self._line(0.22, clip(title, _MOST_LETTERS), size=14, weight="bold", color=INK)
+        self._line(0.22, clip(title, _MOST_LETTERS), size=14, weight="bold")
         ink = INK if legal else RED
         top, line = 0.56, ""
         # A part that would run off the page begins a new line.
         for part in verdict:
             longer = f"{line}{SEPARATOR}{part}" if line else part
-            if line and text_inches(longer, font) > WIDTH - 2 * MARGIN:
-                self._line(top, line, size=font, color=ink)
+            if line and text_inches(longer, 10.5) > WIDTH - 2 * MARGIN:
+                self._line(top, line, size=10.5, color=ink)
                 top, longer = top + 0.23, part
             line = longer
-        self._line(top, line, size=font, color=ink)
-        top += gap
+        self._line(top, line, size=10.5, color=ink)
+        top += 0.34
         for line in reasons:
             self._line(top, line, size=9, color=RED)
-            top += pitch
+            top += 0.19
         return top + 0.12
 
     def _line(self, top: float, words: str, size: float, **look: Any) -> None:
@@ -211,6 +213,89 @@ def reasons_shown(reasons: Sequence[str]) -> list[str]:
         hidden = len(lines) - _MOST_REASONS + 1
         lines[_MOST_REASONS - 1 :] = [f"and {hidden} lines more"]
     return lines
+
+
+def note(axes: Axes, words: str, at: tuple[float, float], shift: Any, **look: Any) -> None:
+    """Write words beside a point of the axes, ``shift`` points away, outside of them, too."""
+    look = {"xycoords": "axes fraction", "color": QUIET, "annotation_clip": False, **look}
+    axes.annotate(words, at, shift, textcoords="offset points", **look)
+
+
+def legend(axes: Axes, colors: Mapping[str, str], **look: Any) -> None:
+    """List words with their colors above the axes, hatched ones without, and what has a label."""
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [
+        Patch(facecolor=x or "white", edgecolor=x or LINK, hatch="" if x else "/////", label=words)
+        for words, x in colors.items()
+    ]
+    handles += axes.get_legend_handles_labels()[0]
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(handles), **look}
+    axes.legend(handles=handles, **place)
+
+
+def draw_passes(
+    axes: Axes, row: float, begin: np.ndarray, end: np.ndarray, color: str, tall: float = 0.84
+) -> None:
+    """Draw passes as boxes ``tall`` rows high, with their micro-batches' numbers if they fit.
+
+    The time of the axes has its end, and ``begin`` and ``end``, (M,), are in its unit.
+    """
+    place, right = axes.get_position(), axes.get_xlim()[1]
+    across = WIDTH * place.width / right  # inches
+    high = tall * HEIGHT * place.height / abs(np.diff(axes.get_ylim()).item())
+    numbers = np.flatnonzero(begin < right)
+    begin, end = begin[numbers], np.minimum(end[numbers], right)
+    pixel, span = 1 / (DPI * across), end - begin
+    # A gap keeps neighbors of one color apart; the least width keeps short passes visible.
+    shown = np.maximum(span - np.minimum(1.3 * pixel, span / 3), 0.8 * pixel)
+    boxes = [*zip(begin.tolist(), shown.tolist(), strict=True)]
+    look: Any = {"facecolors": color, "linewidth": 0, "gid": "passes"}
+    axes.broken_barh(boxes, (row - tall / 2, tall), **look)
+    font = min(8.0, 36 * high)
+    if font < 4.5 or not len(numbers):
+        return
+    if across * np.median(span) >= text_inches(f"{numbers.max()}", font) + 0.02:
+        for number, x in zip(numbers, begin + span / 2, strict=True):
+            write_on(axes, x, row, f"{number}", font, color)
+
+
+def write_on(axes: Axes, x: float, y: float, words: str, font: float, color: str) -> None:
+    """Write words in the middle of a box of a color."""
+    axes.text(x, y, words, size=font, color=ink_on(color), ha="center", va="center")
+
+
+def draw_memory(
+    axes: Axes,
+    stages: Sequence[str],
+    parts: Sequence[tuple[Sequence[float], str | Sequence[str]]],
+    limit: float,
+) -> None:
+    """Draw stacked bars of the bytes on a device of each stage, and the limit.
+
+    Args:
+        axes: where.
+        stages: names, (S,); those of full ones are red.
+        parts: bytes, (S,), and the color of each part, or its colors by stage.
+        limit: bytes.
+    """
+    rows, total = np.arange(len(stages)), np.sum([held for held, _ in parts], axis=0)
+    most = max(limit, total.max()) * 1.02
+    axes.barh(rows, most, 0.76, color=TRACK)
+    begin = np.zeros(len(stages))
+    for held, color in parts:
+        axes.barh(rows, held, 0.76, left=begin, color=color)
+        begin = begin + held
+    axes.axvline(limit, color=INK, linewidth=1.2, linestyle="--")
+    side = "right" if limit > most / 2 else "left"
+    look = {"xycoords": ("data", "axes fraction"), "color": INK, "ha": side, "size": 8.5}
+    note(axes, f"limit {size(limit)}", (limit, 1), (0, 3), **look)
+    named = rows[:: math.ceil(len(stages) * 0.15 / (HEIGHT * axes.get_position().height))]
+    axes.set(xlim=(0, most), ylim=(len(stages) - 0.5, -0.5))
+    axes.set_yticks(named, [stages[k] for k in named])
+    for label, k in zip(axes.get_yticklabels(), named, strict=True):
+        label.set_color(RED if total[k] > limit else QUIET)
+    axes.xaxis.set_major_formatter(lambda x, _: size(x, tick=True))
 
 
 def text_inches(words: str, font: float, bold: bool = False) -> float:
