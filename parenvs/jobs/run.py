@@ -29,7 +29,7 @@ from parenvs.markdown import table
 from parenvs.tasks.elastic.problem import Elastic, Recorded, Run
 from parenvs.tasks.elastic.problems import load_trace
 from parenvs.tasks.elastic.view import plan_name, stacked
-from parenvs.view.page import INK, QUIET, RED, Page, blank_figure, mix
+from parenvs.view.page import INK, QUIET, RED, Page, mix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,13 +153,13 @@ class Happened:
 
     def figure(self) -> Figure:
         """Draw nodes, samples, changes and losses; ``view.page.style`` has to be in force."""
-        page, run = Page(blank_figure()), self.predicted
+        page, run = Page(), self.predicted
         verdict = self.verdict.rstrip(".").split("; ")
         name = f"{run.problem.name}, {run.policy}: what happened, and what was predicted (line)"
-        top = page.heading(name, verdict, [], self.in_order is not False) + 0.1
+        top = page.heading(name, verdict, legal=self.in_order is not False) + 0.1
         panels = stacked(page, top, _HEIGHTS, _GAP)
         for axes, words in zip(panels, _LABELS, strict=True):
-            axes.set_ylabel(words, color=QUIET, size=8)
+            axes.set_ylabel(words, size=8)
         rows, edges = self.intervals, np.arange(len(self.intervals) + 1)
         used = run.problem.library.used
         blue, green = mix("#5FB3DE", "#FFFFFF", 0.2), "#2A9D84"
@@ -173,14 +173,14 @@ class Happened:
             color = RED if x.way == WAYS[3] else "#4B4AA0"
             panels[2].bar(x.interval + 0.5, x.change_seconds, 0.7, color=color)
             panels[2].hlines(seconds, x.interval, x.interval + 1, color=INK, linewidth=1.2)
-        panels[2].set_xlabel("interval", color=QUIET, size=8)
+        panels[2].set_xlabel("interval", size=8)
         for axes in panels[:3]:
             axes.set_xlim(0, max(len(rows), 1))
         panels[3].plot([x.loss for x in self.steps], color=green, linewidth=2.4)
         panels[3].plot(list(self.alone), color=INK, linewidth=0.8)
         for x, *_ in self.changes:
             panels[3].axvline(x.steps - x.trained, color=QUIET, linewidth=0.5)
-        panels[3].set_xlabel("step; changes are gray lines", color=QUIET, size=8)
+        panels[3].set_xlabel("step; changes are gray lines", size=8)
         return page.figure
 
 

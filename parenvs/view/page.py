@@ -73,11 +73,12 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.borderaxespad": 0.2,
     "legend.borderpad": 0.1,
-    "legend.columnspacing": 1.2,
+    "legend.columnspacing": 1.0,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
     "legend.handleheight": 0.9,
     "legend.handlelength": 1.3,
+    "legend.handletextpad": 0.5,
     "legend.labelcolor": QUIET,
     "pdf.fonttype": 42,
     "svg.hashsalt": "parenvs",
@@ -252,7 +253,7 @@ def draw_passes(
     boxes = [*zip(begin.tolist(), shown.tolist(), strict=True)]
     look: Any = {"facecolors": color, "linewidth": 0, "gid": "passes"}
     axes.broken_barh(boxes, (row - tall / 2, tall), **look)
-    font = min(8.0, 36 * high)
+    font = min(7.5, 36 * high)
     if font < 4.5 or not len(numbers):
         return
     if across * np.median(span) >= text_inches(f"{numbers.max()}", font) + 0.02:

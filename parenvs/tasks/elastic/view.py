@@ -18,11 +18,13 @@ from parenvs.view.page import (
     TRACK,
     WIDTH,
     Page,
-    blank_figure,
-    ink_on,
+    legend,
     mix,
+    note,
+    reasons_shown,
     stage_color,
     text_inches,
+    write_on,
 )
 from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
 
@@ -143,8 +145,8 @@ def draw(viewable: Run | Elastic) -> Figure:
     had stopped as a node left. Each panel names its colors.
     """
     run = run_of(viewable)
-    page = Page(blank_figure())
-    top = page.heading(title(run), verdict(run), [], True) + 0.1
+    page = Page()
+    top = page.heading(title(run), verdict(run), reasons_shown(run.reasons), run.legal) + 0.1
     panels = stacked(page, top, _HEIGHTS, _GAP)
     problem = run.problem
     scale, unit = (3600.0, "h") if problem.intervals * problem.seconds > 7200 else (60.0, "min")
@@ -157,16 +159,11 @@ def draw(viewable: Run | Elastic) -> Figure:
     _plans(panels[1], run, edges, (WIDTH - _LEFT - _RIGHT) / edges[-1])
     _samples(panels[2], run, edges)
     _changes(panels[3], run, edges)
-    for axes, words in zip(panels, ("nodes", "plan", "samples\na second", "seconds\nof changes"),
-                           strict=True):  # fmt: skip
-        axes.set_ylabel(words, color=QUIET, size=8)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(
-                loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
-                labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0,
-                borderpad=0.1,
-            )  # fmt: skip
-    panels[3].set_xlabel(f"time ({unit})", color=QUIET, size=9)
+    names = ("nodes", "plan", "samples\na second", "seconds\nof changes")
+    for axes, words in zip(panels, names, strict=True):
+        axes.set_ylabel(words, size=8)
+        legend(axes, {}, loc="lower right", bbox_to_anchor=(1, 0.98), fontsize=8)
+    panels[3].set_xlabel(f"time ({unit})")
     return page.figure
 
 
@@ -201,14 +198,10 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
         axes.axvspan(left, right, color=color, linewidth=0)
         words = plan_name(run, plan)
         if text_inches(words, 7) < (right - left) * inches:
-            ink = QUIET if plan == 0 else ink_on(color)
-            axes.text((left + right) / 2, 0.5, words, size=7, ha="center", va="center", color=ink)
+            write_on(axes, (left + right) / 2, 0.5, words, 7, color)
     axes.set(ylim=(0, 1), yticks=[])
-    axes.annotate(
-        "a change of color is a change of plan; tensor, pipeline and data parallel ranks where "
-        "there is room", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
-        size=8, color=QUIET, ha="right", annotation_clip=False,
-    )  # fmt: skip
+    words = "a change of color is a change of plan; tensor, pipeline and data parallel ranks where "
+    note(axes, f"{words}there is room", (1, 1), (0, 4), size=8, ha="right")
 
 
 def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
-from parenvs.view.page import HEIGHT, QUIET, RED, WIDTH, Page, blank_figure, reasons_shown
+from parenvs.view.page import HEIGHT, RED, WIDTH, Page, legend, reasons_shown
 from parenvs.view.words import SEPARATOR, clip, reason_lines, size
 
 if TYPE_CHECKING:
@@ -71,11 +71,10 @@ def draw(report: ShardingReport | Sharding) -> Figure:
         report: what the judge says of a plan, or the problem, which is drawn with the least and the
             most that all nodes can use.
     """
-    page = Page(blank_figure())
+    page = Page()
     problem = report if isinstance(report, Sharding) else report.problem
-    reasons = [] if isinstance(report, Sharding) else reasons_shown(report.reasons)
-    legal = isinstance(report, Sharding) or report.legal
-    top = page.heading(title(problem), verdict(report), reasons, legal)
+    reasons = () if isinstance(report, Sharding) else report.reasons
+    top = page.heading(title(problem), verdict(report), reasons_shown(reasons), not reasons)
     width = WIDTH - _LEFT - _RIGHT
     height = (HEIGHT - top - 0.3 - _FOOT - _GAP) / 2
     upper = page.axes(_LEFT, top + 0.3, width, height)
@@ -92,22 +91,16 @@ def draw(report: ShardingReport | Sharding) -> Figure:
         least = np.minimum.reduceat(problem.costs, problem.offset[:-1])
         lower.bar(np.arange(len(problem)), least, 1.0, color=_NODE, label="cheapest of the node")
     if problem.limit is not None:
-        upper.axhline(problem.limit, color=RED, lw=1.2, linestyle=(0, (4, 2)), label="limit")
-    for axes, across, up in (
-        (upper, "places at which a node begins or ends, in their order", "memory in use"),
-        (lower, "node", "cost, as the file counts it"),
-    ):
-        axes.set_xlabel(across, color=QUIET, size=9)
-        axes.set_ylabel(up, color=QUIET, size=9)
+        upper.axhline(problem.limit, color=RED, lw=1.2, linestyle="--", label="limit")
+    upper.set(xlabel="places at which a node begins or ends, in their order")
+    upper.set(ylabel="memory in use")
+    lower.set(xlabel="node", ylabel="cost, as the file counts it")
     upper.yaxis.set_major_formatter(lambda x, _: size(x, tick=True))
     lower.yaxis.set_major_formatter(lambda x, _: _counted(x))
     for axes in (upper, lower):
         axes.set_ylim(bottom=0)
         axes.margins(x=0)
-        axes.legend(
-            loc="lower right", bbox_to_anchor=(1.0, 0.99), ncols=3, frameon=False, fontsize=8.5,
-            labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0,
-        )  # fmt: skip
+        legend(axes, {}, loc="lower right", bbox_to_anchor=(1, 1))
     return page.figure
 
 
