@@ -12,6 +12,7 @@ import numpy as np
 
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
+from parenvs.tasks.partition.classes import compatible
 from parenvs.tasks.partition.problem import Partitioning
 
 _ROUNDS = 200
@@ -73,8 +74,11 @@ def exact_partition(
         # The limit at one more moment: the programs only get harder, so bounds stay valid.
         program.limit_memory(at, memory_limit, chosen)
     if not proven:  # partitions that need no search may be as good
-        simple = np.zeros(len(problem.classes), dtype=bool), program.greedy(weights)
-        options = [x for x in (best, *simple) if x is not None and fits(x)]
+        heavy = classes[weights[classes] > 0]
+        order = heavy[np.argsort(-weights[heavy], kind="stable")]
+        greedy = compatible(order, problem.classes.rivals, len(weights))
+        simple = best, np.zeros(len(weights), dtype=bool), greedy
+        options = [x for x in simple if x is not None and fits(x)]
         best = max(options, key=lambda x: float(weights[x].sum()), default=None)
     if best is None:
         when = f"in {time_limit:g} s" if time_is_up else f"after {_ROUNDS} rounds"
@@ -127,19 +131,6 @@ class _Program:
         helps = ~chosen[self.classes] & (saved_bytes > 0)
         self.saved += [saved_bytes / unit, np.where(helps, 1.0, 0.0)]
         self.needed += [(whole_bytes - unit) / unit, 1.0]
-
-    def greedy(self, weights: np.ndarray) -> np.ndarray:
-        """Return a choice of classes, (C,) bool: the heaviest first that conflict with none."""
-        chosen = np.zeros(len(self.problem.classes), dtype=bool)
-        weights, pairs = weights[self.classes], self.conflicts
-        # Classes share a nonzero with their rivals and, on the diagonal, with themselves.
-        together = (pairs.T @ pairs).tocsr()
-        is_open = weights > 0
-        for index in np.argsort(-weights, kind="stable").tolist():
-            if is_open[index]:
-                chosen[self.classes[index]] = True
-                is_open[together[[index]].indices] = False
-        return chosen
 
     def maximize(
         self, weights: np.ndarray, deadline: float

@@ -49,7 +49,7 @@ class Role(IntEnum):
     FROZEN = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """One HLO module with calls inlined and tuples flattened.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -310,6 +310,11 @@ class DimensionClasses:
             or [np.zeros(0, dtype=np.int64)]
         )
 
+    def splittable(self, tensor: int) -> np.ndarray:
+        """Positions in ``graph.dims`` of a tensor's dimensions larger than 1."""
+        start, end = self.graph.dim_offset[tensor : tensor + 2].tolist()
+        return np.arange(start, end)[self.graph.dims[start:end] > 1]
+
     def counts(self, dimensions: np.ndarray) -> np.ndarray:
         """(C,) number of the given dimensions, of those larger than 1, in each class."""
         splittable = dimensions[self.graph.dims[dimensions] > 1]
@@ -368,6 +373,16 @@ class DimensionClasses:
         return {graph.paths[index]: dimension for index, dimension in places}
 
 
+def compatible(order: Iterable[int], rivals: Callable[[int], np.ndarray], count: int) -> np.ndarray:
+    """(count,) bool, the first of classes in an order that exclude none before them."""
+    chosen, can = np.zeros(count, dtype=bool), np.ones(count, dtype=bool)
+    for index in order:
+        if can[index]:
+            chosen[index] = True
+            can[rivals(index)] = False
+    return chosen
+
+
 def dimension_classes(
     graph: Graph, rules: str = "shardy", uneven: str = "pad", devices: int = 0
 ) -> DimensionClasses:
@@ -382,29 +397,15 @@ def dimension_classes(
     """
     if rules not in RULE_SETS or uneven not in UNEVEN:
         raise ParenvsError(f"rules must be one of {RULE_SETS}, uneven one of {UNEVEN}")
-    return _linked(_Same(graph), rules).with_sizes(uneven, devices)
-
-
-class _Same:
-    """A graph as a key: it equals itself alone, as its arrays have no hash."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-
-    def __hash__(self) -> int:
-        return id(self.graph)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.graph is self.graph
+    return _linked(graph, rules).with_sizes(uneven, devices)
 
 
 @lru_cache(maxsize=4)
-def _linked(same: _Same, rules: str) -> DimensionClasses:
+def _linked(graph: Graph, rules: str) -> DimensionClasses:
     """The classes by the rules alone; the same graph object gives the same classes."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    graph = same.graph
     factors = Factors.of(graph, rules)
     size = len(graph.dims)
     links = coo_array((np.ones(len(factors.links)), factors.links.T), shape=(size, size))

@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.layout import shape_text
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.partition.view import WIDTH, taken_apart
 from parenvs.tasks.partition.words import Explainer
 from parenvs.view.words import duration, merged, plural
 
-if TYPE_CHECKING:
-    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-
-WIDTH = 110
 STATES = {
     "illegal": "partitioned",
     "decided": "partitioned",
@@ -81,8 +79,10 @@ class Explanation:
     dimensions: tuple[DimensionReason, ...]
 
 
-def explain(report: PartitionReport, pattern: str | None = None) -> list[Explanation]:
-    """Explain a report's plan.
+def explain(
+    viewable: PartitionReport | Partitioning, pattern: str | None = None
+) -> list[Explanation]:
+    """Explain a report's plan, or what plans of a problem may do: ties, blocks and exclusions.
 
     A glob ``pattern`` over the paths of variables and batch inputs explains each match by itself;
     None explains all, with equal layers merged.
@@ -90,35 +90,39 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
     Raises:
         ParenvsError: nothing matches the pattern.
     """
-    return _explained(_Reasons(report.problem, report), pattern)
+    reasons = _Reasons(viewable, alone=pattern is not None)
+    graph = reasons.graph
+    indices = reasons.problem.parameters("all").tolist()
+    paths = [graph.paths[i] for i in indices]
+    if pattern is not None:
+        matching = [i for i in indices if fnmatchcase(graph.paths[i], pattern)]
+        if not matching:
+            raise ParenvsError(
+                f"{graph.name}: no variable or batch input matches {shown(pattern)}"
+                f"{did_you_mean(pattern, paths)}"
+            )
+        return [reasons.explanation(graph.paths[i], [i]) for i in matching]
+    keys = [(graph.parameter_role[i], *reasons.likeness(i)) for i in indices]
+    return [
+        reasons.explanation(name, [indices[k] for k in positions])
+        for name, positions in merged(paths, keys)
+    ]
 
 
-def of_plan(report: PartitionReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Tell why the dimensions of variables are partitioned or not, as text and JSON."""
-    explanations = explain(report, pattern)
-    return explanation_text(explanations), {"variables": [asdict(item) for item in explanations]}
+def told(
+    viewable: PartitionReport | Partitioning, pattern: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Tell what ``explain`` finds, as text and JSON.
 
-
-def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Tell what plans may do, as text and JSON; with ``blockers`` unless there is a pattern."""
-    explanations = explain_problem(problem, pattern)
+    Of a problem ``blockers`` follow unless there is a pattern.
+    """
+    explanations = explain(viewable, pattern)
     text, content = explanation_text(explanations), {"variables": [*map(asdict, explanations)]}
-    if pattern is None:
-        blocking = blockers(problem)
-        text += f"\n\n{_blockers_text(problem, blocking)}"
+    if isinstance(viewable, Partitioning) and pattern is None:
+        blocking = blockers(viewable)
+        text += f"\n\n{_blockers_text(viewable, blocking)}"
         content["blockers"] = [*map(asdict, blocking)]
     return text, content
-
-
-def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:
-    """Explain what plans may do: what is tied, what is blocked and by what, what excludes what.
-
-    ``pattern`` is as for ``explain``.
-
-    Raises:
-        ParenvsError: nothing matches the pattern.
-    """
-    return _explained(_Reasons(problem, alone=pattern is not None), pattern)
 
 
 @dataclass(frozen=True)
@@ -181,34 +185,11 @@ def _blockers_text(problem: Partitioning, blocking: Sequence[Blocker]) -> str:
             first = words.instruction(item.instructions[0])
             where = f", {plural(len(item.instructions), 'instruction')}, first {first}"
         lines.append(
-            f"{plural(item.dimensions, 'dimension')} in {plural(item.classes, 'class', 'es')} "
+            f"  {plural(item.dimensions, 'dimension')} in {plural(item.classes, 'class', 'es')} "
             f"({alone}): {item.what}{where}"
         )
-    indents = ["", *["  "] * (len(lines) - 1)]
-    return "\n".join(
-        textwrap.fill(printable(line), WIDTH, initial_indent=indent, subsequent_indent="      ")
-        for line, indent in zip(lines, indents, strict=True)
-    )
-
-
-def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
-    problem = reasons.problem
-    graph = problem.graph
-    indices = problem.parameters("all").tolist()
-    paths = [graph.paths[i] for i in indices]
-    if pattern is not None:
-        indices = [i for i in indices if fnmatchcase(graph.paths[i], pattern)]
-        if not indices:
-            raise ParenvsError(
-                f"{graph.name}: no variable or batch input matches {shown(pattern)}"
-                f"{did_you_mean(pattern, paths)}"
-            )
-        return [reasons.explanation(graph.paths[i], [i]) for i in indices]
-    keys = [(graph.parameter_role[i], *reasons.likeness(i)) for i in indices]
-    return [
-        reasons.explanation(name, [indices[k] for k in positions])
-        for name, positions in merged(paths, keys)
-    ]
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * 6)
+    return "\n".join(wrapper.fill(printable(line)) for line in lines)
 
 
 def explanation_text(explanations: Sequence[Explanation]) -> str:
@@ -217,13 +198,16 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
     texts: dict[str, str] = {}
     for item in explanations:
         count = len(item.paths)
-        many = f"{count:,} variables" if item.role == "variable" else f"{count:,} batch inputs"
-        what = f"  ({many})" if count > 1 else "  (batch input)" * (item.role != "variable")
+        what = (
+            f"  ({plural(count, item.role)})"
+            if count > 1
+            else "  (batch input)" * (item.role != "variable")
+        )
         lines += textwrap.wrap(f"{printable(item.name)}  {item.shape}{what}", WIDTH)
         if not item.dimensions:
             lines.append("  no dimension is larger than 1")
         for entry in item.dimensions:
-            dims = f"{entry.members:,} variable dimension{'' if entry.members == 1 else 's'}"
+            dims = plural(entry.members, "variable dimension")
             group = f"class {entry.label}: {dims}"
             if entry.classes > 1:
                 group = f"class {entry.label} and {entry.classes - 1:,} more: {dims} each"
@@ -240,13 +224,13 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
 class _Reasons:
     """Puts the reason of every dimension into words, under a plan or without one.
 
-    With ``alone`` each dimension is explained by itself, and lists all of its class.
+    Without a plan, ``alone`` explains each dimension by itself, and lists all of its class.
     """
 
-    def __init__(
-        self, problem: Partitioning, report: PartitionReport | None = None, alone: bool = False
-    ) -> None:
-        self.problem, self.planned, self.alone = problem, report is not None, alone
+    def __init__(self, viewable: PartitionReport | Partitioning, alone: bool) -> None:
+        problem, report = taken_apart(viewable)
+        self.problem = problem
+        self.planned, self.alone = report is not None, report is None and alone
         self.classes, self.graph = problem.classes, problem.graph
         self.chosen = np.zeros(len(self.classes), dtype=bool) if report is None else report.chosen
         self.scope = problem.scope if report is None else report.plan.scope
@@ -267,9 +251,8 @@ class _Reasons:
 
     def positions(self, index: int) -> list[int]:
         """Positions in ``graph.dims`` of a parameter's dimensions larger than 1."""
-        tensor = self.graph.parameter_tensor[index]
-        start, end = self.graph.dim_offset[tensor : tensor + 2].tolist()
-        return [p for p in range(start, end) if self.graph.dims[p] > 1]
+        positions: list[int] = self.classes.splittable(self.graph.parameter_tensor[index]).tolist()
+        return positions
 
     def likeness(self, index: int) -> tuple[object, ...]:
         """What equal parameters of two layers have in common: shape, kinds of reasons, classes."""
@@ -305,7 +288,7 @@ class _Reasons:
         if not self.planned:
             return self.outlook(label)
         if kind == "decided":
-            return f"decided; {self.consequence(label)}"
+            return f"decided; {self.conflicts(label)}"
         if kind == "possible":
             return self.offer(label)
         why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
@@ -320,16 +303,6 @@ class _Reasons:
         """Classes of variables and inputs that a class excludes and that are not blocked anyway."""
         rivals = self.classes.rivals(label).tolist()
         return [x for x in rivals if x in self.head and not self.classes.blocked[x]]
-
-    def consequence(self, label: int) -> str:
-        rivals = self.open_rivals(label)
-        if not rivals:
-            return "it excludes no other class of variables or inputs"
-        dims = int(self.classes.variable_counts[rivals].sum())
-        more = f", for example {self.words.dimension(self.head[rivals[0]])}"
-        many = f"{len(rivals)} class{'es' if len(rivals) > 1 else ''}"
-        many += f" ({dims} variable dimension{'' if dims == 1 else 's'})"
-        return f"it excludes {many}{more}: {self.words.conflict(label, rivals[0])}"
 
     def exclusion(self, label: int) -> str:
         rivals = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]

@@ -311,5 +311,4 @@ class Decisions:
         return int(self.graph.dim_offset[self.graph.parameter_tensor[parameter]])
 
     def _wide(self, parameter: int) -> np.ndarray:
-        shape = self.graph.shape(int(self.graph.parameter_tensor[parameter]))
-        return self._start(parameter) + np.flatnonzero(np.array(shape) > 1)
+        return self._problem.classes.splittable(int(self.graph.parameter_tensor[parameter]))

@@ -18,7 +18,7 @@ import numpy as np
 
 from parenvs.core.game import Rows
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.classes import batch_classes, owner_of
+from parenvs.tasks.partition.classes import batch_classes, compatible, owner_of
 from parenvs.tasks.partition.game import OPEN, PARTITION, REPLICATE, PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
 
@@ -125,7 +125,9 @@ class Linear:
             return (1.0 - price) * self.gain + price * spared
 
         def fits(price: float) -> bool:
-            return bool(self.fits(self._greedy(worth(price))))
+            gain = worth(price)
+            order = np.argsort(-gain, kind="stable")[: (gain > 0).sum()]
+            return bool(self.fits(compatible(order, self.rivals.__getitem__, len(gain))))
 
         prices = [0.0, *PRICES.tolist(), 1.0]
         index = next((i for i, price in enumerate(prices) if fits(price)), len(prices) - 1)
@@ -138,15 +140,6 @@ class Linear:
             else:
                 least = middle
         return price, worth(price)
-
-    def _greedy(self, worth: np.ndarray) -> np.ndarray:
-        chosen, can = np.zeros((2, len(worth)), dtype=np.bool_)
-        can[:] = worth > 0
-        for index in np.argsort(-worth, kind="stable")[: can.sum()].tolist():
-            if can[index]:
-                chosen[index] = True
-                can[self.rivals[index]] = False
-        return chosen
 
     @classmethod
     def of(cls, problem: Partitioning, name: str = "") -> Linear:

@@ -30,7 +30,7 @@ import numpy as np
 
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE, Kind
-from parenvs.tasks.partition.classes import LINKED, DimensionClasses, nested, owner_of
+from parenvs.tasks.partition.classes import LINKED, DimensionClasses, compatible, nested, owner_of
 
 ATTENTION, FEED_FORWARD, DENSE = "attention", "feed-forward", "dense"
 _NEUTRAL, _WEIGHT, _DATA = range(3)
@@ -87,15 +87,13 @@ def megatron_classes(classes: DimensionClasses) -> tuple[np.ndarray, dict[str, l
     Returns:
         (C,) bool; and kind of block -> classes that are blocked.
     """
-    chosen = np.zeros(len(classes), dtype=bool)
-    whole: dict[str, list[int]] = {}
-    for block in find_blocks(classes):
+    blocks = find_blocks(classes)
+    whole: dict[str, list[int]] = defaultdict(list)
+    for block in blocks:
         if classes.blocked[block.label]:
-            whole.setdefault(block.kind, []).append(block.label)
-        # Blocks that exclude each other: the first in the expert's order is split.
-        elif not chosen[classes.rivals(block.label)].any():
-            chosen[block.label] = True
-    return chosen, whole
+            whole[block.kind].append(block.label)
+    order = [block.label for block in blocks if not classes.blocked[block.label]]
+    return compatible(order, classes.rivals, len(classes)), whole
 
 
 class _Flow:
@@ -246,25 +244,17 @@ class _Flow:
 
     @cached_property
     def _ties(self) -> dict[int, set[int]]:
-        """Tensor -> those that loops, branches and barriers make the same value."""
-        linked = np.isin(self.opcodes, LINKED)
-        factors = self.classes.factors
-        owner = owner_of(self.graph)
-        pairs = np.unique(owner[factors.links[linked[factors.link_at]]], axis=0)
-        ties: dict[int, set[int]] = defaultdict(set)
-        for first, second in pairs.tolist():
-            ties[first].add(second)
-            ties[second].add(first)
-        return dict(ties)
+        """Tensor -> all that loops, branches and barriers make the same value."""
+        factors, linked = self.classes.factors, np.isin(self.opcodes, LINKED)
+        pairs = owner_of(self.graph)[factors.links[linked[factors.link_at]]]
+        ties: dict[int, set[int]] = {}
+        for first, second in np.unique(pairs, axis=0).tolist():
+            same = ties.get(first, {first}) | ties.get(second, {second})
+            ties.update(dict.fromkeys(same, same))
+        return ties
 
     def _tied(self, tensors: Iterable[int]) -> set[int]:
-        tied: set[int] = set()
-        queue = [t for t in tensors if t in self._ties]
-        while queue:
-            new = self._ties[queue.pop()] - tied
-            tied |= new
-            queue += new
-        return tied
+        return set().union(*(self._ties.get(tensor, ()) for tensor in tensors))
 
     @cached_property
     def _begun(self) -> dict[int, list[int]]:
@@ -314,6 +304,4 @@ class _Flow:
         ]
 
     def _classes_of(self, tensor: int) -> list[int]:
-        start, end = self.graph.dim_offset[tensor : tensor + 2]
-        splittable = self.graph.dims[start:end] > 1
-        return self.classes.label[start:end][splittable].tolist()
+        return self.classes.label[self.classes.splittable(tensor)].tolist()

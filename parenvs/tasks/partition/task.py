@@ -263,16 +263,16 @@ class PartitionTask(Task):
     def explain(
         self, report: PartitionReport, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.explain import of_plan
+        from parenvs.tasks.partition.explain import told
 
-        return of_plan(report, pattern)
+        return told(report, pattern)
 
     def explain_problem(
         self, problem: Partitioning, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.explain import of_problem
+        from parenvs.tasks.partition.explain import told
 
-        return of_problem(problem, pattern)
+        return told(problem, pattern)
 
     def diff(self, a: PartitionReport, b: PartitionReport) -> PartitionDiff:
         from parenvs.tasks.partition.view import difference

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -95,13 +95,12 @@ def cells(
 
     def cell(index: int) -> Cell:
         tensor, path = int(graph.parameter_tensor[index]), graph.paths[index]
-        start, end = graph.dim_offset[tensor : tensor + 2].tolist()
-        splittable = start + np.flatnonzero(graph.dims[start:end] > 1)
+        splittable = classes.splittable(tensor)
         label = classes.label[splittable]
         split = splittable[chosen[label]]
         state = REPLICATED
         if split.size:
-            state = int(split[0]) - start
+            state = int(split[0] - graph.dim_offset[tensor])
         elif classes.blocked[label].all():
             state = BLOCKED
         elif path in open_:
@@ -354,25 +353,20 @@ def _table(variables: list[Cell], inputs: list[Cell], color: bool) -> list[str]:
         whole = {role: [c for c in roles[role] if c.state == state] for role in roles}
         counts = [plural(len(same), role) for role, same in whole.items() if same]
         if counts:
-            total = size(_bytes(chain(*whole.values())))
+            total = size(sum(cell.bytes for same in whole.values() for cell in same))
             lines.append(f"{name}: {' and '.join(counts)}, {total}")
     return lines
 
 
 def _row(name: str, equal: list[Cell], color: bool) -> str:
     first, shape = equal[0], "x".join(map(str, equal[0].shape))
-    dimension = spelling.paint(f"{first.state}", first.state, color)
-    padding = " " * (11 - len(f"{first.state}"))
-    device_bytes = sum(cell.device_bytes for cell in equal)
+    dimension = spelling.paint(f"{first.state:<11}", first.state, color)
+    whole, held = sum(cell.bytes for cell in equal), sum(cell.device_bytes for cell in equal)
     return (
-        f"{dimension}{padding}{clip(name, 49):<50}"
-        f"{clip(shape, 19):<20}{len(equal):>7,}{size(_bytes(equal)):>10}{size(device_bytes):>10}"
+        f"{dimension}{clip(name, 49):<50}"
+        f"{clip(shape, 19):<20}{len(equal):>7,}{size(whole):>10}{size(held):>10}"
         f"{' !' if first.fault else ''}".rstrip()
     )
-
-
-def _bytes(several: Iterable[Cell]) -> float:
-    return sum(cell.bytes for cell in several)
 
 
 def classes(problem: Partitioning) -> Table:
@@ -521,10 +515,9 @@ def _settings(problem: Partitioning) -> dict[str, Any]:
 def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
     """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
     a, plans = diff.a, (diff.a, diff.b)
-    steps = [f"step {duration(report.step_seconds)}" for report in plans]
-    counts = [f"{_things(report)} partitioned" for report in plans]
+    figures = [[f"step {duration(x.step_seconds)}", f"{_things(x)} partitioned"] for x in plans]
     lines = [clip(title(a.problem), WIDTH)]
-    lines += plans_lines(names, plans, [*map(list, zip(steps, counts, strict=True))])
+    lines += plans_lines(names, plans, figures)
     lines += [verdict_line(diff.seconds, a.step_seconds), ""]
     lines += parts_lines("where the seconds are", diff.parts, "step")
     memory = f"memory per device, of {size(a.problem.memory_limit)}"

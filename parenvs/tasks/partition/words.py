@@ -22,7 +22,7 @@ class Explainer:
         self._owner = owner_of(self.graph)
         tensors = self.graph.parameter_tensor.tolist()
         self._path = dict(zip(tensors, self.graph.paths, strict=True))
-        self._searched: dict[int, dict[int, int]] = {}
+        self._searched: dict[int, np.ndarray] = {}
 
     def dimension(self, position: int) -> str:
         """``dimension 1 of encoder/layer_0/self/q`` or ``dimension 2 of f32[64,512,768]``."""
@@ -106,47 +106,38 @@ class Explainer:
         Raises:
             ValueError: they belong to different classes.
         """
-        before = self._search(start)
-        if end not in before:
+        before = self._before(start)
+        if end != start and before[end] < 0:
             raise ValueError("the dimensions belong to different classes")
         steps: list[int] = []
         position = end
         while position != start:
-            previous = before[position]
-            instruction = self._link_at(previous, position)
+            previous = int(before[position])
+            instruction = int(self._links[previous, position]) - 1
             if not steps or steps[-1] != instruction:
                 steps.append(instruction)
             position = previous
         return steps[::-1]
 
     @cached_property
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Linked pairs of dimensions as sorted numbers, and the first instruction of each."""
-        # A pair as one number, so that a binary search finds its instruction.
-        low, high = np.sort(self.classes.factors.links, axis=1).T
-        pairs, first = np.unique(low * len(self.graph.dims) + high, return_index=True)
-        return pairs, self.classes.factors.link_at[first]
-
-    def _link_at(self, first: int, second: int) -> int:
-        pairs, instruction = self._pairs
-        number = min(first, second) * len(self.graph.dims) + max(first, second)
-        return int(instruction[np.searchsorted(pairs, number)])
-
-    @cached_property
-    def _neighbors(self) -> Any:
+    def _links(self) -> Any:
+        """(N, N) sparse, 1 + the first instruction that links two dimensions."""
         from scipy.sparse import coo_array
 
-        size = len(self.graph.dims)
-        both = np.concatenate([self.classes.factors.links, self.classes.factors.links[:, ::-1]])
-        return coo_array((np.ones(len(both)), both.T), shape=(size, size)).tocsr()
+        size, factors = len(self.graph.dims), self.classes.factors
+        # A pair as one number, so that sorting finds its first instruction.
+        low, high = np.sort(factors.links, axis=1).T
+        pairs, first = np.unique(low * size + high, return_index=True)
+        low, high = np.divmod(pairs, size)
+        ends = np.append(low, high), np.append(high, low)
+        return coo_array((np.tile(factors.link_at[first] + 1, 2), ends), shape=(size, size)).tocsr()
 
-    def _search(self, start: int) -> dict[int, int]:
-        """For each dimension of a class, the one before it on a shortest chain from ``start``."""
+    def _before(self, start: int) -> np.ndarray:
+        """(N,) the dimension before each on a shortest chain from ``start``, negative if none."""
         from scipy.sparse.csgraph import breadth_first_order
 
         if start not in self._searched:
-            order, before = breadth_first_order(self._neighbors, start)
-            self._searched[start] = dict(zip(order.tolist(), before[order].tolist(), strict=True))
+            self._searched[start] = breadth_first_order(self._links, start)[1]
         return self._searched[start]
 
     def _members(self, instruction: int, label: int) -> list[int]:
