@@ -377,7 +377,7 @@ def one_stage(
     number = int(tables.classes[0, n])
     fits = np.isfinite(tables.costs(FIRST, 1).seconds[:, number])
     for config in np.flatnonzero(fits).tolist():
-        stage = stage_of(tables, FIRST, 1, config, number, (0, n))
+        stage = stage_of(tables, 0, 1, config, (0, n))
         length = problem.length(plan_of(problem, setting, (stage,)))
         if length < upper * (1 - SLACK):
             upper, best = length, (stage, length)

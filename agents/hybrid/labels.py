@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -89,8 +89,15 @@ PACE = 4e-6
 _NEVER = 1e200  # seconds of a stage that does not fit
 
 
-Suffixes = Any
-"""Labels of suffixes: a named tuple of (l,) arrays, among them ``core``, ``tail``, ``update``."""
+Suffixes = TypeVar("Suffixes", bound=Any)
+"""Labels of suffixes: a named tuple of (l,) arrays, those of ``SuffixSearch`` among them."""
+
+
+class Chosen(NamedTuple):
+    """A stage of a plan that was found: its layers, and the number of its configuration."""
+
+    layers: tuple[int, int]
+    config: int
 
 
 class SuffixLabels(NamedTuple):
@@ -118,17 +125,18 @@ class SuffixLabels(NamedTuple):
 
 def take(labels: Suffixes, which: np.ndarray) -> Suffixes:
     """Return some of the labels."""
-    return type(labels)(*(column[which] for column in labels))
+    return cast(Suffixes, type(labels)(*(column[which] for column in labels)))
 
 
-class SuffixSearch(ABC):
+class SuffixSearch(ABC, Generic[Suffixes]):
     """What searches over suffixes of plans share, for servers in order and in any order.
 
     Both put stages in front of labels, a layer of labels per number of stages, and keep the Pareto
     front of each state. States differ: in order, a suffix is known by its first device, and what a
     send costs depends on the stage in front, a part of the state (``Fronts``). In any order, it is
     known by how many servers of each type it uses; every stage is one server, and sends depend on
-    the stage behind alone.
+    the stage behind alone. Labels have ``layer``, ``core``, ``tail``, ``update``, and the
+    ``config`` and the ``parent`` of their first stage.
 
     Attributes:
         upper: seconds, the length of the best plan found, or that of the incumbent.
@@ -171,8 +179,18 @@ class SuffixSearch(ABC):
                 self._layers.append(take(joined, front))
                 self.evaluations += len(front)
 
+    def _chosen(self, k: int, config: int, label: int) -> tuple[Chosen, ...]:
+        """The stages of a plan of k stages: its first one's configuration, the label behind it."""
+        stages, first = [], 0
+        for labels in self._layers[k - 1 :: -1]:
+            end = int(labels.layer[label])
+            stages.append(Chosen((first, end), config))
+            first, config = end, int(labels.config[label])
+            label = int(labels.parent[label])
+        return tuple(stages)
 
-class HybridLabels(SuffixSearch):
+
+class HybridLabels(SuffixSearch[SuffixLabels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     Attributes:
@@ -449,27 +467,27 @@ class HybridLabels(SuffixSearch):
             best = int(length.argmin())
             if length[best] < self.upper * (1 - SLACK):
                 self.upper = float(length[best])
-                self.stages = self._stages(k, config, int(rows[best]))
+                chosen = self._chosen(k, config, int(rows[best]))
+                self.stages = tuple(
+                    stage_of(tables, number, k, stage.config, stage.layers)
+                    for number, stage in enumerate(chosen)
+                )
 
-    def _stages(self, k: int, config: int, label: int) -> tuple[HybridStage, ...]:
-        """The stages of a plan of k stages: its first one's configuration, the label behind it."""
-        stages, first = [], 0
-        for left in range(k, 0, -1):
-            labels = self._layers[left - 1]
-            end = int(labels.layer[label])
-            place = FIRST if left == k else LAST if left == 1 else INNER
-            number = int(self.tables.classes[first, end])
-            stages.append(stage_of(self.tables, place, left, config, number, (first, end)))
-            first, config = end, int(labels.config[label])
-            label = int(labels.parent[label])
-        return tuple(stages)
+
+def place_of(number: int, count: int) -> int:
+    """Return the place of a stage by its number among several."""
+    return FIRST if number == 0 else LAST if number == count - 1 else INNER
 
 
 def stage_of(
-    tables: StageTables, place: int, left: int, config: int, number: int, layers: tuple[int, int]
+    tables: StageTables, number: int, count: int, config: int, layers: tuple[int, int]
 ) -> HybridStage:
-    """Return a stage of the tables as plans have it; ``left`` counts itself and those behind."""
-    full, selective = tables.recomputed(place, left, config, number)
+    """Return a stage of the tables, of a plan of ``count`` ones, as plans have it.
+
+    As few layers are recomputed as memory asks.
+    """
+    place, run = place_of(number, count), int(tables.classes[layers])
+    full, selective = tables.recomputed(place, count - number, config, run)
     group, tp, _, zero, _ = (column[config].item() for column in tables.configs)
     counts = {"full": full, "selective": selective}
     return HybridStage((layers,), group, tp=tp, zero=zero, recompute=counts)

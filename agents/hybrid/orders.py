@@ -5,13 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.agents.hybrid import exact
-from parenvs.agents.hybrid.labels import stage_of
-from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting, StageTables, send_between
+from parenvs.agents.hybrid.labels import place_of, stage_of
+from parenvs.agents.hybrid.tables import (
+    FIRST,
+    INNER,
+    LAST,
+    Setting,
+    StageCosts,
+    StageTables,
+    send_between,
+)
 from parenvs.agents.pipeline.bounds import SLACK
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
@@ -30,28 +37,12 @@ _UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven", "shard")
 """Constraints that the searches over the order of servers do not know."""
 
 
-class Costs(NamedTuple):
-    """Costs of stages, (U, C, Q + 1) each: by speed, split and class of runs; the last has none.
-
-    Fields are those of ``StageCosts``; ``seconds`` are ``NEVER`` where a stage does not fit.
-    ``least`` is what any plan leaves exposed at least, however much it recomputes.
-    """
-
-    seconds: np.ndarray
-    hiding: np.ndarray
-    exposed: np.ndarray
-    update: np.ndarray
-    least: np.ndarray
-
-
 class ServerTables:
     """Costs of stages of one server in a setting.
 
     Attributes:
         setting: what all stages share; ``devices`` are those of the cluster.
         speeds: (U,) ascending.
-        tp: (C,) ranks that share every matrix.
-        zero: (C,) ZeRO level.
         sent: (C,) seconds of the send in front of a stage, one way, for each element per sample.
         hop: (C,) seconds of it, once.
         sizes: (w,) layers that a stage can have and still be shorter than ``longest``.
@@ -83,7 +74,6 @@ class ServerTables:
         self.is_possible = len(configs.tp) > 0
         if not self.is_possible:
             return
-        self.tp, self.zero = (x.reshape(-1, count)[:, 0] for x in (configs.tp, configs.zero))
         every = np.arange(len(configs.tp))
         sent, hop = send_between(stand_in, setting, configs, every, every, False)
         self.sent, self.hop = (x.reshape(-1, count)[:, 0] for x in (sent, hop))
@@ -100,40 +90,35 @@ class ServerTables:
         # Work of each class: that of its first run.
         first, end = self._short.runs.T
         self.class_work = self.work[end] - self.work[first]
-        self._memo: dict[tuple[int, int], Costs] = {}
-        self._stages: dict[tuple[int, int, int, int, tuple[int, int]], HybridStage] = {}
+        self._memo: dict[tuple[int, int], StageCosts] = {}
+        self._stages: dict[tuple[int, int, int, tuple[int, int]], HybridStage] = {}
 
     def stage(
-        self, place: int, left: int, speed: int, split: int, layers: tuple[int, int]
+        self, number: int, count: int, speed: int, split: int, layers: tuple[int, int]
     ) -> HybridStage:
-        """Return a stage as plans have it, with as few layers recomputed as memory asks.
-
-        ``left`` counts the stages from this one to the last, itself included.
-        """
-        key = place, min(left, self.setting.micro_batches), speed, split, layers
+        """Return a stage of ``count`` ones as plans have it; see ``stage_of``."""
+        left, config = count - number, split * len(self.speeds) + speed
+        key = place_of(number, count), min(left, self.setting.micro_batches), config, layers
         if key not in self._stages:
-            config = split * len(self.speeds) + speed
-            number = int(self.stages.classes[layers])
-            self._stages[key] = stage_of(self.stages, place, left, config, number, layers)
+            self._stages[key] = stage_of(self.stages, number, count, config, layers)
         return self._stages[key]
 
-    def costs(self, place: int, left: int) -> Costs:
-        """Return the costs of stages in a place; ``left`` counts itself and those behind."""
+    def costs(self, place: int, left: int) -> StageCosts:
+        """Return the costs of stages in a place; ``left`` counts itself and those behind.
+
+        They are (U, C, Q + 1) each, by speed, split and class of runs, the last of which has none;
+        ``seconds`` are ``NEVER`` where a stage does not fit.
+        """
         key = place, min(left, self.setting.micro_batches)
         if key not in self._memo:
             asked = self._short.costs(place, key[1], self.longest)
-            reduction = self._short.reduction(place)
-            size = np.maximum(self._short.size, 1)
-            overlap = self.setting.software.gradient_overlap
-            # Overlapped, the gradients of one layer at least are summed behind the passes.
-            least = reduction / size if overlap else reduction
             seconds = np.minimum(asked.seconds, NEVER)  # no 0 x infinity with one micro-batch
-            figures = np.stack([seconds, *asked[1:], least])
+            figures = np.stack([seconds, *asked[1:]])
             # (5, C x U, Q) by configuration; the class behind all others does not fit.
-            figures = figures.reshape(5, len(self.tp), len(self.speeds), -1).swapaxes(1, 2)
+            figures = figures.reshape(5, len(self.sent), len(self.speeds), -1).swapaxes(1, 2)
             figures = np.pad(figures, [(0, 0)] * 3 + [(0, 1)])
             figures[0, ..., -1] = NEVER
-            self._memo[key] = Costs(*figures)
+            self._memo[key] = StageCosts(*figures)
         return self._memo[key]
 
     @cached_property
@@ -271,10 +256,10 @@ def plan_of(
     problem, setting = tables.problem, tables.setting
     ends, count = [*cuts[1:], len(problem.model)], len(cuts)
     numbers = np.searchsorted(tables.speeds, speeds_of(problem)[servers]).tolist()
-    stages: list[HybridStage] = []
-    for k, layers in enumerate(zip(cuts, ends, strict=True)):
-        place = FIRST if k == 0 else LAST if k == count - 1 else INNER
-        stages.append(tables.stage(place, count - k, numbers[k], splits[k], layers))
+    stages = [
+        tables.stage(k, count, *stage)
+        for k, stage in enumerate(zip(numbers, splits, zip(cuts, ends, strict=True), strict=True))
+    ]
     unused = [server for server in range(problem.cluster.servers) if server not in set(servers)]
     return exact.plan_of(problem, setting, stages, servers=(*servers, *unused))
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import PACE, SuffixSearch, warm_up
+from parenvs.agents.hybrid.labels import PACE, Chosen, SuffixSearch, take, warm_up
 from parenvs.agents.hybrid.orders import NEVER, ONE_SERVER, Orders, ServerTables, plan_of, speeds_of
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting
 from parenvs.agents.pipeline.bounds import SLACK, OutOfTimeError
@@ -43,28 +43,22 @@ MAX_LABELS = 12_000_000
 """Labels above which a search gives up: about 2 GB."""
 
 
-class Chosen(NamedTuple):
-    """A stage: its layers, its server's type, and the tables' number of its split."""
-
-    layers: tuple[int, int]
-    kind: int
-    split: int
-
-
 class _Labels(NamedTuple):
-    """Suffixes of k stages, (l,) each: servers used, first layer, label, first stage, parent."""
+    """Suffixes of k stages, (l,) each: servers used, first layer, label, first stage, parent.
+
+    ``config`` is the type of the first stage's server times the number of splits, plus its split.
+    """
 
     code: np.ndarray
     layer: np.ndarray
     core: np.ndarray
     tail: np.ndarray
     update: np.ndarray
-    kind: np.ndarray
-    split: np.ndarray
+    config: np.ndarray
     parent: np.ndarray
 
 
-class ServerLabels(SuffixSearch):
+class ServerLabels(SuffixSearch[_Labels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     ``stages`` are those of the best plan, or None if none beats the incumbent.
@@ -104,7 +98,7 @@ class ServerLabels(SuffixSearch):
         self._holds = self.tables.most_work(upper / self.m)[self.fast]
         zero = np.zeros(1)
         none = np.full(1, -1)
-        root = _Labels(none * 0, none * 0 + n, zero, zero, zero, none, none, none)
+        root = _Labels(none * 0, none * 0 + n, zero, zero, zero, none, none)
         self._search(root, int(self.counts.sum()))
 
     def _free(self, code: np.ndarray) -> np.ndarray:
@@ -199,12 +193,9 @@ class ServerLabels(SuffixSearch):
         keep = np.flatnonzero(length * (1 + SLACK) < self.upper)
         if not len(keep):
             return []
-        kinds = np.full(len(keep), kind)
-        code = code[row[keep]]
-        return [
-            _Labels(code, begin[keep], core[keep], tail[keep], update[keep], kinds, split[keep],
-                    parent[keep])
-        ]  # fmt: skip
+        config = self._first_config(kind) + split
+        labels = _Labels(code[row], begin, core, tail, update, config, parent)
+        return [take(labels, keep)]
 
     def _complete(self, k: int, labels: _Labels) -> None:
         tables, m = self.tables, self.m
@@ -227,18 +218,11 @@ class ServerLabels(SuffixSearch):
             split, best = np.unravel_index(int(length.argmin()), length.shape)
             if length[split, best] < self.upper * (1 - SLACK):
                 self.upper = float(length[split, best])
-                self.stages = self._stages(k, kind, int(split), int(rows[best]))
+                config = self._first_config(kind) + int(split)
+                self.stages = self._chosen(k, config, int(rows[best]))
 
-    def _stages(self, k: int, kind: int, split: int, label: int) -> tuple[Chosen, ...]:
-        """The stages of a plan of k stages: its first one's server and split, the label behind."""
-        stages, first = [], 0
-        for left in range(k, 0, -1):
-            labels = self._layers[left - 1]
-            end = int(labels.layer[label])
-            stages.append(Chosen((first, end), int(self.types[kind]), split))
-            first, kind, split = end, int(labels.kind[label]), int(labels.split[label])
-            label = int(labels.parent[label])
-        return tuple(stages)
+    def _first_config(self, kind: int) -> int:
+        return int(self.types[kind]) * len(self.tables.sent)
 
 
 _SHARES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)
@@ -318,11 +302,10 @@ def plan_of_types(
 
     ``groups`` are the servers of each type; the speed of each must be among those of the tables.
     """
-    left = [list(group) for group in groups]
-    servers = [left[stage.kind].pop(0) for stage in stages]
-    return plan_of(
-        tables, servers, [stage.layers[0] for stage in stages], [stage.split for stage in stages]
-    )
+    left, splits = [list(group) for group in groups], len(tables.sent)
+    servers = [left[stage.config // splits].pop(0) for stage in stages]
+    cuts = [stage.layers[0] for stage in stages]
+    return plan_of(tables, servers, cuts, [stage.config % splits for stage in stages])
 
 
 MAX_TYPES = 8

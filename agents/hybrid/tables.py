@@ -64,12 +64,14 @@ class StageCosts(NamedTuple):
         hiding: backward pass of a micro-batch.
         exposed: what the stage's last backward pass leaves of its gradients' collectives.
         update: optimizer.
+        least: what any plan leaves of these collectives at least, however much it recomputes.
     """
 
     seconds: np.ndarray
     hiding: np.ndarray
     exposed: np.ndarray
     update: np.ndarray
+    least: np.ndarray
 
 
 def groups(problem: Hybrid, most: int) -> list[int]:
@@ -290,10 +292,6 @@ class StageTables:
         """(Q,) least seconds of a stage of each class, sends left out, nothing recomputed."""
         return np.asarray(self._busy.min(axis=(0, 1)))
 
-    def reduction(self, place: int) -> np.ndarray:
-        """(C, Q) seconds of the gradients' collectives of stages in a place."""
-        return np.asarray(self._reduction[place])
-
     def forget(self) -> None:
         """Forget the costs that were asked for, as they are for one incumbent."""
         self._memo.clear()
@@ -309,10 +307,11 @@ class StageTables:
             again = self._counts(place, flight, self._busy[place] <= longest)[0]
             seconds = self._busy[place] + again
             hiding = self._hiding[place] + again
-            exposed = formulas.exposed_seconds(
-                self._reduction[place], self.size, hiding, self.setting.software.gradient_overlap
-            )
-            self._memo[key] = StageCosts(seconds, hiding, exposed, self._update[place])
+            reduction, overlap = self._reduction[place], self.setting.software.gradient_overlap
+            exposed = formulas.exposed_seconds(reduction, self.size, hiding, overlap)
+            # Overlapped, the gradients of one layer at least are summed behind the passes.
+            least = reduction / np.maximum(self.size, 1) if overlap else reduction
+            self._memo[key] = StageCosts(seconds, hiding, exposed, self._update[place], least)
         return self._memo[key]
 
     def recomputed(self, place: int, left: int, config: int, number: int) -> tuple[int, int]:
