@@ -61,7 +61,6 @@ renew-hybrid: $(STAMP)
 	$(BIN)/python -m parenvs.datasets.hybrid.problems hybrid
 	$(BIN)/python -m parenvs.datasets.hybrid.problems hetero
 	$(BIN)/python -m parenvs.agents.hybrid.references
-	$(BIN)/python -m parenvs.agents.hybrid.references hetero
 	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero
 
 $(VENV)/.docs: $(STAMP)

@@ -19,9 +19,7 @@ from parenvs.files import read_json, write_text
 from parenvs.instances import data_folder
 
 HYBRID = "hybrid-references.json"
-"""References of the sets ``hybrid-validation``, ``hybrid-test`` and ``hybrid-outside``."""
-HETERO = "hetero-references.json"
-"""References of problems of the sets ``hetero-N-test``."""
+"""References of the hybrid sets, and of the first problems of ``hetero-N-test``."""
 PARTITIONS = "partition-references.json"
 """References of the sets of partition problems; lengths and bounds are seconds."""
 INTRA_OP = "intra-op-references.json"

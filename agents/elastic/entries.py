@@ -16,7 +16,6 @@ from parenvs.agents.learning.network import Network
 from parenvs.core.leaderboard import (
     ONE,
     OPTIMAL,
-    UNKNOWN,
     Description,
     Figure,
     Instances,
@@ -190,7 +189,7 @@ def problems(instances: Instances = None) -> Iterator[ElasticProblem]:
         target = load_elastic(name)
         courses = len(seeds(target, 0))
         settings = {"tier": tier, "model": model, "courses": courses, "seed": 0}
-        bare = ElasticProblem(name, KIND, "", name, "", settings, UNKNOWN, 1.0)
+        bare = ElasticProblem(name, KIND, "", name, "", settings, trivial=1.0)
         yield replace(bare, fingerprint=bare.fingerprint_of(target))
 
 

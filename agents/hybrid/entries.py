@@ -14,11 +14,10 @@ from parenvs.agents.hybrid.references import (
     HETERO_FIRST,
     LIMITS,
     MAX_EXACT,
+    REFERENCES,
     best_known,
     plan_of_row,
 )
-from parenvs.agents.hybrid.references import HETERO_REFERENCES as HETERO_FILE
-from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
 from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import subset_search
 from parenvs.agents.planners import solve
@@ -29,7 +28,6 @@ from parenvs.core.leaderboard import (
     ONE,
     PROVEN,
     SECONDS,
-    UNKNOWN,
     Description,
     DrawnProblem,
     Instances,
@@ -45,7 +43,6 @@ from parenvs.datasets.hybrid.problems import (
     FAMILIES,
     INSIDE,
     TIERS,
-    find_hybrid,
     make,
     problem_sets,
 )
@@ -79,8 +76,6 @@ class HybridProblem(TaskProblem):
         "gradient_bytes": 4,
         "gradient_overlap": False,
     }
-    file = HYBRID_FILE
-    """The file of its reference."""
     bounded_by = "its kernels, dealt out evenly (Hybrid.kernel_bound_seconds)"
     """What proves the bound of its reference."""
 
@@ -93,12 +88,6 @@ class HybridProblem(TaskProblem):
     def has_cluster(self) -> bool:
         """Whether its devices are known as a cluster: that of the set's problem."""
         return True
-
-    def load(self) -> Hybrid:
-        """See ``TaskProblem.load``."""
-        problem = find_hybrid(self.instance)
-        assert problem is not None
-        return problem
 
     def fingerprint_of(self, target: Hybrid) -> str:
         """See ``TaskProblem.fingerprint_of``: that of the model."""
@@ -126,17 +115,16 @@ class HybridProblem(TaskProblem):
 
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: it is read from the shipped references."""
-        row = references(self.file.file)[self.instance]
-        among, command = str(row.get("among", "")), self.file.command
+        row = references(REFERENCES.file)[self.instance]
         return reference_of(
-            row["length"], row["bound"], row["method"], among, self.bounded_by, command
-        )
+            row["length"], row["bound"], row["method"], str(row.get("among", "")), self.bounded_by,
+            REFERENCES.command,
+        )  # fmt: skip
 
 
 class HeteroProblem(HybridProblem):
     """A model to be trained on servers that differ, a server for each stage."""
 
-    file = HETERO_FILE
     bounded_by = "speeds rounded up to few types (sandwich)"
 
     def faults(self, plan: Plan) -> list[str]:
@@ -172,7 +160,7 @@ def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
             settings |= {"layers": len(hybrid.model), "batch": hybrid.batch}
             settings["stack"] = hybrid.stack.label
             if instances is None or name in instances:
-                yield kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
+                yield kind(name, HybridPlan.task, "", name, fingerprint, settings)
 
 
 EVALUATIONS_OF_DRAWN = 5_000
@@ -241,7 +229,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     def plan(problem: HybridProblem) -> HybridPlan:
         target: Hybrid = problem.target
         if agent == "best-known":
-            return plan_of_row(target, references(problem.file.file)[problem.instance])
+            return plan_of_row(target, references(REFERENCES.file)[problem.instance])
         searches: dict[str, Callable[[], Answer]] = {
             "exact": lambda: exact(target, LIMITS, time_limit=SECONDS, simulate=False),
             # Not by time: its answer is the same on every machine.

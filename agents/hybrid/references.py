@@ -3,7 +3,6 @@
     python -m parenvs.agents.hybrid.references            # what is missing or outdated
     python -m parenvs.agents.hybrid.references --again hybrid-test/gpt-001 ...    # keeps the better
     python -m parenvs.agents.hybrid.references --check    # evaluate all, change nothing
-    python -m parenvs.agents.hybrid.references hetero     # the same for unequal servers
 
 Equal servers: the plan is the shortest of ``exact`` (the optimum among uniform plans and 1F1B plans
 of free stages), of a local search from the best uniform plans, and of others from the best so far,
@@ -18,8 +17,7 @@ those that recompute no more than they must.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,10 +28,10 @@ from parenvs.agents.hybrid.exact import exact
 from parenvs.agents.hybrid.orders import AMONG, Orders, swap_search
 from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
-from parenvs.agents.references import SAME, ReferenceFile
+from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.core.plan import Answer
 from parenvs.datasets.hybrid.problems import SETS, TIERS, find_hybrid, problem_sets
-from parenvs.datasets.references import HETERO, HYBRID, Row
+from parenvs.datasets.references import HYBRID, Row
 from parenvs.errors import NO_PLAN, InfeasibleError
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -46,8 +44,14 @@ SECONDS = 120.0
 so that a reference has the same bound on every machine."""
 SEARCHES = 7
 """Local searches at most; all but the first end when one of them finds nothing better."""
-FIRST = {"hybrid-outside": 12}
-"""Set -> problems that references are made of by default, the first ones; all of others."""
+HETERO_FIRST = 3
+"""Problems of each test set of unequal servers whose references are made by default."""
+FIRST = {
+    **dict.fromkeys(SETS, None),
+    "hybrid-outside": 12,
+    **dict.fromkeys([f"{tier}-test" for tier in TIERS], HETERO_FIRST),
+}
+"""Set -> problems that references are made of by default, the first ones; None: all."""
 
 
 def decisions(problem: Hybrid, plan: HybridPlan) -> dict[str, Any]:
@@ -81,8 +85,7 @@ def _head(problem: Hybrid) -> dict[str, Any]:
 
 
 def _names() -> Iterator[str]:
-    for name in SETS:
-        first = FIRST.get(name)
+    for name, first in FIRST.items():
         yield from (problem.instance for problem in problem_sets()[name][:first])
 
 
@@ -135,20 +138,14 @@ def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) 
 
 
 def _make(problem: Hybrid) -> Row:
+    if problem.cluster.speeds:
+        return hetero_row(problem)
     answer = best_known(problem, SECONDS)
     among = answer.among if answer.proven else ""
     bound = min(problem.kernel_bound_seconds, answer.cost)
     return row_of(problem, answer.plan, answer.cost, bound, among, answer.method)
 
 
-HYBRID_REFERENCES = ReferenceFile(
-    HYBRID, "python -m parenvs.agents.hybrid.references", _names, find_hybrid, _make, hybrid_fault
-)
-"""References of all shipped hybrid sets."""
-
-
-HETERO_FIRST = 3
-"""Problems of each test set whose references are made by default: the first ones."""
 SWAPS, SEEDS = 800, (0, 1)
 """Plans that each swap search judges, and the seeds of the searches."""
 MAX_EXACT = 16
@@ -186,29 +183,11 @@ def hetero_row(problem: Hybrid) -> Row:
     return row_of(problem, orders.best, orders.length, bound, among, method)
 
 
-def _hetero_names() -> Iterator[str]:
-    for tier in TIERS:
-        yield from (problem.instance for problem in problem_sets()[f"{tier}-test"][:HETERO_FIRST])
-
-
-HETERO_REFERENCES = ReferenceFile(
-    HETERO,
-    "python -m parenvs.agents.hybrid.references hetero",
-    _hetero_names,
-    find_hybrid,
-    hetero_row,
-    hybrid_fault,
+REFERENCES = ReferenceFile(
+    HYBRID, "python -m parenvs.agents.hybrid.references", _names, find_hybrid, _make, hybrid_fault
 )
-"""References of the first problems of each hetero test set."""
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Run the command line for equal servers, or after ``hetero`` for unequal ones."""
-    rest = sys.argv[1:] if arguments is None else list(arguments)
-    if rest[:1] == ["hetero"]:
-        return HETERO_REFERENCES.main(rest[1:])
-    return HYBRID_REFERENCES.main(rest)
+"""References of the shipped sets."""
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(REFERENCES)

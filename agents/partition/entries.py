@@ -175,7 +175,7 @@ def problems(task: str, instances: board.Instances = None) -> Iterator[Partition
         step = StepSettings.of(Cluster.parse(cluster), samples, count, recompute, task == LIMITED)
         settings = {"cluster": cluster, "rules": rules, "uneven": "pad"} | step.on(graph).settings
         head = (name, PartitionPlan.task, reward, instance)
-        yield problem(*head, graph.fingerprint, settings, board.UNKNOWN, 0.0)
+        yield problem(*head, graph.fingerprint, settings)
 
 
 AGENTS: dict[str, Description] = {

@@ -13,7 +13,6 @@ from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
     ONE,
     SECONDS,
-    UNKNOWN,
     Description,
     DrawnProblem,
     Instances,
@@ -142,9 +141,7 @@ def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem
                 "micro_batches": micro_batches,
             }
             name = f"{instance}-{label}-{stages}"
-            yield PipelineProblem(
-                name, PipelinePlan.task, "", instance, fingerprint, settings, UNKNOWN, 0.0
-            )
+            yield PipelineProblem(name, PipelinePlan.task, "", instance, fingerprint, settings)
 
 
 AGENTS: dict[str, Description] = {

@@ -19,7 +19,6 @@ from parenvs.agents.sharding import solve_iopddl
 from parenvs.core.leaderboard import (
     CERTIFIED,
     PROVEN,
-    UNKNOWN,
     Description,
     DrawnProblem,
     Figure,
@@ -191,9 +190,7 @@ def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
         if instances is None or name in instances:
             rows.append((name, fingerprint, settings))
     for name, fingerprint, settings in rows:
-        yield ShardingProblem(
-            name, ShardingPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
-        )
+        yield ShardingProblem(name, ShardingPlan.task, "", name, fingerprint, settings)
 
 
 _Pairs = list[tuple[TaskProblem, float | None]]

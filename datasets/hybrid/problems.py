@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, share_kind
+from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of, share_kind
 from parenvs.datasets.banks import Bank, write_banks
-from parenvs.datasets.references import HETERO, HYBRID, SAME, costs_of
+from parenvs.datasets.references import HYBRID, SAME, costs_of
 from parenvs.datasets.set_commands import command_line, write_file
-from parenvs.errors import ParenvsError, UnknownInstanceError, among, did_you_mean, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, among, shown
 from parenvs.instances import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan_arrays import Start, fastest
@@ -392,13 +392,8 @@ def find_hybrid(name: str) -> Hybrid:
     if kind not in problem_sets():
         known = among(kind, problem_sets())
         raise UnknownInstanceError(f"unknown set {shown(kind)}{known}")
-    problems = {problem.instance: problem for problem in problem_sets()[kind]}
-    if name not in problems:
-        raise UnknownInstanceError(
-            f"unknown problem {name!r}{did_you_mean(name, problems)}; {kind} holds "
-            f"{len(problems)}, like {next(iter(problems))}"
-        )
-    return problems[name]
+    members = {x.instance.partition("/")[2]: x for x in problem_sets()[kind]}
+    return member_of(members, name)
 
 
 SPEED_STEPS = 1000
@@ -463,12 +458,12 @@ def costs(name: str) -> BestValue | None:
     """
     problem = find_hybrid(name)
     bound = problem.kernel_bound_seconds
-    for file in (HYBRID, HETERO):
-        known = costs_of(file, name, problem.model.fingerprint)
-        if known is not None:  # bounds of hetero rows are of plans of one server a stage alone
-            kind = OPTIMUM if known.value <= bound * (1 + SAME) else BEST_KNOWN
-            return BestValue(known.value, bound, kind)
-    return BestValue(bound, bound, BOUND)
+    known = costs_of(HYBRID, name, problem.model.fingerprint)
+    if known is None:
+        return BestValue(bound, bound, BOUND)
+    # Bounds of hetero rows are of plans of one server a stage alone.
+    kind = OPTIMUM if known.value <= bound * (1 + SAME) else BEST_KNOWN
+    return BestValue(known.value, bound, kind)
 
 
 def set_kind(name: str) -> SetKind:

@@ -27,7 +27,15 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.game import Fixed, Members, Source, is_sequential
 from parenvs.core.plan import ILLEGAL, Answer
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
+from parenvs.core.sets import (
+    OPTIMUM,
+    BestValue,
+    SetKind,
+    chosen,
+    family_named,
+    member_of,
+    share_kind,
+)
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
@@ -108,39 +116,21 @@ def is_set(name: str) -> bool:
     return name in PARTITION_SETS or name.endswith(".json")
 
 
-def family_of(name: str) -> str:
-    """Return the family in the name of a problem, ``[SET/]FAMILY-NUMBER``."""
-    return name.rpartition("/")[2].rpartition("-")[0]
-
-
 def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
     """Return the names of the problems of a set, or of one family, in their order."""
-    names = tuple(f"{set_name}/{name}" for name in partition_rows(set_name))
-    chosen = tuple(name for name in names if family in (None, family_of(name)))
-    if not chosen:
-        known = list(dict.fromkeys(map(family_of, names)))
-        raise ParenvsError(
-            f"family: {set_name} has no problem of family {shown(family)}"
-            f"{did_you_mean(str(family), known)}; known: {', '.join(known)}"
-        )
-    return chosen
+    families = {f"{set_name}/{name}": family_named(name) for name in partition_rows(set_name)}
+    return tuple(chosen(families, family, set_name))
 
 
 def row_of(name: str) -> SetRow:
     """Return the description of a problem by its name, or raise ``UnknownInstanceError``."""
-    set_name, _, member = name.rpartition("/")
+    set_name = name.rpartition("/")[0]
     if not set_name:
         raise UnknownInstanceError(
             f"unknown problem {name!r}{did_you_mean(name, PARTITION_SETS)}; give a set "
             f"({', '.join(PARTITION_SETS)}), SET/NAME, or the path of a .json file of a set"
         )
-    rows = partition_rows(set_name)
-    if member not in rows:
-        raise UnknownInstanceError(
-            f"unknown problem {name!r}{did_you_mean(member, rows)}; {set_name} holds {len(rows)}, "
-            f"like {next(iter(rows))}"
-        )
-    return rows[member]
+    return member_of(partition_rows(set_name), name)
 
 
 def problem_named(name: str) -> Partitioning:

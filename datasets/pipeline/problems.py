@@ -34,7 +34,7 @@ import numpy as np
 from rich.progress import track
 
 from parenvs.cluster import Cluster, Device
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of, share_kind
 from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
@@ -485,13 +485,7 @@ def find(name: str) -> DrawnProblem:
     set_name = name.partition("/")[0]
     if set_name in DRAWN:
         return generated_named(name)
-    known = _by_name(set_name)
-    if name in known:
-        return known[name]
-    raise UnknownInstanceError(
-        f"unknown problem {name!r}{did_you_mean(name, known)}; {set_name} holds {len(known)}, from "
-        f"{min(known)} to {max(known)}"
-    )
+    return member_of(_by_name(set_name), name)
 
 
 def pipeline_of(name: str) -> Pipeline:
@@ -554,7 +548,7 @@ def make_set(name: str, seed: int) -> list[DrawnProblem]:
 
 @lru_cache(maxsize=len(SETS))
 def _by_name(set_name: str) -> dict[str, DrawnProblem]:
-    return {problem.name: problem for problem in load_set(set_name)}
+    return {problem.name.rpartition("/")[2]: problem for problem in load_set(set_name)}
 
 
 @lru_cache(maxsize=len(SETS))

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind, share_kind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of, share_kind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, did_you_mean, shown
@@ -333,14 +333,7 @@ def fingerprint_of(name: str) -> str:
     Raises:
         ParenvsError: there is no such problem.
     """
-    set_name, _, member = name.partition("/")
-    members = fingerprints().get(set_name, {})
-    if member not in members:
-        raise ParenvsError(
-            f"unknown problem {shown(name)}{did_you_mean(member, members)}; sets: "
-            f"{', '.join(SETS)}, their problems like mesh-000"
-        )
-    return members[member]
+    return member_of(fingerprints()[name.partition("/")[0]], name)
 
 
 def of_set(name: str) -> Sharding:

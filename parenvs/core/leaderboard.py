@@ -88,8 +88,8 @@ class TaskProblem:
     instance: str
     fingerprint: str
     settings: dict[str, Any]
-    reference: Reference
-    trivial: float
+    reference: Reference = UNKNOWN
+    trivial: float = 0.0
 
     plan_class: ClassVar[type[Plan]]
     """Class of the plans; ``named_kind`` takes that of the task."""
@@ -388,11 +388,11 @@ class DrawnProblem(TaskProblem):
         """Generate a problem from the checker's seed, without reference."""
         name = f"drawn/{seed}-{number}"
         settings |= {"seed": seed, "number": number}
-        bare = cls(name, cls.plan_class.task, "", name, "", settings, UNKNOWN, 0.0)
+        bare = cls(name, cls.plan_class.task, "", name, "", settings)
         target = bare.load()
         drawn = cls(
             name, bare.kind, "", cls.instance_of(target, name), bare.fingerprint_of(target),
-            settings | cls.settings_of(target), UNKNOWN, 0.0,
+            settings | cls.settings_of(target),
         )  # fmt: skip
         drawn.__dict__["target"] = target  # fills the cached property without a second load
         return drawn
@@ -451,7 +451,7 @@ def named_kind(
         for name in names:
             if instances is None or name in instances:
                 fingerprint = problem(name, task=task).fingerprint
-                yield problem_class(name, task, "", name, fingerprint, {}, UNKNOWN, 0.0)
+                yield problem_class(name, task, "", name, fingerprint, {})
 
     def planner(agent: str, seed: int, steps: int) -> Planner:
         request = TASKS[task].request_class()

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from parenvs.core.plan import ILLEGAL, Answer
 from parenvs.core.registry import TASKS, refuse_removed
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, among, did_you_mean, shown
+
+_Member = TypeVar("_Member")
 
 
 class BestValue(NamedTuple):
@@ -88,14 +90,7 @@ class ProblemSet:
         Raises:
             ParenvsError: no problem is of that family.
         """
-        chosen = tuple(x for x in self.problems if family in (None, family_named(x)))
-        if not chosen:
-            known = list(dict.fromkeys(map(family_named, self.problems)))
-            raise ParenvsError(
-                f"{self.name} has no problem of family {family!r}"
-                f"{did_you_mean(str(family), known)}; known: {', '.join(known)}"
-            )
-        return chosen
+        return tuple(chosen({x: family_named(x) for x in self.problems}, family, self.name))
 
     def env_kwargs(self, family: str | None) -> dict[str, Any]:
         """Return the environment's arguments to play the set, or a family of it, in order."""
@@ -211,3 +206,33 @@ def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | No
 def family_named(problem: str) -> str:
     """Return the family in the name of a set's problem, ``SET/FAMILY-NUMBER``."""
     return problem.rpartition("/")[2].rpartition("-")[0]
+
+
+def chosen(
+    families: Mapping[str, str], family: str | None, place: str, what: str = "family"
+) -> list[str]:
+    """Return the names of the problems of a family, or of all; ``families`` are by name.
+
+    Raises:
+        ParenvsError: no problem of the place is of that family.
+    """
+    names = [name for name in families if family in (None, families[name])]
+    if not names:
+        known = among(family, dict.fromkeys(families.values()))
+        raise ParenvsError(f"{what}: {place} has no problem of {what} {shown(family)}{known}")
+    return names
+
+
+def member_of(members: Mapping[str, _Member], name: str) -> _Member:
+    """Return the member ``SET/MEMBER`` of a set, whose members are given.
+
+    Raises:
+        UnknownInstanceError: the set has no such member.
+    """
+    place, _, member = name.rpartition("/")
+    if member not in members:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}{did_you_mean(member, members)}; {place} holds "
+            f"{len(members)}, like {place}/{next(iter(members))}"
+        )
+    return members[member]

@@ -133,12 +133,12 @@ def test_choice__bad_arguments():
         ({"family": "quite"}, r"family: .* 'quite' \(did you mean 'quiet'\?\)"),
         (
             {"model": "gpt"},
-            "model: the problem pool has none of 'gpt'.*; known: gpt-1.5b, bert-large",
+            "model: the problem pool has no problem of model 'gpt'.*; known: gpt-1.5b, bert-large",
         ),
         ({"instance": "p3", "family": "gone"}, "family: it is of a set or the bank"),
         ({"instance": "p3", "fresh": True}, "fresh: it is of jobs that are drawn"),
         ({"order": "sequential"}, "order: it is of a set, like 'elastic-windows'"),
-        ({"instance": "elastic-windows", "family": "p3"}, "family: elastic-windows has none of"),
+        ({"instance": "elastic-windows", "family": "p3"}, "family: elastic-windows has no problem"),
         ({"instance": "elastic-windows/p3-gpt-1.5b-999"}, "elastic-windows holds 314"),
         ({"instance": "elastic/gone/bert-large/x"}, "drawn ones are called like elastic/"),
         (

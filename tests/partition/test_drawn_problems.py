@@ -24,13 +24,13 @@ SMALL = ("partition-train/vgg-000", "partition-train/vgg-007", "partition-train/
 
 
 def test_sets__families_are_disjoint():
-    found = {name: set(map(problems.family_of, problems.members(name))) for name in PARTITION_SETS}
+    found = {name: set(map(sets.family_named, problems.members(name))) for name in PARTITION_SETS}
     assert sum(map(len, found.values())) == len(set.union(*found.values())) >= 12
     for name, families in found.items():
         assert families == set(partition_sets.FAMILIES[name])
         for member, row in partition_rows(name).items():
             family = manifest()["instances"][row.instance]["family"]
-            assert problems.family_of(member) == family
+            assert sets.family_named(member) == family
 
 
 def test_sets__problems_differ_and_are_proven():

@@ -25,9 +25,9 @@ from parenvs.core.game import (
     Stream,
     is_sequential,
 )
-from parenvs.core.sets import family_named
+from parenvs.core.sets import chosen, family_named
 from parenvs.envs.env import GameEnv, GameVectorEnv
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, shown
 from parenvs.tasks.elastic import problems
 from parenvs.tasks.elastic.library import (
     CHECKPOINT,
@@ -713,8 +713,9 @@ def source_of(
         if is_given:
             raise ParenvsError(f"{name}: it is {words}; leave it out")
     if is_bank:
-        families = _selected("family", family, FAMILIES, "the problem pool")
-        models = _selected("model", model, MEASURED, "the problem pool")
+        pool = "the problem pool"
+        families = chosen({x: x for x in FAMILIES}, family, pool)
+        models = chosen({x: x for x in MEASURED}, model, pool, "model")
         return Drawn(partial(_generated, families, models, fresh))
     if is_set:
         assert instance is not None
@@ -734,29 +735,12 @@ def source_of(
 def _members(name: str, family: str | None, model: str | None) -> list[str]:
     """Return the names of a set's problems, of a family or with a model."""
     if name == WINDOWS:
-        models = {member: row[1] for member, row in problems.windows().items()}
+        models = {f"{name}/{member}": row[1] for member, row in problems.windows().items()}
     else:
-        models = {member: row.model for member, row in problems.elastic_rows(name).items()}
-    known_families = tuple(dict.fromkeys(map(family_named, models)))
-    families = _selected("family", family, known_families, name)
-    chosen_models = _selected("model", model, sorted(set(models.values())), name)
-    return [
-        f"{name}/{member}"
-        for member in models
-        if family_named(member) in families and models[member] in chosen_models
-    ]
-
-
-def _selected(key: str, value: str | None, known: Sequence[str], name: str) -> Sequence[str]:
-    """Return the names that an argument selects: all if it is None, else that one."""
-    if value is None:
-        return known
-    if value not in known:
-        near = did_you_mean(str(value), known)
-        raise ParenvsError(
-            f"{key}: {name} has none of {shown(value)}{near}; known: {', '.join(known)}"
-        )
-    return (value,)
+        rows = problems.elastic_rows(name).items()
+        models = {f"{name}/{member}": row.model for member, row in rows}
+    of_family = chosen({member: family_named(member) for member in models}, family, name)
+    return chosen({member: models[member] for member in of_family}, model, name, "model")
 
 
 @lru_cache(maxsize=KEPT)

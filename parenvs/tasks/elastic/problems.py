@@ -32,7 +32,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.game import generator_of, word_of
 from parenvs.core.plan import Answer
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
@@ -521,18 +521,8 @@ def window(name: str) -> Elastic:
     Raises:
         UnknownInstanceError: there is no such window.
     """
-    trace, model, first = _member(WINDOWS, name, windows())
+    trace, model, first = member_of(windows(), f"{WINDOWS}/{name}")
     return _job(model, _whole_course(trace).window(first, WINDOW), f"{WINDOWS}/{name}")
-
-
-def _member(name: str, member: str, known: Mapping[str, Any]) -> Any:
-    """Return what is known of a member of a set, or raise an error that says what it holds."""
-    if member not in known:
-        raise UnknownInstanceError(
-            f"unknown problem {f'{name}/{member}'!r}{did_you_mean(member, known)}; {name} holds "
-            f"{len(known)}, from {min(known)} to {max(known)}"
-        )
-    return known[member]
 
 
 @lru_cache(maxsize=len(TRACES))
@@ -542,11 +532,10 @@ def _whole_course(trace: str) -> Course:
 
 
 @lru_cache(maxsize=512)
-def _elastic_problem(name: str, member: str) -> Elastic:
-    row = _member(name, member, elastic_rows(name))
-    return Elastic(
-        load_library(row.model), row.chain, intervals=row.intervals, name=f"{name}/{member}"
-    )
+def _elastic_problem(set_name: str, member: str) -> Elastic:
+    name = f"{set_name}/{member}"
+    row = member_of(elastic_rows(set_name), name)
+    return Elastic(load_library(row.model), row.chain, intervals=row.intervals, name=name)
 
 
 @lru_cache(maxsize=len(TRACES))

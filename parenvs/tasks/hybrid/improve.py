@@ -23,11 +23,11 @@ from parenvs.core.game import (
     is_sequential,
 )
 from parenvs.core.registry import problem as problem_of
-from parenvs.core.sets import family_named
+from parenvs.core.sets import chosen, family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.envs.pettingzoo import Agents
-from parenvs.errors import ParenvsError, among, shown
+from parenvs.errors import ParenvsError, shown
 from parenvs.tasks.hybrid.moves import (
     CATALOG,
     KEPT,
@@ -125,14 +125,8 @@ def _of_family(place: str, family: str | None) -> list[str]:
     if place in BANKS:
         families = {f"{place}/{x}": family_of(place, x) for x in range(BANKS[place])}
     else:
-        names = [problem.instance for problem in problem_sets()[place]]
-        families = {name: family_named(name) for name in names}
-    if family is None:
-        return list(families)
-    known = sorted(set(families.values()))
-    if family not in known:
-        raise ParenvsError(f"family: {place} has no {shown(family)}{among(family, known)}")
-    return [name for name in families if families[name] == family]
+        families = {x.instance: family_named(x.instance) for x in problem_sets()[place]}
+    return chosen(families, family, place)
 
 
 def _fresh(place: str, family: str | None, stream: Stream) -> Start:
