@@ -231,8 +231,9 @@ def member_of(members: Mapping[str, _Member], name: str) -> _Member:
     """
     place, _, member = name.rpartition("/")
     if member not in members:
+        names = [f"{place}/{each}" for each in members]
         raise UnknownInstanceError(
-            f"unknown problem {name!r}{did_you_mean(member, members)}; {place} holds "
-            f"{len(members)}, like {place}/{next(iter(members))}"
+            f"unknown problem {name!r}{did_you_mean(name, names)}; {place} holds {len(names)}, "
+            f"like {names[0]}"
         )
     return members[member]

@@ -7,6 +7,7 @@ import pytest
 
 from parenvs import Cluster, HybridStage
 from parenvs import view as viewer
+from parenvs.datasets.hybrid.problems import find_hybrid
 from parenvs.tasks.hybrid import figure, view
 from parenvs.tasks.hybrid.explain import alternatives
 from parenvs.tasks.hybrid.model import HybridModel
@@ -77,6 +78,15 @@ def test_explain__alternatives_are_the_best_with_another_value(problem):
     shown = view.explanation_text(report, found)
     assert max(map(len, shown.splitlines())) <= view.WIDTH
     assert f"tensor parallel ranks (tp): {own['tp']}" in shown
+
+
+def test_explain__a_plan_beside_which_no_uniform_one_fits():
+    problem = find_hybrid("hybrid-test/gpt-000")
+    ranges = ((0, 3), (3, 6), (6, len(problem.model)))
+    stages = [HybridStage((layers,), 64, tp=8) for layers in ranges]
+    report = problem.report(problem.plan(stages))
+    said, content = view.of_plan(report)
+    assert content == {"axes": []} and "No uniform plan fits" in said
 
 
 def test_figure__unequal_servers_stand_in_order_with_their_speeds():

@@ -13,11 +13,11 @@ from gymnasium.utils.env_checker import check_env
 import parenvs
 from parenvs.agents.partition.sets import begun, shortest
 from parenvs.core.game import WORST
+from parenvs.core.sets import family_named
 from parenvs.datasets.partition.problems import (
     LIMITS,
     _row,
     bank,
-    family_of,
     members,
     named,
     played,
@@ -87,7 +87,7 @@ def test_linear__the_fullest_moment_of_legal_plans_is_among_those_told(name):
 
 def test_linear__ships_as_it_is_made():
     """The arrays of the bank are those that the graph gives."""
-    number = [family_of(x) for x in members("partition-train")].index("vgg") // LIMITS
+    number = [family_named(x) for x in members("partition-train")].index("vgg") // LIMITS
     stored, made = bank("partition-train")[number], _row("partition-train", number)
     assert stored.keys() == made.keys()
     for name, values in made.items():

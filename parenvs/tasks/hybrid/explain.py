@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.diff import Change, Part, PlanDiff
+from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS, HybridReport
@@ -42,12 +43,16 @@ class Alternative(NamedTuple):
 def alternatives(report: HybridReport) -> list[Alternative]:
     """Return, for every other value of every axis, the best uniform plan that has it.
 
-    The plans use as many devices as the plan explained.
+    The plans use as many devices as the plan explained. None are left where no uniform plan keeps
+    to the rules: stages may differ where they cannot be even.
     """
     used = report.devices_used
     limits = Constraints(devices=None if used == report.cluster.devices else used)
-    space = UniformSpace.build(report.problem, limits)
     others: list[Alternative] = []
+    try:
+        space = UniformSpace.build(report.problem, limits)
+    except InfeasibleError:
+        return others
     for axis, chosen in report.plan.axes.items():
         column = getattr(space.plans, axis)
         if axis == "schedule":  # with chunks it is interleaved

@@ -323,7 +323,8 @@ def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict
 def explanation_text(report: HybridReport, others: Sequence[Alternative]) -> str:
     """Text of at most 110 columns: the plan, and under each axis the other values of it."""
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
-    lines.append("Why not otherwise? The best uniform plan with another value on one axis:")
+    found = "The best uniform plan with another value on one axis:"
+    lines.append(f"Why not otherwise? {found if others else 'No uniform plan fits beside it.'}")
     values = report.plan.axes
     for axis, alternatives in groupby(others, key=lambda other: other.axis):
         chosen = "different by stage" if values[axis] is None else values[axis]
