@@ -10,7 +10,7 @@ from parenvs.core.leaderboard import Description
 from parenvs.core.plan import OPTIMAL, Answer
 from parenvs.core.registry import TASKS, task_of
 from parenvs.core.request import Request
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, refuse_unknown, shown
 
 
 def request_of(problem: Any, **options: Any) -> Request:
@@ -34,11 +34,7 @@ def request_of(problem: Any, **options: Any) -> Request:
     kind = request_class(task_of(problem).name)
     known = [field.name for field in fields(kind) if field.name != "problem"]
     for name in options:
-        if name not in known:
-            raise ParenvsError(
-                f"{name!r} is not an option of solve for this problem"
-                f"{did_you_mean(name, known)}; known: {', '.join(known)}"
-            )
+        refuse_unknown("solve of this problem has no option", name, known)
     return kind(problem, **options)
 
 

@@ -12,7 +12,7 @@ from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
 from parenvs.core.registry import TASKS
 from parenvs.core.request import STEPS
-from parenvs.errors import NO_PLAN, ParenvsError, among, need_extra
+from parenvs.errors import NO_PLAN, ParenvsError, need_extra, refuse_unknown
 from parenvs.leaderboard.check import PlanState, judged
 from parenvs.leaderboard.entry import Entry, cleaned
 from parenvs.leaderboard.methods import PLAIN, digest, run
@@ -35,14 +35,8 @@ def learned_from(agent: str) -> tuple[str, ...]:
 
 
 def check_agent(task: Task, agent: str) -> None:
-    """Raise an error unless the agent enters the task.
-
-    Raises:
-        ParenvsError: it does not; the line names those that do.
-    """
-    known = kind_of(task.name).agents
-    if agent not in known:
-        raise ParenvsError(f"task {task.name!r} has no agent {agent!r}{among(agent, known)}")
+    """Raise an error unless the agent enters the task; the line names those that do."""
+    refuse_unknown(f"task {task.name!r} has no agent", agent, kind_of(task.name).agents)
 
 
 def submission(

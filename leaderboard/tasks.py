@@ -14,7 +14,7 @@ from typing import Any
 
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
 from parenvs.core.registry import refuse_removed
-from parenvs.errors import NO_PLAN, ParenvsError, among, shown
+from parenvs.errors import NO_PLAN, ParenvsError, refuse_unknown
 from parenvs.files import locked, read_json, read_object, write_text
 
 SCHEMA = 1
@@ -75,10 +75,9 @@ class TaskList:
         Raises:
             ParenvsError: there is no such task.
         """
-        if name in self.tasks:
-            return self.tasks[name]
         refuse_removed("task", name)
-        raise ParenvsError(f"unknown task {shown(name)}{among(name, self.tasks)}")
+        refuse_unknown("unknown task", name, self.tasks)
+        return self.tasks[name]
 
     def of_word(self, word: str) -> list[Task]:
         """Return the task called ``word``, or else the tasks whose plans are of the task ``word``.
@@ -197,8 +196,7 @@ def split(name: str) -> dict[str, Any]:
         ParenvsError: there is no such split.
     """
     splits = read_json(Path(__file__).parent / "splits.json")["splits"]
-    if name not in splits:
-        raise ParenvsError(f"unknown split {shown(name)}; known: {', '.join(splits)}")
+    refuse_unknown("unknown split", name, splits)
     return dict(splits[name])
 
 
@@ -215,10 +213,8 @@ def read_tasks(path: Path) -> TaskList:
     """
     content = read_object(path, SCHEMA)
     known = kinds()
-    unknown = [task["name"] for task in content["tasks"] if task["name"] not in known]
-    if unknown:
-        near = among(unknown[0], known)
-        raise ParenvsError(f"{path}: field 'tasks' names {shown(unknown[0])}{near}")
+    for task in content["tasks"]:
+        refuse_unknown(f"{path}: field 'tasks' names", task["name"], known)
     tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
     seeds = {int(version): seed for version, seed in content["seeds"].items()}
     lodged = {int(version): tuple(hashes) for version, hashes in content["lodged"].items()}

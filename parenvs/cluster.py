@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from parenvs.arrays import Array
-from parenvs.errors import ClusterError, ParenvsError, among, shown
+from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
 from parenvs.fields import number, one_of, read, whole, words
 from parenvs.files import read_json
 
@@ -95,9 +95,7 @@ class Device:
         Raises:
             ClusterError: the precision is unknown, or the device has none such.
         """
-        if precision not in PRECISIONS:
-            near = among(precision, PRECISIONS)
-            raise ClusterError(f"precision {shown(precision)} is unknown{near}")
+        refuse_unknown("unknown precision", precision, PRECISIONS, ClusterError)
         if not self.peaks:
             return self.peak_flops
         peaks = dict(self.peaks)
@@ -257,12 +255,11 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
     Raises:
         ClusterError: the method is unknown.
     """
-    if method in ("allreduce", "sharded-parameter-server"):
-        # An all-reduce is a reduce-scatter and an all-gather: 2 W (R-1) / R.
-        return ring_bytes(2.0 * size, group)
+    refuse_unknown("sync: unknown method", method, SYNC_METHODS, ClusterError)
     if method == "parameter-server":
         return np.where(group > 1, 2.0 * size * group, 0.0)
-    raise ClusterError(f"sync: unknown method {method!r}; known: {', '.join(SYNC_METHODS)}")
+    # An all-reduce is a reduce-scatter and an all-gather: 2 W (R-1) / R.
+    return ring_bytes(2.0 * size, group)
 
 
 def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "allreduce") -> Array:

@@ -93,7 +93,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def among(name: object, known: Iterable[str]) -> str:
     """Return the end of a message on an unknown name: a known one that is near, and all of them."""
     names = list(known)
-    return f"{did_you_mean(str(name), names)}; known: {', '.join(names)}"
+    return f"{did_you_mean(str(name), names)}; known: {', '.join(names) or 'none'}"
+
+
+def refuse_unknown(
+    words: str, name: object, known: Iterable[str], error: type[ValueError] = ParenvsError
+) -> None:
+    """Raise ``error`` unless a name is known; its message begins with ``words`` and the name."""
+    names = list(known)
+    if name not in names:
+        raise error(f"{words} {shown(name)}{among(name, names)}")
 
 
 def _letters(name: str) -> list[str]:

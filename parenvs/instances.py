@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import TASKS
-from parenvs.errors import ParenvsError, UnknownInstanceError, among, did_you_mean, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, refuse_unknown, shown
 from parenvs.files import is_function
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ def load_graph(
     from parenvs.graph.graph import Graph
 
     for name in reading:
-        if name not in READING:
-            near = among(name, READING)
-            raise ParenvsError(f"{name!r} is not an option of loading a graph{near}")
+        refuse_unknown("load_graph has no option", name, READING)
     text = instance.name if isinstance(instance, Graph) else text_of(instance, "a Graph")
     takes = not isinstance(instance, Graph) and is_function(text)
     if arguments is not None and not takes:

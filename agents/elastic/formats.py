@@ -15,7 +15,7 @@ from parenvs.agents.elastic.planners import AgentPolicy, of_network
 from parenvs.agents.elastic.policies import RULES
 from parenvs.agents.learning.network import WEIGHTS, Network
 from parenvs.core.leaderboard import PolicyError
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, refuse_unknown, shown
 from parenvs.fields import Index, one_of, read, words
 from parenvs.tasks.elastic.game import ElasticChoice
 from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
@@ -121,9 +121,8 @@ def read_policy(content: Any, entry: object = None) -> Data:
     """
     if not isinstance(content, dict):
         raise PolicyError(f"must be an object, not {shown(content)}")
-    kind = content.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise PolicyError(f"field 'kind' is {shown(kind)}; known: {', '.join(_KINDS)}")
+    kind: Any = content.get("kind")
+    refuse_unknown("field 'kind' is", kind, _KINDS, PolicyError)
     if kind == "recorded" and entry not in REFERENCES:
         raise PolicyError(
             f"field 'kind' is 'recorded', which is for {', '.join(REFERENCES)}; enter a table, "
@@ -142,11 +141,7 @@ def _table(tables: dict[str, Any]) -> DecisionTable:
     choices, known = {}, [load_library(model).name for model in MEASURED]
     for name, rows in tables.items():
         where = f"field 'tables.{name[:60]}'"
-        if name not in known:
-            raise PolicyError(
-                f"{where} is of no library that is played{did_you_mean(name[:80], known)}; known: "
-                f"{', '.join(known)}"
-            )
+        refuse_unknown("field 'tables' is of no library that is played:", name, known, PolicyError)
         array = _numbers(rows, "i", where)
         shape = array.shape
         if array.ndim != 3 or not (

@@ -17,7 +17,7 @@ from parenvs.agents.learning.network import SAMPLES, learned
 from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
-from parenvs.errors import ParenvsError, among, shown
+from parenvs.errors import ParenvsError, refuse_unknown
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace
@@ -41,8 +41,7 @@ class HybridRequest(HybridSearch, Request):
         if isinstance(self.constraints, Mapping):
             known = [item.name for item in fields(Constraints)]
             for name in self.constraints:
-                if name not in known:
-                    raise ParenvsError(f"unknown constraint {shown(name)}{among(name, known)}")
+                refuse_unknown("unknown constraint", name, known)
             object.__setattr__(self, "constraints", Constraints(**self.constraints))
         self.goal  # noqa: B018  # raises errors for its name and price
 

@@ -21,7 +21,7 @@ from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, beside, 
 from parenvs.agents.names import ALGORITHMS
 from parenvs.core.registry import refuse_removed
 from parenvs.core.task import late
-from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.errors import ParenvsError, one_line, refuse_unknown, shown
 from parenvs.tensors import check_finite, read_saved
 
 # The constants of splitmix64 (Steele, Lea, Flood 2014), as int64: torch has no unsigned arithmetic.
@@ -435,11 +435,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
     default = kind.settings_class()
     known = asdict(default)
     for name, value in given.items():
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ParenvsError(
-                f"{kind.name} has no setting {shown(name)}{hint}; known: {', '.join(known)}"
-            )
+        refuse_unknown(f"{kind.name} has no setting", name, known)
         wanted = type(known[name])
         if type(value) is not wanted and (wanted, type(value)) != (float, int):
             raise ParenvsError(f"{name} must be {wanted.__name__}, not {shown(value)}")
@@ -473,9 +469,7 @@ def algorithm(name: str) -> type[Algorithm]:
     refuse_removed("agent", name)
     # Names of this package win: an installed package cannot replace its agents.
     known = {x.name: x.value for x in entry_points(group=GROUP)} | ALGORITHMS
-    if name not in known:
-        hint = did_you_mean(name, names())
-        raise ParenvsError(f"unknown agent {shown(name)}{hint}; known: {', '.join(names())}")
+    refuse_unknown("unknown agent", name, names())
     found: Any = late(known[name])
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ParenvsError(

@@ -19,7 +19,7 @@ from parenvs.agents.learning.algorithm import Settings, algorithm, settings_of
 from parenvs.agents.learning.options import TrainOptions
 from parenvs.core.registry import environments, refuse_removed
 from parenvs.core.task import late
-from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.errors import ParenvsError, did_you_mean, one_line, refuse_unknown, shown
 from parenvs.fields import SCHEMA, Text, read, whole
 from parenvs.files import is_function, read_object
 
@@ -55,10 +55,7 @@ def word_of(name: str, staleness: int | None = None) -> Word:
     Raises:
         ParenvsError: there is no such word, or it knows no staleness.
     """
-    if name not in WORDS:
-        raise ParenvsError(
-            f"no distribution {shown(name)}{did_you_mean(name, WORDS)}; known: {', '.join(WORDS)}"
-        )
+    refuse_unknown("no distribution", name, WORDS)
     if staleness is not None and WORDS[name].learns != SERVED:
         raise ParenvsError(f"staleness is of the distribution server, not of {name}")
     return WORDS[name]
@@ -204,11 +201,8 @@ def check_env(env_id: str, env_kwargs: Mapping[str, Any]) -> None:
     known = environments()
     refuse_removed("environment", env_id.rpartition("/")[2], "field 'env_id'")
     # Other ids could name a module to import: gym.make("module:Name-v0").
-    if env_id not in known and env_id not in gym.registry:
-        raise ParenvsError(
-            f"field 'env_id': no environment {shown(env_id)}{did_you_mean(env_id, known)}; "
-            f"known: {', '.join(known)}"
-        )
+    if env_id not in gym.registry:
+        refuse_unknown("field 'env_id': no environment", env_id, known)
     if env_id not in known:
         return
     game = late(known[env_id])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from parenvs.errors import ParenvsError, did_you_mean, need_extra, one_line, shown
+from parenvs.errors import ParenvsError, need_extra, one_line, refuse_unknown, shown
 from parenvs.machine import cores
 
 CONNECTING = 5.0
@@ -94,11 +94,7 @@ Found = TypeVar("Found")
 
 def check_engine(name: str, address: str | None = None) -> None:
     """Raise ``ParenvsError`` if an engine is unknown or missing, or ``address`` is not for it."""
-    if name not in ENGINES:
-        raise ParenvsError(
-            f"--engine: no engine {shown(name)}{did_you_mean(name, ENGINES)}; known: "
-            f"{', '.join(ENGINES)}"
-        )
+    refuse_unknown("--engine: no engine", name, ENGINES)
     if name == RAY:
         load_ray()
         if address is not None:

@@ -36,7 +36,7 @@ from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, me
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import HYBRID, SAME, costs_of
 from parenvs.datasets.set_commands import command_line, write_file
-from parenvs.errors import ParenvsError, UnknownInstanceError, among, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, refuse_unknown
 from parenvs.instances import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan_arrays import Start, fastest
@@ -389,9 +389,7 @@ def find_hybrid(name: str) -> Hybrid:
                 f"instance {name!r}: give a seed, like {kind}/7, or a set, like {kind}-test"
             )
         return drawn(kind, int(number))
-    if kind not in problem_sets():
-        known = among(kind, problem_sets())
-        raise UnknownInstanceError(f"unknown set {shown(kind)}{known}")
+    refuse_unknown("unknown set", kind, problem_sets(), UnknownInstanceError)
     members = {x.instance.partition("/")[2]: x for x in problem_sets()[kind]}
     return member_of(members, name)
 

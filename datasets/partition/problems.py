@@ -38,7 +38,13 @@ from parenvs.core.sets import (
 )
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import PARTITIONS, costs_of
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
+from parenvs.errors import (
+    ParenvsError,
+    UnknownInstanceError,
+    did_you_mean,
+    one_line,
+    shown,
+)
 from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
 from parenvs.instances import data_folder, manifest
 from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, StepSettings

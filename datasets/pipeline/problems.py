@@ -45,6 +45,7 @@ from parenvs.errors import (
     UnknownInstanceError,
     did_you_mean,
     one_line,
+    refuse_unknown,
     shown,
 )
 from parenvs.files import write_text
@@ -244,11 +245,7 @@ def draw(
 
 def check_family(family: str, where: str = "") -> None:
     """Raise a ParenvsError, ``where`` in front, if there is no such family of chains."""
-    if family not in FAMILIES:
-        raise ParenvsError(
-            f"{where}unknown family {shown(family)}{did_you_mean(str(family), FAMILIES)}; "
-            f"known: {', '.join(FAMILIES)}"
-        )
+    refuse_unknown(f"{where}unknown family", family, FAMILIES)
 
 
 def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:

@@ -32,7 +32,13 @@ from parenvs.cluster import Cluster
 from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of, share_kind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
-from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.errors import (
+    InfeasibleError,
+    ParenvsError,
+    UnknownInstanceError,
+    refuse_unknown,
+    shown,
+)
 from parenvs.files import read_json, write_text
 from parenvs.graph.graph import Graph
 from parenvs.instances import data_folder
@@ -116,11 +122,7 @@ def name_of(family: str, number: int, ranges: str) -> str:
 
 def check_family(family: object) -> None:
     """Raise ``ParenvsError`` unless a family is one of ``FAMILIES``."""
-    if family not in FAMILIES:
-        raise ParenvsError(
-            f"family must be one of {', '.join(FAMILIES)}, not {shown(family)}"
-            f"{did_you_mean(str(family), FAMILIES)}"
-        )
+    refuse_unknown("unknown family", family, FAMILIES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Annotated, Any
@@ -13,12 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from parenvs import __version__
-from parenvs.cli.clock import add_clock
-from parenvs.cli.doctor import add_doctor
-from parenvs.cli.leaderboard import add_leaderboard
-from parenvs.cli.planning import add_planning
-from parenvs.cli.plans import add_listing, add_plans
-from parenvs.cli.train import add_training
+from parenvs.cli import clock, doctor, leaderboard, planning, plans, train
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import Command, Commands, Group
@@ -129,67 +124,60 @@ def _main(
     """Carry the options that stand before a command's name."""
 
 
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "list": ("parenvs list",),
-    "show": (
-        "parenvs show t5-base --cluster C",
-        "parenvs show my_model.py:step --args my_model.py:arguments",
-    ),
-    "judge": ("parenvs judge plan.json --plot plan.png",),
-    "diff": ("parenvs diff even.json best.json",),
-    "explain": (
-        "parenvs explain plan.json --variable 'encoder/layer_0/*'",
-        "parenvs explain t5-base --devices 8",
-    ),
-    "verify": ("parenvs verify split.json --compile",),
-    "export": ("parenvs export plan.json --to torchtitan --out plan.toml",),
-    "doctor": ("parenvs doctor",),
-    "plan": (
-        "parenvs plan t5-3b --cluster C --stages 4 --out plan.json --plot plan.png",
-        "parenvs plan llama3-70b --task hybrid --cluster 16x8:h100 --batch 1024",
-    ),
-    "compare": ("parenvs compare t5-base --cluster C --stages 4 --agent even --agent exact",),
-    "train": (
-        "parenvs train --task pipeline --seed 0 --steps 100000 --out runs/ppo-0",
-        "parenvs train HybridPlan-v1 --agent group --out runs/group-0",
-    ),
-    "evaluate": ("parenvs evaluate runs/ppo-0 runs/ppo-1 --set plan-test",),
-    "calibrate": ("parenvs calibrate --out machine.json",),
-    "profile": ("parenvs profile my_model.py:make --args batch --out chain.csv",),
-    "run": ("parenvs run plan.json my_model.py:make --args batch --calibration machine.json",),
-    "reshard": ("parenvs reshard checkpoint --old old.json --new new.json --out moved",),
-    "leaderboard submit": (
-        "parenvs leaderboard submit --task data-parallel --agent greedy --folder submissions",
-    ),
-    "leaderboard check": ("parenvs leaderboard check submissions/pipeline-cut/mine.json",),
-    "leaderboard table": ("parenvs leaderboard table --folder submissions",),
-    "leaderboard site": ("parenvs leaderboard site --folder submissions --out site",),
-    "leaderboard update": ("parenvs leaderboard update submissions/hybrid/mine.json",),
-}
-"""Command without ``parenvs`` -> lines that can be typed, names of files aside."""
+def _add(group: Commands, function: Callable[..., None], *lines: str) -> None:
+    """Add a command, with lines as examples at the end of its help."""
+    group.command(function.__name__.rstrip("_"), epilog=example(*lines))(function)
 
 
-def add_examples(board: typer.Typer, group: str = "") -> None:
-    """Put the examples at the end of every command's help."""
-    for command in board.registered_commands:
-        lines = EXAMPLES.get(f"{group} {_name(command)}".strip(), ())
-        if lines and not command.epilog:
-            command.epilog = example(*(line.removeprefix("parenvs ") for line in lines))
-    for inner in board.registered_groups:
-        if inner.typer_instance is not None:
-            add_examples(inner.typer_instance, str(inner.name))
-
-
-add_listing(shelf)
-add_planning(shelf)
-add_plans(shelf)
-add_training(shelf)
-add_clock(shelf)
-add_leaderboard(shelf)
+_add(shelf, plans.list_, "list")
+_add(
+    shelf,
+    plans.show,
+    "show t5-base --cluster C",
+    "show my_model.py:step --args my_model.py:arguments",
+)
+_add(
+    shelf,
+    planning.plan,
+    "plan t5-3b --cluster C --stages 4 --out plan.json --plot plan.png",
+    "plan llama3-70b --task hybrid --cluster 16x8:h100 --batch 1024",
+)
+_add(shelf, planning.compare, "compare t5-base --cluster C --stages 4 --agent even --agent exact")
+_add(shelf, plans.judge, "judge plan.json --plot plan.png")
+_add(shelf, plans.diff, "diff even.json best.json")
+_add(
+    shelf,
+    plans.explain,
+    "explain plan.json --variable 'encoder/layer_0/*'",
+    "explain t5-base --devices 8",
+)
+_add(shelf, plans.verify, "verify split.json --compile")
+_add(shelf, plans.export, "export plan.json --to torchtitan --out plan.toml")
+_add(shelf, plans.reshard, "reshard checkpoint --old old.json --new new.json --out moved")
+_add(
+    shelf,
+    train.train,
+    "train --task pipeline --seed 0 --steps 100000 --out runs/ppo-0",
+    "train HybridPlan-v1 --agent group --out runs/group-0",
+)
+_add(shelf, train.evaluate, "evaluate runs/ppo-0 runs/ppo-1 --set plan-test")
+_add(shelf, clock.calibrate, "calibrate --out machine.json")
+_add(shelf, clock.profile, "profile my_model.py:make --args batch --out chain.csv")
+_add(shelf, clock.run, "run plan.json my_model.py:make --args batch --calibration machine.json")
+_add(shelf, doctor.doctor, "doctor")
+_board = Commands(help="Enter plans, check entries, rank them.")
+_add(
+    _board,
+    leaderboard.submit,
+    "leaderboard submit --task data-parallel --agent greedy --folder submissions",
+)
+_add(_board, leaderboard.check, "leaderboard check submissions/pipeline-cut/mine.json")
+_add(_board, leaderboard.table, "leaderboard table --folder submissions")
+_add(_board, leaderboard.site, "leaderboard site --folder submissions --out site")
+_add(_board, leaderboard.update, "leaderboard update submissions/hybrid/mine.json")
+shelf.add_typer(_board, name="leaderboard")
 for _task in TASKS.values():
     _task.add_commands(shelf)
-add_doctor(shelf)
-add_examples(shelf)
 
 
 def main() -> None:

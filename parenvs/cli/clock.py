@@ -9,7 +9,7 @@ import typer
 
 from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
-from parenvs.errors import ParenvsError, need_extra, shown
+from parenvs.errors import ParenvsError, need_extra, refuse_unknown, shown
 from parenvs.files import is_function
 from parenvs.view.commands import of
 from parenvs.view.terminal import Json, PlanFile, Step, check_range, note, say_tables, written
@@ -18,13 +18,6 @@ _Kind = Annotated[
     str, typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=options.devices)
 ]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
-
-
-def add_clock(app: typer.Typer) -> None:
-    """Add the commands that measure."""
-    app.command()(calibrate)
-    app.command()(profile)
-    app.command()(run)
 
 
 def calibrate(
@@ -56,8 +49,7 @@ def calibrate(
     from parenvs.cli import tables
     from parenvs.clock.calibrate import SIZES, calibrated
 
-    if framework not in ("torch", "jax"):
-        raise ParenvsError(f"--framework must be torch or jax, not {shown(framework)}")
+    refuse_unknown("--framework: no framework", framework, ("torch", "jax"))
     _check_ending(path, ".json")
     sizes = [size for size in SIZES if size <= 1e6 * largest]
     if len(sizes) < 2:

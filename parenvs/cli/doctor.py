@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from parenvs import __version__
 from parenvs.instances import data_folder, manifest
-from parenvs.view.terminal import say, say_json
+from parenvs.view.terminal import Json, say, say_json
 
 PURPOSES = {
     "agents": "training and evaluating agents",
@@ -56,26 +55,20 @@ class Diagnosis:
         return not self.faults
 
 
-def add_doctor(app: typer.Typer) -> None:
-    """Add the command."""
+def doctor(as_json: Json = False) -> None:
+    """Tell what is installed, which extras are missing, and whether the data files are whole.
 
-    @app.command()
-    def doctor(
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    ) -> None:
-        """Tell what is installed, which extras are missing, and whether the data files are whole.
-
-        Exit status 1 if something is broken. A missing extra is not: it is told, with the command
-        that installs it.
-        """
-        report = diagnosis()
-        if as_json:
-            say_json({"healthy": report.healthy, **vars(report)})
-        else:
-            for line in lines(report):
-                say(line)
-        if not report.healthy:
-            raise typer.Exit(1)
+    Exit status 1 if something is broken. A missing extra is not: it is told, with the command
+    that installs it.
+    """
+    report = diagnosis()
+    if as_json:
+        say_json({"healthy": report.healthy, **vars(report)})
+    else:
+        for line in lines(report):
+            say(line)
+    if not report.healthy:
+        raise typer.Exit(1)
 
 
 def diagnosis() -> Diagnosis:

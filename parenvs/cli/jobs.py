@@ -13,7 +13,7 @@ import typer
 from parenvs.agents.names import POLICIES
 from parenvs.cli.options import Given, values_in, with_flags
 from parenvs.core.task import ENGINES
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, refuse_unknown
 from parenvs.jobs.journal import SHORTEST, Job
 from parenvs.view.commands import MORE, Commands, Group, HelpAll, of
 from parenvs.view.terminal import (
@@ -211,8 +211,7 @@ def run(
     for name, rate in (("speed", job.speed), ("step-seconds", job.step_seconds)):
         if rate is not None and not SHORTEST <= rate <= 1 / SHORTEST:
             raise ParenvsError(f"--{name} must be from 1e-9 to 1e9, not {rate}")
-    if launcher not in ENGINES:
-        raise ParenvsError(f"--launcher must be local or ray, not {shown(launcher)}")
+    refuse_unknown("--launcher: no launcher", launcher, ENGINES)
     if address is not None and launcher == "local":
         raise ParenvsError("--address is of --launcher ray")
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ import typer
 from parenvs.cli import options
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
-from parenvs.view.commands import Commands, completed
+from parenvs.view.commands import completed
 from parenvs.view.terminal import Json, Seed, check_range, out, say, say_json, say_progress
 
 if TYPE_CHECKING:
@@ -36,14 +36,6 @@ Folder = Annotated[
     Path, typer.Option("--folder", help="Folder of the entries, TASK/ENTRY.json in it.")
 ]
 _SUBMISSIONS = Path("leaderboard/submissions")
-
-
-def add_leaderboard(app: typer.Typer) -> None:
-    """Add the commands of the leaderboard."""
-    board = Commands(help="Enter plans, check entries, rank them.")
-    for command in (submit, check, table, site, update):
-        board.command()(command)
-    app.add_typer(board, name="leaderboard")
 
 
 def submit(

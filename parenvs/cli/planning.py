@@ -70,12 +70,7 @@ if TYPE_CHECKING:
 _SLOW = 2.0  # seconds from which a search is told
 
 
-def add_planning(app: typer.Typer) -> None:
-    """Add the commands that plan."""
-    app.command()(with_flags("options", "search", plans=True)(plan))
-    app.command()(with_flags("options", "search", plans=True)(compare))
-
-
+@with_flags("options", "search", plans=True)
 def plan(
     given: Given,
     instance: Instance,
@@ -168,6 +163,7 @@ def plan(
         say(f"next: {_next(model.task, report, out_, plot)}")
 
 
+@with_flags("options", "search", plans=True)
 def compare(
     given: Given,
     instance: Instance,

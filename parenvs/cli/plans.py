@@ -48,15 +48,7 @@ from parenvs.view.terminal import (
 )
 
 
-def add_plans(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(with_flags(GraphOptions)(judge))
-    app.command()(with_flags(GraphOptions)(diff))
-    app.command()(with_flags("options")(explain))
-    for command in (verify, export, reshard):
-        app.command()(command)
-
-
+@with_flags(GraphOptions)
 def judge(
     given: Given,
     file: PlanFile,
@@ -79,6 +71,7 @@ def judge(
     refuse_illegal(report, f"{file}: illegal")
 
 
+@with_flags(GraphOptions)
 def diff(
     given: Given,
     old: Annotated[Path, typer.Argument(metavar="A", help="A plan file.")],
@@ -107,6 +100,7 @@ def diff(
         say_text(text(differences, names))
 
 
+@with_flags("options")
 def explain(
     given: Given,
     target: Annotated[
@@ -309,12 +303,6 @@ _CLUSTER = "C"
 """Preset on which an instance is shown to several tasks, unless another is given."""
 
 
-def add_listing(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("list")(list_)
-    app.command()(with_flags("options")(show))
-
-
 def list_(task: TaskName = None, as_json: Json = False) -> None:
     """List shipped instances and clusters, and the sets, agents and environments of each task.
 
@@ -350,6 +338,7 @@ def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
     yield "environments", list(task.envs)
 
 
+@with_flags("options")
 def show(
     given: Given,
     instance: Instance,

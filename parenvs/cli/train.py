@@ -51,12 +51,7 @@ _training = partial(typer.Option, rich_help_panel=MORE + "training")
 """Makes an option of ``train`` that stands in the panel of training, which the short help lacks."""
 
 
-def add_training(app: typer.Typer) -> None:
-    """Add the commands that train and evaluate agents."""
-    app.command()(with_flags("options", "search", TrainOptions)(train))
-    app.command()(evaluate)
-
-
+@with_flags("options", "search", TrainOptions)
 def train(
     given: Given,
     instance: Annotated[

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.utils.seeding import np_random
 
 from parenvs.core.plan import ILLEGAL, Plan
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, refuse_unknown
 
 ORDERS = ("random", "sequential")
 """Orders in which the problems of a set are played: sampled, or one after the other."""
@@ -196,8 +196,7 @@ def is_sequential(order: str) -> bool:
     Raises:
         ParenvsError: ``order`` is none of ``ORDERS``.
     """
-    if order not in ORDERS:
-        raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(order)}")
+    refuse_unknown("unknown order", order, ORDERS)
     return order == ORDERS[1]
 
 
@@ -417,11 +416,7 @@ def check_options(options: dict[str, Any], known: Collection[str]) -> None:
         ParenvsError: a key is unknown; the message names the known ones.
     """
     for key in options:
-        if key not in known:
-            choices = f"known: {', '.join(known)}" if known else "this environment has none"
-            raise ParenvsError(
-                f"options: unknown {shown(key)}{did_you_mean(str(key), known)}; {choices}"
-            )
+        refuse_unknown("options: unknown", key, known)
 
 
 def _brief(space: Any) -> str:
@@ -525,8 +520,7 @@ class Rowed(Game):
         Raises:
             ParenvsError: ``rows`` is none of ``LOOKS``.
         """
-        if rows not in LOOKS:
-            raise ParenvsError(f"rows must be one of {', '.join(LOOKS)}, not {shown(rows)}")
+        refuse_unknown("unknown rows", rows, LOOKS)
         self.looks = rows == AHEAD
         self.shown = tuple(x for x in self.columns if self.looks or x not in self.ahead)
         self.action_space = spaces.Discrete(size)

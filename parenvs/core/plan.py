@@ -20,7 +20,7 @@ from msgspec import to_builtins
 from parenvs.cluster import Cluster
 from parenvs.core.registry import OLD_NAMES, TASKS, refuse_removed, task_of
 from parenvs.core.task import Task
-from parenvs.errors import InfeasibleError, ParenvsError, PlanError, did_you_mean, shown
+from parenvs.errors import InfeasibleError, ParenvsError, PlanError, refuse_unknown, shown
 from parenvs.fields import read
 from parenvs.files import check_schema, read_json, write_text
 
@@ -109,11 +109,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise PlanError(f"{where}: expected one JSON object")
     check_schema(content, SCHEMA, where, PlanError)
     content = current(content)
-    task, known = content.get("task"), list(TASKS)
+    task: Any = content.get("task")
     refuse_removed("task", task, where, PlanError)
-    if task not in known:
-        near = did_you_mean(task, known) if isinstance(task, str) else ""
-        raise PlanError(f"{where}: field 'task' is {shown(task)}{near}; known: {', '.join(known)}")
+    refuse_unknown(f"{where}: field 'task' is", task, TASKS, PlanError)
     return TASKS[task].plan_class().from_json(content, where)
 
 

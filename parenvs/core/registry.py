@@ -14,13 +14,13 @@ A task of another package comes by the entry-point group ``parenvs.tasks``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
 from parenvs.core.task import Task, late
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, refuse_unknown, shown
 
 REMOVED: dict[str, dict[str, str]] = {
     "environment": {
@@ -153,8 +153,11 @@ class Tasks(Mapping[str, Task]):
             ParenvsError: there is none of this name.
         """
         refuse_removed("task", name)
-        if not isinstance(name, str) or name not in self:
-            raise ParenvsError(f"unknown task {shown(name)}{remedy(name, self)}")
+        # Files may still have these names, so their errors name the successor.
+        if isinstance(name, str) and name in OLD_NAMES:
+            now = ", ".join(f"{key} {value!r}" for key, value in OLD_NAMES[name].items())
+            raise ParenvsError(f"unknown task {name!r}; it is called {now}")
+        refuse_unknown("unknown task", name, self)
         return self[name]
 
     def register(self, task: Task) -> None:
@@ -165,15 +168,6 @@ class Tasks(Mapping[str, Task]):
     def remove(self, name: str) -> None:
         """Take away a task that was registered."""
         del self._loaded[name]
-
-
-def remedy(name: object, known: Collection[str]) -> str:
-    """Return what a message says after an unknown task: its name now or a near one; the known."""
-    # Files may still have these names, so their errors name the successor.
-    old = OLD_NAMES.get(name) if isinstance(name, str) else None
-    if old is not None:
-        return "; it is called " + ", ".join(f"{key} {value!r}" for key, value in old.items())
-    return f"{did_you_mean(str(name), known)}; known: {', '.join(known)}"
 
 
 TASKS = Tasks()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from parenvs.core.registry import refuse_removed, task_of
 from parenvs.core.task import late
-from parenvs.errors import ParenvsError, did_you_mean, need_extra
+from parenvs.errors import ParenvsError, need_extra, refuse_unknown
 
 SECONDS = 20.0
 """Default time limit of exact searches."""
@@ -142,11 +142,7 @@ class Request:
     def check(self, agent: str) -> None:
         """Raise a ParenvsError if the planner ``agent`` is unknown."""
         refuse_removed("planner", f"{task_of(self.problem).name}/{agent}")
-        if agent not in self.planners:
-            raise ParenvsError(
-                f"unknown agent {agent!r}{did_you_mean(agent, self.planners)}; "
-                f"known: {', '.join(self.planners)}"
-            )
+        refuse_unknown("unknown agent", agent, self.planners)
 
     def train(self, agent: str) -> Any:
         """Train an agent on the problem and return the result.

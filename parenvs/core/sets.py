@@ -18,7 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from parenvs.core.plan import ILLEGAL, Answer
 from parenvs.core.registry import TASKS, refuse_removed
-from parenvs.errors import ParenvsError, UnknownInstanceError, among, did_you_mean, shown
+from parenvs.errors import (
+    ParenvsError,
+    UnknownInstanceError,
+    among,
+    did_you_mean,
+    refuse_unknown,
+    shown,
+)
 
 _Member = TypeVar("_Member")
 
@@ -170,10 +177,7 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
     task = next((task for task in TASKS.values() if name in task.sets), None)
     if task is None:
         refuse_removed("set", name)
-        raise ParenvsError(
-            f"unknown set {shown(name)}{did_you_mean(str(name), set_names())}; known: "
-            f"{', '.join(set_names())}"
-        )
+        raise ParenvsError(f"unknown set {shown(name)}{among(name, set_names())}")
     kind = task.set_kind(name)
     if env_id not in (None, kind.env_id):
         raise ParenvsError(f"{name} is a set of {kind.env_id}, not of {shown(env_id)}")
@@ -216,11 +220,10 @@ def chosen(
     Raises:
         ParenvsError: no problem of the place is of that family.
     """
-    names = [name for name in families if family in (None, families[name])]
-    if not names:
-        known = among(family, dict.fromkeys(families.values()))
-        raise ParenvsError(f"{what}: {place} has no problem of {what} {shown(family)}{known}")
-    return names
+    if family is not None:
+        known = dict.fromkeys(families.values())
+        refuse_unknown(f"{what}: {place} has no problem of {what}", family, known)
+    return [name for name in families if family in (None, families[name])]
 
 
 def member_of(members: Mapping[str, _Member], name: str) -> _Member:

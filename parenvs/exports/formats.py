@@ -14,7 +14,7 @@ from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.core.stages import Stage, Stages
-from parenvs.errors import ParenvsError, among, shown
+from parenvs.errors import ParenvsError, refuse_unknown
 from parenvs.exports.stages import (
     layout_of,
     loss,
@@ -616,8 +616,7 @@ def exported(plan: Plan, to: str, graph: Graph | None = None) -> Exported:
         ParenvsError: an unknown framework, or one that cannot express the plan; the line names the
             field of the plan that stands against it.
     """
-    if to not in FORMATS:
-        raise ParenvsError(f"--to {shown(to)} is unknown{among(to, FORMATS)}")
+    refuse_unknown("--to: no framework", to, FORMATS)
     return FORMATS[to](plan, graph)
 
 

@@ -69,8 +69,8 @@ def test_solve__agents_train_on_own_objects():
     ("arguments", "options", "words"),
     [
         (("exat",), {}, "unknown agent 'exat'.*did you mean 'exact'.*known: exact, "),
-        ((), {"time_limt": 1}, "'time_limt' is not an option.*did you mean 'time_limit'"),
-        ((), {"memory_limit": 1e9}, "'memory_limit' is not an option of solve for this problem"),
+        ((), {"time_limt": 1}, "has no option 'time_limt'.*did you mean 'time_limit'"),
+        ((), {"memory_limit": 1e9}, "solve of this problem has no option 'memory_limit'"),
     ],
 )
 def test_solve__errors(pipeline, arguments, options, words):
@@ -89,10 +89,10 @@ def test_problem__errors():
         (("t5-3b", "C", "pipelines"), {}, r"unknown task 'pipelines' \(did you mean 'pipeline'"),
         (("t5-3b", "C", "pipeline-cut"), {}, "'pipeline-cut'; it is called task 'pipeline'$"),
         (("t5-3b", None, "data-parallel"), {}, "it is called task 'partition', scope 'inputs'$"),
-        (("t5-3b",), {"stage": 3}, "'stage' is not an option of task pipeline.*stages"),
+        (("t5-3b",), {"stage": 3}, "task pipeline has no option 'stage'.*stages"),
         (("t5-3b",), {"stages": 0}, "at least 1 stage, not 0"),
         (("t5-3b",), {"stages": 99}, "only 32 devices"),
-        (("t5-3b", None, "partition"), {"stages": 3}, "not an option of task partition"),
+        (("t5-3b", None, "partition"), {"stages": 3}, "task partition has no option 'stages'"),
     ):
         with pytest.raises(ParenvsError, match=words):
             parenvs.problem(*arguments, **options)

@@ -194,7 +194,7 @@ def test_cli__bad_problems(refused, tmp_path, command):
         (["--micro-batches", 0], "micro_batches must be"),
         (["--micro-batches", 2**31], "micro_batches must be"),
         (["--radius", -1], "radius must be"),
-        (["--candidates", "few"], "candidates must be one of minima, all"),
+        (["--candidates", "few"], "unknown candidates 'few'; known: minima, all"),
         (["--steps", 0], "steps"),
         (["--seed", -1], "seed"),
         (["--seed", 2**32], "seed"),

@@ -6,13 +6,9 @@ import typer
 from cases import each
 from commands import walk
 
-from parenvs.cli.app import EXAMPLES, app
+from parenvs.cli.app import app
 
 COMMANDS = dict(walk())
-
-
-def test_examples__of_commands_that_exist():
-    assert set(EXAMPLES) <= set(COMMANDS)
 
 
 @each("name", COMMANDS)

@@ -45,7 +45,7 @@ def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
         refused("explain", plan, f"--{option}", value, words=f"--{option} is an option for inst")
     refused("explain", "vgg-19", "--instance", "vgg-19", words="--instance is an option for plan")
     refused("explain", "vgg-91", words=("unknown instance 'vgg-91'", "vgg-19"))
-    refused("explain", "vgg-19", "--rules", "shady", words="rules must be one of")
+    refused("explain", "vgg-19", "--rules", "shady", words="unknown rules 'shady'")
     refused("explain", "vgg-19", "--variable", "fc9/*", words="no variable or batch input matches")
     refused("explain", "vgg-19", "--devices", "1", words="at least 2")
 

@@ -44,7 +44,7 @@ def test_export__prints_or_writes(run, tmp_path):
     [
         ("jax", "stages: JAX's shardings have no pipeline"),
         ("torch", "small.json is a shape, which has no modules"),
-        ("megatorn", "--to 'megatorn' is unknown (did you mean 'megatron'?)"),
+        ("megatorn", "--to: no framework 'megatorn' (did you mean 'megatron'?)"),
     ],
 )
 def test_export__refuses_in_a_line(run, to, words):

@@ -80,7 +80,9 @@ def test_bamboo__one_loss_needs_no_restart_and_two_neighbors_do():
     }
     least = min(plan.degrees.pipeline for plan in library.candidates)
     assert len(depths) == 1 and depths.pop() >= 1.5 * least
-    with pytest.raises(ParenvsError, match="recovery must be one of move, checkpoint, redundant"):
+    with pytest.raises(
+        ParenvsError, match="unknown recovery 'hope'; known: move, checkpoint, redundant"
+    ):
         original.under("hope")
 
 

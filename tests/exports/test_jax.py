@@ -150,7 +150,7 @@ def test_document__is_json_with_a_line_each(graph, tmp_path):
     assert json.loads(text)["mesh"] == {"model": 4} and len(json.loads(text)["inputs"]) == 9
     (line,) = [x for x in text.splitlines() if '"path": "down"' in x and '"argument": 1' in x]
     assert '"role": "optimizer"' in line and '"spec": ["model", null]' in line
-    with pytest.raises(ParenvsError, match=r"--to 'jaxx' is unknown \(did you mean 'jax'\?\)"):
+    with pytest.raises(ParenvsError, match=r"--to: no framework 'jaxx' \(did you mean 'jax'\?\)"):
         exported(plan, "jaxx")
 
 

@@ -113,7 +113,7 @@ def test_for__what_no_framework_runs_is_one_line():
     problem = parenvs.problem("mixtral-8x7b", "2x8:h100", task="hybrid", batch=64)
     for words, planner, limits in (
         (
-            r"--for 'megatorn' is unknown \(did you mean 'megatron'",
+            r"--for: no framework 'megatorn' \(did you mean 'megatron'",
             "exact",
             {"framework": "megatorn"},
         ),

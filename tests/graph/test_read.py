@@ -150,7 +150,7 @@ def test_errors__name_the_operation_and_the_submodule():
     text = error_of(routed, BATCH)
     assert "submodule 1 (Routed)" in text and "test_read.py:" in text and "mask them" in text
     assert "loss" in error_of(Dense(), BATCH, loss=lambda y: y)
-    assert "optimizer: 'adma' is unknown (did you mean 'adam'?)" in error_of(
+    assert "unknown optimizer 'adma' (did you mean 'adam'?)" in error_of(
         Dense(), BATCH, optimizer="adma"
     )
     assert "no torch.nn.Module" in error_of("model.pt")

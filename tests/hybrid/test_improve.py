@@ -138,10 +138,10 @@ def test_improve__a_batch_of_several_kinds_is_single():
         ({"family": "gtp"}, r"no 'gtp' \(did you mean 'gpt'"),
         ({"problem": "hybrid/3"}, "problem must be a parenvs.Hybrid"),
         ({"instance": "llama3-8b"}, "needs batch"),
-        ({"order": "last"}, "order must be one of random, sequential"),
+        ({"order": "last"}, "unknown order 'last'; known: random, sequential"),
         (
             {"instance": ["hybrid", "hetero-3"]},
-            "of several banks there is no 'hetero-3'; known: hy",
+            "of several banks there is no 'hetero-3' .did you mean 'hetero-32'",
         ),
         ({"instance": ["hybrid-test"]}, "of several banks there is no 'hybrid-test'"),
         ({"instance": []}, "of several banks there is no None"),

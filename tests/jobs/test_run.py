@@ -47,7 +47,7 @@ def run(monkeypatch, capfd, tmp_path):
     [
         (("--policy", "varuna"), "--policy varuna drives no job, as it does not move the state"),
         (("--policy", "fastst"), "--policy 'fastst' is unknown (did you mean 'fastest'?)"),
-        (("--launcher", "slurm"), "--launcher must be local or ray, not 'slurm'"),
+        (("--launcher", "slurm"), "--launcher: no launcher 'slurm'; known: local, ray"),
         (("--address", "auto"), "--address is of --launcher ray"),
         (("--processes", "2"), "nodes.csv: up to 3 nodes at a time; give --processes 3"),
         (("--speed", "0"), "--speed must be from 1e-9 to 1e9"),

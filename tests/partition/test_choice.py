@@ -221,7 +221,7 @@ def test_env__bad_input():
         ({"instance": "partition-trial"}, "unknown problem 'partition-trial'"),
         ({"instance": SMALL, "family": "vgg"}, "is one problem, no set; leave family out"),
         ({"instance": SMALL, "order": "sequential"}, "leave order out"),
-        ({"rows": "behind"}, "rows must be one of ahead, bare"),
+        ({"rows": "behind"}, "unknown rows 'behind'; known: ahead, bare"),
         ({"problem": replace(own, reward="paper")}, "plays the scope variables with the reward"),
         ({"problem": replace(own, step=replace(own.step, limit=None))}, "has no limit"),
         ({"problem": tight}, "no plan fits the memory"),

@@ -321,9 +321,9 @@ def test_data_parallel__has_no_linkage():
         ({"devices": "many"}, "devices"),
         ({"cluster": "1x1:v100"}, "devices: partitioning needs at least 2"),
         ({"cluster": "A", "devices": 4}, "devices: 4 asked for, but the cluster has 16"),
-        ({"rules": "gspmd"}, "rules must be one of"),
-        ({"uneven": "drop"}, "uneven one of"),
-        ({"reward": "speed"}, "reward must be one of"),
+        ({"rules": "gspmd"}, "unknown rules"),
+        ({"uneven": "drop"}, "unknown uneven"),
+        ({"reward": "speed"}, "unknown reward"),
     ],
 )
 def test_operator_partition__bad_arguments(kwargs, words):

@@ -155,9 +155,9 @@ def test_partitioning__another_scope_or_reward_shares_the_classes(mlp):
     assert timed.value(mlp.chosen(HIDDEN)) == pytest.approx(share)
     assert inputs.value(mlp.chosen(HIDDEN)) == pytest.approx(0.4)
     for key, value in (("scope", "all"), ("reward", "speed")):
-        with pytest.raises(ParenvsError, match=f"{key} must be one of .* not '{value}'"):
+        with pytest.raises(ParenvsError, match=f"unknown {key} '{value}'; known: "):
             replace(mlp, **{key: value})
-        with pytest.raises(ParenvsError, match=f"{key} must be one of .* not '{value}'"):
+        with pytest.raises(ParenvsError, match=f"unknown {key} '{value}'; known: "):
             load_partitioning("vgg-19", "A", **{key: value})
 
 
@@ -210,7 +210,7 @@ def test_partitioning__errors():
     with pytest.raises(ParenvsError, match=r"devices: partitioning needs at least 2, .* has 1"):
         Partitioning.build(graph, Cluster.parse("1x1:v100"))
     for options in ({"rules": "gspmd"}, {"uneven": "drop"}):
-        with pytest.raises(ParenvsError, match="must be one of"):
+        with pytest.raises(ParenvsError, match=r"unknown (rules|uneven)"):
             Partitioning.build(graph, Cluster.parse("A"), **options)
     text = toys.module(
         {"params__i__": "s32[4]{0}", "batch__x__": "f32[4]{0}"},

@@ -89,7 +89,7 @@ def test_micro_batch__sizes_by_hand():
         ({"micro_batch": True}, "micro_batch must be a whole number"),
         ({"micro_batches": 0}, "micro_batches must be a whole number from 1, not 0"),
         ({"micro_batches": None}, "micro_batches must be a whole number from 1, not None"),
-        ({"recompute": "all"}, "recompute must be one of none, full, not 'all'"),
+        ({"recompute": "all"}, "unknown recompute 'all'; known: none, full"),
         ({"memory_limit": 0}, "memory_limit must be a positive number of bytes, or 'device' for"),
         ({"memory_limit": "devise"}, "or 'device' for 900,000, not 'devise'"),
         ({"memory_limit": float("nan")}, "memory_limit must be"),

@@ -326,7 +326,7 @@ def test_candidates__centre(servers, per_server, stages, center):
         ({"stages": 4}, "cluster 1x3 toy has only 3 devices"),
         ({"stages": 13}, "only 12 pivots hold variables.*at most 12"),
         ({"radius": -1}, "radius must be >= 0, not -1"),
-        ({"candidates": "some"}, "candidates must be one of minima, all, not 'some'"),
+        ({"candidates": "some"}, "unknown candidates 'some'; known: minima, all"),
     ],
 )
 def test_candidates__errors(arguments, words):

@@ -37,7 +37,7 @@ def test_drawn__classes_forbid_and_need_a_witness():
 
 
 def test_drawn__unknown_families():
-    with pytest.raises(ParenvsError, match="family must be one of mesh, classes, not 'meshes'"):
+    with pytest.raises(ParenvsError, match="unknown family 'meshes'; known: mesh, classes"):
         drawn("meshes", 0)
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, named_scope
 
-from parenvs.errors import HloError, ParenvsError, among, one_line, shown
+from parenvs.errors import HloError, ParenvsError, one_line, refuse_unknown
 from parenvs.graph.graph import Role
 from parenvs.graph.pytorch import (  # noqa: F401  # each fills the table of operations
     convolutions,
@@ -282,9 +282,7 @@ class Step:
             ParenvsError: the optimizer is unknown, or the module has no weights.
             HloError: an operation has no expression.
         """
-        if optimizer not in OPTIMIZERS:
-            words = f"optimizer: {shown(optimizer)} is unknown"
-            raise ParenvsError(f"{words}{among(optimizer, OPTIMIZERS)}")
+        refuse_unknown("unknown optimizer", optimizer, OPTIMIZERS)
         program, rule = Program(exported), OPTIMIZERS[optimizer]
         weights = program.abstract("weight")
         if not weights:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.errors import InfeasibleError, refuse_unknown
 from parenvs.tasks.elastic.movement import (
     Costs,
     Degrees,
@@ -242,10 +242,7 @@ class Library:
         Raises:
             ParenvsError: it is none of them.
         """
-        if recovery not in RECOVERIES:
-            raise ParenvsError(
-                f"recovery must be one of {', '.join(RECOVERIES)}, not {shown(recovery)}"
-            )
+        refuse_unknown("unknown recovery", recovery, RECOVERIES)
         if recovery not in self._others:
             # All candidates are slower alike, so their order stays.
             slower = 1.0 - REDUNDANCY * (recovery == "redundant")

@@ -27,7 +27,7 @@ from parenvs.core.sets import chosen, family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.envs.pettingzoo import Agents
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, refuse_unknown, shown
 from parenvs.tasks.hybrid.moves import (
     CATALOG,
     KEPT,
@@ -68,11 +68,7 @@ def source_of(
     pools = HybridTask.drawn
     if isinstance(instance, (list, tuple)) and problem is None:
         for place in instance or [None]:
-            if place not in pools:
-                known = ", ".join(pools)
-                raise ParenvsError(
-                    f"instance: of several banks there is no {shown(place)}; known: {known}"
-                )
+            refuse_unknown("instance: of several banks there is no", place, pools)
         return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
     instance = pools[0] if instance is None else instance
     is_name = problem is None and isinstance(instance, str)

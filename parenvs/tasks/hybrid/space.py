@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError, ParenvsError, among, shown
+from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown, shown
 from parenvs.fields import LARGEST_NUMBER, check, one_of, words
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan
@@ -182,9 +182,8 @@ class Constraints(Limits):
         ):
             if not chosen or not all(value in known for value in chosen):
                 raise ParenvsError(f"{name} must be {wanted}, not {shown(getattr(self, name))}")
-        if self.framework is not None and self.framework not in FRAMEWORKS:
-            unknown = f"{shown(self.framework)} is unknown{among(self.framework, FRAMEWORKS)}"
-            raise ParenvsError(f"--for {unknown}")
+        if self.framework is not None:
+            refuse_unknown("--for: no framework", self.framework, FRAMEWORKS)
 
     def device_counts(self, problem: Hybrid) -> list[int]:
         """Return the numbers of devices that plans may use, the most first.

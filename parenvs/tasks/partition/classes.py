@@ -22,7 +22,7 @@ import numpy as np
 
 import parenvs.graph.opcodes as opcodes
 from parenvs.cluster import Cluster
-from parenvs.errors import HloError, ParenvsError, shown
+from parenvs.errors import HloError, ParenvsError, refuse_unknown, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.opcodes import Factor, Instruction, Kind, bytes_of, factors_of, target_rule
@@ -395,8 +395,8 @@ def dimension_classes(
         ParenvsError: an unknown rule set or treatment of uneven dimensions.
         HloError: an opcode without a rule; names the instruction.
     """
-    if rules not in RULE_SETS or uneven not in UNEVEN:
-        raise ParenvsError(f"rules must be one of {RULE_SETS}, uneven one of {UNEVEN}")
+    refuse_unknown("unknown rules", rules, RULE_SETS)
+    refuse_unknown("unknown uneven", uneven, UNEVEN)
     return _linked(graph, rules).with_sizes(uneven, devices)
 
 
@@ -490,9 +490,7 @@ class StepSettings:
         if micro_batch is not None:
             _check_count("micro_batch", micro_batch, FEWEST)
         _check_count("micro_batches", micro_batches, 1)
-        if recompute not in REMADE:
-            known = ", ".join(REMADE)
-            raise ParenvsError(f"recompute must be one of {known}, not {shown(recompute)}")
+        refuse_unknown("unknown recompute", recompute, REMADE)
         samples = None if micro_batch is None else int(micro_batch)
         return cls(samples, int(micro_batches), recompute, limit_of(memory_limit, cluster))
 

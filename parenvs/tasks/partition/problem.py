@@ -21,7 +21,14 @@ import parenvs.tasks.partition.classes as propagation
 import parenvs.tasks.partition.formulas as formulas
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import ILLEGAL, Bounded, Plan, Report
-from parenvs.errors import ClusterError, ParenvsError, PlanError, did_you_mean, shown
+from parenvs.errors import (
+    ClusterError,
+    ParenvsError,
+    PlanError,
+    did_you_mean,
+    refuse_unknown,
+    shown,
+)
 from parenvs.fields import Count, Index, Size, Text, one_of, read, whole
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import shape_text
@@ -239,10 +246,8 @@ class Partitioning:
 
     def __post_init__(self) -> None:
         """Refuse unknown scopes and rewards; take the graph's name where no instance is given."""
-        if self.scope not in SCOPES:
-            raise ParenvsError(f"scope must be one of {SCOPES}, not {shown(self.scope)}")
-        if self.reward not in REWARDS:
-            raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(self.reward)}")
+        refuse_unknown("unknown scope", self.scope, SCOPES)
+        refuse_unknown("unknown reward", self.reward, REWARDS)
         if not self.instance:
             object.__setattr__(self, "instance", self.graph.name)
 

@@ -26,7 +26,7 @@ from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.datasets.pipeline import problems
 from parenvs.envs.env import GameEnv, GameVectorEnv
-from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown, shown
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cut import SHARP
@@ -573,8 +573,7 @@ def _source(
     """
     if family is not None:
         problems.check_family(family)
-    if ranges not in problems.RANGES:
-        raise ParenvsError(f"unknown ranges {shown(ranges)}; known: {', '.join(problems.RANGES)}")
+    refuse_unknown("unknown ranges", ranges, problems.RANGES)
     if repeat is not None and (not isinstance(repeat, int) or repeat < 1):
         raise ParenvsError(f"repeat must be >= 1, not {shown(repeat)}")
     is_set = isinstance(target, str) and target in problems.SETS

@@ -17,7 +17,7 @@ import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.plan import ILLEGAL, TimedReport
-from parenvs.errors import InfeasibleError, ProfileError, shown
+from parenvs.errors import InfeasibleError, ProfileError, refuse_unknown, shown
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import StageTimes, Timetable, simulate
 from parenvs.tasks.pipeline.plan import (
@@ -107,8 +107,7 @@ class Pipeline(ChainSums):
             )
         choices = {"recompute": RECOMPUTE, "sync": SYNC_METHODS, "tied": TIED}
         for name, known in choices.items():
-            if (value := getattr(self, name)) not in known:
-                raise InfeasibleError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+            refuse_unknown(f"unknown {name}", getattr(self, name), known, InfeasibleError)
         if self.recompute == "none" and self.profile.resident_bytes is None:
             raise InfeasibleError(
                 f"profile {self.profile.name} has no resident_bytes: recompute='none' needs them"

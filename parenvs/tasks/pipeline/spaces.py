@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, refuse_unknown
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
@@ -180,10 +180,7 @@ def check_candidates(radius: int, candidates: str) -> None:
     Raises:
         InfeasibleError: ``radius`` is negative, or ``candidates`` is not one of ``PRUNINGS``.
     """
-    if candidates not in PRUNINGS:
-        raise InfeasibleError(
-            f"candidates must be one of {', '.join(PRUNINGS)}, not {candidates!r}"
-        )
+    refuse_unknown("unknown candidates", candidates, PRUNINGS, InfeasibleError)
     if radius < 0:
         raise InfeasibleError(f"radius must be >= 0, not {radius}")
 

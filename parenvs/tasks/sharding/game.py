@@ -24,7 +24,7 @@ from parenvs.core.sets import family_named
 from parenvs.datasets.sharding import problems
 from parenvs.datasets.sharding.problems import BANKS, FAMILIES, NODES, RANGES, SETS, STRATEGIES
 from parenvs.envs.env import GameEnv, GameVectorEnv
-from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown, shown
 from parenvs.tasks.sharding import files, turns
 from parenvs.tasks.sharding.board import Board
 from parenvs.tasks.sharding.problem import Sharding, ShardingPlan, ShardingReport
@@ -47,8 +47,7 @@ def source_of(
     """
     if family is not None:
         problems.check_family(family)
-    if ranges not in RANGES:
-        raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {shown(ranges)}")
+    refuse_unknown("unknown ranges", ranges, RANGES)
     is_drawn = problem is None and instance is None
     for name, is_given, words in (
         ("order", is_sequential(order) and (problem is not None or instance not in SETS),
@@ -225,8 +224,7 @@ class IntraOpSharding(RowGame):
         problem: Sharding | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
-        if form not in FORMS:
-            raise ParenvsError(f"form must be {' or '.join(FORMS)}, not {shown(form)}")
+        refuse_unknown("unknown form", form, FORMS)
         self.reduction = reduction
         self.source = source_of(instance, family, fresh, ranges, order, reduction, problem)
         only = self.source.only
