@@ -8,7 +8,7 @@ from typing import Any
 from parenvs.agents.names import TRAINED
 from parenvs.core.leaderboard import Description
 from parenvs.core.plan import OPTIMAL, Answer
-from parenvs.core.registry import TASKS, task_of
+from parenvs.core.registry import task_of
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, refuse_unknown, shown
 
@@ -31,16 +31,11 @@ def request_of(problem: Any, **options: Any) -> Request:
             f"solve takes a problem, not {shown(problem)}; make one with "
             "parenvs.problem(graph or name, cluster)"
         )
-    kind = request_class(task_of(problem).name)
+    kind = task_of(problem).request_class()
     known = [field.name for field in fields(kind) if field.name != "problem"]
     for name in options:
         refuse_unknown("solve of this problem has no option", name, known)
     return kind(problem, **options)
-
-
-def request_class(task: str) -> type[Request]:
-    """Return the class of a task's requests, whose ``planners`` are the planners."""
-    return TASKS.named(task).request_class()
 
 
 def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:

@@ -113,8 +113,10 @@ class CheckedEntry:
     @property
     def score(self) -> float:
         """Mean of the scores of all problems that count, of the task's kind."""
-        counted = (verdict for verdict in self.verdicts if verdict.counts)
-        return mean_score(counted, kind_of(self.task.name).mean)
+        scores = [verdict.score for verdict in self.verdicts if verdict.counts]
+        if kind_of(self.task.name).mean == "arithmetic":
+            return math.fsum(scores) / len(scores)
+        return math.exp(math.fsum(map(math.log, scores)) / len(scores))
 
     def count(self, state: PlanState) -> int:
         """Return the number of problems that count whose plan has this state."""
@@ -133,14 +135,6 @@ class CheckedEntry:
             figure.title: "" if value is None else figure.show(value)
             for figure, value in values.items()
         }
-
-
-def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
-    """Return the mean of scores, ``"geometric"`` or ``"arithmetic"``."""
-    scores = [verdict.score for verdict in verdicts]
-    if kind == "arithmetic":
-        return math.fsum(scores) / len(scores)
-    return math.exp(math.fsum(map(math.log, scores)) / len(scores))
 
 
 def check_file(

@@ -103,7 +103,7 @@ def changes(old: TaskList, new: TaskList) -> list[tuple[str, ...]]:
 def make_task(
     name: str,
     instances: Sequence[str] | None,
-    old: TaskList | None,
+    old: TaskList,
     seed: int,
     seconds: float = SECONDS,
     only_changed: bool = False,
@@ -113,7 +113,7 @@ def make_task(
 
     ``only_changed`` keeps the problems whose costs are still the same as they are.
     """
-    known = old.tasks[name].problems if old is not None and name in old.tasks else {}
+    known = old.tasks[name].problems if name in old.tasks else {}
     order, kept, due = [], {}, []
     for problem in unsolved(name, seed, instances):
         before = known.get(problem.name)
@@ -228,30 +228,28 @@ def _spread(options: argparse.Namespace) -> Spread:
 
 def _renew(options: argparse.Namespace) -> None:
     """Solve the problems again and write the list after every task, and what changed in it."""
-    old = read_tasks(options.out) if options.out.exists() else None
-    known = {} if old is None else old.tasks
-    is_same = old is not None and old.version == VERSION
-    revision = old.revision if old is not None and is_same else 0
-    seeds = dict(old.seeds) if old is not None else {}
-    if not is_same:
-        if old is not None:
+    is_old = options.out.exists()
+    old = read_tasks(options.out) if is_old else TaskList(0, 0, {}, seeds={})
+    revision, seeds = 0, dict(old.seeds)
+    if old.version == VERSION:
+        revision = old.revision
+    else:
+        if is_old:
             old.save(older_file(options.out, old.version))
         seeds[VERSION] = secrets.randbelow(2**31)  # nobody knows what will be drawn before
-    tasks = {name: known[name] for name in kinds() if name in known}
-    lodged = {} if old is None else old.lodged
-    renewed = TaskList(VERSION, revision, tasks, seeds, lodged)
+    tasks = {name: old.tasks[name] for name in kinds() if name in old.tasks}
+    renewed = TaskList(VERSION, revision, tasks, seeds, old.lodged)
     for name in (name for name in kinds() if name in options.tasks):
         tasks[name] = make_task(
             name, None, old, seeds[VERSION], options.seconds, options.changed, _spread(options)
         )
         ordered = {key: tasks[key] for key in kinds() if key in tasks}
-        is_new = old is not None and ordered.keys() != old.tasks.keys()
+        is_new = ordered.keys() != old.tasks.keys()
         # A revision is a change that moves scores, or a new ranking.
-        grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))
-        renewed = TaskList(VERSION, revision + grown, ordered, seeds, lodged)
+        grown = is_old and (is_new or bool(changes(old, TaskList(0, 0, ordered))))
+        renewed = TaskList(VERSION, revision + grown, ordered, seeds, old.lodged)
         renewed.save(options.out)
-    changed = changes(old, renewed) if old is not None else []
-    if changed:
+    if changed := changes(old, renewed):
         listed = options.out.with_name("revisions.md")
         text = listed.read_text(encoding="utf-8") if listed.exists() else _REVISIONS
         header = ("task", "problem", "reference", "now", "trivial plan", "now")

@@ -197,13 +197,6 @@ def _plain(form: Any) -> Any:
     return form.type if isinstance(form, inspect.Metadata) else form
 
 
-def _choices(form: Any) -> tuple[Any, ...]:
-    """Return the types of a union but None, or the type alone."""
-    plain = _plain(form)
-    types = plain.types if isinstance(plain, inspect.UnionType) else (form,)
-    return tuple(one for one in types if not isinstance(_plain(one), inspect.NoneType))
-
-
 @dataclass(frozen=True)
 class _Class:
     """What is to be known of the fields of a dataclass before msgspec reads it."""
@@ -320,9 +313,8 @@ def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
         return f"field {_text(path)}: {rule}" if path else str(rule)
     form = inspect.type_info(hint)
     must = "must have keys that are" if _KEY in getattr(hint, "__metadata__", ()) else "must be"
-    return (
-        f"field {_text(path)} {must} {_words(form, value)}, not {shown(value)}{_near(form, value)}"
-    )
+    near = did_you_mean(value, _known(form)) if isinstance(value, str) else ""
+    return f"field {_text(path)} {must} {_words(form, value)}, not {shown(value)}{near}"
 
 
 def _converted(content: Any, kind: Any) -> Any:
@@ -352,7 +344,8 @@ _PLAIN_WORDS = (
 def _words(form: Any, value: Any = None) -> str:
     plain, noted = _plain(form), form if isinstance(form, inspect.Metadata) else None
     if isinstance(plain, inspect.UnionType):
-        return " or ".join(dict.fromkeys(_words(choice, value) for choice in _choices(form)))
+        choices = (x for x in plain.types if not isinstance(_plain(x), inspect.NoneType))
+        return " or ".join(dict.fromkeys(_words(choice, value) for choice in choices))
     if isinstance(plain, inspect.TupleType):
         text = f"a list of {len(plain.item_types)}"
     else:
@@ -368,7 +361,3 @@ def _words(form: Any, value: Any = None) -> str:
 
 def _known(form: Any) -> Sequence[str]:
     return (form.extra or {}).get("known", ()) if isinstance(form, inspect.Metadata) else ()
-
-
-def _near(form: Any, value: Any) -> str:
-    return did_you_mean(value, _known(form)) if isinstance(value, str) else ""

@@ -57,7 +57,9 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
         OSError: it cannot be written; the error names the path.
     """
     with naming(path):
-        status = _status(path)
+        status = None
+        with suppress(FileNotFoundError):
+            status = Path(path).stat()
         if status is not None and stat.S_ISDIR(status.st_mode):
             raise ParenvsError(f"{os.fspath(path)}: is a folder; name a file in it")
         if os.fspath(path).startswith("/dev/") or (status and not stat.S_ISREG(status.st_mode)):
@@ -96,13 +98,6 @@ def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
         if error.errno is None or error.filename not in (None, *aliases, *map(str, aliases)):
             raise
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    try:
-        return Path(path).stat()
-    except FileNotFoundError:
-        return None
 
 
 def _opened(path: str | os.PathLike[str], mode: str) -> IO:

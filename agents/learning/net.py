@@ -105,17 +105,18 @@ class Lens:
             raise ParenvsError(f"actions must be Discrete, not {shown(acting)}")
         self.observed, self.acting, self.first = observed, acting, int(acting.start)
         self.actions = int(acting.n)
-        self.scored = isinstance(observed, spaces.Dict) and set(OWN) <= set(observed.spaces)
+        parts: dict[str, Any] = {"": observed}
+        if isinstance(observed, spaces.Dict):
+            parts = {**observed.spaces}
+        self.scored = set(OWN) <= set(parts)
         self.discount = (1.0 if self.scored else 0.99) if discount is None else discount
-        is_joint = isinstance(observed, spaces.Dict) and JOINT in observed.spaces
-        self.joint = flatdim(observed[JOINT]) if is_joint else 0  # type: ignore[index]
+        self.joint = flatdim(parts[JOINT]) if JOINT in parts else 0
+        hidden = ("action_mask", JOINT)
+        self._parts = {name: part for name, part in parts.items() if name not in hidden}
+        self.features, self.contexts = 0, sum(map(flatdim, self._parts.values()))
         if self.scored:
-            assert isinstance(observed, spaces.Dict)
-            self.features = int(observed["actions"].shape[1])  # type: ignore[index]
-            self.contexts = int(observed["context"].shape[0])  # type: ignore[index]
-        else:
-            self.features = 0
-            self.contexts = sum(flatdim(part) for part in self._parts().values())
+            self.features = int(parts["actions"].shape[1])
+            self.contexts = int(parts["context"].shape[0])
 
     @classmethod
     def of(cls, env: gym.vector.VectorEnv[Any, Any, Any]) -> Lens:
@@ -130,7 +131,7 @@ class Lens:
             rows, contexts = halved(rows), [context]
         else:
             values = observation if isinstance(self.observed, spaces.Dict) else {"": observation}
-            contexts = [_flat(part, values[name]) for name, part in self._parts().items()]
+            contexts = [_flat(part, values[name]) for name, part in self._parts.items()]
             rows = np.zeros((len(contexts[0]), self.actions, 0), dtype=np.float32)
             mask = values.get("action_mask", infos.get("action_mask"))
             mask = np.ones(rows.shape[:2]) if mask is None else mask
@@ -141,12 +142,6 @@ class Lens:
             torch.from_numpy(np.concatenate(contexts, axis=-1, dtype=np.float32)),
             torch.from_numpy(np.array(mask, dtype=np.bool_)),
         )
-
-    def _parts(self) -> dict[str, spaces.Space[Any]]:
-        if not isinstance(self.observed, spaces.Dict):
-            return {"": self.observed}
-        hidden = ("action_mask", JOINT)
-        return {name: part for name, part in self.observed.items() if name not in hidden}
 
 
 def _flat(space: spaces.Space[Any], values: Any) -> np.ndarray:

@@ -207,30 +207,21 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     """How the runs of an agent do on a set of problems, beside those of another agent."""
     several = [result] if other is None else [result, other]
     names = ["value"] if other is None else ["value", "of the other agent"]
-    shares = [evaluated.profile for evaluated in several]
     rows: list[tuple[str, list[str]]] = [
         ("runs", [f"{len(x.values)}" for x in several]),
         ("regret to", [x.reference for x in several]),
         ("regret, interquartile mean", [f"{x.regret:.4f}" for x in several]),
-        *(
-            (f"95 % interval, {word}", [f"{x.interval[end]:.4f} over {x.over}" for x in several])
-            for word, end in (("from", 0), ("to", 1))
-        ),
-        *(
-            []
-            if result.proven
-            else [("regret to certified bounds", [f"{x.bound_regret:.4f}" for x in several])]
-        ),
-        (
-            "optimal (within 0.1 %)" if result.proven else "within 0.1 % of the reference",
-            [f"{x.optimal:.1%}" for x in several],
-        ),
-        ("illegal", [f"{x.illegal:.1%}" for x in several]),
-        *(
-            (f"regret <= {threshold:g}", [f"{share[number]:.1%}" for share in shares])
-            for number, threshold in enumerate(result.thresholds)
-        ),
+        ("95 % interval, from", [f"{x.interval[0]:.4f} over {x.over}" for x in several]),
+        ("95 % interval, to", [f"{x.interval[1]:.4f} over {x.over}" for x in several]),
     ]
+    reached = "optimal (within 0.1 %)"
+    if not result.proven:
+        rows.append(("regret to certified bounds", [f"{x.bound_regret:.4f}" for x in several]))
+        reached = "within 0.1 % of the reference"
+    rows.append((reached, [f"{x.optimal:.1%}" for x in several]))
+    rows.append(("illegal", [f"{x.illegal:.1%}" for x in several]))
+    for number, threshold in enumerate(result.thresholds):
+        rows.append((f"regret <= {threshold:g}", [f"{x.profile[number]:.1%}" for x in several]))
     if other is not None:
         share, (low, high) = result.improvement_over(other)
         rows.append(("probability of improvement", [f"{share:.1%}", f"{low:.1%} to {high:.1%}"]))

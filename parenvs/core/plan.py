@@ -274,19 +274,6 @@ class Price:
         }
 
 
-def price_of(report: Any) -> Price | None:
-    """Return the price of an evaluated plan; None if its task describes no strategies."""
-    task = task_of(report)
-    if not task.supports(Task.strategy):
-        return None
-    strategy = task.strategy(report)
-    # A task whose report already holds the step time needs no second evaluation.
-    if isinstance(strategy, Price):
-        return strategy
-    pricing = next(x for x in TASKS.values() if x.supports(Task.price))
-    return replace(pricing.price(strategy), own=report.cost_words)
-
-
 class Bounded(Protocol):
     """An object with a proven bound, such as an ``Answer``."""
 
@@ -342,11 +329,19 @@ class Report:
 
     @cached_property
     def price(self) -> Price | None:
-        """The step time by the cost model that all tasks share; None if the task has none.
+        """The step time by the cost model that all tasks share; None without ``Task.strategy``.
 
         It is computed on first use, as finding the layers of a graph takes up to seconds.
         """
-        return price_of(self)
+        task = task_of(self)
+        if not task.supports(Task.strategy):
+            return None
+        strategy = task.strategy(self)
+        # A task whose report already holds the step time needs no second evaluation.
+        if isinstance(strategy, Price):
+            return strategy
+        pricing = next(x for x in TASKS.values() if x.supports(Task.price))
+        return replace(pricing.price(strategy), own=self.cost_words)
 
     def with_price(self) -> dict[str, Any]:
         """Return ``to_json`` with the price, if there is one."""
@@ -381,21 +376,6 @@ class TimedReport(Report):
     def step_seconds(self) -> float:
         """Step time in seconds, by the name that reports on runs use."""
         return float(self.length_seconds)
-
-
-def answer(report: Report) -> str:
-    """Return a plan's cost in a line; see ``Task.answer``."""
-    return f"{report.plan.instance}: cost {report.cost}"
-
-
-def plain(viewable: Any, color: bool = False) -> str:
-    """Return a report as a few lines of text, or a problem by its name; see ``Task.text``."""
-    if not isinstance(viewable, Report):
-        return f"{viewable.task} {viewable.instance}: no plan yet"
-    lines = [f"{viewable.task} {viewable.plan.instance}: cost {viewable.cost}", *viewable.reasons]
-    content = viewable.plan.to_json()
-    rows = (f"{key}  {content[key]}" for key in content if key not in ("schema", "task"))
-    return "\n".join([*lines, *rows])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,11 +174,6 @@ TASKS = Tasks()
 """Every task by name."""
 
 
-def register(task: Task) -> None:
-    """Add a task until the process ends, for example in a test."""
-    TASKS.register(task)
-
-
 def environments() -> dict[str, str]:
     """Return each environment's id, with and without its namespace -> where its game is."""
     games = {name: game for task in TASKS.values() for name, game in task.envs.items()}

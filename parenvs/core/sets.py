@@ -136,9 +136,9 @@ def share_kind(
         argument: as of ``SetKind``.
     """
 
-    def best(name: str) -> float:
-        known = costs(name)
-        return math.nan if known is None else known.value
+    def answer_score(answer: Answer) -> float:
+        known = costs(answer.problem.instance)
+        return math.nan if known is None else known.value / answer.cost
 
     def reference(name: str) -> BestValue:
         known = costs(name)
@@ -147,15 +147,7 @@ def share_kind(
         # Shares: the best known cost has 1, and the bound allows value / bound >= 1.
         return BestValue(1.0, max(known.value / known.bound, 1.0), known.kind)
 
-    return SetKind(
-        env_id,
-        names,
-        load,
-        reference,
-        argument,
-        _share,
-        lambda answer: best(answer.problem.instance) / answer.cost,
-    )
+    return SetKind(env_id, names, load, reference, argument, _share, answer_score)
 
 
 def set_names() -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -23,7 +24,7 @@ from parenvs.exports.checkpoint import INDEX, Files
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph
 from parenvs.jobs.journal import INTERVALS, WAYS, Interval, Journal, Step
-from parenvs.jobs.member import STATE, Fleet, LostError, Settings, meeting
+from parenvs.jobs.member import STATE, Fleet, LostError, Settings
 from parenvs.tasks.elastic.library import (
     CHECKPOINT,
     EVENTS,
@@ -195,7 +196,8 @@ class Driver:
     ) -> None:
         self.problem, self.course, self.plans, self.policy = problem, course, plans, policy
         self.journal, self.per_interval, self.notice, self.say = journal, steps, notice, say
-        self.store = meeting(settings.host)
+        # Where processes meet, of this machine; the port is a free one.
+        self.store = dist.TCPStore(settings.host, 0, None, True, wait_for_workers=False)
         settings = replace(settings, port=self.store.port)
         self.folder = Path(settings.folder)
         self.fleet = fleet(settings, problem.library.devices)

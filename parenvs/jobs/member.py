@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,7 @@ class Model:
             )
         module, loss, samples = parts[:3]
         names = list(inspect.signature(module.forward).parameters)
-
-        def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-            return torch.optim.Adam(parameters, RATE)
-
-        optimizer = parts[3] if len(parts) == 4 else adam
+        optimizer = parts[3] if len(parts) == 4 else partial(torch.optim.Adam, lr=RATE)
         return cls(module, loss, samples, optimizer, names[-1:] == ["keys"])
 
     def batch(self, stream: Stream) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -472,11 +469,6 @@ class Fleet:
 
     def _of(self, nodes: Sequence[int]) -> list[tuple[int, Process]]:
         return [(node, x) for node in nodes for x in self.processes.get(node, ())]
-
-
-def meeting(host: str) -> Any:
-    """Return the store where processes meet, of this machine; its ``port`` is a free one."""
-    return dist.TCPStore(host, 0, None, True, wait_for_workers=False)
 
 
 # Memory of the object store of a node that is added here; nothing goes through it.

@@ -12,7 +12,7 @@ from commands import good
 
 from parenvs import judge, load_plan
 from parenvs.cli.options import flags_in, values_for, values_in
-from parenvs.core.registry import TASKS, register
+from parenvs.core.registry import TASKS
 from parenvs.core.task import GraphOptions, Task, option
 from parenvs.errors import ParenvsError
 
@@ -143,7 +143,7 @@ def test_flags__of_a_task_that_comes_later(run):
         find = plan_class = request_class = None  # no command of this test asks for them
 
     task = Toy()
-    register(task)
+    TASKS.register(task)
     try:
         out = " ".join(good(run("plan", "--help-all")).replace("│", " ").split())
         assert "More: of task toy" in out and "Color of the toy." in out

@@ -15,7 +15,6 @@ from commands import walk
 from parenvs.agents import names
 from parenvs.agents.elastic.policies import POLICIES
 from parenvs.agents.learning.ray_tasks import ENGINES
-from parenvs.agents.planners import request_class
 from parenvs.cluster import PRECISIONS, PRESETS
 from parenvs.core import task as lists
 from parenvs.core.registry import TASKS
@@ -187,7 +186,7 @@ def test_words__a_shell_completes_them_at_once(line):
 def test_words__are_those_of_the_modules():
     """What costs nothing to import names what the modules behind it have."""
     for task in TASKS.values():
-        assert task.planners == tuple(request_class(task.name).planners), task.name
+        assert task.planners == tuple(task.request_class().planners), task.name
     assert tuple(PRESETS) == lists.PRESETS
     assert tuple(PRECISIONS) == lists.PRECISIONS
     assert tuple(ENGINES) == lists.ENGINES

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import parenvs
-from parenvs.agents.planners import request_class
 from parenvs.core.registry import TASKS, task_of
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, TimeLimitError
 
@@ -105,7 +104,7 @@ def test_problem__unknown():
 
 def test_solve__every_task_has_planners_with_an_exact_one():
     for name in TASKS:
-        planners = request_class(name).planners
+        planners = TASKS[name].request_class().planners
         assert next(iter(planners)) == "exact" and len(planners) >= 3
 
 

@@ -10,7 +10,7 @@ from cases import each
 
 from parenvs.core import registry
 from parenvs.core.plan import Plan
-from parenvs.core.registry import TASKS, Tasks, register, task_of, task_of_name
+from parenvs.core.registry import TASKS, Tasks, task_of, task_of_name
 from parenvs.core.request import Request
 from parenvs.core.sets import set_names
 from parenvs.core.task import Task, given, late, option, refuse_settings
@@ -42,7 +42,7 @@ TOY = ToyTask()
 
 @pytest.fixture
 def toy():
-    register(TOY)
+    TASKS.register(TOY)
     yield TOY
     TASKS.remove("toy")
 

@@ -27,7 +27,8 @@ from drawn_hybrids import (
 from drawn_intra_op import draw, optimum
 
 from parenvs.agents.names import TRAINED
-from parenvs.agents.planners import request_class, solve
+from parenvs.agents.planners import solve
+from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.elastic.problem import replay
 from parenvs.tasks.hybrid.space import Constraints
@@ -117,7 +118,7 @@ STEPS = 100
 
 def planners(task: str) -> list[str]:
     """Every planner of a task that need not be trained."""
-    return [name for name in request_class(task).planners if name not in TRAINED]
+    return [name for name in TASKS[task].request_class().planners if name not in TRAINED]
 
 
 @lru_cache(maxsize=512)
@@ -133,7 +134,7 @@ def outcome(task: str, planner: str, number: int) -> str:
     it is. What is proven among some plans is compared with the best of these, or not at all.
     """
     problem, best = _drawn(OTHERS.get((task, planner), DRAWN[task]), number)
-    known = {field.name for field in fields(request_class(task))}
+    known = {field.name for field in fields(TASKS[task].request_class())}
     limits: dict[str, Any] = {"time_limit": LIMITS[number % len(LIMITS)]}
     if "rounds" in known and number % 8 > 4:  # what ends by no clock
         limits = {"rounds": number % 4}

@@ -17,7 +17,7 @@ from parenvs.agents.elastic.policies import RULES
 from parenvs.agents.learning.network import file_of, shipped
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.check import PlanState, check, mean_score
+from parenvs.leaderboard.check import CheckedEntry, PlanState, check
 from parenvs.leaderboard.entry import Entry, EntryError, load_entry
 from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import TaskList, tasks
@@ -95,8 +95,8 @@ def test_play__a_table_is_looked_up():
 
 
 def test_policy_verdicts__score_is_the_share_of_hindsight():
-    task = small((CHAIN, OTHER))
-    verdicts = policy_verdicts(entry_of(policy("hysteresis")), task)
+    task, entry = small((CHAIN, OTHER)), entry_of(policy("hysteresis"))
+    verdicts = policy_verdicts(entry, task)
     for verdict in verdicts:
         problem = verdict.problem
         assert verdict.state == PlanState.LEGAL
@@ -106,9 +106,8 @@ def test_policy_verdicts__score_is_the_share_of_hindsight():
         assert verdict.score == pytest.approx(share) and 0.5 < share < 1
         assert problem.reference.cost == pytest.approx(problem.cost(problem.hindsight()))
         assert problem.settings["expected"] <= 1 and problem.settings["optimal"] < 1
-    assert mean_score(verdicts, "arithmetic") == pytest.approx(
-        sum(verdict.score for verdict in verdicts) / 2
-    )
+    mean = sum(verdict.score for verdict in verdicts) / 2
+    assert CheckedEntry(entry, task, tuple(verdicts)).score == pytest.approx(mean)
 
 
 def test_policy_verdicts__another_seed_draws_other_courses():
