@@ -239,10 +239,11 @@ def tasks_with(method: Callable[..., Any]) -> list[Task]:
     return [task for task in TASKS.values() if task.supports(method)]
 
 
-def not_for_task(command: str, task: Task, method: Callable[..., Any]) -> ParenvsError:
-    """Return the error for a command that needs a method which a task does not implement."""
-    others = ", ".join(other.name for other in tasks_with(method))
-    return ParenvsError(f"{command} is not for task {task.name}, but for {others}")
+def require(command: str, task: Task, method: Callable[..., Any]) -> None:
+    """Raise an error for a command that needs a method which a task does not implement."""
+    if not task.supports(method):
+        others = ", ".join(other.name for other in tasks_with(method))
+        raise ParenvsError(f"{command} is not for task {task.name}, but for {others}")
 
 
 def print_result(result: Any, as_json: bool) -> None:

@@ -13,18 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.cli import options
-from parenvs.cli.options import (
-    Given,
-    Instance,
-    Model,
-    Steps,
-    TaskName,
-    found_cluster,
-    not_an_option,
-    task_to_plan,
-    tasks_with,
-    with_flags,
-)
 from parenvs.core.request import STEPS
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -70,17 +58,17 @@ if TYPE_CHECKING:
 _SLOW = 2.0  # seconds from which a search is told
 
 
-@with_flags("options", "search", plans=True)
+@options.with_flags("options", "search", plans=True)
 def plan(
-    given: Given,
-    instance: Instance,
-    task: TaskName = None,
+    given: options.Given,
+    instance: options.Instance,
+    task: options.TaskName = None,
     cluster: PlanCluster = None,
     agent: Annotated[
         str, typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=options.agents)
     ] = "exact",
     seed: PlannerSeed = 0,
-    steps: Steps = STEPS,
+    steps: options.Steps = STEPS,
     now: Annotated[
         str | None,
         typer.Option(
@@ -111,7 +99,7 @@ def plan(
 
     model = _model(given, instance, task, cluster, seed, steps)
     if map_ is not None and not model.task.supports(Task.plan_map):
-        raise not_an_option("map", model.task, tasks_with(Task.plan_map))
+        raise options.not_an_option("map", model.task, options.tasks_with(Task.plan_map))
     request = model.request(seed, steps, here=True)
     model.check_out(out_)
     request, choice = _settled(model, request, [agent])
@@ -163,11 +151,11 @@ def plan(
         say(f"next: {_next(model.task, report, out_, plot)}")
 
 
-@with_flags("options", "search", plans=True)
+@options.with_flags("options", "search", plans=True)
 def compare(
-    given: Given,
-    instance: Instance,
-    task: TaskName = None,
+    given: options.Given,
+    instance: options.Instance,
+    task: options.TaskName = None,
     cluster: PlanCluster = None,
     agent: Annotated[
         list[str] | None,
@@ -177,7 +165,7 @@ def compare(
         ),
     ] = None,
     seed: PlannerSeed = 0,
-    steps: Steps = STEPS,
+    steps: options.Steps = STEPS,
     out_: PlanOut = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -238,20 +226,25 @@ def _said(answer: Any) -> dict[str, Any]:
 
 
 def _model(
-    given: Given, instance: str, task: str | None, cluster: str | None, seed: int, steps: int
-) -> Model:
+    given: options.Given,
+    instance: str,
+    task: str | None,
+    cluster: str | None,
+    seed: int,
+    steps: int,
+) -> options.Model:
     check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
-    chosen = task_to_plan(task, instance, given)
-    return Model.of(given, instance, chosen.name, cluster)
+    chosen = options.task_to_plan(task, instance, given)
+    return options.Model.of(given, instance, chosen.name, cluster)
 
 
-def _settled(model: Model, request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
+def _settled(model: options.Model, request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
     """Return the request with what was open chosen; what is assumed for other planners is told."""
     for agent in agents:
         request.check(agent)
     if model.is_placed_here:
-        note(f"cluster {found_cluster(model)}, the GPUs of this machine")
+        note(f"cluster {options.found_cluster(model)}, the GPUs of this machine")
     with Step("searching stages and devices", min_seconds=_SLOW):
         settled, choice = request.settled(agents)
     if choice is not None and choice.assumed:
@@ -275,7 +268,7 @@ def _proven(answer: Any) -> str:
 
 
 def _files(
-    model: Model, report: Any, path: Path | None, plot: Path | None
+    model: options.Model, report: Any, path: Path | None, plot: Path | None
 ) -> tuple[Callable[[], None], tuple[str, ...]]:
     if not report.legal:
         return lambda: None, ()

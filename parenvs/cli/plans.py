@@ -12,19 +12,6 @@ import typer
 
 from parenvs import view
 from parenvs.cli import options
-from parenvs.cli.options import (
-    ClusterText,
-    Given,
-    Instance,
-    Model,
-    TaskName,
-    flags_in,
-    not_for_task,
-    print_result,
-    tasks_with,
-    values_in,
-    with_flags,
-)
 from parenvs.core.registry import TASKS, task_of, task_of_name
 from parenvs.core.task import FRAMEWORKS, GraphOptions, Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
@@ -48,9 +35,9 @@ from parenvs.view.terminal import (
 )
 
 
-@with_flags(GraphOptions)
+@options.with_flags(GraphOptions)
 def judge(
-    given: Given,
+    given: options.Given,
     file: PlanFile,
     instance: OtherInstance = None,
     plot: Plot = None,
@@ -59,7 +46,7 @@ def judge(
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     from parenvs.exports import formats
 
-    report = _judged(file, instance, values_in(GraphOptions, given))
+    report = _judged(file, instance, options.values_in(GraphOptions, given))
     work, lines = files_of(report, plot=plot)
     runs = formats.runs_in(report.plan) if report.legal else {}
     with written(work, *lines, quiet=as_json):
@@ -71,9 +58,9 @@ def judge(
     refuse_illegal(report, f"{file}: illegal")
 
 
-@with_flags(GraphOptions)
+@options.with_flags(GraphOptions)
 def diff(
-    given: Given,
+    given: options.Given,
     old: Annotated[Path, typer.Argument(metavar="A", help="A plan file.")],
     new: Annotated[
         Path, typer.Argument(metavar="B", help="Another plan file of the same problem.")
@@ -92,7 +79,7 @@ def diff(
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
     differences = difference(
-        *(_judged(file, instance, values_in(GraphOptions, given)) for file in (old, new))
+        *(_judged(file, instance, options.values_in(GraphOptions, given)) for file in (old, new))
     )
     if as_json:
         say_json(differences.to_json())
@@ -100,9 +87,9 @@ def diff(
         say_text(text(differences, names))
 
 
-@with_flags("options")
+@options.with_flags("options")
 def explain(
-    given: Given,
+    given: options.Given,
     target: Annotated[
         str, typer.Argument(metavar="PLAN|INSTANCE", help="A plan file (.json), a name or a graph.")
     ],
@@ -110,8 +97,8 @@ def explain(
         str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
     ] = None,
     instance: OtherInstance = None,
-    task: TaskName = None,
-    cluster: ClusterText = None,
+    task: options.TaskName = None,
+    cluster: options.ClusterText = None,
     as_json: Json = False,
 ) -> None:
     """Explain why a plan is as it is, or what the plans of an instance may do.
@@ -122,23 +109,21 @@ def explain(
     if not target.endswith(".json"):
         if instance is not None:
             raise ParenvsError("--instance is an option for plan files; give the instance alone")
-        able = [other.name for other in tasks_with(Task.explain_problem)]
         named = task is not None or task_of_name(target) is not None
-        model = Model.of(given, target, task if named else able[0], cluster)
-        if model.task.name not in able:
-            raise not_for_task(f"{target}: explain", model.task, Task.explain_problem)
+        able = options.tasks_with(Task.explain_problem)[0].name
+        model = options.Model.of(given, target, task if named else able, cluster)
+        options.require(f"{target}: explain", model.task, Task.explain_problem)
         words, content = model.task.explain_problem(model.problem(), variable)
         say_json(content) if as_json else say_text(words)
         return
-    reading = [flag.name for flag in flags_in(GraphOptions)]
+    reading = [flag.name for flag in options.flags_in(GraphOptions)]
     wrong = [name for name in given if name not in reading]
     if cluster is not None or wrong:
         name = "cluster" if cluster is not None else wrong[0]
         raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
-    report = _judged(Path(target), instance, values_in(GraphOptions, given))
+    report = _judged(Path(target), instance, options.values_in(GraphOptions, given))
     chosen = task_of(report)
-    if not chosen.supports(Task.explain):
-        raise not_for_task(f"{target}: explain", chosen, Task.explain)
+    options.require(f"{target}: explain", chosen, Task.explain)
     words, content = chosen.explain(report, variable)
     if as_json:
         say_json({"report": report.with_price(), **content})
@@ -171,7 +156,7 @@ def verify(
         from parenvs.exports.compilation import compile_plan
 
         compilation = compile_plan(plan, module)
-        print_result(compilation, as_json)
+        options.print_result(compilation, as_json)
         if not compilation.agrees:
             words = "XLA shards it otherwise, or communicates other than predicted"
             raise ParenvsError(f"{file}: {words}")
@@ -179,10 +164,9 @@ def verify(
     from parenvs.shardy.verify import verify_plan
 
     task = task_of(plan)
-    if not task.supports(Task.decisions):
-        raise not_for_task(f"{file}: verify", task, Task.decisions)
+    options.require(f"{file}: verify", task, Task.decisions)
     verification = verify_plan(plan, module)
-    print_result(verification, as_json)
+    options.print_result(verification, as_json)
     if not verification.agrees:
         raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
     if not verification.legal:
@@ -265,7 +249,7 @@ def reshard(
     graph = None if instance is None else load_graph(instance)
     with Step(f"writing {path or checkpoint} for {new}", 1.0):
         resharded = resharding.reshard(checkpoint, load_plan(new), before, path, graph)
-    print_result(resharded, as_json)
+    options.print_result(resharded, as_json)
     if not as_json:
         say(f"written to {path or checkpoint}")
     if not resharded.agrees:
@@ -292,9 +276,11 @@ def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any
     # Options of reading need the graph itself; without them a name is enough.
     if not reading:
         return judge(plan, target)
-    how = Model(task_of(plan), target).how
+    how = options.Model(task_of(plan), target).how
     if how is None:
-        name = next(flag.name for flag in flags_in(GraphOptions) if flag.place[0] in reading)
+        name = next(
+            flag.name for flag in options.flags_in(GraphOptions) if flag.place[0] in reading
+        )
         raise ParenvsError(f"{target}: no graph that plans are made of; leave out --{name}")
     return judge(plan, load_graph(target, **{**how, **reading}))
 
@@ -303,7 +289,7 @@ _CLUSTER = "C"
 """Preset on which an instance is shown to several tasks, unless another is given."""
 
 
-def list_(task: TaskName = None, as_json: Json = False) -> None:
+def list_(task: options.TaskName = None, as_json: Json = False) -> None:
     """List shipped instances and clusters, and the sets, agents and environments of each task.
 
     With --task also what a problem of its sets is called.
@@ -338,12 +324,12 @@ def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
     yield "environments", list(task.envs)
 
 
-@with_flags("options")
+@options.with_flags("options")
 def show(
-    given: Given,
-    instance: Instance,
-    task: TaskName = None,
-    cluster: ClusterText = None,
+    given: options.Given,
+    instance: options.Instance,
+    task: options.TaskName = None,
+    cluster: options.ClusterText = None,
     as_json: Json = False,
 ) -> None:
     """Show an instance: a graph's inputs, its chain on a cluster, its dimension classes; a problem.
@@ -352,7 +338,7 @@ def show(
     """
     from parenvs.cli import tables
 
-    model = Model.of(given, instance, task, cluster)
+    model = options.Model.of(given, instance, task, cluster)
     shown = []
     if model.how is not None:
         graph = model.read()
@@ -370,9 +356,9 @@ def show(
         return
     where = _CLUSTER if cluster is None else cluster
     shown += model.task.tables(instance, where, model.options)
-    reading = {flag.place[0] for flag in flags_in(GraphOptions)}
+    reading = {flag.place[0] for flag in options.flags_in(GraphOptions)}
     shared = {name: value for name, value in model.options.items() if name in reading}
-    for other in tasks_with(Task.tables):
+    for other in options.tasks_with(Task.tables):
         if other is not model.task:
             with contextlib.suppress(ParenvsError):  # it is no problem of that task
                 shown += list(other.tables(instance, where, shared))

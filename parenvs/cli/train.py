@@ -13,16 +13,6 @@ import typer
 
 from parenvs.agents.learning.options import TrainOptions
 from parenvs.cli import options
-from parenvs.cli.options import (
-    ClusterText,
-    Given,
-    Model,
-    TaskName,
-    flags_of,
-    values_in,
-    with_flags,
-    without,
-)
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
 from parenvs.core.task import ENGINES
@@ -51,9 +41,9 @@ _training = partial(typer.Option, rich_help_panel=MORE + "training")
 """Makes an option of ``train`` that stands in the panel of training, which the short help lacks."""
 
 
-@with_flags("options", "search", TrainOptions)
+@options.with_flags("options", "search", TrainOptions)
 def train(
-    given: Given,
+    given: options.Given,
     instance: Annotated[
         str | None,
         typer.Argument(
@@ -62,8 +52,8 @@ def train(
             autocompletion=options.trainable,
         ),
     ] = None,
-    task: TaskName = None,
-    cluster: ClusterText = None,
+    task: options.TaskName = None,
+    cluster: options.ClusterText = None,
     envs: Annotated[
         int | None,
         _training(
@@ -100,8 +90,8 @@ def train(
     if steps is not None:
         check_range("--steps", steps, 1)
     check_range("--num-envs", envs or 1, 1)
-    training = TrainOptions(**values_in(TrainOptions, given))
-    given = without(TrainOptions, given)
+    training = TrainOptions(**options.values_in(TrainOptions, given))
+    given = options.without(TrainOptions, given)
     if engine is not None or address is not None:
         from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
 
@@ -123,7 +113,7 @@ def train(
         )
     if task is None:
         task = next((name for name, other in TASKS.items() if instance in other.sets), None)
-    model = Model.of(given, instance or "", task, cluster)
+    model = options.Model.of(given, instance or "", task, cluster)
     stem = Path(instance or "drawn").stem
     drawn = _drawn(model, instance)
     if drawn is not None:
@@ -217,7 +207,7 @@ def is_environment(name: str) -> bool:
     )
 
 
-def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | None:
+def _drawn(model: options.Model, instance: str | None) -> tuple[str, dict[str, Any]] | None:
     """Return the environment of a training and its arguments; None: that of the request.
 
     Raises:
@@ -231,13 +221,13 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
     given = {**({} if model.cluster is None else {"cluster": model.cluster}), **model.options}
     for name in (*given, *model.search):
         if name not in taken:
-            flag = next((x.name for x in flags_of(task).values() if name in x.place), name)
+            flag = next((x.name for x in options.flags_of(task).values() if name in x.place), name)
             where = "drawn problems" if instance is None else instance
             raise ParenvsError(f"--{flag} is not an option of training on {where}")
     return env_id, {**arguments, **given}
 
 
-def _kept(model: Model, request: Request, run_folder: Path) -> Request:
+def _kept(model: options.Model, request: Request, run_folder: Path) -> Request:
     """Write the graph of a model beside its run, if its name alone would not give it.
 
     What evaluates the run later has nothing but its folder.

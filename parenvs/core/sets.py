@@ -21,7 +21,6 @@ from parenvs.core.registry import TASKS, refuse_removed
 from parenvs.errors import (
     ParenvsError,
     UnknownInstanceError,
-    among,
     did_you_mean,
     refuse_unknown,
     shown,
@@ -166,10 +165,9 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
     Raises:
         ParenvsError: there is no such set, or the environment does not play it.
     """
-    task = next((task for task in TASKS.values() if name in task.sets), None)
-    if task is None:
-        refuse_removed("set", name)
-        raise ParenvsError(f"unknown set {shown(name)}{among(name, set_names())}")
+    refuse_removed("set", name)
+    refuse_unknown("unknown set", name, set_names())
+    task = next(task for task in TASKS.values() if name in task.sets)
     kind = task.set_kind(name)
     if env_id not in (None, kind.env_id):
         raise ParenvsError(f"{name} is a set of {kind.env_id}, not of {shown(env_id)}")
