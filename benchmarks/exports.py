@@ -22,10 +22,10 @@ from benchmarks.framework import ROOT, Case, Row, main, measurement, table
 from parenvs import Graph, HybridPlan, HybridStage
 from parenvs import problem as problem_from
 from parenvs.agents.partition.exact import exact_partition
+from parenvs.clock.compilation import compile_plan
 from parenvs.cluster import choose_cluster
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.exports.compilation import compile_plan
 from parenvs.exports.stages import layout_of
 from parenvs.graph.reader import proto_of, read_proto
 from parenvs.instances import load_graph, names

@@ -80,7 +80,7 @@ class Case:
         partial = bool(
             self.classes.factors.kind[self.classes.factor_class == self.label(pair)].any()
         )
-        if set(found.partitioned) != members or bool(found.all_reduces) != partial:
+        if set(found.partitioned) != members or ("all_reduce" in found.collectives) != partial:
             what = "all-reduces" if set(found.partitioned) == members else "inputs"
             self.odd.append(f"{self.name}: {self.words([pair])}: other {what}")
             return "disagree"

@@ -6,7 +6,7 @@ import difflib
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -103,6 +103,12 @@ def refuse_unknown(
     names = list(known)
     if name not in names:
         raise error(f"{words} {shown(name)}{among(name, names)}")
+
+
+def listed(names: Sequence[str], most: int = 3, separator: str = ", ", last: str = " and ") -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - most
+    return separator.join(names[:most]) + (f"{last}{more:,} more" if more > 0 else "")
 
 
 def _letters(name: str) -> list[str]:

@@ -14,12 +14,12 @@ import os
 import pickle
 import sys
 import zipfile
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, Any, ClassVar
+
+import numpy as np
+import torch
 
 from parenvs.errors import ParenvsError, one_line, shown
-
-if TYPE_CHECKING:
-    import torch
 
 _Unpickler: Any = pickle._Unpickler  # the one in Python
 _LARGEST_NUMBER, _DEEPEST, _BLOCK = 2**63, 64, 1 << 22
@@ -187,8 +187,6 @@ class _Archive:
 
     def _tensor(self, thing: Thing) -> torch.Tensor:
         """Return the tensor that a thing stands for; it has no more elements than its numbers."""
-        import torch
-
         given = thing.arguments
         if thing.name == "_rebuild_parameter" and given and isinstance(given[0], Thing):
             thing, given = given[0], given[0].arguments
@@ -209,8 +207,6 @@ class _Archive:
         return held.as_strided(size, stride, at)
 
     def _numbers(self, thing: Any, dtype: Any) -> torch.Tensor:
-        import torch
-
         given = thing.arguments if isinstance(thing, _Numbers) else ()
         if len(given) != 5 or given[0] != "storage" or not isinstance(given[2], str):
             raise ValueError("a tensor without numbers")
@@ -221,18 +217,13 @@ class _Archive:
         key = given[2]
         if key not in self.storages:
             member = self.archive.getinfo(f"{self.folder}data/{key}")
-            data = bytearray(member.file_size)
+            data, at = np.zeros(member.file_size, dtype=np.uint8), 0
             with self.archive.open(member) as stream:
-                view, at = memoryview(data), 0
                 # Read to its end, as the checksum is compared there.
                 while block := stream.read(_BLOCK):
-                    view[at : at + len(block)] = block
+                    data[at : at + len(block)] = np.frombuffer(block, dtype=np.uint8)
                     at += len(block)
-            self.storages[key] = (
-                torch.frombuffer(data, dtype=torch.uint8)
-                if data
-                else torch.zeros(0, dtype=torch.uint8)
-            )
+            self.storages[key] = torch.from_numpy(data)
         held: torch.Tensor = self.storages[key]
         if kind == torch.bool:
             return held != 0  # a byte that is neither would be both
@@ -272,8 +263,6 @@ _OLD_NAMES = {
 
 
 def _dtype(name: str, old: bool = False) -> Any:
-    import torch
-
     kind = vars(torch).get(_OLD_NAMES.get(name, "") if old else name)
     return kind if isinstance(kind, torch.dtype) else None
 

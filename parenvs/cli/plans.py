@@ -150,10 +150,12 @@ def verify(
     collectives and memory beside the judge's.
     """
     from parenvs.core.plan import load_plan
+    from parenvs.shardy.verify import need_jax, verify_plan
 
     plan = load_plan(file)
     if compiled:
-        from parenvs.exports.compilation import compile_plan
+        need_jax()
+        from parenvs.clock.compilation import compile_plan
 
         compilation = compile_plan(plan, module)
         options.print_result(compilation, as_json)
@@ -161,8 +163,6 @@ def verify(
             words = "XLA shards it otherwise, or communicates other than predicted"
             raise ParenvsError(f"{file}: {words}")
         return
-    from parenvs.shardy.verify import verify_plan
-
     task = task_of(plan)
     options.require(f"{file}: verify", task, Task.decisions)
     verification = verify_plan(plan, module)

@@ -17,12 +17,12 @@ from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Step
 from parenvs.core.task import Task
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, listed
 from parenvs.exports.torch import TorchPlan, export
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout
 from parenvs.machine import cores, processor
-from parenvs.view.words import duration, listed, plural, size
+from parenvs.view.words import duration, plural, size
 
 TOLERANCE = 1e-3
 """Relative difference of losses up to which two runs count as the same training."""

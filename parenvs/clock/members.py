@@ -37,6 +37,7 @@ def run_members(
     given: Sequence[Sequence[Any]],
     preload: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    limit: float | None = None,
 ) -> list[Any]:
     """Run ``work(*given[rank])`` in a process for each rank.
 
@@ -48,12 +49,13 @@ def run_members(
         preload: modules that a server imports once, which all processes are then copies of; with
             none, every process starts anew.
         environment: variables of processes that start anew.
+        limit: seconds after which they are ended, if none has answered.
 
     Returns:
         What the work returned, by rank.
 
     Raises:
-        ParenvsError: one of them failed; the line says which, and why.
+        ParenvsError: one of them failed, or took too long; the line says which, and why.
     """
     pipes, members = [], []
     try:
@@ -61,7 +63,7 @@ def run_members(
             mine, member = start_member(_member, (work, tuple(arguments)), preload, environment)
             pipes.append(mine)
             members.append(member)
-        answers = _answers(pipes, members)
+        answers = _answers(pipes, members, limit)
         for member in members:
             member.join(_END_SECONDS)
         return answers
@@ -144,12 +146,15 @@ def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None
     pipe.close()
 
 
-def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
+def _answers(pipes: Sequence[Any], members: Sequence[Any], limit: float | None) -> list[Any]:
     answers: dict[int, Any] = {}
     while len(answers) < len(pipes):
         waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers}
         failed: dict[int, Any] = {}
-        for pipe in connection.wait(list(waiting)):
+        ready: list[Any] = connection.wait(list(waiting), limit)
+        if not ready:
+            raise ParenvsError(f"stopped after {limit:,.0f} s; give it longer")
+        for pipe in ready:
             answer = _answer(pipe)
             (failed if answer is None or answer[0] else answers)[waiting[pipe]] = answer
         if failed:

@@ -26,6 +26,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
+from parenvs.clock.compilation import (
+    callable_of,
+    collectives_of,
+    peak_bytes,
+    sharded_step,
+    virtual_devices,
+)
 from parenvs.clock.members import (
     ELEMENT,
     Layers,
@@ -41,20 +48,12 @@ from parenvs.clock.members import (
 )
 from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
-from parenvs.errors import ParenvsError, ProfileError, one_line
-from parenvs.exports.compilation import (
-    callable_of,
-    collectives_of,
-    peak_bytes,
-    sharded_step,
-    virtual_devices,
-)
+from parenvs.errors import ParenvsError, ProfileError, listed, one_line
 from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import module_for
-from parenvs.view.words import listed
 
 
 def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()) -> Any:

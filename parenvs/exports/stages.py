@@ -12,10 +12,10 @@ from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Stage, Stages
 from parenvs.core.task import Task
-from parenvs.errors import InfeasibleError, shown
+from parenvs.errors import InfeasibleError, listed, shown
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout
-from parenvs.view.words import duration, listed
+from parenvs.view.words import duration
 
 
 def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Stages:

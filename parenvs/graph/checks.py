@@ -198,24 +198,18 @@ class Head(msgspec.Struct):
     twins: tuple[tuple[int, int], ...] = ()
 
 
-def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> str:
-    """Return name, remedy and reason of the first array that is wrong, "" if none is.
-
-    Args:
-        arrays: arrays of a graph, by the names of ``Graph``'s fields.
-        types: NumPy element type of each.
-        kinds: number of the values of ``phase`` and of ``parameter_role``.
-    """
-    for key, reason in _wrong(arrays, types, kinds):
-        return f"{key} is broken; build the file anew ({reason})"
-    return ""
-
-
 Wrong = Iterator[tuple[str, str]]
 """Array and reason of each thing that is wrong."""
 
 
-def _wrong(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> Wrong:
+def wrong(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> Wrong:
+    """Yield what is wrong with the arrays of a graph; the first is certain.
+
+    Args:
+        arrays: by the names of ``Graph``'s fields.
+        types: NumPy element type of each.
+        kinds: number of the values of ``phase`` and of ``parameter_role``.
+    """
     # Each step relies on what those before it have checked, so the first reason counts.
     yield from _wrong_types(arrays, types)
     yield from _wrong_texts(arrays)
@@ -399,12 +393,6 @@ def _wrong_attributes(arrays: Arrays) -> Wrong:
         except (msgspec.MsgspecError, RecursionError) as error:
             yield "attribute", f"{texts[index][:40]!r}: {error}"
             return
-    opcodes = texts_of(arrays["opcode_names"])
-    for code, index in set(
-        zip(arrays["opcode"].tolist(), arrays["attribute"].tolist(), strict=True)
-    ):
-        if opcodes[code] == "while" and "trip_count" not in fields_of(texts[index]):
-            yield "attribute", "a while has no trip_count"
 
 
 def _wrong_shapes(arrays: Arrays) -> Wrong:
@@ -422,6 +410,8 @@ def _wrong_shapes(arrays: Arrays) -> Wrong:
     )
     # Layers repeat, so there are few different instructions.
     for code, attribute, used, result in dict.fromkeys(zip(*columns, strict=True)):
+        if opcodes[code] == "while" and "trip_count" not in fields[attribute]:
+            yield "attribute", "a while has no trip_count"
         if opcodes[code] == "concatenate":
             continue  # loops that are written out join blocks without their leading dimension
         inputs, outputs = [shapes[k] for k in used], [shapes[k] for k in result]

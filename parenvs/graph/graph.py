@@ -21,9 +21,9 @@ from parenvs.graph.checks import (
     ELEMENT_TYPES,
     UNREADABLE,
     Head,
-    broken_array,
     read_arrays,
     texts_of,
+    wrong,
 )
 
 SCHEMA = 1
@@ -290,8 +290,11 @@ class Graph:
 
     def complaint(self) -> str:
         """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
+        arrays = {key: getattr(self, key) for key in _ARRAYS}
         kinds = {"phase": len(Phase), "parameter_role": len(Role)}
-        return broken_array({key: getattr(self, key) for key in _ARRAYS}, _TYPES, kinds)
+        for key, reason in wrong(arrays, _TYPES, kinds):
+            return f"{key} is broken; build the file anew ({reason})"
+        return ""
 
 
 def pack_texts(texts: Sequence[str]) -> np.ndarray:

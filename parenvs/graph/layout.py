@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, listed
 from parenvs.graph.checks import ELEMENT_TYPES
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
@@ -27,7 +27,6 @@ UPDATED = (Role.VARIABLE, Role.OPTIMIZER, Role.STATISTICS)
 """Roles of inputs that a step writes anew, in their place."""
 Spec = tuple[str | None, ...]
 """The axis that splits each dimension of a tensor."""
-_NAMED = 3
 
 
 def shape_text(graph: Graph, tensor: int) -> str:
@@ -183,8 +182,7 @@ class Layout:
             if axis is not None and self.graph.shape(tensor)[dimension] % sizes[axis]
         ]
         if odd:
-            more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
             raise InfeasibleError(
-                f"{framework} splits evenly only, and the plan splits {'; '.join(odd[:_NAMED])}"
-                f"{more}; make the plan with --uneven forbid"
+                f"{framework} splits evenly only, and the plan splits "
+                f"{listed(odd, separator='; ')}; make the plan with --uneven forbid"
             )

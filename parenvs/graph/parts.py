@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from parenvs.errors import HloError, one_line
+from parenvs.errors import HloError, listed, one_line
 from parenvs.graph.pieces import (
     Form,
     Interpreter,
@@ -51,10 +51,10 @@ class Parted:
 
 
 def _note(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-    verb = "hold" if more else "holds"
+    what = listed([paths[0] or "a weight", *paths[1:]], 1)
+    verb = "holds" if len(paths) == 1 else "hold"
     return (
-        f"{paths[0] or 'a weight'}{more} {verb} several weights in one, whose product is split: "
+        f"{what} {verb} several weights in one, whose product is split: "
         "planned part by part; function, args = parenvs.in_parts(function, *args) gives the "
         "function that takes the parts, and from_jax(..., parts=False) keeps them whole"
     )

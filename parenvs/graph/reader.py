@@ -320,7 +320,7 @@ def read_module(
             plain, notes=(*told, *what_passes_left(module)), twins=reader.twins(results)
         )
         flow = Flow(plain)
-        names = [parameter.name for parameter in reader.ordered_parameters()]
+        names = [parameter.name for parameter in reader.parameters]
         plain = with_arguments_named(with_phases(plain, flow), names, flow, choices.get("known"))
         graph = with_roles(plain, flow=flow, **choices)
         for note in graph.notes:
@@ -365,6 +365,7 @@ class _Reader:
         self.parameters: list[_Parameter] = []
         self.applied: dict[int, float] = {}
         self.outputs = self.block(self.computations[module.entry_computation_id], None, "", -1)
+        self.parameters.sort(key=lambda parameter: parameter.number)
         self.settle()
 
     def tensor(self, shape: Any) -> list[int]:
@@ -591,7 +592,7 @@ class _Reader:
         return tuple((self.outputs[o], inputs[i]) for o, i in pairs)
 
     def graph(self, name: str) -> Graph:
-        rows, parameters = self.program.rows, self.ordered_parameters()
+        rows, parameters = self.program.rows, self.parameters
         arguments, paths = parse_names([parameter.name for parameter in parameters])
         loops = [row for row in rows if row.opcode == "while"]
         texts = [t for x in rows for t in (x.name, "" if x.opcode == "while" else x.attribute)]
@@ -607,9 +608,6 @@ class _Reader:
             outputs=np.array(self.outputs, dtype=np.int32),
             **self.program.arrays([path.replace("\n", " ") for path in paths], texts),
         )
-
-    def ordered_parameters(self) -> list[_Parameter]:
-        return sorted(self.parameters, key=lambda parameter: parameter.number)
 
 
 def _taken(computation: Any) -> list[Array]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, listed
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
 from parenvs.graph.flow import Flow, free_instructions, reached
 from parenvs.graph.graph import Graph, Phase, Role, pack_texts
@@ -193,9 +193,8 @@ def with_roles(
     guesses = [path for path, (_, why) in zip(graph.paths, detected, strict=True) if _GUESS in why]
     notes = graph.notes
     if guesses and variables is None and batch is None:
-        more = f" and {len(guesses) - 3:,} more" if len(guesses) > 3 else ""
         notes += (
-            f"nothing tells whether {', '.join(guesses[:3])}{more} are weights or data; name them "
+            f"nothing tells whether {listed(guesses)} are weights or data; name them "
             "with variables=, frozen= or batch=",
         )
     tensors = graph.parameter_tensor.tolist()
@@ -247,9 +246,8 @@ def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -
             odd += [path] if all(length % batch_size for length in shape) else []
     if not odd:
         return ()
-    more = f" and {len(odd) - 1:,} more" if len(odd) > 1 else ""
     return (
-        f"{odd[0]}{more} is taken as data, though none of its dimensions has the {batch_size:,} "
+        f"{listed(odd, 1)} is taken as data, though none of its dimensions has the {batch_size:,} "
         "samples of the batch; if every sample gets the same of it, say so with frozen=",
     )
 

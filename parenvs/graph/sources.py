@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import HloError, ParenvsError, need_extra, shown
+from parenvs.errors import HloError, ParenvsError, listed, need_extra, shown
 from parenvs.files import FUNCTION
 from parenvs.graph.graph import Graph, Role
 
@@ -138,12 +138,11 @@ def lower_module(
     notes = program.notes
     fused = step.program.fused
     if fused:
-        path, parts = max(fused.items(), key=lambda item: len(item[1]))
-        more = f" and {len(fused) - 1:,} more" if len(fused) > 1 else ""
-        shape = ", ".join(str(n) for group in parts for n in group)
+        paths = sorted(fused, key=lambda path: -len(fused[path]))
+        shape = ", ".join(str(n) for group in fused[paths[0]] for n in group)
         notes += (
-            f"{path}{more} hold several weights in one, which are taken apart; they are planned as "
-            f"({shape}), part by part",
+            f"{listed(paths, 1)} hold several weights in one, which are taken apart; they are "
+            f"planned as ({shape}), part by part",
         )
     return Lowered(step.lowered(), program.name, step.roles, notes)
 

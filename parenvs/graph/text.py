@@ -206,12 +206,9 @@ def parse(text: str, where: str = "HLO text") -> Any:
                 module.entry_computation_id = computation.id
                 module.entry_computation_name = header[2]
         elif line.startswith("}"):
-            if computation is None:
-                raise HloError(f"{where}: line {number}: '}}' outside a computation")
-            try:
-                _restore_ids(computation)
-            except HloError as error:
-                raise HloError(f"{where}: line {number}: {error}") from None
+            if computation is None or not computation.instructions:
+                raise HloError(f"{where}: line {number}: '}}' behind no instruction")
+            _restore_ids(computation)
             if computation.id == module.entry_computation_id:
                 _argument_paths(computation)
             computation = None
@@ -395,8 +392,6 @@ def _split(text: str) -> list[str]:
 def _restore_ids(computation: Any) -> None:
     """Number the instructions anew: parameters, constants, then the others in trace order."""
     instructions = list(computation.instructions)
-    if not instructions:
-        raise HloError(f"computation {computation.name!r} is empty")
     inputs = [x for x in instructions if x.opcode == "parameter"]
     inputs.sort(key=lambda x: x.parameter_number)
     inputs += [x for x in instructions if x.opcode == "constant"]

@@ -33,13 +33,13 @@ from google.protobuf.message import DecodeError
 from parenvs.core.plan import Plan
 from parenvs.core.registry import task_with
 from parenvs.core.task import Task
-from parenvs.errors import ParenvsError, UnknownInstanceError, need_extra, one_line, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, listed, need_extra, one_line, shown
 from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import hlo_of, is_stablehlo, proto_of, read_proto
 from parenvs.graph.sources import Lowered
 from parenvs.instances import load_graph, manifest
-from parenvs.view.words import listed, plural
+from parenvs.view.words import plural
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax")
 """Modules in which versions of jaxlib keep their parser of HLO text."""
@@ -265,18 +265,13 @@ class Propagation:
     Attributes:
         partitioned: (input, dimension) pairs that end up partitioned, sorted.
         reshards: types of the values that Shardy has to reshard, in program order.
-        collectives: (name, count) of each collective (``all_reduce``, ...), sorted by name. A
-            collective in a function counts once for each call, one in a loop once.
+        collectives: name (``all_reduce``, ...) -> number of the collectives, sorted by name. One
+            in a function counts once for each call, one in a loop once.
     """
 
     partitioned: tuple[tuple[int, int], ...]
     reshards: tuple[str, ...]
-    collectives: tuple[tuple[str, int], ...]
-
-    @property
-    def all_reduces(self) -> int:
-        """Number of all-reduces."""
-        return dict(self.collectives).get("all_reduce", 0)
+    collectives: Mapping[str, int]
 
 
 class ShardyOracle:
@@ -369,8 +364,8 @@ def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Return the types of the reshards, and (name, count) of each collective."""
+def _communication(module: Any) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the types of the reshards, and the number of each collective."""
     reshards: list[str] = []
     local: dict[str, Counter[str]] = {}  # collectives of each function itself
     calls: dict[str, Counter[str]] = {}
@@ -394,7 +389,7 @@ def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int],
                 counts[kind] += times * count
         return counts
 
-    return tuple(reshards), tuple(sorted(total("main").items()))
+    return tuple(reshards), dict(sorted(total("main").items()))
 
 
 _listed = partial(listed, separator="; ", last="; and ")
@@ -553,7 +548,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
             for class_, size in left_out.items()
         },
         reshards=propagation.reshards,
-        collectives=dict(propagation.collectives),
+        collectives=propagation.collectives,
         predicted_all_reduces=all_reduces,
     )
 

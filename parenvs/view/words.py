@@ -15,9 +15,6 @@ _PALETTE = (33, 214, 36, 133, 74, 143, 61, 180)  # of 256 colors, in the order o
 _PAINT = re.compile(r"(\x1b\[(?:38;5;\d{1,3}|0)m)")  # what ``paint`` adds
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
-_NAMED = 3
-"""Names that a message lists."""
-
 
 def duration(seconds: float) -> str:
     """Seconds with four digits and the unit that suits them: ``1.234 s``, ``56.78 ms``."""
@@ -205,9 +202,3 @@ def _ranges(numbers: Sequence[str]) -> str:
     if len(words) > _MAX_RANGES:
         words[_MAX_RANGES - 1 : -1] = ["…"]
     return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
-
-
-def listed(names: Sequence[str], separator: str = ", ", last: str = " and ") -> str:
-    """Return the first three names, and the number of the others."""
-    more = len(names) - _NAMED
-    return separator.join(names[:_NAMED]) + (f"{last}{more:,} more" if more > 0 else "")

@@ -14,8 +14,8 @@ import pytest
 from jax_versions import jax_that_verifies
 
 from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
+from parenvs.clock.compilation import compile_plan
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.exports.compilation import compile_plan
 from parenvs.exports.formats import exported
 from parenvs.exports.stages import layout_of
 from parenvs.tasks.partition.problem import PartitionPlan

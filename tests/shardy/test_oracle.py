@@ -85,8 +85,8 @@ def test_oracle__contraction_needs_an_all_reduce():
     oracle = ShardyOracle(lowered)
     assert oracle.propagate([(0, 0)]) == oracle.propagate([(1, 1)])
     assert oracle.propagate([(0, 0)]).partitioned == ((0, 0), (1, 1))
-    assert oracle.propagate([(0, 0)]).all_reduces == 1
-    assert oracle.propagate([(0, 1)]).all_reduces == 0
+    assert oracle.propagate([(0, 0)]).collectives == {"all_reduce": 1}
+    assert oracle.propagate([(0, 1)]).collectives == {}
     assert oracle.propagate([(0, 1), (1, 0)]).reshards
     with pytest.raises(ParenvsError, match="at least 2"):
         ShardyOracle(lowered, devices=1)
@@ -127,7 +127,7 @@ def test_oracle__collectives_in_functions_count_once_for_each_call():
     outer = jax.jit(lambda x, w: inner(inner(x, w), w))
     lowered = lower(lambda w, x: outer(outer(x, w), w), (6, 8), (4, 6))
     propagation = ShardyOracle(lowered).propagate([(0, 1)])
-    assert propagation.collectives == (("all_reduce", 4),) and propagation.all_reduces == 4
+    assert propagation.collectives == {"all_reduce": 4}
 
 
 def test_oracle__modules_that_it_cannot_take():

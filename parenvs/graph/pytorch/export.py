@@ -30,7 +30,7 @@ from torch.fx import traceback as fx_traceback
 from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
-from parenvs.errors import HloError, one_line, shown
+from parenvs.errors import HloError, listed, one_line, shown
 from parenvs.graph.flow import reached
 from parenvs.graph.pytorch.nodes import (
     TITLE,
@@ -417,18 +417,13 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     used = {item.path for item in inputs}
     unused = [path for path in unused if path not in used]
     if unused:
-        notes.append(f"the loss does not need {_first_three(unused)}; left out")
+        notes.append(f"the loss does not need {listed(unused)}; left out")
     if constant:
         notes.append(
-            f"no gradient reaches {_first_three(constant)} (torch.no_grad, detach, or whole "
+            f"no gradient reaches {listed(constant)} (torch.no_grad, detach, or whole "
             "numbers made of it); taken as frozen, without optimizer state"
         )
     return Exported(title, tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes))
-
-
-def _first_three(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
-    return ", ".join(paths[:3]) + more
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:

@@ -1,35 +1,39 @@
 """Compiles a sharded step ahead of time, on virtual devices, and reports what XLA made of it.
 
 The number of a process's devices is fixed when JAX starts, so the compiler runs in a process of its
-own (``python -m parenvs.exports.compilation``). It is given the module that the plan's graph
-was read from, so that no code of the user runs; nothing is allocated.
+own. It is given the module that the plan's graph was read from, so that no code of the user runs;
+nothing is allocated.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax import export
+from jax.extend.mlir import hlo_to_stablehlo
+from jax.interpreters.mlir import make_ir_context
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from parenvs.clock.members import run_members
 from parenvs.core.plan import Plan
-from parenvs.errors import ParenvsError, one_line
+from parenvs.errors import ParenvsError, listed
+from parenvs.exports.jax import partition_spec
 from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph
-from parenvs.graph.layout import Layout, Prediction
+from parenvs.graph.layout import Prediction
 from parenvs.instances import load_graph
-from parenvs.shardy.verify import functions, module_for, need_jax
-from parenvs.view.words import listed, plural, size
+from parenvs.shardy.verify import functions, module_for
+from parenvs.view.words import plural, size
 
-TIMEOUT_SECONDS = 3600.0
-"""After which a compiler is stopped."""
 _KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|ragged-all-to-all"
 _COLLECTIVE = re.compile(rf"= (?P<types>.*?) (?P<kind>{_KINDS})(?P<half>-start|-done)?\(")
 _TYPE = re.compile(r"(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<sizes>[\d,]*)\]")
@@ -141,7 +145,7 @@ def compile_plan(
     plan: Plan,
     source: Any = None,
     graph: Graph | None = None,
-    timeout_seconds: float = TIMEOUT_SECONDS,
+    timeout_seconds: float = 3600.0,
 ) -> Compilation:
     """Compile the step of a plan with its shardings, on virtual devices.
 
@@ -152,25 +156,29 @@ def compile_plan(
         timeout_seconds: after which the compiler is stopped.
 
     Raises:
-        ParenvsError: JAX is missing or too old, the plan cannot be exported, ``source`` is not its
-            module, or the compiler fails; the line gives its reason.
+        ParenvsError: the plan cannot be exported, ``source`` is not its module, or the compiler
+            fails; the line gives its reason.
     """
-    need_jax()
     if graph is None:
         graph = load_graph(plan.instance)
     layout = layout_of(plan, graph)
     layout.check_even()
     module = module_for(graph, plan, source)
-    answer = _compiled(layout, module.proto, timeout_seconds)
+    given = (layout.to_json(), module.proto)
+    try:
+        (answer,) = run_members(
+            _answer, [given], (), virtual_devices(layout.devices, _QUICK), timeout_seconds
+        )
+    except ParenvsError as error:
+        raise ParenvsError(f"XLA cannot compile the plan: {error}") from None
     names = [*layout.graph.paths, *(f"output {k}" for k in range(len(layout.outputs)))]
-    collectives = sorted(answer.pop("collectives").items())
     return Compilation(
         instance=plan.instance,
         task=plan.task,
         mesh={axis.name: axis.size for axis in layout.axes},
         asked=len(layout.inputs) + len(layout.outputs),
         changed=tuple(names[number] for number in answer.pop("changed")),
-        collectives={kind: Collectives(**counts) for kind, counts in collectives},
+        collectives=dict(sorted(answer.pop("collectives").items())),
         predicted=layout.expected(),
         shares_states=layout.zero > 0,
         notes=layout.notes,
@@ -186,46 +194,8 @@ def virtual_devices(count: int, *flags: str) -> dict[str, str]:
     return {"XLA_FLAGS": known, "JAX_PLATFORMS": "cpu"}
 
 
-def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
-    environment = {
-        **os.environ,
-        **virtual_devices(layout.devices, _QUICK),
-        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-    }
-    command = [sys.executable, "-m", "parenvs.exports.compilation"]
-    request = json.dumps(layout.to_json()).encode() + b"\n" + proto
-    try:
-        ended = subprocess.run(
-            command, env=environment, input=request, capture_output=True, timeout=timeout_seconds
-        )
-    except subprocess.TimeoutExpired:
-        raise ParenvsError(
-            f"XLA's compiler was stopped after {timeout_seconds:,.0f} s; give it longer, or "
-            "plan fewer layers"
-        ) from None
-    if ended.returncode:
-        lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        reason = (lines or [f"status {ended.returncode}"])[-1]
-        raise ParenvsError(f"XLA's compiler ended without an answer: {reason[:300]}")
-    content = json.loads(ended.stdout.splitlines()[-1])
-    if "error" in content:
-        raise ParenvsError(f"XLA cannot compile the plan: {content['error']}")
-    return content
-
-
-def main() -> None:
-    """Compile a request, a line of JSON and a module behind it, and print the answer."""
-    request = json.loads(sys.stdin.buffer.readline())
-    try:
-        answer = _answer(request, sys.stdin.buffer.read())
-    except Exception as error:  # of any kind, from within the compiler: one line of it is told
-        answer = {"error": f"{type(error).__name__}: {one_line(error)}"}
-    print(json.dumps(answer))
-
-
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
-    import jax
-
+    """Compile a request in a process with devices."""
     mesh = jax.make_mesh(*zip(*[(count, name) for name, count in request["mesh"]], strict=True))
     # Shapes alone are lowered: no array is allocated on any virtual device.
     call, arguments = callable_of(proto)
@@ -244,10 +214,7 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
             for number, (planned, actual, rank) in enumerate(pairs)
             if not planned.is_equivalent_to(actual, rank)
         ],
-        "collectives": {
-            kind: asdict(counted)
-            for kind, counted in collectives_of(compiled.as_text() or "").items()
-        },
+        "collectives": collectives_of(compiled.as_text() or ""),
         "argument_bytes": memory.argument_size_in_bytes,
         "peak_bytes": peak_bytes(memory),
     }
@@ -257,10 +224,6 @@ def sharded_step(
     call: Callable[..., Any], request: Mapping[str, Any], mesh: Any
 ) -> tuple[Any, list[Any], list[Any]]:
     """Return a jitted step with the shardings of a request, and those of its inputs and outputs."""
-    import jax
-
-    from parenvs.exports.jax import partition_spec
-
     inputs, outputs = (
         [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in request[key]]
         for key in ("inputs", "outputs")
@@ -283,28 +246,12 @@ def peak_bytes(memory: Any) -> int:
 
 
 def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
-    """Return a module as a function that JAX can trace, of flat arguments, and their shapes.
-
-    Raises:
-        ParenvsError: the installed JAX cannot call a module.
-    """
-    import jax
-
-    try:
-        from jax import export
-        from jax.extend.mlir import hlo_to_stablehlo
-        from jax.interpreters.mlir import make_ir_context
-        from jaxlib.mlir import ir
-        from jaxlib.mlir.dialects import stablehlo
-    except ImportError as error:
-        raise ParenvsError(
-            f"JAX {jax.__version__} cannot call a module ({error}); pip install --upgrade jax"
-        ) from None
+    """Return a module as a function that JAX can trace, of flat arguments, and their shapes."""
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(hlo_to_stablehlo(proto))
         attributes = functions(module)["main"].attributes
         kind = ir.FunctionType(ir.TypeAttr(attributes["function_type"]).value)
-        inputs, results = ([_shape(ir, item) for item in x] for x in (kind.inputs, kind.results))
+        inputs, results = ([_shape(item) for item in x] for x in (kind.inputs, kind.results))
         version = stablehlo.get_current_version()
         serialized = stablehlo.serialize_portable_artifact(module, version)
     # An exported function of the same signature, into which the module is put.
@@ -315,10 +262,7 @@ def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
     return replace(exported, mlir_module_serialized=serialized).call, inputs
 
 
-def _shape(ir: Any, kind: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
+def _shape(kind: Any) -> Any:
     tensor = ir.RankedTensorType(kind)
     name = str(tensor.element_type)
     names = {"i1": "bool", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
@@ -347,7 +291,3 @@ def collectives_of(text: str) -> dict[str, Collectives]:
             known.operations + 1, known.arrays + len(sizes), known.bytes + sum(sizes)
         )
     return collectives
-
-
-if __name__ == "__main__":
-    main()
