@@ -217,13 +217,13 @@ class _Archive:
         key = given[2]
         if key not in self.storages:
             member = self.archive.getinfo(f"{self.folder}data/{key}")
-            data, at = np.zeros(member.file_size, dtype=np.uint8), 0
+            read, at = torch.zeros(member.file_size, dtype=torch.uint8), 0
             with self.archive.open(member) as stream:
                 # Read to its end, as the checksum is compared there.
                 while block := stream.read(_BLOCK):
-                    data[at : at + len(block)] = np.frombuffer(block, dtype=np.uint8)
+                    read.numpy()[at : at + len(block)] = np.frombuffer(block, dtype=np.uint8)
                     at += len(block)
-            self.storages[key] = torch.from_numpy(data)
+            self.storages[key] = read
         held: torch.Tensor = self.storages[key]
         if kind == torch.bool:
             return held != 0  # a byte that is neither would be both

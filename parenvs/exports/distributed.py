@@ -222,14 +222,15 @@ def load(
             return over
 
     def wanted() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        known = metadata.state_dict_metadata
+        entries = metadata.state_dict_metadata.items()
+        known = {name: x for name, x in entries if isinstance(x, TensorStorageMetadata)}
         state: dict[str, torch.Tensor] = {}
         for name, parameter in parameters_of(parallel):
             # Other programs save a module's state alone, without the prefix.
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
             entry = known.get(key)
-            if not isinstance(entry, TensorStorageMetadata) or entry.size != parameter.shape:
-                stored = entry.size if isinstance(entry, TensorStorageMetadata) else "not there"
+            if entry is None or entry.size != parameter.shape:
+                stored = "not there" if entry is None else entry.size
                 raise ParenvsError(
                     f"{folder}: {shown(name)} is {stored}, and the module has "
                     f"{tuple(parameter.shape)}"
@@ -239,18 +240,15 @@ def load(
             kinds: dict[str, torch.Tensor] = {}
             for full in (x for x in known if x.startswith(begin)):
                 kind, entry = full.removeprefix(begin), known[full]
-                if isinstance(entry, TensorStorageMetadata) and "." not in kind:
-                    like = entry.properties.dtype
-                    if entry.size == parameter.shape:
-                        kinds[kind] = torch.zeros_like(parameter.detach(), dtype=like)
-                    else:
-                        kinds[kind] = torch.zeros(entry.size, dtype=like)
-                    state[full] = kinds[kind]
+                if "." not in kind:
+                    alike = entry.size == parameter.shape
+                    like = parameter.detach() if alike else torch.empty(entry.size)
+                    state[full] = kinds[kind] = torch.zeros_like(like, dtype=entry.properties.dtype)
             if kinds:
                 kinds_of[parameter] = kinds
         numbers = {key: torch.tensor(0) for key in known if key.startswith(f"{OWN}.")}
         for key in numbers:
-            if not isinstance(x := known[key], TensorStorageMetadata) or x.size != ():
+            if known[key].size != ():
                 raise ParenvsError(f"{folder}: {shown(key)} is no number")
         if stream is not None and not any(x.startswith(f"{OWN}.stream.") for x in numbers):
             raise ParenvsError(f"{folder}: has no position in a stream of samples")

@@ -21,6 +21,7 @@ from parenvs.exports.stages import (
     noted,
     recomputed,
     refuse,
+    refuse_others,
     run_with,
     stages_of,
     with_parts,
@@ -87,6 +88,9 @@ def stages_from(
     )  # fmt: skip
 
 
+_PLAIN = ("", "fp32", "tf32", "bf16", "fp16")
+"""Precisions that need no more than a flag; of some models none is planned."""
+
 DEEPSPEED = "DeepSpeed 0.16"
 """Version whose configuration this is."""
 
@@ -105,10 +109,6 @@ def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
             f"shard: DeepSpeed shares the states of ZeRO {zero} among all replicas; plan with "
             "--shard 0, or with --zero 3 (MiCS)",
         ),
-        (
-            planned.schedule not in ("1f1b", "early", "interleaved"),
-            f"schedule: DeepSpeed runs 1f1b, not {planned.schedule}",
-        ),
         (planned.chunks > 1, "chunks: DeepSpeed's pipelines are not interleaved; plan with one"),
         (planned.context > 1, "context: DeepSpeed's configuration has no ring of key blocks"),
         (
@@ -121,11 +121,8 @@ def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
             "stages[0].tp: DeepSpeed splits matrices by the topology of its pipelines; plan with "
             "--tp 1 or with stages",
         ),
-        (
-            precision not in ("", "fp32", "tf32", "bf16", "fp16"),
-            f"precision: DeepSpeed has no {precision}; plan with --precision bf16",
-        ),
     )
+    refuse_others(planned, "DeepSpeed", ("1f1b", "early", "interleaved"), _PLAIN)
     sharing: dict[str, Any] = {"stage": zero}
     if planned.shard:
         sharing["mics_shard_size"] = planned.shard
@@ -245,16 +242,9 @@ def megatron_flags(planned: Stages) -> tuple[str, Stages]:
     """
     planned.refuse_stacks("Megatron")
     precision = planned.precision
-    refuse((
-        planned.schedule not in ("1f1b", "interleaved"),
-        f"schedule: Megatron runs 1f1b and interleaved, not {planned.schedule}",
-    ))  # fmt: skip
+    refuse_others(planned, "Megatron", ("1f1b", "interleaved"), (*_PLAIN, *_RECIPES))
     tp, zero = planned.same("tp", "Megatron"), planned.same("zero", "Megatron")
     planned.same("dp", "Megatron")
-    refuse((
-        precision not in ("", "fp32", "tf32", "bf16", "fp16", *_RECIPES),
-        f"precision: Megatron has no {precision}; plan with --precision bf16 or fp8",
-    ))  # fmt: skip
     stages = len(planned.stages)
     groups = planned.replicas[0] * planned.context // (planned.shard or 1)
     in_fp32 = planned.gradient_bytes == 4
@@ -453,14 +443,7 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
     """
     planned.refuse_stacks("torchtitan")
     precision, context = planned.precision, planned.context
-    refuse(
-        (planned.schedule not in _SCHEDULES, f"schedule: torchtitan has no {planned.schedule}"),
-        (
-            precision not in (*_DTYPES, *_CONVERTERS),
-            f"precision: {precision} is no mixed precision of torchtitan; plan with "
-            "--precision bf16",
-        ),
-    )
+    refuse_others(planned, "torchtitan", _SCHEDULES, (*_DTYPES, *_CONVERTERS))
     tp, dp, zero = (planned.same(field, "torchtitan") for field in ("tp", "dp", "zero"))
     modes = sorted(set(planned.modes))
     if len(modes) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,17 @@ def refuse(*reasons: tuple[object, str]) -> None:
     for holds, words in reasons:
         if holds:
             raise InfeasibleError(words)
+
+
+def refuse_others(
+    planned: Stages, framework: str, schedules: Iterable[str], precisions: Iterable[str]
+) -> None:
+    """Refuse a schedule or a precision that a framework does not have."""
+    for field, names in (("schedule", [*schedules]), ("precision", [*precisions])):
+        value, known = getattr(planned, field), ", ".join(filter(None, names))
+        refuse(
+            (value not in names, f"{field}: {framework} has no {value}; plan with one of {known}")
+        )
 
 
 def recomputed(planned: Stages, mode: str, framework: str) -> Stages:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import HloError, ParenvsError, listed, need_extra, shown
+from parenvs.errors import ParenvsError, listed, need_extra
 from parenvs.files import FUNCTION
 from parenvs.graph.graph import Graph, Role
+from parenvs.graph.pytorch.nodes import TITLE, RefusedError
 
 
 def stamp(instance: str) -> int | None:
@@ -68,8 +69,6 @@ class Lowered:
 
 def of_program(thing: Any) -> Any:
     """Return the module of an ``ExportedProgram``; anything else as it is."""
-    from parenvs.graph.pytorch.nodes import TITLE
-
     torch = sys.modules["torch"]
     if not isinstance(thing, torch.export.ExportedProgram):
         return thing
@@ -87,8 +86,6 @@ def of_program(thing: Any) -> Any:
 
 def example_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the inputs that an exported program was made with; None for another module."""
-    from parenvs.graph.pytorch.nodes import TITLE
-
     return module.example_inputs if hasattr(module, TITLE) else None
 
 
@@ -118,11 +115,8 @@ def lower_module(
         if not hasattr(torch.export, "default_decompositions"):
             raise ImportError(f"PyTorch {torch.__version__} is too old")
         from parenvs.graph.pytorch.export import exported
-        from parenvs.graph.pytorch.nodes import RefusedError
         from parenvs.graph.pytorch.step import Step
     module = of_program(module)
-    if not isinstance(module, torch.nn.Module):
-        raise HloError(f"{shown(module)} is no torch.nn.Module")
     given = (tuple(inputs or ()), dict(keywords or {}))
     given = (example_inputs(module) or given) if given == ((), {}) else given
 
