@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from parenvs.datasets.models.model import Array, Tree, floats, integers
 
 Activation = Callable[[Array], Array]
+Shapes = Callable[..., Tree | jax.ShapeDtypeStruct]
 
 
 def dense_shapes(*kernel: int) -> Tree:
@@ -258,6 +259,12 @@ def transformer_layer(
     with named_scope("ffn"):
         y = layer_norm(weights["ffn_norm"], x)
         return x + feed_forward(weights["ffn"], y, activation)
+
+
+def gated_shapes(width: int, hidden: int, *leading: int, shapes: Shapes = floats) -> Tree:
+    """Return the shapes of a gated feed-forward block, after ``leading`` dimensions."""
+    up, down = (*leading, width, hidden), (*leading, hidden, width)
+    return {"gate": shapes(*up), "up": shapes(*up), "down": shapes(*down)}
 
 
 def gated_feed_forward(weights: Tree, x: Array) -> Array:

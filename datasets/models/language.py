@@ -118,11 +118,7 @@ def llama(
         "attention_norm": floats(width),
         "attention": _grouped_shapes(width, heads, kv_heads),
         "ffn_norm": floats(width),
-        "ffn": {
-            "gate": floats(width, hidden),
-            "up": floats(width, hidden),
-            "down": floats(hidden, width),
-        },
+        "ffn": nn.gated_shapes(width, hidden),
     }
     params = _decoder_shapes(vocab, width, nn.stack_shapes(layers, layer, scanned))
 
@@ -242,9 +238,7 @@ def mixtral(
         "experts_norm": floats(width),
         "experts": {
             "router": floats(width, experts),
-            "gate": floats(experts, width, hidden),
-            "up": floats(experts, width, hidden),
-            "down": floats(experts, hidden, width),
+            **nn.gated_shapes(width, hidden, experts),
         },
     }
     params = _decoder_shapes(vocab, width, nn.stack_shapes(layers, layer, scanned))

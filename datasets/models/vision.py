@@ -356,11 +356,7 @@ def unet(
             "cross_norm": nn.norm_shapes(width),
             "cross": nn.attention_shapes(width, "o", text[1]),
             "ffn_norm": nn.norm_shapes(width),
-            "ffn": {
-                "gate": nn.dense_shapes(width, 4 * width),
-                "up": nn.dense_shapes(width, 4 * width),
-                "down": nn.dense_shapes(4 * width, width),
-            },
+            "ffn": nn.gated_shapes(width, 4 * width, shapes=nn.dense_shapes),
             "out": nn.dense_shapes(width, width),
         }
 

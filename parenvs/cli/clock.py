@@ -47,7 +47,8 @@ def calibrate(
     Every command takes the file as --cluster.
     """
     from parenvs.cli import tables
-    from parenvs.clock.calibrate import SIZES, calibrated
+    from parenvs.clock.calibrate import calibrated
+    from parenvs.clock.calibration import SIZES
 
     refuse_unknown("--framework: no framework", framework, ("torch", "jax"))
     _check_ending(path, ".json")

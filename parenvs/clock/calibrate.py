@@ -7,17 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from parenvs.clock.calibration import (
-    LARGER,
-    LIMIT_SECONDS,
-    MOST_PROCESSES,
-    SHAPES,
-    SIZES,
-    Calibration,
-    assembled,
-    groups_of,
-    known_device,
-)
+from parenvs.clock import calibration
 from parenvs.clock.members import Shape, shared_memory_bytes, system_load
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.machine import cores, host
@@ -27,10 +17,10 @@ def calibrated(
     kind: str = "cpu",
     processes: int = 2,
     repeats: int = 20,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = calibration.SIZES,
     shapes: Sequence[Shape] = (),
     framework: str = "torch",
-) -> Calibration:
+) -> calibration.Calibration:
     """Measure this machine with PyTorch, in local processes, or with JAX, on devices of one.
 
     Args:
@@ -45,14 +35,14 @@ def calibrated(
     Raises:
         ParenvsError: the framework is missing, there are no such devices, or a process failed.
     """
-    limits = {"processes": (processes, MOST_PROCESSES), "repeats": (repeats, 10**6)}
+    limits = {"processes": (processes, calibration.MOST_PROCESSES), "repeats": (repeats, 10**6)}
     for name, (value, maximum) in limits.items():
         if not 1 <= value <= maximum:
             raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
-    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
+    wanted = list(shapes) or [*calibration.SHAPES, *(calibration.LARGER if kind == "cuda" else [])]
     # The larger one is beyond all caches.
     copied = [max(sizes), 4 * max(sizes)]
-    given = (wanted, copied, list(sizes), groups_of(processes), repeats)
+    given = (wanted, copied, list(sizes), calibration.groups_of(processes), repeats)
     load = system_load()
     measured = _by_jax if framework == "jax" else _by_torch
     answers, memory, facts = measured(kind, processes, given)
@@ -63,8 +53,8 @@ def calibrated(
         **facts,
         "load": load,
     }
-    device = replace(known_device(facts["device"]), memory_bytes=memory)
-    return assembled(answers, device, provenance, processes)
+    device = replace(calibration.known_device(facts["device"]), memory_bytes=memory)
+    return calibration.assembled(answers, device, provenance, processes)
 
 
 def _by_torch(
@@ -77,7 +67,7 @@ def _by_torch(
         from parenvs.clock.kernels import BACKENDS, check_device, measure, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
-    answers = together(measure, processes, (kind, *given), kind, threads, LIMIT_SECONDS)
+    answers = together(measure, processes, (kind, *given), kind, threads, calibration.LIMIT_SECONDS)
     facts = {"device": "cpu", "backend": BACKENDS[kind], "threads": threads}
     if kind == "cpu":
         return answers, shared_memory_bytes(processes), facts

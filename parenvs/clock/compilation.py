@@ -159,8 +159,7 @@ def compile_plan(
         ParenvsError: the plan cannot be exported, ``source`` is not its module, or the compiler
             fails; the line gives its reason.
     """
-    if graph is None:
-        graph = load_graph(plan.instance)
+    graph = graph or load_graph(plan.instance)
     layout = layout_of(plan, graph)
     layout.check_even()
     module = module_for(graph, plan, source)

@@ -22,6 +22,7 @@ from parenvs.clock.members import (
     Timing,
     check_devices,
     first_line,
+    first_uses,
     repeated,
     run_members,
     samples,
@@ -365,7 +366,11 @@ def measured_layers(
         time(whole, (given, named)),
         batch,
         cut_bytes=_cut_bytes(calls),
-        parameter_bytes=_parameter_bytes(calls),
+        parameter_bytes=first_uses(
+            # A layer that runs twice has its weights once.
+            {id(x): _bytes([x]) for x in call.module.parameters() if x.requires_grad}
+            for call in calls
+        ),
         resident_bytes=activations,
     )
 
@@ -429,17 +434,6 @@ def _cut_bytes(calls: Sequence[_Call]) -> list[int]:
         sum(size[k] for k in range(number + 1) if k == number or last[k] > number)
         for number in range(len(calls))
     ]
-
-
-def _parameter_bytes(calls: Sequence[_Call]) -> list[int]:
-    seen: set[int] = set()
-    sizes = []
-    for call in calls:
-        # A layer that runs twice has its weights once.
-        fresh = [x for x in call.module.parameters() if x.requires_grad and id(x) not in seen]
-        seen |= {id(x) for x in fresh}
-        sizes.append(_bytes(fresh))
-    return sizes
 
 
 def _kept_bytes(call: _Call) -> int:

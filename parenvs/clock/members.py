@@ -226,16 +226,14 @@ def _quiet() -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 class Timing(NamedTuple):
@@ -371,6 +369,16 @@ def check_devices(kind: str, count: int, framework: str, available: int) -> None
         raise ParenvsError(
             f"--device {kind}: {count} asked for, and {framework} sees {available} here"
         )
+
+
+def first_uses(layers: Iterable[Mapping[Any, int]]) -> list[int]:
+    """Return the bytes of what each layer is the first to use, given the bytes of all it uses."""
+    seen: set[Any] = set()
+    sizes = []
+    for used in layers:
+        sizes.append(sum(size for x, size in used.items() if x not in seen))
+        seen |= used.keys()
+    return sizes
 
 
 @dataclass(frozen=True)

@@ -24,21 +24,16 @@ from jax import lax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from parenvs.clock import compilation
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
-from parenvs.clock.compilation import (
-    callable_of,
-    collectives_of,
-    peak_bytes,
-    sharded_step,
-    virtual_devices,
-)
 from parenvs.clock.members import (
     ELEMENT,
     Layers,
     Shape,
     Timing,
     check_devices,
+    first_uses,
     repeated,
     run_members,
     samples,
@@ -65,7 +60,7 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
         ParenvsError: there are no such devices, or the process failed.
     """
     check_devices(kind, 0, "JAX", 0)
-    environment = virtual_devices(count) if kind == "cpu" else {}
+    environment = compilation.virtual_devices(count) if kind == "cpu" else {}
     (answer,) = run_members(work, [given], environment=environment)
     return answer
 
@@ -184,7 +179,9 @@ def measured_scopes(
         whole,
         int(np.shape(data[0])[0]) if data else 1,
         cut_bytes=_cut_bytes(layers, results),
-        parameter_bytes=_first_uses(layers, trained),
+        parameter_bytes=first_uses(
+            {x: _size(x) for x in layer.reads if x in trained} for layer in layers
+        ),
         resident_bytes=activations,
     )
 
@@ -341,17 +338,6 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
         later |= set(filter(_is_variable, results))
         sizes.append(sum(_size(x) for x in before & later))
     return sizes
-
-
-def _first_uses(layers: Sequence[_Layer], trained: set[Any]) -> list[int]:
-    """Bytes of the trained weights of each layer of which none was in an earlier one."""
-    seen: set[Any] = set()
-    uses = []
-    for layer in layers:
-        fresh = (set(layer.reads) & trained) - seen
-        seen |= fresh
-        uses.append(sum(_size(x) for x in fresh))
-    return uses
 
 
 def _whole(
@@ -625,7 +611,7 @@ def train(
     request: dict[str, Any], proto: bytes, values: Sequence[np.ndarray], steps: int, kind: str
 ) -> dict[str, Any]:
     """Train on one device, then as sharded; in a process with devices."""
-    call, _ = callable_of(proto)
+    call, _ = compilation.callable_of(proto)
     sizes, names = zip(*[(count, name) for name, count in request["mesh"]], strict=True)
     targets = devices(kind, int(np.prod(sizes)))
     mesh = Mesh(np.array(targets).reshape(sizes), names)
@@ -644,7 +630,7 @@ def train(
         for number, x in enumerate(values)
     ]
     again = alone(moved)[2]
-    jitted, placed, _ = sharded_step(call, request, mesh)
+    jitted, placed, _ = compilation.sharded_step(call, request, mesh)
     first = [jax.device_put(x, s) for x, s in zip(values, placed, strict=True)]
     compiled = jitted.lower(*first).compile()
     curve, taken = _curve(compiled, first, steps, request)
@@ -659,9 +645,9 @@ def train(
         "single_step": seconds,
         "traffic": {
             name: (counts.arrays, counts.bytes)
-            for name, counts in collectives_of(compiled.as_text() or "").items()
+            for name, counts in compilation.collectives_of(compiled.as_text() or "").items()
         },
-        "peak_bytes": float(peak_bytes(compiled.memory_analysis())),
+        "peak_bytes": float(compilation.peak_bytes(compiled.memory_analysis())),
     }
 
 

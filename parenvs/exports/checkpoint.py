@@ -139,6 +139,15 @@ def rank_boxes(
     ]
 
 
+def check_shape(where: object, name: str, stored: Any, shape: tuple[int, ...], whose: str) -> None:
+    """Refuse a shape that is None, as the tensor is not there, or not that of a module or plan."""
+    if stored is None or tuple(stored) != shape:
+        raise ParenvsError(
+            f"{where}: {shown(name)} is {'not there' if stored is None else tuple(stored)}, and "
+            f"{whose} has {shape}; give the model that was trained"
+        )
+
+
 def _chunk(part: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
     start, end = part
     # As torch.chunk: parts of equal size, rounded up, so that the last ones may be empty.
@@ -531,12 +540,8 @@ def reshard(
         graph = load_graph(new.instance) if graph is None else graph
         written, tensors = torch_plan(new, graph), source.head.tensors
         for name, shape in written.shapes.items():
-            if name not in tensors or tensors[name].shape != shape:
-                stored = tensors[name].shape if name in tensors else "not there"
-                raise ParenvsError(
-                    f"{source.folder}: {shown(name)} is {stored}, and the plan has {shape}; "
-                    "plan the model that was trained"
-                )
+            stored = tensors.get(name)
+            check_shape(source.folder, name, stored and stored.shape, shape, "the plan")
         boxes = rank_boxes(written, files, files.places(), tensors, graph)
         # All is checked before the first byte is written.
         source.verify()

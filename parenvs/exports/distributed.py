@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.futures import Future
 
 from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.exports.checkpoint import check_shape
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.state import jointly, parameters_of
 from parenvs.exports.stream import Stream
@@ -229,12 +230,8 @@ def load(
             # Other programs save a module's state alone, without the prefix.
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
             entry = known.get(key)
-            if entry is None or entry.size != parameter.shape:
-                stored = "not there" if entry is None else entry.size
-                raise ParenvsError(
-                    f"{folder}: {shown(name)} is {stored}, and the module has "
-                    f"{tuple(parameter.shape)}"
-                )
+            shape = tuple(parameter.shape)
+            check_shape(folder, name, entry and entry.size, shape, "the module")
             state[key] = parameter.detach()
             begin = f"{STATE}.{name}."
             kinds: dict[str, torch.Tensor] = {}

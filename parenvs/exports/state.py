@@ -34,6 +34,7 @@ from parenvs.exports.checkpoint import (
     Place,
     Tensor,
     box_of,
+    check_shape,
     common,
     elements,
     inside,
@@ -261,13 +262,12 @@ def _install(
         })  # fmt: skip
     for name, parameter in parameters_of(parallel):
         shape = tuple(parameter.shape)
-        tensor, words = head.tensors.get(name), f"{where}: {shown(name)} is"
-        if tensor is None or tensor.shape != shape:
-            stored = tensor.shape if tensor else "not there"
-            raise ParenvsError(f"{words} {stored}, and the module has {shape}")
-        numbers = tensor.kinds[PARAMETER]
-        if numbers != _TYPES.get(parameter.dtype):
-            raise ParenvsError(f"{words} of {numbers}, and the module's of {parameter.dtype}")
+        stored = head.tensors.get(name)
+        check_shape(where, name, stored and stored.shape, shape, "the module")
+        tensor = head.tensors[name]
+        numbers, own = tensor.kinds[PARAMETER], parameter.dtype
+        if numbers != _TYPES.get(own):
+            raise ParenvsError(f"{where}: {shown(name)} is of {numbers}, and the module's of {own}")
         box = box_of(parallel.plan, name, shape, place)
         # One kernel for all parameters reads the counts of steps beside them, others on the host.
         beside = any(

@@ -17,14 +17,7 @@ import numpy as np
 from parenvs.cluster import Device
 from parenvs.errors import HloError, one_line, shown
 from parenvs.files import replacing
-from parenvs.graph.checks import (
-    ELEMENT_TYPES,
-    UNREADABLE,
-    Head,
-    read_arrays,
-    texts_of,
-    wrong,
-)
+from parenvs.graph import checks
 
 SCHEMA = 1
 """Version of the ``.npz`` layout."""
@@ -132,18 +125,18 @@ class Graph:
     @cached_property
     def opcodes(self) -> list[str]:
         """Names of the opcodes, which ``opcode`` indexes."""
-        return texts_of(self.opcode_names)
+        return checks.texts_of(self.opcode_names)
 
     @cached_property
     def strings(self) -> list[str]:
         """Texts of the module, which ``op_name``, ``attribute`` and ``parameter_path`` index."""
-        return texts_of(self.string_table)
+        return checks.texts_of(self.string_table)
 
     @cached_property
     def tensor_bytes(self) -> np.ndarray:
         """(T,) float64, size of each tensor in bytes."""
         bits = np.zeros(256)
-        for code, (_, width) in ELEMENT_TYPES.items():
+        for code, (_, width) in checks.ELEMENT_TYPES.items():
             bits[code] = width
         elements = np.ones(len(self.element_type))
         shaped = np.diff(self.dim_offset) > 0
@@ -159,7 +152,7 @@ class Graph:
         """
         # Element types are uint8, so a table of 256 has an entry for any code.
         peaks = np.full(256, device.peak_flops)
-        for code, (name, _) in ELEMENT_TYPES.items():
+        for code, (name, _) in checks.ELEMENT_TYPES.items():
             peaks[code] = device.peak_of(name)
         tensors = np.concatenate([self.operands, self.results, [0]])
         reads = np.diff(self.operand_offset) > 0
@@ -264,17 +257,17 @@ class Graph:
             HloError: the file is no such file, is damaged, or has another schema version.
         """
         try:
-            arrays = read_arrays(path)
+            arrays = checks.read_arrays(path)
             text = arrays.pop("head").tobytes()
             schema = json.loads(text)["schema"]
-        except UNREADABLE as error:
+        except checks.UNREADABLE as error:
             raise HloError(f"{path}: not a graph file, or damaged ({one_line(error)})") from None
         if schema != SCHEMA or set(arrays) != set(_ARRAYS):
             raise HloError(
                 f"{path}: graph schema {shown(schema)} is not {SCHEMA}; build the file anew"
             )
         try:
-            head = msgspec.json.decode(text, type=Head)
+            head = msgspec.json.decode(text, type=checks.Head)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise HloError(f"{path}: head: {one_line(error)}; build the file anew") from None
         tensors = range(arrays["element_type"].size)
@@ -292,7 +285,7 @@ class Graph:
         """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
         arrays = {key: getattr(self, key) for key in _ARRAYS}
         kinds = {"phase": len(Phase), "parameter_role": len(Role)}
-        for key, reason in wrong(arrays, _TYPES, kinds):
+        for key, reason in checks.wrong(arrays, _TYPES, kinds):
             return f"{key} is broken; build the file anew ({reason})"
         return ""
 

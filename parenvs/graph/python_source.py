@@ -22,18 +22,10 @@ from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.files import is_function
+from parenvs.graph import sources
 from parenvs.graph.cache import is_users, kept
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import proto_of, results_of
-from parenvs.graph.sources import (
-    Lowered,
-    example_inputs,
-    lower_module,
-    lowered_of,
-    of_program,
-    split_name,
-    stamp,
-)
 
 
 def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
@@ -48,13 +40,13 @@ def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return None, None
-    result = of_program(thing)
+    result = sources.of_program(thing)
     if not isinstance(result, torch.nn.Module):
         if hasattr(thing, "lower") or takes_arguments(thing):
             return None, None
         result = thing() if memory else without_memory(thing)
     first, *others = result if isinstance(result, tuple) and result else (result,)
-    first = of_program(first)
+    first = sources.of_program(first)
     if not isinstance(first, torch.nn.Module) or len(others) > 1:
         return None, None
     return first, (others[0] if others else None)
@@ -86,11 +78,11 @@ _LONGEST = 300
 
 def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Graph:
     """Lower a function or module, see ``lower``, and read its graph, see ``read_module``."""
-    name = split_name(instance)[1].split(".")[-1]
+    name = sources.split_name(instance)[1].split(".")[-1]
     return lower(instance, arguments).graph(instance, name=name, **options)
 
 
-def lower(instance: str, arguments: str | None = None) -> Lowered:
+def lower(instance: str, arguments: str | None = None) -> sources.Lowered:
     """Lower a function abstractly, or a PyTorch module's training step, to an HloModuleProto.
 
     Equal calls give the same module without running the user's code again, until the file changes.
@@ -108,15 +100,15 @@ def lower(instance: str, arguments: str | None = None) -> Lowered:
         ParenvsError: JAX or PyTorch is missing, there is no such file or name, no arguments are
             given, or the user's code fails; the line names its file and line.
     """
-    return _lowered(instance, arguments, stamp(instance))
+    return _lowered(instance, arguments, sources.stamp(instance))
 
 
 @lru_cache(maxsize=1)
-def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lowered:
+def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> sources.Lowered:
     return kept((str(Path.cwd()), instance, arguments), partial(_anew, instance, arguments))
 
 
-def _anew(instance: str, arguments: str | None) -> Lowered:
+def _anew(instance: str, arguments: str | None) -> sources.Lowered:
     with need_extra("jax", "planning a function"):
         import jax
     with _named(instance, arguments) as (function, given):
@@ -126,7 +118,7 @@ def _anew(instance: str, arguments: str | None) -> Lowered:
             _check_given(given, function, instance)
             jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
             return _lower(jax, jitted, given, instance)
-        example = example_inputs(model)
+        example = sources.example_inputs(model)
         if given is _NONE and example is None:
             _check_given(given, model.forward, instance)
         with _users_code(instance):
@@ -136,7 +128,9 @@ def _anew(instance: str, arguments: str | None) -> Lowered:
             inputs, named = example
             _check_target(loss, inputs, instance)
             targets = inputs[len(inputs) - (loss is not None) :]
-            return lower_module(model, inputs[: len(inputs) - len(targets)], named, loss, targets)
+            return sources.lower_module(
+                model, inputs[: len(inputs) - len(targets)], named, loss, targets
+            )
 
 
 def torch_module(
@@ -153,7 +147,7 @@ def torch_module(
             model, loss = torch_model(function, memory=True)
         if model is None:
             raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
-        example = example_inputs(model) if given is _NONE else None
+        example = sources.example_inputs(model) if given is _NONE else None
         positional, named = example or _arguments(given, model.forward, instance)
     _check_target(loss, positional, instance)
     return model, loss, positional, named
@@ -196,12 +190,12 @@ _NONE = object()
 @contextlib.contextmanager
 def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, Any]]:
     """Yield the function that an instance names, and what gives its arguments."""
-    module, name = split_name(instance)
+    module, name = sources.split_name(instance)
     if module.endswith(".py") and not Path(module).is_file():
         raise ParenvsError(f"instance {instance!r}: no file {module!r}")
     place, argument_name = module, arguments
     if arguments is not None and is_function(arguments):
-        place, argument_name = split_name(arguments)
+        place, argument_name = sources.split_name(arguments)
     with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
         function = _attribute(_module(module), name, module)
         if not callable(function):
@@ -237,7 +231,7 @@ def _arguments(given: Any, function: Any, instance: str) -> tuple[tuple[Any, ...
         return _call_form(() if given is _NONE else given() if callable(given) else given)
 
 
-def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
+def _lower(jax: Any, jitted: Any, given: Any, where: str) -> sources.Lowered:
     """Lower with the arguments that ``given`` is or returns, abstract ones if they suffice."""
     ways = [lambda: () if given is _NONE else given]
     if callable(given) and not isinstance(given, type):
@@ -245,8 +239,8 @@ def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
     for number, arguments in enumerate(ways, 1):
         try:
             positional, named = _call_form(arguments())
-            lowered, notes = lowered_of(jitted, positional, named)
-            return Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))
+            lowered, notes = sources.lowered_of(jitted, positional, named)
+            return sources.Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))
         except (Exception, SystemExit) as error:
             if number == len(ways):
                 raise _one_line(error, where) from None

@@ -18,27 +18,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError, cut, one_line
-from parenvs.graph.checks import (
-    ELEMENT_TYPES,
-    MOST_COST,
-    NESTED,
-    TUPLE,
-    Array,
-    Inside,
-    uncountable,
-    wrong_nesting,
-)
+from parenvs.graph import checks, opcodes
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph
-from parenvs.graph.opcodes import (
-    ELEMENTWISE,
-    Call,
-    Instruction,
-    bytes_of,
-    check_instruction,
-    flops_of,
-    is_relabelling,
-)
 from parenvs.graph.program import Program, Row, holds_numbers, inside_costs
 from parenvs.graph.proto import SPLIT, Module, Wrapper
 from parenvs.graph.roles import find_twins, parse_names, with_arguments_named, with_roles
@@ -190,8 +172,10 @@ MOST_CALLS = 100
 def check_cost(name: str, flops: float, moved: float) -> None:
     """Raise an ``HloError`` if an instruction's FLOPs or bytes are no number that can be summed."""
     for value, unit in ((flops, "FLOPs"), (moved, "bytes")):
-        if not 0 <= value <= MOST_COST:
-            raise HloError(f"instruction {name!r} costs {value:.4g} {unit}, not 0 to {MOST_COST:g}")
+        if not 0 <= value <= checks.MOST_COST:
+            raise HloError(
+                f"instruction {name!r} costs {value:.4g} {unit}, not 0 to {checks.MOST_COST:g}"
+            )
 
 
 def check_computation(computation: Any) -> None:
@@ -214,7 +198,7 @@ def check_computation(computation: Any) -> None:
 
 def leaves(shape: Any) -> list[Any]:
     """Return the arrays of a shape, tuples flattened."""
-    if shape.element_type != TUPLE:
+    if shape.element_type != checks.TUPLE:
         return [shape]
     return [leaf for part in shape.tuple_shapes for leaf in leaves(part)]
 
@@ -370,15 +354,15 @@ class _Reader:
 
     def tensor(self, shape: Any) -> list[int]:
         """Add a tensor for each leaf of ``shape`` and return their numbers."""
-        if shape.element_type == TUPLE:
+        if shape.element_type == checks.TUPLE:
             return [t for part in shape.tuple_shapes for t in self.tensor(part)]
         dims = tuple(shape.dimensions)
-        if shape.element_type not in ELEMENT_TYPES:
+        if shape.element_type not in checks.ELEMENT_TYPES:
             raise HloError(f"unknown element type {shape.element_type}")
         if any(d < 0 for d in dims):
             raise HloError(f"a shape with dynamic dimensions {dims}; lower with fixed shapes")
-        bits = ELEMENT_TYPES[shape.element_type][1]
-        if uncountable(dims):
+        bits = checks.ELEMENT_TYPES[shape.element_type][1]
+        if checks.uncountable(dims):
             sizes = "x".join(map(str, dims[:8])) + ("..." if len(dims) > 8 else "")
             raise HloError(f"a shape of {sizes} has more bytes than can be counted (2^63)")
         self.sizes.append(-(-math.prod(dims) * bits // 8))
@@ -487,15 +471,15 @@ class _Reader:
         inputs, outputs = ([self.program.shapes[t] for t in row] for row in (flat, results))
         fields = self.fields(node, results)
         try:
-            check_instruction(Instruction(node.opcode, fields, inputs, outputs))
+            opcodes.check_instruction(opcodes.Instruction(node.opcode, fields, inputs, outputs))
         except HloError as error:
             raise HloError(f"instruction {node.name!r}: {error}") from None
-        nested = node.opcode in NESTED
+        nested = node.opcode in checks.NESTED
         applied = [] if nested else [self.flops_inside(i) for i in node.called_ids]
-        flops, moved = flops_of(Call(node, inputs, outputs, applied)), 0.0
-        is_free = node.opcode == "transpose" and is_relabelling(node, shapes[0])
+        flops, moved = opcodes.flops_of(opcodes.Call(node, inputs, outputs, applied)), 0.0
+        is_free = node.opcode == "transpose" and opcodes.is_relabelling(node, shapes[0])
         if not (nested or is_free):
-            moved = bytes_of(
+            moved = opcodes.bytes_of(
                 node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
             )
         check_cost(node.name, flops, moved)
@@ -507,14 +491,16 @@ class _Reader:
             for called in node.called_ids:
                 computation = self.computations[called]
                 out = self.block(computation, None, name, index)
-                inside.append(Inside(_taken(computation), self.arrays(out)))
+                inside.append(checks.Inside(_taken(computation), self.arrays(out)))
                 self.add(Row("return", out, [], parent=index, name=name))
-            wrong = wrong_nesting(node.opcode, self.arrays(flat), self.arrays(results), inside)
+            wrong = checks.wrong_nesting(
+                node.opcode, self.arrays(flat), self.arrays(results), inside
+            )
             if wrong:
                 raise HloError(f"instruction {node.name!r}: {wrong}")
         return results
 
-    def arrays(self, tensors: Sequence[int]) -> list[Array]:
+    def arrays(self, tensors: Sequence[int]) -> list[checks.Array]:
         return [(self.program.types[t], self.program.shapes[t]) for t in tensors]
 
     def flops_inside(self, computation_id: int) -> float:
@@ -563,7 +549,7 @@ class _Reader:
                 out["value"] = number
             elif node.opcode == "compare":
                 out["direction"] = node.comparison_direction
-        if node.opcode in ELEMENTWISE:
+        if node.opcode in opcodes.ELEMENTWISE:
             return out
         out.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
         for key in _STRUCTURE:
@@ -576,7 +562,7 @@ class _Reader:
                 out[key] = getattr(node, key)
         if node.custom_call_target:
             out["target"] = node.custom_call_target
-        if node.called_ids and node.opcode not in NESTED:
+        if node.called_ids and node.opcode not in checks.NESTED:
             out["applies"] = [
                 [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
                 for i in node.called_ids
@@ -610,7 +596,7 @@ class _Reader:
         )
 
 
-def _taken(computation: Any) -> list[Array]:
+def _taken(computation: Any) -> list[checks.Array]:
     nodes = [node for node in computation.instructions if node.opcode == "parameter"]
     nodes.sort(key=lambda node: node.parameter_number)
     return [

@@ -214,7 +214,7 @@ def parse(text: str, where: str = "HLO text") -> Any:
             computation = None
         elif computation is not None and line.strip():
             try:
-                calls.extend(_instruction(computation, names, line))
+                calls.append(_instruction(computation, names, line))
             except _WRONG as error:
                 raise HloError(
                     f"{where}: line {number} does not parse: {one_line(error)}"
@@ -230,10 +230,8 @@ def parse(text: str, where: str = "HLO text") -> Any:
     return module
 
 
-def _instruction(
-    computation: Any, names: dict[str, int], line: str
-) -> Iterator[tuple[Any, list[str]]]:
-    """Add the instruction of a line, and yield it with the computations that it calls, if any.
+def _instruction(computation: Any, names: dict[str, int], line: str) -> tuple[Any, list[str]]:
+    """Add the instruction of a line, and return it with the computations that it calls.
 
     ``names`` gives the ids of the instructions so far; the new one is added.
     """
@@ -271,8 +269,7 @@ def _instruction(
         if key in attributes
         for name in attributes[key].strip("{}").split(",")
     ]
-    if called:
-        yield instruction, called
+    return instruction, called
 
 
 def _shape(text: str, shape: Any, depth: int = 0) -> str:

@@ -580,6 +580,4 @@ def _placed(leaf: Any, device: str) -> Any:
                 "module takes tensors"
             )
         return leaf
-    if leaf.device.type == device:
-        return leaf
-    return torch.empty_like(leaf, device=device)
+    return leaf if leaf.device.type == device else torch.empty_like(leaf, device=device)

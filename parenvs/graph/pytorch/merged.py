@@ -196,12 +196,13 @@ def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
     groups = (*x.groups[:dim], (x.shape[dim],), *x.groups[dim + 1 :])
     array = _reshaped(x.array, sum(groups, ()))
     axis = sum(map(len, groups[:dim]))
-    output = function(array, axis)
-    results = [
-        seen(item, (*groups[:dim], (item.shape[axis],), *groups[dim + 1 :]))
-        for item in (output if isinstance(output, tuple) else (output,))
-    ]
-    return tuple(results) if isinstance(output, tuple) else results[0]
+
+    def grouped(made: Any) -> Any:
+        if isinstance(made, tuple):
+            return tuple(map(grouped, made))
+        return seen(made, (*groups[:dim], (made.shape[axis],), *groups[dim + 1 :]))
+
+    return grouped(function(array, axis))
 
 
 def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:

@@ -176,9 +176,7 @@ def _given(value: Any, known: Mapping[str, Any]) -> Any:
         return known[value.name]
     if isinstance(value, ElementType):
         return _dtype(value.name)
-    if isinstance(value, list):
-        return [_given(x, known) for x in value]
-    return value
+    return [_given(x, known) for x in value] if isinstance(value, list) else value
 
 
 def _dtype(name: str) -> Any:
