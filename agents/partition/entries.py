@@ -16,7 +16,7 @@ from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import PAPER, load_graph
 from parenvs.tasks.partition.classes import StepSettings
-from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
+from parenvs.tasks.partition.problem import Partitioning, PartitionPlan
 from parenvs.view.words import duration
 
 _UNKNOWN_PATHS = 20
@@ -39,12 +39,6 @@ class PartitionProblem(TaskProblem):
         "micro_batches": 1,
         "recompute": "none",
     }
-
-    @property
-    def partitioning(self) -> Partitioning:
-        """The graph with its dimension classes."""
-        assert isinstance(self.target, Partitioning)
-        return self.target
 
     def partition_plan(self, partition: Mapping[str, int]) -> PartitionPlan:
         """Make a plan from path -> partitioned dimension; others are replicated."""
@@ -73,32 +67,18 @@ class PartitionProblem(TaskProblem):
     def faults(self, plan: Plan) -> list[str]:
         """See ``TaskProblem.faults``: many unknown paths, each of which the judge would explain."""
         assert isinstance(plan, PartitionPlan)
-        unknown = [path for path in plan.partition if path not in self.partitioning.tensor]
+        unknown = [path for path in plan.partition if path not in self.target.tensor]
         if len(unknown) <= _UNKNOWN_PATHS:
             return []
         names = f"{len(unknown):,} paths that the graph does not have, like {shown(unknown[0])}"
         return [f"field 'partition' names {names}"]
 
-    def cost(self, report: PartitionReport) -> float:
-        """See ``TaskProblem.cost``: seconds of a step, or 1 / return."""
-        return 1.0 / report.value_of("paper") if self.reward == "paper" else report.step_seconds
-
-    def trivial_cost(self) -> float:
-        """See ``TaskProblem.trivial_cost``: nothing is partitioned."""
-        return self.cost(self.judge(self.empty_plan()))
-
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``."""
-        partitioning = self.partitioning
-        optimum = exact_partition(partitioning)
-        cost = self.cost(self.judge(optimum.plan))
-        if optimum.proven:
-            return Reference(cost, cost, board.OPTIMAL, "exact")
-        best = optimum.bound  # of the return
-        assert best is not None
-        is_paper = self.reward == "paper"
-        bound = 1 / best if is_paper else (1 - best) * partitioning.replicate_seconds
-        return Reference(cost, bound, board.BOUND, "exact")
+        answer = exact_partition(self.target)
+        cost, best = self.cost(answer.report), answer.bound or 0.0  # the bound of the return
+        bound = 1 / best if self.reward == "paper" else (1 - best) * self.target.replicate_seconds
+        return board.reference_of(cost, cost if answer.proven else bound, "exact")
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``."""

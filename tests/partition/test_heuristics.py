@@ -46,9 +46,9 @@ def test_partition_heuristics__none_beats_the_optimum(name, rules):
         rng = np.random.default_rng(0)
         for answer in (greedy(space), random_search(space, 20, rng)):
             assert answer.value <= best + 1e-9
-            assert answer.problem.reward == space.reward
+            assert answer.problem.reward == space.problem.reward
             assert (answer.status, answer.bound) == ("feasible", None)
-            value = report_of(space, answer).value_of(space.reward)
+            value = report_of(space, answer).value_of(space.problem.reward)
             assert value == pytest.approx(answer.value, abs=1e-9)
 
 

@@ -256,7 +256,7 @@ class Footprint:
             self.last[whole] = max(self.last[whole], self.last[view])
             self.bytes[view] = 0.0
         self.bytes[self._written_in_place(views)] = 0.0
-        inner = (graph.opcode == _code(graph, "parameter")) & (graph.parent >= 0)
+        inner = np.isin(graph.opcode, _codes(graph, ("parameter",))) & (graph.parent >= 0)
         self.bytes[graph.results[inner[made_by]]] = 0.0  # the carried state, which is outside
         self.parameters = graph.parameter_tensor
         self.last[self.parameters] = -1  # never transient
@@ -453,7 +453,7 @@ class Footprint:
                 runs[index] = True
                 read = np.array(self._operands[index], dtype=np.int64)
                 needed[read[~at_hand[read]]] = True
-        return runs & (graph.opcode != _code(graph, "parameter"))
+        return runs & ~np.isin(graph.opcode, _codes(graph, ("parameter",)))
 
     def _borders(
         self, made: np.ndarray, used: np.ndarray, saved: np.ndarray, end: int
@@ -549,7 +549,3 @@ def _crosses(
         return np.zeros(len(made), dtype=bool)
     following = np.append(borders, np.iinfo(np.int64).max)[np.searchsorted(borders, first)]
     return np.asarray(made & (used > following))
-
-
-def _code(graph: Graph, opcode: str) -> int:
-    return graph.opcodes.index(opcode) if opcode in graph.opcodes else -1

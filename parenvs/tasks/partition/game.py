@@ -52,9 +52,7 @@ class PartitionSpace:
             rivals that an answer excludes are paid on top.
         members: per class, the indices of its dimensions.
         rivals: per class, the classes that partitioning it excludes.
-        rival_members: per class, the indices of their dimensions.
         paid: per class, reward of all its dimensions replicated, and partitioned.
-        initial: reward of the ``fixed`` dimensions, which the first question pays with linkage.
         pays_once: whether a class pays only when it becomes known: the step time without linkage.
         stakes: (n+1, 5) float32 in [-1, 1], for each question: dimensions in the class and bytes of
             its entry parameters, each over all; seconds that it saves, over the replicated step's;
@@ -72,20 +70,13 @@ class PartitionSpace:
     question_paid: Sequence[tuple[float, float]]
     members: Sequence[np.ndarray]
     rivals: Sequence[Sequence[int]]
-    rival_members: Sequence[np.ndarray]
     paid: Sequence[tuple[float, float]]
-    initial: float
     pays_once: bool
     stakes: np.ndarray
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PartitionSpace:
         """Itself: nothing in it changes, and environments that are forked share it."""
         return self
-
-    @property
-    def reward(self) -> str:
-        """``"paper"`` or ``"step_time"``."""
-        return self.problem.reward
 
     def chosen(self, known: np.ndarray | Sequence[int]) -> np.ndarray:
         """(..., C) bool, classes of the graph, from (..., K) decisions, 1 for partitioned."""
@@ -128,21 +119,19 @@ class PartitionSpace:
         # With linkage a class is asked about once, at its first dimension.
         questions = np.array(list(first.values())) if linkage else order
         question_class = class_of[questions].tolist()
-        paid, initial = [(0.0, float(weights[c])) for c in first], 0.0
+        paid = [(0.0, float(weights[c])) for c in first]
         if paper:
             paid = [(paper_reward(0, len(held)), paper_reward(1, len(held))) for held in members]
-            initial = paper_reward(0, int(fixed.sum()))
         if linkage:
             question_paid = [paid[k] for k in question_class]
             # What can never be partitioned pays, too: with the first question.
+            initial = paper_reward(0, int(fixed.sum())) if paper else 0.0
             replicated, partitioned = question_paid[0]
             question_paid[0] = (replicated + initial, partitioned + initial)
         elif paper:
             question_paid = [(paper_reward(0), paper_reward(1))] * len(questions)
         else:
             question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
-        nobody = np.zeros(0, dtype=np.int64)
-        rival_members = [np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals]
         end = np.zeros((1, STAKES), np.float32)
         stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
         return cls(
@@ -156,9 +145,7 @@ class PartitionSpace:
             question_paid=question_paid,
             members=members,
             rivals=rivals,
-            rival_members=rival_members,
             paid=paid,
-            initial=initial,
             pays_once=not linkage and not paper,
             stakes=stakes,
         )
@@ -321,17 +308,16 @@ def transitions_of(space: PartitionSpace) -> Transitions:
         if not space.linkage:
             decisions.append(([int(space.questions[question])], [choice]))
             continue
-        decided, excluded = space.members[label], space.rival_members[label]
-        excluded = excluded[: None if choice else 0]
-        values = [choice] * len(decided) + [REPLICATE] * len(excluded)
-        decisions.append((np.concatenate([decided, excluded]), values))
+        settled = np.concatenate([space.members[k] for k in (label, *rivals)])
+        values = [choice] * len(space.members[label])
+        decisions.append((settled, values + [REPLICATE] * (len(settled) - len(values))))
         shares += [first, *(space.paid[rival][REPLICATE] for rival in rivals)]
         # Earlier rivals are known; later ones are open unless an earlier class excluded them.
         later = [rival for rival in rivals if rival > label]
         # Not sum(): from Python 3.12 on it rounds once, a single environment at each addition.
         paid[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), first)
         excluding = reduce(or_, (bits[rival] for rival in later), 0) & ~bits[label]
-        varies[code] = space.reward == "paper" and excluding & ((1 << label) - 1)
+        varies[code] = space.problem.reward == "paper" and excluding & ((1 << label) - 1)
     first_decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
     if space.linkage:
         first_decisions[space.fixed] = REPLICATE
@@ -635,7 +621,7 @@ class PartitionGame(Rowed):
             stake = space.stakes.take(turns.position[group], axis=0)
             for name, values in zip(CLASS, stake.T, strict=True):
                 columns[name][positions, PARTITION] = values
-            columns["rule"][positions] = SHARP * columns[WORTH[space.reward]][positions]
+            columns["rule"][positions] = SHARP * columns[WORTH[space.problem.reward]][positions]
             context[positions, 0] = turns.position[group] / len(space.questions)
             context[positions, 1] = (decisions == PARTITION).mean(axis=1)
             context[positions, 2] = (decisions == OPEN).mean(axis=1)
@@ -678,7 +664,8 @@ class PartitionGame(Rowed):
     def largest_return(self) -> float:
         """An upper bound of the return, by which learners scale returns."""
         space = self.space
-        return paper_reward(PARTITION, len(space.dimensions)) if space.reward == "paper" else 1.0
+        paper = space.problem.reward == "paper"
+        return paper_reward(PARTITION, len(space.dimensions)) if paper else 1.0
 
     def _check_memory(self) -> None:
         """Warn if no plan can fit the memory of a device, or keep to the limit."""
