@@ -10,6 +10,7 @@ are those of ``learners.jsonl``; problems that are searched one by one are those
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -103,7 +104,7 @@ def play_rule(place: Place, choose: Choose, first: int | None) -> Row:
         observation, _, ended, _, infos = env.step(choose(observation, rng))
         for row in np.flatnonzero(ended & (number < count)).tolist():
             last = infos["final_info"]
-            for index, key in enumerate(("cost", "best_known", "bound")):
+            for index, key in enumerate(("cost", "reference", "bound")):
                 if key in last and last[f"_{key}"][row]:
                     figures[index, number[row]] = last[key][row]
         number[ended] += env.num_envs
@@ -147,8 +148,8 @@ def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], 
         except NO_PLAN:
             answer = None
         seconds += time.process_time() - begin
-        score = 0.0 if answer is None else max(played.kind.answer_score(answer), 0.0)
-        shares.append(score / played.kind.reference(problem).value)
+        score = math.nan if answer is None else played.answer_score(problem, answer)
+        shares.append(0.0 if math.isnan(score) else score)
     return shares, seconds / len(shares)
 
 

@@ -163,14 +163,14 @@ def typed(command: str, folder: Path) -> tuple[str, float]:
 
 
 def better(said: str) -> str:
-    """What README's program printed of the mean regrets; empty if the agent is not better."""
+    """What README's program printed of the scores; empty if the agent is not better."""
     found = {
         name: float(mean)
-        for name, mean in re.findall(r"^(rule|agent): .*mean ([\d.]+)", said, re.M)
+        for name, mean in re.findall(r"^(rule|agent): .*score ([\d.]+)", said, re.M)
     }
-    if not found.get("agent", 1.0) < found.get("rule", 0.0):
+    if not found.get("agent", 0.0) > found.get("rule", 1.0):
         return ""
-    return f"mean regret {found['agent']:.4f}, of the rule {found['rule']:.4f}"
+    return f"score {found['agent']:.4f}, of the rule {found['rule']:.4f}"
 
 
 @measurement(

@@ -8,12 +8,12 @@ a problem.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parenvs.core.sets import BEST_KNOWN, OPTIMUM, BestValue, unit
+from parenvs.core.sets import BEST_KNOWN, OPTIMUM, BestValue
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import read_json, write_text
 from parenvs.instances import data_folder
@@ -62,40 +62,26 @@ def write(path: Path, rows: Mapping[str, Row]) -> None:
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def of_row(
-    file: str,
-    name: str,
-    fingerprint: Callable[[Any], str],
-    value: Callable[[Any, str], float],
-) -> BestValue:
-    """Return the reference of a problem by its row in a file of references.
+def costs_of(file: str, name: str, fingerprint: str) -> BestValue | None:
+    """Return the best cost known of a problem and the bound of costs; None if there is no row.
 
     Args:
         file: name of the file.
-        name: of the problem; without a row its reference is ``unit``.
-        fingerprint: gives that which the row must have.
-        value: gives the return of the plan of a row, from its ``"length"`` or its ``"bound"``.
+        name: of the problem.
+        fingerprint: of the problem, which the row must have.
 
     Raises:
         ParenvsError: the row is damaged, or of another problem.
     """
     row = references(file).get(name)
     if row is None:
-        return unit(name)
-    path = data_folder() / file
-    try:
-        if row["fingerprint"] != fingerprint(row):
-            raise ParenvsError(f"{path}: {name}: of another problem; make the file anew")
-        best, bound = value(row, "length"), value(row, "bound")
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
-    return BestValue(best, max(bound, best), OPTIMUM if row.get("proven") else BEST_KNOWN)
-
-
-def costs_of(file: str, name: str, fingerprint: str) -> BestValue | None:
-    """Return the best cost known of a problem and the bound of costs; None if there is no row."""
-    if name not in references(file):
         return None
-    known = of_row(file, name, lambda row: fingerprint, lambda row, key: -float(row[key]))
-    kind = OPTIMUM if -known.bound >= -known.value * (1 - SAME) else known.kind
-    return BestValue(-known.value, -known.bound, kind)
+    where = f"{data_folder() / file}: {name}"
+    try:
+        if row["fingerprint"] != fingerprint:
+            raise ParenvsError(f"{where}: of another problem; make the file anew")
+        best, bound = float(row["length"]), float(row["bound"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParenvsError(f"{where}: {one_line(error)}; make the file anew") from None
+    proven = row.get("proven") or best <= bound * (1 + SAME)
+    return BestValue(best, min(bound, best), OPTIMUM if proven else BEST_KNOWN)

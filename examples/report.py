@@ -1,4 +1,4 @@
-"""Trains PPO on generated problems with five seeds, and reports its regret on other problems."""
+"""Trains PPO on generated problems with five seeds, and reports its score on other problems."""
 
 import parenvs
 from parenvs.agents.learning.config import TrainConfig

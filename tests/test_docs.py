@@ -53,7 +53,7 @@ SAYS = {
     "leaderboard": "accepted: True, score 0.75",
     "own_jax_model": "of one device's seconds",
     "own_torch_model": "equal",
-    "train_ppo": "PPO has the smaller regret on ",
+    "train_ppo": "PPO has the smaller gap on ",
     "elastic_policy": "of hindsight on courses",
 }
 

@@ -27,7 +27,7 @@ def test_examples__report(capsys):
     )
     exec(compile(text, "report.py", "exec"), {})
     said = capsys.readouterr().out
-    assert said.startswith("plan-validation: 2 runs of 9 problems, regret to optima 0.")
+    assert said.startswith("plan-validation: 2 runs of 9 problems, score 0.")
     assert "over runs)" in said
 
 

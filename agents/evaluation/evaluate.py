@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents.planners import solve
-from parenvs.core.plan import Answer, Plan
+from parenvs.core.plan import Plan
 from parenvs.core.task import late
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import NO_PLAN, ParenvsError, shown
 
 Choose = Callable[[Any, np.ndarray, bool], Any]
 """Chooses an action for an observation and a mask, greedily if the third argument is true; models
@@ -26,25 +27,52 @@ class Evaluation:
 
     Attributes:
         value: return of the greedy episode.
-        reference: the best answer to the environment's problem, proven.
-        gap: share by which the plan may fall short of the reference; None if the plan is illegal.
-        returns: (episodes,) float64, returns of the sampled episodes.
+        report: the report on the plan of the greedy episode.
+        reference: the least cost known of the problem of the episodes; None if no plan is known.
+        proven: whether that is the optimum.
+        returns: (episodes,) float64, returns of the sampled episodes, of the same problem.
         best_value: the best return of the greedy and the sampled episodes.
-        best_plan: the plan of the episode with the best return.
+        best_report: the report on the plan of the episode with the best return.
     """
 
     value: float
-    plan: Plan
     report: Any
-    reference: Answer
-    gap: float | None
+    reference: float | None
+    proven: bool
     returns: np.ndarray
     best_value: float
-    best_plan: Plan
+    best_report: Any
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the greedy episode."""
+        plan: Plan = self.report.plan
+        return plan
+
+    @property
+    def best_plan(self) -> Plan:
+        """The plan of the episode with the best return."""
+        plan: Plan = self.best_report.plan
+        return plan
+
+    @property
+    def score(self) -> float | None:
+        """The reference's cost over the plan's; None without a legal plan or a reference."""
+        if self.reference is None or not self.report.legal:
+            return None
+        return float(self.reference / self.report.cost)
+
+    @property
+    def gap(self) -> float | None:
+        """``cost / reference - 1``; None without a legal plan or a reference."""
+        return None if self.score is None else 1.0 / self.score - 1.0
 
     def __str__(self) -> str:
         """Return a few lines with the return, the gap and the report."""
-        gap = "illegal" if self.gap is None else f"{self.gap:.3%} from the optimum"
+        gap = "no reference" if self.report.legal else "illegal"
+        if self.gap is not None:
+            of = "the optimum" if self.proven else "the best plan known"
+            gap = f"cost {self.gap:.3%} above that of {of}"
         lines = [f"return {self.value:.4f} ({gap})"]
         if len(self.returns):
             lines.append(
@@ -58,6 +86,8 @@ def evaluate(
     model: Any, env: gym.Env[Any, Any], episodes: int = 0, seed: int | None = None
 ) -> Evaluation:
     """Play the greedy policy once, and the sampled policy ``episodes`` times, with masks.
+
+    All episodes are of the problem that the reset with ``seed`` gives.
 
     Args:
         model: anything with ``predict(observation, action_masks=..., deterministic=...)``, as the
@@ -83,19 +113,40 @@ def evaluate(
     choose = chooser(model)
     if seed is not None and hasattr(model, "set_random_seed"):
         model.set_random_seed(seed)
-    value = _play(env, choose, True, seed)
-    plan: Plan = env.get_wrapper_attr("plan")()
+    observation, info = env.reset(seed=seed)
+    start = deepcopy(env)
+    reference = _reference(game)
     problem = env.get_wrapper_attr("problem")
-    best_value, best_plan, returns = value, plan, []
+    value = best_value = _play(env, choose, True, observation, info)
+    report = best_report = problem.report(env.get_wrapper_attr("plan")())
+    returns = []
     for _ in range(episodes):
-        returns.append(_play(env, choose, False))
+        copy = deepcopy(start)
+        returns.append(_play(copy, choose, False, observation, info))
         if returns[-1] > best_value:
-            best_value, best_plan = returns[-1], env.get_wrapper_attr("plan")()
-    # The best answer to the problem of the first episode, proven where it can be.
-    answer = late(game.exact)(game, 0) if game.exact else solve(game.problem(0))
-    report = problem.report(plan)
-    gap = report.gap(answer) if value > 0 or report.legal else None
-    return Evaluation(value, plan, report, answer, gap, np.array(returns), best_value, best_plan)
+            best_value = returns[-1]
+            best_report = problem.report(copy.get_wrapper_attr("plan")())
+    return Evaluation(value, report, *reference, np.array(returns), best_value, best_report)
+
+
+def _reference(game: Any) -> tuple[float | None, bool]:
+    """The least cost known of the problem at hand, and whether it is the optimum.
+
+    It is what the environment knows, or else what the exact planner finds.
+    """
+    known = game.outcome(np.arange(1))
+    start, reference, bound = (
+        float(known.get(key, [np.nan])[0]) for key in ("start", "reference", "bound")
+    )
+    if np.isfinite(reference):
+        return reference, reference <= bound
+    try:
+        answer = late(game.exact)(game, 0) if game.exact else solve(game.problem(0))
+    except NO_PLAN:
+        return (start, False) if np.isfinite(start) else (None, False)
+    if start < answer.cost:
+        return start, False
+    return float(answer.cost), answer.proven
 
 
 def chooser(model: Any) -> Choose:
@@ -116,8 +167,10 @@ def chooser(model: Any) -> Choose:
     return choose
 
 
-def _play(env: gym.Env[Any, Any], choose: Choose, greedy: bool, seed: int | None = None) -> float:
-    observation, info = env.reset(seed=seed)
+def _play(
+    env: gym.Env[Any, Any], choose: Choose, greedy: bool, observation: Any, info: dict[str, Any]
+) -> float:
+    """Play an episode to its end from its first observation; its return."""
     total, done = 0.0, False
     while not done:
         action = int(choose(observation, info["action_mask"].astype(bool), greedy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +19,18 @@ import numpy as np
 from parenvs.agents.evaluation.evaluate import chooser
 from parenvs.agents.evaluation.statistics import (
     bootstrap_interval,
-    interquartile_mean,
+    mean_known,
     performance_profile,
     probability_of_improvement,
 )
 from parenvs.agents.planners import solve
-from parenvs.core.game import regret_of
-from parenvs.core.plan import ILLEGAL, OPTIMAL
-from parenvs.core.sets import KINDS, BestValue, ProblemSet, family_named, set_of
+from parenvs.core.plan import OPTIMAL
+from parenvs.core.sets import BOUND, KINDS, ProblemSet, family_named, score_of, set_of
 from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
 from parenvs.files import read_json, write_text
 
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Regrets at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""
+"""Gaps at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""
 _WORDS = ("optima", "best known plans", "certified bounds")
 BATCH = 64
 """Episodes side by side."""
@@ -38,55 +38,38 @@ BATCH = 64
 
 @dataclass(frozen=True, eq=False)
 class SetEvaluation:
-    """Returns of r runs of an agent on the k problems of a set, in the order of the set.
+    """Scores of r runs of an agent on the k problems of a set, in the order of the set.
 
     Attributes:
         set_name: name of the set.
         problems: names of the problems.
-        values: (r, k) float64, what each episode is worth, mostly its return
-            (``parenvs.core.sets``); -1 for an illegal plan.
-        references: what the returns on each problem are measured against.
+        scores: (r, k) float64, reference / cost of each plan; NaN without a legal plan.
+        kinds: what the references are, each one of ``parenvs.core.sets.KINDS``.
         env_id: id of the environment that played it; None: the set's own.
-        thresholds: regrets at which performance profiles are printed.
+        thresholds: gaps at which performance profiles are printed.
     """
 
     set_name: str
     problems: tuple[str, ...]
-    values: np.ndarray
-    references: tuple[BestValue, ...]
+    scores: np.ndarray
+    kinds: tuple[str, ...]
     env_id: str | None = None
 
     thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
 
-    @property
-    def optima(self) -> np.ndarray:
-        """(k,) reference returns: proven optima, else best known, else certified bounds."""
-        return np.array([reference.value for reference in self.references])
-
     @cached_property
-    def regrets(self) -> np.ndarray:
-        """(r, k) shares by which returns fall short of ``optima``, >= 0; 1 for an illegal plan."""
-        return np.maximum(regret_of(self.values, self.optima), 0.0)
-
-    @property
-    def bound_regret(self) -> float:
-        """Interquartile mean of shares by which returns fall short of certified bounds."""
-        bounds = np.array([reference.bound for reference in self.references])
-        return interquartile_mean(np.maximum(regret_of(self.values, bounds), 0.0))
+    def gaps(self) -> np.ndarray:
+        """(r, k) shares by which costs exceed the references, inf without a legal plan."""
+        return np.nan_to_num(1.0 / self.scores - 1.0, nan=np.inf)
 
     @property
     def reference(self) -> str:
-        """What regrets are measured to, in words, like ``"20 optima, 80 best known plans"``."""
-        counts = Counter(reference.kind for reference in self.references)
+        """What scores are relative to, in words, like ``"20 optima, 80 best known plans"``."""
+        counts = Counter(self.kinds)
         known = [x for x in zip(KINDS, _WORDS, strict=True) if counts[x[0]]]
         if len(known) == 1:
             return known[0][1]
         return ", ".join(f"{counts[kind]} {words}" for kind, words in known)
-
-    @property
-    def proven(self) -> bool:
-        """Whether all regrets are to proven optima."""
-        return all(reference.kind == KINDS[0] for reference in self.references)
 
     @property
     def families(self) -> np.ndarray:
@@ -94,37 +77,37 @@ class SetEvaluation:
         return np.array([family_named(name) for name in self.problems])
 
     @property
-    def regret(self) -> float:
-        """Interquartile mean of the regrets."""
-        return interquartile_mean(self.regrets)
+    def score(self) -> float:
+        """Mean of the scores of the plans; problems without one count in ``coverage`` alone."""
+        return mean_known(self.scores)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the episodes that ended with a legal plan."""
+        return float(np.isfinite(self.scores).mean())
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of ``regret``, see ``bootstrap_interval``; problems by family."""
-        return bootstrap_interval(interquartile_mean, self.regrets, strata=self.families)
+        """The 95 % interval of ``score``, see ``bootstrap_interval``; problems by family."""
+        return bootstrap_interval(mean_known, self.scores, strata=self.families)
 
     @property
     def over(self) -> str:
         """What ``interval`` is the spread over: ``"runs"`` or ``"problems"``."""
-        return "runs" if len(self.values) > 1 else "problems"
+        return "runs" if len(self.scores) > 1 else "problems"
 
     @property
     def optimal(self) -> float:
-        """Share of the plans whose cost is within 0.1 % of the reference."""
-        return float((self.regrets <= OPTIMAL).mean())
-
-    @property
-    def illegal(self) -> float:
-        """Share of the episodes that ended with an illegal action or plan."""
-        return float((self.values <= 0).mean())
+        """Share of the episodes whose cost is within 0.1 % of the reference."""
+        return float((self.gaps <= OPTIMAL).mean())
 
     @property
     def profile(self) -> np.ndarray:
-        """(t,) share of episodes whose regret is at most each of ``thresholds``."""
-        return performance_profile(self.regrets, THRESHOLDS)
+        """(t,) share of episodes whose gap is at most each of ``thresholds``."""
+        return performance_profile(self.gaps, THRESHOLDS)
 
     def improvement_over(self, other: SetEvaluation) -> tuple[float, tuple[float, float]]:
-        """Return how likely this agent's regret is smaller than another's, and its interval.
+        """Return how likely this agent's gap is smaller than another's, and its interval.
 
         Raises:
             ParenvsError: the other agent was evaluated on other problems.
@@ -132,32 +115,33 @@ class SetEvaluation:
         mine, theirs = (set_of(x.set_name, x.env_id).kind.env_id for x in (self, other))
         if self.problems != other.problems or mine != theirs:
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
-        scores = self.regrets, other.regrets
+        gaps = self.gaps, other.gaps
         statistic = probability_of_improvement
-        return statistic(*scores), bootstrap_interval(statistic, *scores, strata=self.families)
+        return statistic(*gaps), bootstrap_interval(statistic, *gaps, strata=self.families)
 
     def __str__(self) -> str:
         """Return the figures in a few lines."""
         low, high = self.interval
-        runs = f"{len(self.values)} run{'s' if len(self.values) > 1 else ''}"
+        runs = f"{len(self.scores)} run{'s' if len(self.scores) > 1 else ''}"
         shares = ", ".join(
             f"{share:.1%} <= {threshold:g}"
             for threshold, share in zip(THRESHOLDS, self.profile, strict=True)
         )
         return (
-            f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret to "
-            f"{self.reference} {self.regret:.4f} (interquartile mean, 95 % interval "
-            f"{low:.4f} to {high:.4f} over {self.over}), mean {self.regrets.mean():.4f}\n"
-            f"  optimal {self.optimal:.1%}, illegal {self.illegal:.1%}\n"
-            f"  regret: {shares}"
+            f"{self.set_name}: {runs} of {len(self.problems):,} problems, score {self.score:.4f} "
+            f"(mean of reference / cost, 95 % interval {low:.4f} to {high:.4f} over {self.over}); "
+            f"references: {self.reference}\n"
+            f"  legal plans {self.coverage:.1%}, optimal {self.optimal:.1%}\n"
+            f"  gap: {shares}"
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write names and returns as JSON; references are those of the set."""
+        """Write names and scores as JSON, null without a legal plan."""
+        scores = [[x if math.isfinite(x) else None for x in row] for row in self.scores.tolist()]
         content = {
-            "set": self.set_name, "problems": self.problems, "values": self.values.tolist(),
-            "regret": self.regret, "interval": self.interval, "interval_over": self.over,
-            "reference": self.reference, "env_id": self.env_id,
+            "set": self.set_name, "problems": self.problems, "scores": scores,
+            "score": self.score, "coverage": self.coverage, "interval": self.interval,
+            "interval_over": self.over, "reference": self.reference, "env_id": self.env_id,
         }  # fmt: skip
         write_text(Path(path), json.dumps(content) + "\n")
 
@@ -171,15 +155,15 @@ class SetEvaluation:
         content = read_json(path)
         try:
             problems = tuple(str(name) for name in content["problems"])
-            values = np.array(content["values"], dtype=np.float64)
-            if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
-                raise ValueError(f"field 'values' has the shape {values.shape}")
+            scores = np.array(content["scores"], dtype=np.float64)  # None becomes NaN
+            if scores.ndim != 2 or scores.shape[1] != len(problems) or not scores.size:
+                raise ValueError(f"field 'scores' has the shape {scores.shape}")
             name, env_id = str(content["set"]), content.get("env_id")
             played = set_of(name, env_id)
             for problem in problems:
                 if problem not in played.problems:
                     raise ValueError(f"{problem!r} is no problem of {name}")
-            return SetEvaluation(name, problems, values, _references(played, problems), env_id)
+            return SetEvaluation(name, problems, scores, _kinds(played, problems), env_id)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ParenvsError(
                 f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
@@ -189,7 +173,7 @@ class SetEvaluation:
 def play_set(
     policy: Any, played: ProblemSet, family: str | None, count: int, greedy: bool, **settings: Any
 ) -> list[float]:
-    """Return the returns of a policy on the first ``count`` problems of a set.
+    """Return the scores of a policy on the first ``count`` problems of a set.
 
     Args:
         policy: what ``parenvs.evaluate`` takes.
@@ -218,20 +202,18 @@ def play_set(
             f"{trained}; give the family that it was trained on (--family)"
         )
     observation, infos = env.reset(seed=0)
-    number, totals, values = np.arange(batch), np.zeros(batch), np.full(count, np.nan)
+    number, scores = np.arange(batch), np.full(count, np.nan)
     while (number < count).any():
         actions = choose(observation, infos["action_mask"].astype(bool))
-        observation, rewards, terminated, _, infos = env.step(actions)
-        totals += rewards
+        observation, _, terminated, _, infos = env.step(actions)
         ended = np.flatnonzero(terminated)
         # The last problems are dealt to some of the environments; what others play does not count.
         counted = ended[number[ended] < count]
         for row in counted.tolist():
-            values[number[row]] = played.score(totals[row], _final_info(infos, row))
+            scores[number[row]] = score_of(_final_info(infos, row))
         number[ended] += batch
-        totals[ended] = 0.0
     env.close()
-    return values.tolist()
+    return scores.tolist()
 
 
 def _final_info(infos: Mapping[str, Any], row: int) -> dict[str, float]:
@@ -256,8 +238,9 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
     return each
 
 
-def _references(played: ProblemSet, problems: Sequence[str]) -> tuple[BestValue, ...]:
-    return tuple(played.kind.reference(problem) for problem in problems)
+def _kinds(played: ProblemSet, problems: Sequence[str]) -> tuple[str, ...]:
+    known = map(played.kind.costs, problems)
+    return tuple(BOUND if costs is None else costs.kind for costs in known)
 
 
 def evaluate_set(
@@ -289,7 +272,7 @@ def evaluate_set(
 
     >>> import parenvs
     >>> evaluation = parenvs.evaluate_set(lambda seen, mask: mask.argmax(), "plan-outside", "cnn")
-    >>> 0 < evaluation.interval[0] < evaluation.regret < 1
+    >>> 0 < evaluation.interval[0] < evaluation.score < 1
     True
     """
     several = policies if isinstance(policies, (list, tuple)) else [policies]
@@ -299,21 +282,21 @@ def evaluate_set(
     env_id = next(iter(env_ids), None)
     played = set_of(name, env_id)
     problems = played.of(family)[:first]
-    values: list[Any] = []
+    rows: list[Any] = []
     for policy in several:
         if isinstance(policy, str):
-            values.append([_planned(played, problem, policy) for problem in problems])
+            rows.append([_planned(played, problem, policy) for problem in problems])
             continue
         if hasattr(policy, "set_random_seed"):
             policy.set_random_seed(seed)
-        values.append(play_set(policy, played, family, len(problems), greedy, **settings))
-    scores = np.array(values, dtype=np.float64)
-    return SetEvaluation(name, problems, scores, _references(played, problems), env_id)
+        rows.append(play_set(policy, played, family, len(problems), greedy, **settings))
+    scores = np.array(rows, dtype=np.float64)
+    return SetEvaluation(name, problems, scores, _kinds(played, problems), env_id)
 
 
 def _planned(played: ProblemSet, problem: str, planner: str) -> float:
-    """Return what a planner's plan of a problem is worth; -1 if it finds none."""
+    """Return the score of a planner's plan of a problem; NaN if it finds none."""
     try:
-        return played.kind.answer_score(solve(played.kind.load(problem), planner))
+        return played.answer_score(problem, solve(played.kind.load(problem), planner))
     except NO_PLAN:
-        return float(ILLEGAL)
+        return math.nan

@@ -5,6 +5,7 @@ Scores are matrices (r, k): r runs of an agent, which differ in their seeds, on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,11 +16,10 @@ LEVEL = 0.95
 """Share of the bootstrap distribution that lies in an interval."""
 
 
-def interquartile_mean(scores: np.ndarray) -> float:
-    """Return the mean of the middle half of all scores, of every run and problem (section 4.3)."""
-    ordered = np.sort(scores, axis=None)
-    outside = ordered.size // 4
-    return float(ordered[outside : ordered.size - outside].mean())
+def mean_known(scores: np.ndarray) -> float:
+    """Return the mean of the scores of every run and problem that are not NaN; NaN without any."""
+    known = scores[np.isfinite(scores)]
+    return float(known.mean()) if known.size else math.nan
 
 
 def performance_profile(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:

@@ -227,7 +227,7 @@ class TrainResult:
 
     Attributes:
         value: return of the best episode, None if none has ended; where problems are drawn, so
-            that episodes do not compare, the mean worth of the trained policy's best actions on
+            that episodes do not compare, the score of the trained policy's best actions on
             ``judged_on``, and without such a set the mean return of the last episodes.
         actions: the actions of the best episode; none where problems are drawn.
         steps: number of environment steps done.
@@ -236,11 +236,11 @@ class TrainResult:
         target_seconds: processor seconds after which the target was reached, or None.
         episodes: number of complete episodes; each is one plan judged.
         seconds: processor seconds of training.
-        regret: where problems are drawn, the interquartile mean on ``judged_on``, see
-            ``SetEvaluation``; else None.
-        interval: its 95 % interval over the problems, or None.
+        coverage: where problems are drawn, the share of those of ``judged_on`` that got a legal
+            plan; else None.
+        interval: 95 % interval of the score over the problems, or None.
         judged_on: the validation set, or None.
-        reference: what the regret is to, see ``SetEvaluation``, or None.
+        reference: what scores are relative to, see ``SetEvaluation``, or None.
     """
 
     value: float | None
@@ -251,7 +251,7 @@ class TrainResult:
     target_seconds: float | None
     episodes: int
     seconds: float
-    regret: float | None = None
+    coverage: float | None = None
     interval: tuple[float, float] | None = None
     judged_on: str | None = None
     reference: str | None = None

@@ -289,7 +289,7 @@ class Training:
         scores = self._judged() if draws else None
         if scores is not None:
             result = replace(
-                result, value=float(scores.values.mean()), regret=scores.regret,
+                result, value=scores.score, coverage=scores.coverage,
                 interval=scores.interval, judged_on=scores.set_name, reference=scores.reference,
             )  # fmt: skip
         elif draws and self.curve and np.isfinite(self.curve[-1][1]):

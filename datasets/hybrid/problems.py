@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of, share_kind
+from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import HYBRID, SAME, costs_of
 from parenvs.datasets.set_commands import command_line, write_file
@@ -470,7 +470,7 @@ def set_kind(name: str) -> SetKind:
     def names(name: str) -> list[str]:
         return [problem.instance for problem in problem_sets()[name]]
 
-    return share_kind("HybridPlan-v1", names, find_hybrid, costs, "family")
+    return SetKind("HybridPlan-v1", names, find_hybrid, costs, "family")
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -20,22 +20,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.core.game import Fixed, Members, Source, is_sequential
-from parenvs.core.plan import ILLEGAL, Answer
-from parenvs.core.sets import (
-    OPTIMUM,
-    BestValue,
-    SetKind,
-    chosen,
-    family_named,
-    member_of,
-    share_kind,
-)
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, chosen, family_named, member_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.errors import (
@@ -181,36 +171,14 @@ def _shipped_partitions(name: str) -> dict[str, SetRow]:
     return read_set(data_folder() / f"{name}.json")
 
 
-_names: WeakKeyDictionary[Partitioning, str] = WeakKeyDictionary()
-"""Names of the problems that were loaded, whose plans carry the name of the graph."""
-
-
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of partition problems; see ``SetKind``."""
-    kind = share_kind(
-        "PartitionPlan-v1", lambda name: list(members(name)), _recorded, costs, "family"
-    )
-    return kind._replace(answer_score=_answered)
-
-
-def _recorded(name: str) -> Partitioning:
-    problem = problem_named(name)
-    _names[problem] = name
-    return problem
+    return SetKind("PartitionPlan-v1", lambda name: list(members(name)), problem_named, costs)
 
 
 def costs(name: str) -> BestValue | None:
     """Return the least step time known of a problem, and its bound, without reading the graph."""
     return costs_of(PARTITIONS, name, _fingerprint(row_of(name).instance))
-
-
-def _answered(answer: Answer) -> float:
-    """Return the least seconds known over those of an answer; -1 if its plan does not fit."""
-    if not answer.report.legal:
-        return float(ILLEGAL)
-    known = costs(_names[answer.problem])
-    assert known is not None
-    return known.value / answer.cost
 
 
 LIMITS = 8

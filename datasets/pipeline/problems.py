@@ -34,7 +34,7 @@ import numpy as np
 from rich.progress import track
 
 from parenvs.cluster import Cluster, Device
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of, share_kind
+from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
@@ -695,16 +695,15 @@ def set_kind(name: str) -> SetKind:
     def names(name: str) -> list[str]:
         return [problem.name for problem in load_set(name)]
 
-    if name in LARGE:
-        load = pipeline_of
-        return share_kind("PipelinePlan-v0", names, load, lambda x: costs(load(x)), "family")
-    return SetKind("PipelinePlan-v0", names, pipeline_of, _reference)
+    return SetKind("PipelinePlan-v0", names, pipeline_of, _costs_of)
 
 
-def _reference(name: str) -> BestValue:
-    optimum = optimum_of(name)
-    assert optimum is not None
-    return BestValue(optimum, optimum, OPTIMUM)
+def _costs_of(name: str) -> BestValue | None:
+    pipeline, optimum = pipeline_of(name), optimum_of(name)
+    if optimum is None:
+        return costs(pipeline)
+    shortest = pipeline.bubble_free / optimum
+    return BestValue(shortest, shortest, OPTIMUM)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

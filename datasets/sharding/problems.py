@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of, share_kind
+from parenvs.core.sets import BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import (
@@ -400,7 +400,7 @@ def set_kind(name: str) -> SetKind:
     def known(name: str) -> BestValue | None:
         return costs_of(INTRA_OP, name, fingerprint_of(name))
 
-    return share_kind("IntraOpSharding-v1", set_names, of_set, known, "family")
+    return SetKind("IntraOpSharding-v1", set_names, of_set, known, "family")
 
 
 BANKS = {"mesh": 400, "classes": 200}
@@ -448,10 +448,7 @@ def board_of_set(name: str) -> Board:
 def known_of(name: str, fingerprint: str) -> Known:
     """Return what is known of the costs of a problem of a set or a bank."""
     reference = costs_of(INTRA_OP, name, fingerprint)
-    if reference is None:
-        return Known()
-    best = reference.value
-    return Known(reference.bound, best, best if reference.kind == OPTIMUM else np.nan)
+    return Known() if reference is None else Known(reference.bound, reference.value)
 
 
 def _row(family: str, number: int) -> Mapping[str, np.ndarray]:

@@ -29,7 +29,7 @@ while not over:
     action = legal[observation["actions"][legal, 0].argmax()]
     observation, reward, over, _, info = env.step(action)
     steps += 1
-print(f"{steps} choices: {info['length_seconds']:.3f} s per step, efficiency {reward:.3f}")
+print(f"{steps} choices: {info['cost']:.3f} s per step, efficiency {reward:.3f}")
 
 # %% Train
 # `train` takes care of native batches, masks and the network, and says how far it is. The same from
@@ -42,7 +42,7 @@ agent = Player(train(config, say=progress).algorithm, config.env_id)
 
 # %% Measure
 # `evaluate_set` plays every problem of a set once, by the best actions of the policy. The
-# regret is the share of the optimum's value that is missing. Choose settings on
+# score of a plan is the optimum's step time over its own. Choose settings on
 # `plan-validation`, and report `plan-test` once, at the end.
 
 learned = parenvs.evaluate_set(agent, "plan-validation", settings={"rows": "ahead"})
@@ -54,4 +54,4 @@ print("PPO: ", learned)
 even = parenvs.evaluate_set("even", "plan-validation")
 print("even:", even)
 better = learned.improvement_over(even)[0]
-print(f"PPO has the smaller regret on {better:.0%} of the problems")
+print(f"PPO has the smaller gap on {better:.0%} of the problems")

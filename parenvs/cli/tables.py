@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,9 +156,10 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
     if result.interval is not None:
         low, high = result.interval
         rows = [
-            (f"mean worth on {result.judged_on}", f"{result.value:.6f}"),
-            (f"regret to {result.reference}, IQM", f"{result.regret:.6f}"),
+            (f"score on {result.judged_on}", f"{result.value:.6f}"),
             ("95 % over the problems", f"{low:.6f} to {high:.6f}"),
+            ("references", result.reference),
+            ("legal plans", f"{result.coverage:.1%}"),
         ]
     else:
         value = "no episode has ended" if result.value is None else f"{result.value:.6f}"
@@ -181,26 +181,22 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
 
 
 def evaluation(result: Evaluation) -> Table:
-    """How a trained agent does, beside the best answer: by returns, or by costs if those differ."""
-    answer = result.reference
-    best_known = "exact optimum" if answer.proven else "best plan known"
-    if not math.isclose(result.value, result.report.value, rel_tol=1e-4):  # another unit
-        best = answer.problem.report(result.best_plan)
-        plans = (("greedy policy", result.report), ("best sample", best))
-        rows = []
-        for name, report in (*plans, (best_known, answer.report)):
-            over = f"{report.cost / answer.cost - 1:.2%}" if report.legal else "illegal"
-            rows.append((name, _cost(report.cost), over))
-        return _filled("evaluation", ("plan of", "cost", f"over the {best_known}"), rows)
-    values = (
-        ("greedy policy", result.value),
-        (f"mean of {len(result.returns)} samples", result.returns.mean()),
-        ("best sample", result.best_value),
-        (best_known, answer.value),
-    )
-    rows = [(name, f"{x:.6f}", f"{100 * x / answer.value:.2f} %") for name, x in values]
-    rows.append(("spread of samples", f"{result.returns.std():.6f}", ""))
-    return _filled("evaluation", ("what", "return", "share of the optimum"), rows)
+    """How a trained agent does, beside the best answer."""
+    reference, returns = result.reference, result.returns
+    plans = [("greedy policy", f"{result.value:.6f}", result.report)]
+    if len(returns):
+        plans.append(("best episode", f"{result.best_value:.6f}", result.best_report))
+    rows = []
+    for name, value, report in plans:
+        known = reference is not None and report.legal
+        gap = f"{report.cost / reference - 1:.3%}" if known else ""
+        rows.append((name, value, _cost(report.cost) if report.legal else "illegal", gap))
+    if reference is not None:
+        rows.append(("optimum" if result.proven else "best known", "", _cost(reference), ""))
+    if len(returns):
+        spread = f"{returns.mean():.6f} +- {returns.std():.6f}"
+        rows.append((f"mean of {len(returns)} samples", spread, "", ""))
+    return _filled("evaluation", ("plan of", "return", "cost", "gap"), rows)
 
 
 def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) -> Table:
@@ -208,20 +204,16 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     several = [result] if other is None else [result, other]
     names = ["value"] if other is None else ["value", "of the other agent"]
     rows: list[tuple[str, list[str]]] = [
-        ("runs", [f"{len(x.values)}" for x in several]),
-        ("regret to", [x.reference for x in several]),
-        ("regret, interquartile mean", [f"{x.regret:.4f}" for x in several]),
+        ("runs", [f"{len(x.scores)}" for x in several]),
+        ("references", [x.reference for x in several]),
+        ("score (mean of reference / cost)", [f"{x.score:.4f}" for x in several]),
         ("95 % interval, from", [f"{x.interval[0]:.4f} over {x.over}" for x in several]),
         ("95 % interval, to", [f"{x.interval[1]:.4f} over {x.over}" for x in several]),
+        ("within 0.1 % of the reference", [f"{x.optimal:.1%}" for x in several]),
+        ("legal plans", [f"{x.coverage:.1%}" for x in several]),
     ]
-    reached = "optimal (within 0.1 %)"
-    if not result.proven:
-        rows.append(("regret to certified bounds", [f"{x.bound_regret:.4f}" for x in several]))
-        reached = "within 0.1 % of the reference"
-    rows.append((reached, [f"{x.optimal:.1%}" for x in several]))
-    rows.append(("illegal", [f"{x.illegal:.1%}" for x in several]))
     for number, threshold in enumerate(result.thresholds):
-        rows.append((f"regret <= {threshold:g}", [f"{x.profile[number]:.1%}" for x in several]))
+        rows.append((f"gap <= {threshold:g}", [f"{x.profile[number]:.1%}" for x in several]))
     if other is not None:
         share, (low, high) = result.improvement_over(other)
         rows.append(("probability of improvement", [f"{share:.1%}", f"{low:.1%} to {high:.1%}"]))

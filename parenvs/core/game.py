@@ -298,7 +298,9 @@ class Game(ABC):
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """Return the entries of infos of ended episodes, (k,) float64 each, NaN where unknown.
 
-        ``optimum`` and ``regret`` (see ``regret_of``) need a known optimum.
+        In every environment ``cost`` is what ``judge`` says of the plan, ``reference`` the least
+        cost known of the problem, ``bound`` one that no plan is below, and ``gap`` the share by
+        which the cost is above the reference, ``cost / reference - 1``.
         """
         return {}
 
@@ -423,16 +425,6 @@ def _brief(space: Any) -> str:
     if isinstance(space, Mapping):
         return "{" + ", ".join(f"{key}: {_brief(part)}" for key, part in space.items()) + "}"
     return str(space.shape) if space.shape else str(space)
-
-
-def regret_of(value: Any, optimum: Any) -> Any:
-    """Return ``1 - value / optimum`` in [0, 1], elementwise; illegal plans have regret 1.
-
-    Args:
-        value: returns of episodes, negative for illegal plans.
-        optimum: the largest possible returns of the same problems, > 0.
-    """
-    return 1.0 - np.maximum(value, 0.0) / optimum
 
 
 Part = TypeVar("Part")
@@ -586,7 +578,7 @@ class RowGame(Rowed):
         self.mask = np.zeros((count, size), dtype=np.bool_)
         self.cost = np.full(count, np.nan)
         self.reference = np.ones(count)
-        self._known = np.full((len(FIGURES), count), np.nan)
+        self._known = np.full((3, count), np.nan)  # start, bound, best
         self._worth = np.zeros(count)
         self._stale = np.ones(count, dtype=np.bool_)
 
@@ -615,10 +607,9 @@ class RowGame(Rowed):
         start: Any,
         bound: Any = np.nan,
         best: Any = np.nan,
-        optimum: Any = np.nan,
     ) -> None:
         """Set the known costs of the problems of rows; NaN where a cost is unknown."""
-        for row, value in enumerate((start, bound, best, optimum)):
+        for row, value in enumerate((start, bound, best)):
             self._known[row, rows] = value
         # Without a known plan the return is relative to the start plan, and still comparable
         # between policies on the same problem.
@@ -627,7 +618,7 @@ class RowGame(Rowed):
     @property
     def known(self) -> np.ndarray:
         """The best known cost of each problem, (n,); its lower bound where no plan is known."""
-        _, bound, best, _ = self._known
+        _, bound, best = self._known
         return np.where(np.isnan(best), bound, best)
 
     def fresh(self, rows: Rows) -> None:
@@ -680,15 +671,9 @@ class RowGame(Rowed):
         }
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.outcome``: the cost, ``FIGURES``, and the regret to the best cost known.
-
-        The regret is the share of the cost that the best plan known saves, 1 without a plan.
-        """
-        cost, known = self.cost[rows], self._known[:, rows]
-        best = known[BEST]
-        regret = np.where(np.isnan(cost), 1.0, 1.0 - best / cost)
-        regret = np.where(np.isnan(best), np.nan, regret)
-        return {"cost": cost, **dict(zip(FIGURES, known, strict=True)), "regret": regret}
+        """See ``Game.outcome``."""
+        start, bound, reference = self._known[:, rows]
+        return costs(self.cost[rows], reference, bound) | {"start": start}
 
     @property
     def largest_return(self) -> float:
@@ -711,6 +696,11 @@ class RowGame(Rowed):
         stale[:] = False
 
 
-FIGURES = ("start", "bound", "best_known", "optimum")
-"""Costs of the problem in the info at the end of an episode, as far as they are known."""
-BEST = FIGURES.index("best_known")
+def costs(cost: np.ndarray, reference: Any, bound: Any) -> dict[str, np.ndarray]:
+    """Return the entries of infos that all environments have; see ``Game.outcome``."""
+    return {
+        "cost": cost,
+        "reference": np.broadcast_to(reference, cost.shape),
+        "bound": np.broadcast_to(bound, cost.shape),
+        "gap": cost / reference - 1.0,
+    }

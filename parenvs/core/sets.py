@@ -2,8 +2,8 @@
 
 An environment plays a set in order with ``instance=SET, order="sequential"``. Planners compute the
 references once and store them: a proven optimum, or the best known plan and a lower bound of the
-cost. The score of an episode is its return, or a figure of its last info where the task defines
-one. A problem without a stored reference has the largest possible score, 1, as its bound.
+cost. The score of an episode is the reference over its cost; where no plan is known, the bound
+stands for the reference.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from parenvs.core.plan import ILLEGAL, Answer
+from parenvs.core.plan import Answer
 from parenvs.core.registry import TASKS, refuse_removed
 from parenvs.errors import (
     ParenvsError,
@@ -30,10 +29,10 @@ _Member = TypeVar("_Member")
 
 
 class BestValue(NamedTuple):
-    """The best known value of a problem: a score, or a cost where the caller says so.
+    """The least cost known of a problem.
 
     Attributes:
-        bound: a value that no plan beats, proven.
+        bound: a cost that no plan is below, proven.
         kind: ``"optimum"`` (proven), ``"best known"`` or ``"bound"``.
     """
 
@@ -50,19 +49,20 @@ class SetKind(NamedTuple):
     """A task's description of one of its sets.
 
     Attributes:
-        reference: returns the best known score of a problem.
+        names: returns the names of the problems of a set.
+        load: returns a problem by its name.
+        costs: returns the least cost known of a problem by its name; None if there is none.
         argument: the environment's argument that selects the problems of one family.
-        score: returns the score of an episode from its last info; None: the score is the return.
-        answer_score: returns the score of a planner's answer.
+        reference: returns the least cost known of an answer's problem, if that depends on more
+            than its name.
     """
 
     env_id: str
     names: Callable[[str], list[str]]
     load: Callable[[str], Any]
-    reference: Callable[[str], BestValue]
+    costs: Callable[[str], BestValue | None]
     argument: str = "family"
-    score: Callable[[Mapping[str, float]], float] | None = None
-    answer_score: Callable[[Answer], float] = attrgetter("value")
+    reference: Callable[[Answer], float] | None = None
 
 
 class Validation(NamedTuple):
@@ -77,14 +77,9 @@ class Validation(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
 
 
-def unit(name: str) -> BestValue:
-    """Return the reference of a problem without a stored one: the largest possible score."""
-    return BestValue(1.0, 1.0, BOUND)
-
-
 @dataclass(frozen=True)
 class ProblemSet:
-    """A shipped set of problems, and how its task loads, plays and scores them."""
+    """A shipped set of problems, and how its task loads and plays them."""
 
     name: str
     problems: tuple[str, ...]
@@ -102,51 +97,20 @@ class ProblemSet:
         """Return the environment's arguments to play the set, or a family of it, in order."""
         return {"instance": self.name, self.kind.argument: family, "order": "sequential"}
 
-    def score(self, total: float, info: Mapping[str, float]) -> float:
-        """Return the score of an episode from its return and its last info; -1 if illegal."""
-        if self.kind.score is None:
-            return total
-        # An episode that ended illegally has no cost in its info.
-        try:
-            return self.kind.score(info)
-        except KeyError:
-            return float(ILLEGAL)
+    def answer_score(self, name: str, answer: Answer) -> float:
+        """Return the score of a planner's answer to a problem; NaN without a legal plan."""
+        known = self.kind.costs(name)
+        if not answer.report.legal:
+            return math.nan
+        if self.kind.reference is not None:
+            return self.kind.reference(answer) / answer.report.cost
+        return math.nan if known is None else known.value / answer.report.cost
 
 
-def _share(info: Mapping[str, float]) -> float:
-    return info.get("best_known", info["bound"]) / info["cost"]
-
-
-def share_kind(
-    env_id: str,
-    names: Callable[[str], list[str]],
-    load: Callable[[str], Any],
-    costs: Callable[[str], BestValue | None],
-    argument: str,
-) -> SetKind:
-    """Return the description of a set where a plan's score is the best known cost over its own.
-
-    Args:
-        env_id: id of an environment of ``parenvs.core.game``.
-        names: as of ``SetKind``.
-        load: as of ``SetKind``.
-        costs: returns the best known cost of a problem and its lower bound, or None. Where no plan
-            is known, both may be the bound; the score is then the bound over the cost.
-        argument: as of ``SetKind``.
-    """
-
-    def answer_score(answer: Answer) -> float:
-        known = costs(answer.problem.instance)
-        return math.nan if known is None else known.value / answer.cost
-
-    def reference(name: str) -> BestValue:
-        known = costs(name)
-        if known is None:
-            return unit(name)
-        # Shares: the best known cost has 1, and the bound allows value / bound >= 1.
-        return BestValue(1.0, max(known.value / known.bound, 1.0), known.kind)
-
-    return SetKind(env_id, names, load, reference, argument, _share, answer_score)
+def score_of(info: Mapping[str, float]) -> float:
+    """Return the score of an episode from its last info; NaN if it has no legal plan."""
+    best = info.get("reference", info.get("bound", math.nan))
+    return best / info.get("cost", math.nan)
 
 
 def set_names() -> tuple[str, ...]:

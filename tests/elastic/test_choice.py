@@ -49,7 +49,7 @@ def test_choice__returns_are_those_of_the_simulation(checkpoints):
         assert sum(rewards) == pytest.approx(max(math.log(share), WORST) if share > 0 else WORST)
         if run.total > 0:
             assert 1 / info["cost"] == pytest.approx(run.total)
-            assert info["regret"] == pytest.approx(1 - share)
+            assert 1 / (1 + info["gap"]) == pytest.approx(share)
         assert env.plan().total == pytest.approx(run.total)
         assert (env.plan().chosen == run.chosen).all()
 

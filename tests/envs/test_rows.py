@@ -86,7 +86,7 @@ def test_rows__hold_what_the_docstring_says(game):
             assert env.observation_space.contains(each_)
             assert not each_["actions"][each_["action_mask"] == 0].any()
         assert not seen[-1]["actions"].any() and seen[-1]["action_mask"].all()
-        reference = info.get("best_known", info["start"])
+        reference = info.get("reference", info["start"])
         expected = max(math.log(reference / info["cost"]), WORST)
         assert sum(rewards) == pytest.approx(expected, abs=1e-9)
         assert info["bound"] <= info["cost"] * (1 + 1e-9)

@@ -14,7 +14,7 @@ def equal(a, b):
 
 def mask_of(env, info):
     """The mask, which must be the same in every dialect."""
-    assert info.keys() - {"instance", "length_seconds"} == {"action_mask"}
+    assert info.keys() - {"instance", "cost", "step_seconds"} == {"action_mask"}
     mask = info["action_mask"]
     assert mask.dtype == np.int8
     assert mask.shape == (2,)

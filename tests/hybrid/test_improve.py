@@ -85,11 +85,11 @@ def test_improve__by_the_rule_comes_near_the_best_known():
             observation, reward, over, _, info = env.step(best(observation))
             total += reward
         known = references(HYBRID)[info["instance"]]
-        assert info["best_known"] == known["length"] and info["cost"] <= info["start"]
+        assert info["reference"] == known["length"] and info["cost"] <= info["start"]
         assert total == pytest.approx(math.log(known["length"] / info["cost"]))
         assert env.plan().instance == info["instance"]
         assert env.problem.report(env.plan()).step.length == pytest.approx(info["cost"], rel=1e-12)
-        shares.append(info["best_known"] / info["cost"])
+        shares.append(info["reference"] / info["cost"])
     assert np.mean(shares) > 0.9
 
 

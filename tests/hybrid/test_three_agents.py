@@ -72,7 +72,7 @@ def test_forms__make_the_same_plan_of_the_same_actions(instance):
         assert all(over.values()) and parallel.agents == []
         assert parallel.plan() == plan and infos["data"]["cost"] == info["cost"]
         total = sum(each["data"] for each in rewards)
-        reference = info.get("best_known", info["start"])
+        reference = info.get("reference", info["start"])
         assert total == pytest.approx(max(math.log(reference / info["cost"]), WORST))
         report = parallel.plays.problem.report(plan)
         assert report.legal and report.step.length == pytest.approx(info["cost"], rel=1e-12)

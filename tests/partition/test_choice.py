@@ -113,9 +113,9 @@ def test_env__episodes_are_what_the_judge_says(problem):
         assert report.legal and info["instance"] == SMALL
         assert info["cost"] == pytest.approx(report.step_seconds, rel=1e-12)
         assert not any(rewards[:-1])
-        worth = max(np.log(info["optimum"] / info["cost"]), WORST)
+        worth = max(np.log(info["reference"] / info["cost"]), WORST)
         assert rewards[-1] == pytest.approx(worth)
-        assert info["optimum"] == info["best_known"] == info["bound"] <= info["cost"]
+        assert info["reference"] == info["bound"] <= info["cost"]
         assert info["start"] == pytest.approx(float(problem.seconds(problem.witnesses[0])))
 
 
@@ -134,7 +134,7 @@ def test_env__the_optimum_can_be_made(problem):
         observation, reward, over, _, info = env.step(choice)
     saved = 1 - info["cost"] / problem.replicated
     assert min(bounds) >= saved - 1e-6 and np.all(np.diff(bounds) <= 1e-6)
-    assert info["cost"] == pytest.approx(info["optimum"], rel=1e-9)
+    assert info["cost"] == pytest.approx(info["reference"], rel=1e-9)
     assert reward == pytest.approx(0.0, abs=1e-9)
 
 
@@ -168,7 +168,7 @@ def test_env__illegal_actions_end_the_episode():
         env.reset()
         _, reward, over, _, info = env.step(action)
         assert (reward, over) == (pytest.approx(WORST), True)
-        assert info["regret"] == 1.0 and "cost" not in info
+        assert not {"gap", "cost"} & info.keys()
 
 
 @pytest.mark.thorough
@@ -206,7 +206,7 @@ def test_env__sets_files_and_problems_of_ones_own(tmp_path):
         for key in ("actions", "context"):
             assert seen[key] == pytest.approx(again[key], abs=1e-5), key
         _, info = episode(each_, lambda seen: int(seen["action_mask"].argmax()))
-        assert info["cost"] > 0 and "optimum" not in info
+        assert info["cost"] > 0 and "reference" not in info
     assert shipped.reset(options={"instance": "partition-train/vgg-000"})[1]["instance"]
     shipped.reset()
     assert shipped.game.undecided(0) <= set(own.tensor) and len(shipped.game.undecided(0)) > 10
@@ -245,6 +245,7 @@ def test_lean__plans_fit_or_none_does(problem):
 def test_sets__a_plan_is_worth_the_optimums_seconds_over_its_own():
     name = "partition-validation"
     found = parenvs.evaluate_set("exact", name, "mixer", first=2)
-    assert found.values[0] == pytest.approx([1.0, 1.0], rel=1e-6) and found.proven
+    assert found.scores[0] == pytest.approx([1.0, 1.0], rel=1e-6)
+    assert found.reference == "optima"
     ones = parenvs.evaluate_set(lambda seen, mask: int(mask[1]), name, "mixer", first=2)
-    assert (ones.values < 1).all() and (ones.values > 0).all()
+    assert (ones.scores < 1).all() and (ones.scores > 0).all()

@@ -143,7 +143,7 @@ def test_env__return_is_of_what_the_judge_says(form):
             assert report.legal and not report.forbidden
             assert report.cost == info["cost"]
             assert info["start"] == env.game.boards[0].reference
-            reference = info.get("best_known", info["start"])
+            reference = info.get("reference", info["start"])
             assert sum(rewards) == pytest.approx(max(np.log(reference / report.cost), WORST))
             if form == "construct":
                 assert rewards[:-1] == [0.0] * (len(rewards) - 1)

@@ -274,8 +274,7 @@ class ElasticChoice(RowGame):
     ## Info
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
     ``cost``, which is 1 / samples, and of the problem ``start`` (the fastest plan at each
-    interval), ``bound``, ``best_known`` and ``optimum`` (hindsight, all three) in the same unit,
-    and ``regret``, the share of hindsight's samples that is missing.
+    interval), ``reference`` and ``bound`` (hindsight, both), and ``gap``, cost / reference - 1.
 
     ## Arguments
     * ``instance``: None plays the bank, which is the same everywhere; ``"elastic-windows"`` plays
@@ -417,7 +416,7 @@ class ElasticChoice(RowGame):
         self.kit[rows], self.length[rows] = kit, length
         start = 1.0 / known.start if known.start > 0 else np.nan
         best_cost = 1.0 / known.best
-        self.know(rows, start, best_cost, best_cost, best_cost)
+        self.know(rows, start, best_cost, best_cost)
 
     def _kit(self, mine: Outlook, rows: Rows) -> int:
         if mine in self.outlooks:

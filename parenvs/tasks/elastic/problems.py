@@ -738,7 +738,7 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of elastic problems; see ``SetKind``.
 
-    An episode is worth the share of what hindsight earns on its very course.
+    The reference is what hindsight earns on the trace of the episode.
     """
     members = windows() if name == WINDOWS else elastic_rows(name)
     return SetKind(
@@ -746,15 +746,15 @@ def set_kind(name: str) -> SetKind:
         lambda name: [f"{name}/{member}" for member in members],
         load_elastic,
         lambda name: BestValue(1.0, 1.0, OPTIMUM),
-        score=lambda info: info["best_known"] / info["cost"],
-        answer_score=_of_hindsight,
+        reference=_of_hindsight,
     )
 
 
 def _of_hindsight(answer: Answer) -> float:
     # Hindsight may write checkpoints, as the environment's actions can.
     problem = replace(answer.problem, checkpoints=True)
-    return float(answer.report.total / known_of(problem, problem.drawn(answer.plan.seed)).best)
+    course = problem.drawn(answer.plan.seed)
+    return answer.report.cost * answer.report.total / known_of(problem, course).best
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -240,9 +240,9 @@ class HybridImprovement(RowGame):
     ## Info
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
     ``cost``, the seconds of a step of the fastest plan passed, and of the problem ``start``,
-    ``bound`` (its kernels dealt out evenly), ``best_known``, ``optimum`` in seconds and ``regret``
-    as far as they are known. Of unequal servers the best known has a server for each stage, and may
-    be beaten.
+    ``bound`` (its kernels dealt out evenly), ``reference`` (the best plan known) and ``gap`` (cost
+    / reference - 1), as far as they are known. Of unequal servers the reference has a server for
+    each stage, and may be beaten.
 
     ## Arguments
     * ``instance``: None plays the bank, which is the same everywhere, as does ``"hybrid"``;
@@ -364,7 +364,7 @@ class HybridImprovement(RowGame):
         self.length, self.fullness = np.zeros((2, count))
         self.busy, self.held = np.zeros((2, MAX_STAGES, count))
         self._fixed = np.zeros((FIXED, count))
-        self._costs = np.zeros((3, count))  # bound, best known, optimum
+        self._costs = np.zeros((2, count))  # bound, best known
 
     def put(self, rows: Rows, problem: Start) -> None:
         """See ``Game.put``."""
@@ -387,7 +387,7 @@ class HybridImprovement(RowGame):
         start = problem.plans.take(np.zeros(len(numbers), dtype=np.int64))
         self.first = replaced(self.first, numbers, start)
         sizes = len(hybrid.model), hybrid.batch, hybrid.cluster.devices
-        costs = problem.bound, problem.best, problem.optimum
+        costs = problem.bound, problem.best
         self.size[:, rows] = np.array(sizes)[:, None]
         self._fixed[:, rows] = fixed_contexts(hybrid)[:, None]
         self._costs[:, rows] = np.array(costs)[:, None]

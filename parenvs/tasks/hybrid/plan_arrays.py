@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.core.sets import BOUND, OPTIMUM, BestValue
+from parenvs.core.sets import BOUND, BestValue
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step
@@ -632,7 +632,6 @@ class Start:
     Attributes:
         choices: (11,) the plan, see below.
         best: seconds of the best plan known, NaN without one.
-        optimum: the same if it is proven.
 
     Args:
         choices: the plan, a whole number for each of ``AXES``; recomputation by its place among
@@ -649,7 +648,6 @@ class Start:
         self.problem = problem
         self.choices = self._fastest[0] if choices is None else choices
         self.best = np.nan if known is None or known.kind == BOUND else known.value
-        self.optimum = self.best if known is not None and known.kind == OPTIMUM else np.nan
 
     @cached_property
     def _fastest(self) -> np.ndarray:

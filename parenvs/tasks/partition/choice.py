@@ -80,7 +80,7 @@ class PartitionChoice(RowGame):
     ## Info
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
     ``cost``, the seconds of the step, and of the problem ``start`` (the leanest plan known),
-    ``best_known``, ``optimum`` in seconds and ``regret`` as far as they are known.
+    ``reference`` (the best plan known), ``bound`` and ``gap`` (cost / reference - 1).
 
     ## Arguments
     * ``instance``: None plays ``"partition-train"``; that or another set
@@ -165,7 +165,7 @@ class PartitionChoice(RowGame):
         self.boards.put(rows, problem)
         start = self.boards.tables.start[self.boards.slot[rows]]
         optimum = problem.best if problem.optimal else np.nan
-        self.know(rows, start, optimum, problem.best, optimum)
+        self.know(rows, start, optimum, problem.best)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is decided."""

@@ -448,10 +448,15 @@ class Turns:
         problem, classes = self.space.problem, self.space.classes
         split = np.ascontiguousarray(self.known[rows, : len(classes)].T) == PARTITION
         saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
-        figures = {"length_seconds": problem.replicate_seconds - running_sums(saved)[-1]}
+        seconds = problem.replicate_seconds - running_sums(saved)[-1]
+        figures = {"cost": seconds, "step_seconds": seconds}
+        if self.space.reward == "paper":
+            figures["cost"] = 1.0 / problem.returns.value(self.chosen(rows))
         if self.memory or self.limited:
             peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
-            figures["excess_bytes"] = peaks - problem.memory_limit
+            figures["excess_bytes"] = excess = peaks - problem.memory_limit
+            if self.limited:  # plans beyond it are illegal
+                figures["cost"] = np.where(excess > 0, np.nan, figures["cost"])
         return figures
 
     def _wrong(self, actions: np.ndarray, idle: np.ndarray | None) -> np.ndarray:
@@ -771,9 +776,10 @@ class OperatorPartition(PartitionGame):
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
-    ``length_seconds`` of a training step, and with ``memory`` or ``memory_limit`` ``excess_bytes``,
-    by which the peak exceeds the limit, or without one the memory of a device (<= 0: it fits).
-    Without a limit rewards do not depend on it.
+    ``step_seconds`` of a training step, ``cost``, which is the same under ``"step_time"`` and 1 /
+    return under ``"paper"``, and with ``memory`` or ``memory_limit`` ``excess_bytes``, by which the
+    peak exceeds the limit, or without one the memory of a device (<= 0: it fits). Without a limit
+    rewards do not depend on it.
 
     ## Version History
     * v0: first version.

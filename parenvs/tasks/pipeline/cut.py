@@ -517,9 +517,9 @@ class PipelineCut(Rowed):
     the same.
 
     ## Infos
-    ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
-    ``length_seconds`` of a training step, and ``excess_bytes``, by which the fullest stage exceeds
-    the memory of a device (<= 0: it fits).
+    ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan ``cost``,
+    the seconds of a training step if it fits the memory, and ``excess_bytes``, by which the
+    fullest stage exceeds the memory of a device (<= 0: it fits).
 
     ## Many at Once
     ``gym.make_vec("PipelineCut-v0", num_envs=1024)``, see ``PipelineCutVectorEnv``.
@@ -729,9 +729,9 @@ class PipelineCut(Rowed):
         return self.as_rows(columns, context, legal, self.over[rows])
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of whole plans."""
+        """See ``Game.outcome``: ``cost`` and ``excess_bytes`` of whole plans."""
         length, excess_bytes = self.figures[:, rows]
-        return {"length_seconds": length, "excess_bytes": excess_bytes}
+        return {"cost": np.where(excess_bytes > 0, np.nan, length), "excess_bytes": excess_bytes}
 
     def plan(self, row: int) -> PipelinePlan:
         """Return the plan so far; the rest of the chain is its last stage."""

@@ -19,8 +19,8 @@ from parenvs.core.game import (
     Rows,
     Source,
     Stream,
+    costs,
     is_sequential,
-    regret_of,
 )
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
@@ -257,10 +257,10 @@ class PipelinePlanning(Rowed):
     * ``rows``: None, ``"ahead"`` or ``"bare"``, see the observation space.
 
     ## Infos
-    ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``length_seconds``
-    of a training step and ``excess_bytes``, by which the fullest stage exceeds the memory of a
-    device (<= 0: it fits); at the end on a problem of a shipped set ``optimum``, the largest
-    return, and ``regret``, the share of it that the return falls short of (1 for illegal actions).
+    ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``cost``, the
+    seconds of a training step, and ``excess_bytes``, by which the fullest stage exceeds the memory
+    of a device (<= 0: it fits); on a problem of a shipped set ``reference`` and ``bound``, the
+    proven optimum, and ``gap``, cost / reference - 1.
 
     ## Many at Once
     ``gym.make_vec("PipelinePlan-v0", num_envs=64)``, see ``PipelinePlanningVectorEnv``. Generating
@@ -417,15 +417,9 @@ class PipelinePlanning(Rowed):
         return {**constant, "step": self.choices[rows]}
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of whole plans."""
-        length, excess_bytes, value = self.figures[:, rows]
-        optimum = np.array([self._held[row].optimum for row in self._rows[rows].tolist()])
-        return {
-            "length_seconds": length,
-            "excess_bytes": excess_bytes,
-            "optimum": optimum,
-            "regret": regret_of(value, optimum),
-        }
+        """See ``Game.outcome``; of whole plans ``excess_bytes``, too."""
+        known = self.known[rows]
+        return costs(self.cost[rows], known, known) | {"excess_bytes": self.figures[1, rows]}
 
     @property
     def cost(self) -> np.ndarray:

@@ -28,7 +28,6 @@ class Known(NamedTuple):
 
     bound: float = np.nan
     best: float = np.nan
-    optimum: float = np.nan
 
 
 class Beside(NamedTuple):

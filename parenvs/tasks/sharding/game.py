@@ -160,7 +160,8 @@ class IntraOpSharding(RowGame):
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
     ``cost``, and of the problem ``start`` (the plan that takes the cheapest legal strategy of each
     node, one after the other, by what it costs with decided neighbors and at least with those that
-    follow), ``bound``, ``best_known``, ``optimum`` and ``regret`` as far as they are known.
+    follow), ``bound``, ``reference`` (the best plan known) and ``gap`` (cost / reference - 1), as
+    far as they are known.
 
     ## Arguments
     * ``instance``: None plays the bank, which is the same everywhere; the name of a set

@@ -31,10 +31,10 @@ def test_evaluate__optimal_policy_has_no_gap():
     actions = iter(optimal_actions(env))
     found = parenvs.evaluate(lambda observation, mask: next(actions), env)
     assert found.gap == pytest.approx(0, abs=1e-12)
-    assert found.value == pytest.approx(found.reference.value, rel=1e-12)
-    assert found.plan == found.reference.plan == found.best_plan
+    assert found.reference == pytest.approx(found.report.cost, rel=1e-12) and found.proven
+    assert found.plan == found.best_plan
     assert found.report.legal and len(found.returns) == 0
-    assert "0.000% from the optimum" in str(found)
+    assert "cost 0.000% above that of the optimum" in str(found)
 
 
 @each(
@@ -54,7 +54,8 @@ def test_evaluate__every_environment(env_id, kwargs):
     assert found.value == pytest.approx(value, rel=1e-9)
     space = env.unwrapped.game.space
     assert found.value <= task_of(space).reference(space).value * (1 + 1e-9)
-    assert found.gap >= -1e-9
+    assert found.gap == pytest.approx(report.cost / found.reference - 1, abs=1e-12)
+    assert found.gap >= -1e-9 and found.score == pytest.approx(1 / (1 + found.gap))
     again = parenvs.evaluate(first_legal, MaskInObservation(gym.make(env_id, **kwargs)), seed=3)
     assert (again.value, again.plan) == (found.value, found.plan)
 
@@ -94,6 +95,20 @@ def test_evaluate__sampled_episodes():
         parenvs.evaluate(Model(), env, episodes=20, seed=0).returns, found.returns
     )
     assert "20 sampled episodes" in str(found)
+
+
+GENERATED = ("PartitionPlan-v1", "PipelinePlan-v0", "IntraOpSharding-v1", "HybridPlan-v1")
+
+
+@each("env_id", GENERATED)
+def test_evaluate__reference_is_of_the_problem_that_was_played(env_id):
+    """With sampled episodes, too, where every reset takes another problem."""
+    env = gym.make(env_id)
+    found = parenvs.evaluate(Model(), env, episodes=2, seed=5)
+    alone = parenvs.evaluate(Model(), gym.make(env_id), seed=5)
+    assert (found.report.cost, found.reference) == (alone.report.cost, alone.reference)
+    assert found.plan.instance == found.best_plan.instance
+    assert found.gap == pytest.approx(found.report.cost / found.reference - 1)
 
 
 def test_evaluate__errors():

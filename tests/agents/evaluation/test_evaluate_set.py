@@ -33,20 +33,21 @@ def test_evaluate_set__as_single_environments():
         done = False
         while not done:
             _, reward, done, _, info = env.step(last(None, info["action_mask"]))
-        assert found.values[0, k] == reward
-        assert found.regrets[0, k] == pytest.approx(info["regret"], rel=1e-9, abs=1e-12)
+        assert found.scores[0, k] == info["reference"] / info["cost"]
+        assert found.gaps[0, k] == pytest.approx(info["gap"], rel=1e-9, abs=1e-12)
+        assert info["cost"] == pytest.approx(env.unwrapped.problem.bubble_free / reward)
     assert found.over == "problems"
-    assert found.interval[0] < found.regret < found.interval[1]
+    assert found.interval[0] < found.score < found.interval[1]
 
 
 @pytest.mark.slow
 def test_evaluate_set__planners_and_runs(tmp_path):
-    """The exact planner has no regret, and it is better than another with certainty."""
+    """The exact planner has no gap, and it is better than another with certainty."""
     best = evaluate_set(["exact", "exact"], "plan-test", "cnn", first=12)
     other = evaluate_set([last, "even"], "plan-test", "cnn", first=12)
-    assert best.values.shape == other.values.shape == (2, 12)
-    assert best.regrets.max() <= 1e-12
-    assert (best.optimal, best.illegal, best.over) == (1.0, 0.0, "runs")
+    assert best.scores.shape == other.scores.shape == (2, 12)
+    assert np.abs(best.gaps).max() <= 1e-12
+    assert (best.optimal, best.coverage, best.over) == (1.0, 1.0, "runs")
     assert best.improvement_over(other)[0] > 0.9 > 0.1 > other.improvement_over(best)[0]
     assert replace(best, env_id="PipelinePlan-v0").improvement_over(other)[0] > 0.9  # the set's own
     with pytest.raises(ParenvsError, match="not alike"):
@@ -54,10 +55,10 @@ def test_evaluate_set__planners_and_runs(tmp_path):
     assert "2 runs of 12 problems" in str(best)
     other.save(tmp_path / "scores.json")
     again = SetEvaluation.load(tmp_path / "scores.json")
-    assert np.array_equal(again.values, other.values)
-    assert (again.problems, again.regret) == (other.problems, other.regret)
+    assert np.array_equal(again.scores, other.scores, equal_nan=True)
+    assert (again.problems, again.score) == (other.problems, other.score)
     (tmp_path / "scores.json").write_text(
-        '{"set": "plan-test", "problems": ["x"], "values": [[1]]}'
+        '{"set": "plan-test", "problems": ["x"], "scores": [[1]]}'
     )
     with pytest.raises(ParenvsError, match=r"scores\.json: not an evaluation \('x' is no problem"):
         SetEvaluation.load(tmp_path / "scores.json")
@@ -109,8 +110,9 @@ def test_evaluate_set__command(run, capsys, tmp_path):
     assert "probability of improvement" in said
     assert "50.0%" in said
     found = SetEvaluation.load(scores)
-    assert np.array_equal(found.values, evaluate_set(model, "plan-validation", "cnn").values)
-    assert f"{found.regret:.4f}" in said
+    again = evaluate_set(model, "plan-validation", "cnn")
+    assert np.array_equal(found.scores, again.scores, equal_nan=True)
+    assert f"{found.score:.4f}" in said
     for arguments, words in (
         (("evaluate", folder), "add --set plan-test"),
         (("evaluate", folder, folder), "options of --set"),
@@ -131,7 +133,7 @@ def test_evaluate_set__command(run, capsys, tmp_path):
     ],
 )
 def test_evaluate_set__of_rows(name, family):
-    """A plan is worth the best cost known over its own."""
+    """The score is the best cost known over the plan's; of unequal servers it may exceed 1."""
     played, found = set_of(name), evaluate_set(last, name, family, first=3)
     env = gym.make(played.kind.env_id, **played.env_kwargs(family))
     for k in range(3):
@@ -140,11 +142,26 @@ def test_evaluate_set__of_rows(name, family):
         done = False
         while not done:
             _, _, done, _, info = env.step(last(None, info["action_mask"]))
-        assert found.values[0, k] == info["best_known"] / info["cost"] <= found.references[k].bound
-        assert found.regrets[0, k] == pytest.approx(max(info["regret"], 0.0))
-        assert ("optimum" in info) == (found.references[k].kind == "optimum")
-    assert found.bound_regret >= found.regret
+        assert found.scores[0, k] == info["reference"] / info["cost"]
+        assert found.gaps[0, k] == pytest.approx(info["gap"])
+        assert info["bound"] <= info["reference"] * (1 + 1e-9)
     assert found.reference in str(found)
+
+
+def test_evaluate_set__problems_without_a_plan_count_in_coverage():
+    """An illegal action ends an episode: no score, and no part in the mean."""
+    played = 0
+
+    def sometimes(_, mask):
+        nonlocal played
+        played += 1
+        return -1 if played == 1 else last(None, mask)
+
+    found = evaluate_set(sometimes, "plan-outside", first=10)
+    legal = evaluate_set(last, "plan-outside", first=10)
+    assert found.coverage == 0.9
+    assert np.isnan(found.scores[0, 0]) and found.gaps[0, 0] == np.inf
+    assert found.score == pytest.approx(legal.scores[0, 1:].mean())
 
 
 @each(
