@@ -433,7 +433,7 @@ def test_player__plays_a_set_as_its_rule_does_before_it_has_learned(tmp_path):
     agent = PPO(WHOLE, PPOSettings())
     played = evaluate_set(Player(agent, ENV), "elastic-test", "bulk-gpt-1.5b", first=4)
     rule = evaluate_set(by_column_0, "elastic-test", "bulk-gpt-1.5b", first=4)
-    assert played.values.tolist() == rule.values.tolist()
+    assert played.scores.tolist() == rule.scores.tolist()
     moved(agent.net)
     player, batch = Player(agent, ENV), seen(5, 6, actions=GAME.action_space.n)
     shown = {"actions": batch.rows.numpy(), "context": batch.context.numpy(),
