@@ -450,7 +450,7 @@ class Turns:
         saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
         seconds = problem.replicate_seconds - running_sums(saved)[-1]
         figures = {"cost": seconds, "step_seconds": seconds}
-        if self.space.reward == "paper":
+        if problem.reward == "paper":
             figures["cost"] = 1.0 / problem.returns.value(self.chosen(rows))
         if self.memory or self.limited:
             peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
