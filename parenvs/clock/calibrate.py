@@ -64,10 +64,10 @@ def _by_torch(
     with need_extra("torch", "calibrating"):
         import torch
 
-        from parenvs.clock.kernels import BACKENDS, check_device, measure, together
+        from parenvs.clock.kernels import BACKENDS, LIMIT_SECONDS, check_device, measure, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
-    answers = together(measure, processes, (kind, *given), kind, threads, calibration.LIMIT_SECONDS)
+    answers = together(measure, processes, (kind, *given), kind, threads, LIMIT_SECONDS)
     facts = {"device": "cpu", "backend": BACKENDS[kind], "threads": threads}
     if kind == "cpu":
         return answers, shared_memory_bytes(processes), facts

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -17,38 +17,28 @@ from parenvs.errors import ClusterError, ParenvsError, one_line
 from parenvs.files import write_text
 
 
-class Line(NamedTuple):
-    """Seconds = latency + bytes / bandwidth.
+def fitted_line(size: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return latency and bandwidth: seconds = latency + bytes / bandwidth.
 
-    Attributes:
-        latency: seconds.
-        bandwidth: bytes/s.
+    The fit is by least squares of the relative error, neither figure negative.
+
+    Raises:
+        ClusterError: the seconds do not grow with the bytes, so that there is no bandwidth.
     """
-
-    latency: float
-    bandwidth: float
-
-    @classmethod
-    def through(cls, size: Sequence[float], seconds: Sequence[float]) -> Line:
-        """Fit by least squares of the relative error, neither figure negative.
-
-        Raises:
-            ClusterError: the seconds do not grow with the bytes, so that there is no bandwidth.
-        """
-        taken = np.asarray(seconds, dtype=np.float64)
-        if not (taken > 0).all():
-            raise ClusterError("calibration: a measured time is zero; measure larger sizes")
-        # In units of the largest size both columns of the system are near 1.
-        unit = max(map(float, size))
-        terms = np.stack([np.ones_like(taken), np.asarray(size, dtype=np.float64) / unit], axis=1)
-        # Rows divided by their seconds: relative errors, so small sizes count as well.
-        (latency, slope), _ = nnls(terms / taken[:, None], np.ones_like(taken))
-        if slope <= 0:
-            raise ClusterError(
-                "calibration: larger arrays took no longer, so no bandwidth can be told; measure "
-                "larger sizes"
-            )
-        return cls(float(latency), float(unit / slope))
+    taken = np.asarray(seconds, dtype=np.float64)
+    if not (taken > 0).all():
+        raise ClusterError("calibration: a measured time is zero; measure larger sizes")
+    # In units of the largest size both columns of the system are near 1.
+    unit = max(map(float, size))
+    terms = np.stack([np.ones_like(taken), np.asarray(size, dtype=np.float64) / unit], axis=1)
+    # Rows divided by their seconds: relative errors, so small sizes count as well.
+    (latency, slope), _ = nnls(terms / taken[:, None], np.ones_like(taken))
+    if slope <= 0:
+        raise ClusterError(
+            "calibration: larger arrays took no longer, so no bandwidth can be told; measure "
+            "larger sizes"
+        )
+    return float(latency), float(unit / slope)
 
 
 SHAPES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (64, 1024, 4096), (2048, 2048, 512)]
@@ -58,8 +48,6 @@ LARGER = [(4096, 4096, 4096), (8192, 8192, 8192)]
 SIZES = [4**k for k in range(5, 14)]
 """Bytes of the arrays of collectives: 1 kB to 64 MB."""
 
-LIMIT_SECONDS = 3600.0
-"""Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 MOST_PROCESSES = 64
 """Most processes that are started on this machine."""
 
@@ -155,7 +143,7 @@ def assembled(
         moved = [float(sync_bytes(x.bytes, x.group)) for x in reduced]
         taken = [x.seconds for x in reduced]
         try:
-            link, latency = reversed(Line.through(moved, taken))
+            latency, link = fitted_line(moved, taken)
         except ClusterError:
             link, latency = max(moved) / taken[int(np.argmax(moved))], 0.0
             missing.append(

@@ -174,6 +174,8 @@ def measure(
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """Kind of device -> what sends between processes."""
 _HOST = "127.0.0.1"
+LIMIT_SECONDS = 3600.0
+"""Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 MEET_SECONDS = 60.0
 """Seconds in which processes have to meet."""
 _PRELOAD = ("torch.distributed", "gymnasium", "scipy.optimize")
@@ -299,7 +301,7 @@ def profiled(
         torch.set_num_threads(threads)
         return _measured(0, *given)
     return Layers.slowest(
-        together(_measured, processes, given, device, threads=threads, limit=3600.0)
+        together(_measured, processes, given, device, threads=threads, limit=LIMIT_SECONDS)
     )
 
 

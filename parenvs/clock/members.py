@@ -148,42 +148,33 @@ def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None
 
 def _answers(pipes: Sequence[Any], members: Sequence[Any], limit: float | None) -> list[Any]:
     answers: dict[int, Any] = {}
-    while len(answers) < len(pipes):
-        waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers}
-        failed: dict[int, Any] = {}
-        ready: list[Any] = connection.wait(list(waiting), limit)
+    failed: dict[int, Any] = {}
+    until = None if limit is None else time.monotonic() + limit
+    while len(answers) + len(failed) < len(pipes):
+        waiting = {x: rank for rank, x in enumerate(pipes) if rank not in answers | failed}
+        left = None if until is None else max(0.0, until - time.monotonic())
+        ready: list[Any] = connection.wait(list(waiting), left)
         if not ready:
-            raise ParenvsError(f"stopped after {limit:,.0f} s; give it longer")
+            break
+        was_well = not failed
         for pipe in ready:
-            answer = _answer(pipe)
+            try:
+                answer = pipe.recv()
+            except (EOFError, OSError):
+                answer = None
             (failed if answer is None or answer[0] else answers)[waiting[pipe]] = answer
-        if failed:
-            raise _failure(failed, waiting, members)
+        # A process that dies makes its neighbors fail a moment later: hear them all, then choose.
+        if failed and was_well:
+            until = time.monotonic() + _LATER_SECONDS
+    if failed:
+        raise _failure(failed, members)
+    if len(answers) < len(pipes):
+        raise ParenvsError(f"stopped after {limit:,.0f} s; give it longer")
     return [answers[rank][1] for rank in range(len(pipes))]
 
 
-def _answer(pipe: Any) -> Any:
-    try:
-        return pipe.recv()
-    except (EOFError, OSError):
-        return None
-
-
-def _failure(
-    failed: dict[int, Any], waiting: Mapping[Any, int], members: Sequence[Any]
-) -> ParenvsError:
+def _failure(failed: Mapping[int, Any], members: Sequence[Any]) -> ParenvsError:
     """The reason why processes failed: that of the first cause, not of those that missed it."""
-    # A process that dies makes its neighbors fail a moment later: hear them all, then choose.
-    deadline = time.monotonic() + _LATER_SECONDS
-    while len(failed) < len(waiting):
-        others = [pipe for pipe, rank in waiting.items() if rank not in failed]
-        ready: list[Any] = connection.wait(others, max(0.0, deadline - time.monotonic()))
-        if not ready:
-            break
-        for pipe in ready:
-            failed[waiting[pipe]] = _answer(pipe)
-            if failed[waiting[pipe]] is not None and not failed[waiting[pipe]][0]:
-                failed[waiting[pipe]] = (True, "connection")  # it was done; no cause
 
     def later(rank: int) -> int:
         answer = failed[rank]

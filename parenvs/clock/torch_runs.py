@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parenvs.clock.comparison import States, Traced, moved_apart, nudged
-from parenvs.clock.kernels import check_device, layer_modules, together, watch_of
+from parenvs.clock.kernels import LIMIT_SECONDS, check_device, layer_modules, together, watch_of
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.parallel import Parallel, by_position, check_names, cut
 from parenvs.exports.torch import TorchPlan
@@ -109,8 +109,6 @@ def nbytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 RATE = 1e-3
-LIMIT_SECONDS = 3600.0
-"""Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 _SEED = 0
 # Characters of an error that a note shows.
 _LONGEST = 200
