@@ -91,12 +91,11 @@ def decoded(policy: Any, place: Place, first: int | None) -> Row:
             stream.number = number
             begin = time.process_time()
             problem = game.source.draw(stream)
-            seconds += time.process_time() - begin
             plans = decode(policy, game, problem, copies, game_class.foreseen, seed=number)
             known = np.nan_to_num(game.known[0] / plans.costs)
+            seconds += time.process_time() - begin
             shares["alone"].append(round(float(known[:copies].max()), 5))
             shares["with_rule"].append(round(float(known.max()), 5))
-            seconds += plans.seconds
             if copies > 1 and number + 1 == TIMED and seconds / TIMED * count > PATIENCE:
                 return row
         for key, values in shares.items():

@@ -92,7 +92,14 @@ class Bank:
         """
         if not 0 <= number < self.count:
             raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
-        return _taken(self.arrays, number)
+        row = {}
+        for name, values in self.arrays.items():
+            ends = self.arrays.get(_ENDS + name)
+            if ends is not None:
+                row[name] = values[int(ends[number - 1]) if number else 0 : int(ends[number])]
+            elif not name.startswith(_ENDS):
+                row[name] = values[number]
+        return row
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -103,17 +110,6 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
             info.compress_type = zipfile.ZIP_LZMA
             with archive.open(info, "w") as stream:
                 np.lib.format.write_array(stream, np.asanyarray(values), allow_pickle=False)
-
-
-def _taken(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, Any]:
-    row = {}
-    for name, values in arrays.items():
-        ends = arrays.get(_ENDS + name)
-        if ends is not None:
-            row[name] = values[int(ends[number - 1]) if number else 0 : int(ends[number])]
-        elif not name.startswith(_ENDS):
-            row[name] = values[number]
-    return row
 
 
 def write_banks(

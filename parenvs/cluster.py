@@ -526,20 +526,18 @@ class Cluster:
                 raise ClusterError(
                     f"cluster: {key} must be a whole number from 1 to {_LIMIT}, not {shown(value)}"
                 )
-        rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw", "nic_bw")}
+        rates = {"intra_bw": self.intra_bw, "inter_bw": self.inter_bw}
+        rates |= {} if self.nic_bw is None else {"nic_bw": self.nic_bw}
         rates |= {f"device.{key}": getattr(self.device, key) for key in _DEVICE_KEYS[1:]}
         for name in _BY_PRECISION:
-            pairs = getattr(self.device, name)
-            rates |= {f"device.{name}.{key}": value for key, value in pairs}
+            rates |= {f"device.{name}.{key}": x for key, x in getattr(self.device, name)}
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            is_open = key == "nic_bw" and value is None
-            if not is_open and not (number and _LEAST_RATE <= value <= MOST_RATE):
-                limits = f"; {_LEAST_RATE:g} to {MOST_RATE:g} can be counted with"
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (is_number and _LEAST_RATE <= value <= MOST_RATE):
                 raise ClusterError(
-                    f"cluster: {key} must be a positive number, not {shown(value)}"
-                    + (limits if number and value > 0 else "")
+                    f"cluster: {key} must be a positive number, not {shown(value)}; "
+                    f"{_LEAST_RATE:g} to {MOST_RATE:g} can be counted with"
                 )
         for key in ("intra_bw", "inter_bw", "nic_bw"):
             object.__setattr__(self, key, rate(getattr(self, key)))

@@ -106,14 +106,6 @@ def load_graph(
     return _cached_graph(text, variant, arguments, reading_key(reading), stamp(text))
 
 
-def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:
-    """Return whether a graph differs from what its name or path alone would give.
-
-    That is so for a function, and where options of reading are given.
-    """
-    return is_function(os.fspath(instance)) or bool(reading_key(reading))
-
-
 def text_of(instance: Any, *others: str) -> str:
     """Return the name or path that an instance is given by; ``others`` are what else it may be.
 

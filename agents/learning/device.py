@@ -179,8 +179,7 @@ class Fused:
         if compiled is None and env.device.type != "cpu":
             compiled = torch.compile
         self._turn = self._played if compiled is None else compiled(self._played)
-        zeros = torch.zeros(share.size, device=env.device)
-        self._state: State = {"totals": zeros, "episodes": zeros.long()}
+        self._state: State = {}
 
     def restart(self, part: int) -> None:
         """See ``Play.restart``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -172,12 +171,10 @@ class Decoded(NamedTuple):
         costs: (k,) of each copy's plan, NaN without one: the best actions from each start, then
             what was drawn, then the rule's.
         plan: the plan of the least cost; None without one.
-        seconds: processor seconds.
     """
 
     costs: np.ndarray
     plan: Any
-    seconds: float
 
     @property
     def cost(self) -> float:
@@ -192,7 +189,6 @@ def decode(
     samples: int = 1,
     rule: bool = True,
     seed: int = 0,
-    deadline: float = np.inf,
 ) -> Decoded:
     """Play a problem by several copies, and return the best plan.
 
@@ -208,9 +204,7 @@ def decode(
         samples: copies that the policy plays.
         rule: whether a copy plays the heuristic.
         seed: of sampling.
-        deadline: ``time.perf_counter()`` at which all copies end with the best plan so far.
     """
-    begin = time.process_time()
     samples = samples if policy is not None else 0
     copies = samples + (rule or policy is None)
     rng = np.random.default_rng(seed)
@@ -220,10 +214,7 @@ def decode(
         game.put(np.array([copy]), start)
     game.start(EVERY)
     waited = np.zeros(copies, dtype=np.int64)
-    while time.perf_counter() < deadline:
-        part = np.flatnonzero(~game.over & (waited < PATIENCE))
-        if not part.size:
-            break
+    while (part := np.flatnonzero(~game.over & (waited < PATIENCE))).size:
         rows = EVERY if part.size == copies else part
         seen = game.observation(rows)
         legal = seen["action_mask"] != 0
@@ -241,10 +232,10 @@ def decode(
         waited[part] = np.where(same, waited[part] + 1, 0)
     costs = game.cost.copy()
     best = None if np.isnan(costs).all() else game.plan(int(np.nanargmin(costs)))
-    return Decoded(costs, best, time.process_time() - begin)
+    return Decoded(costs, best)
 
 
-def beam(policy: Rater, game: Any, problem: Any, deadline: float = np.inf) -> Decoded:
+def beam(policy: Rater, game: Any, problem: Any) -> Decoded:
     """Build a plan turn by turn, and return the best plan of all that were tried on the way.
 
     Behind each of the ``BEAMS`` best beginnings the ``BRANCHES`` likeliest actions are tried: the
@@ -255,9 +246,7 @@ def beam(policy: Rater, game: Any, problem: Any, deadline: float = np.inf) -> De
         policy: the policy.
         game: of ``BEAMS * BRANCHES`` episodes of a fixed length.
         problem: as the game's ``put`` takes it.
-        deadline: ``time.perf_counter()`` at which the search ends with the best plan so far.
     """
-    begin = time.process_time()
     costs: list[np.ndarray] = []
     best, plan = np.inf, None
     game.put(EVERY, problem)
@@ -272,8 +261,8 @@ def beam(policy: Rater, game: Any, problem: Any, deadline: float = np.inf) -> De
     beginnings: list[list[int]] = [[]]
     while True:
         played(beginnings)
-        if game.over[0] or (plan is not None and time.perf_counter() > deadline):
-            return Decoded(np.concatenate(costs), plan, time.process_time() - begin)
+        if game.over[0]:
+            return Decoded(np.concatenate(costs), plan)
         logits = policy.rate(game.observation(np.arange(len(beginnings))))
         likeliest = np.argsort(-logits, axis=1, kind="stable")
         legal = np.take_along_axis(game.legal[: len(beginnings)], likeliest, axis=1)
@@ -308,30 +297,27 @@ def _copies(game_class: Any, samples: int, rule: bool) -> int:
 
 
 def _decoded(
-    policy: Rater, game: Any, problem: Any, samples: int, rule: bool, seed: int,
-    deadline: float = np.inf,
-) -> Decoded:  # fmt: skip
+    policy: Rater, game: Any, problem: Any, samples: int, rule: bool, seed: int
+) -> Decoded:
     """Decode by ``beam`` where episodes have a fixed length, else by ``decode``."""
     if game.fixed_length:
-        return beam(policy, game, problem, deadline)
-    return decode(policy, game, problem, samples, rule, seed, deadline)
+        return beam(policy, game, problem)
+    return decode(policy, game, problem, samples, rule, seed)
 
 
-def learned(
-    env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0, deadline: float = np.inf
-) -> Decoded:
+def learned(env_id: str, problem: Any, seed: int = 0) -> Decoded:
     """Return the best plan of an environment's network for a problem.
 
-    It is the best of ``samples`` plans and the heuristic's, or, where episodes have a fixed length,
-    that of ``beam``. At the deadline, a ``time.perf_counter()``, episodes end.
+    It is the best of ``SAMPLES`` plans and the heuristic's, or, where episodes have a fixed length,
+    that of ``beam``.
 
     Raises:
         InfeasibleError: the problem is too large for the environment, or has no plan.
     """
     game_class = late(environments()[env_id])
-    game = game_class(_copies(game_class, samples, True), problem=problem, rows=AHEAD)
+    game = game_class(_copies(game_class, SAMPLES, True), problem=problem, rows=AHEAD)
     start = game.source.draw(Stream())
-    found = _decoded(shipped(env_id), game, start, samples, True, seed, deadline)
+    found = _decoded(shipped(env_id), game, start, SAMPLES, True, seed)
     if found.plan is None:
         raise InfeasibleError(f"{game.instance(0)}: no episode of {env_id} ended with a plan")
     return found

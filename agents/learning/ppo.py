@@ -248,8 +248,6 @@ class ImitateSettings(PPOSettings):
         scale: of regrets, in rewards: such a regret costs 1.
     """
 
-    turns: int = 16
-    rate: float = 1e-3
     passes: int = 2
     entropy: float = 0.0003
     critic: float = 0.0

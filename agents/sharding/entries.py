@@ -85,7 +85,7 @@ class ShardingProblem(TaskProblem):
     @property
     def added(self) -> bool:
         """Whether it is a problem of the contest, whose file users add."""
-        return self.tier == CONTEST
+        return self.settings.get("tier") == CONTEST
 
     @property
     def place(self) -> str:

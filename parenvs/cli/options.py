@@ -19,7 +19,7 @@ from parenvs.core.registry import DEFAULT, TASKS, environments, task_of_name
 from parenvs.core.task import FRAMEWORKS, PRESETS, Task
 from parenvs.errors import ParenvsError
 from parenvs.files import is_function, replacing
-from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
+from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names
 from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
 from parenvs.view.terminal import Step, check_range, note, say_json, say_text
@@ -467,7 +467,7 @@ class Model:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
         if self.how is None:
             return False
-        return reads_anew(self.instance, **{k: v for k, v in self.how.items() if k in READING})
+        return is_function(self.instance) or any(self.how.get(k) is not None for k in READING)
 
     def graph(self) -> Graph:
         """Load the graph."""

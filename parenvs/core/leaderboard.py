@@ -147,11 +147,6 @@ class TaskProblem:
         """Whether users must add the problem's file; such a problem does not count in scores."""
         return False
 
-    @property
-    def tier(self) -> str:
-        """Name of the size class of the problem; empty in tasks without tiers."""
-        return str(self.settings.get("tier", ""))
-
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster that plans are for."""
@@ -420,13 +415,12 @@ def reference_of(
 
 
 def drawn_kind(
-    problem: type[DrawnProblem], count: int, title: str, cost: str, trivial: str,
-    draw: Callable[[int, int], TaskProblem] | None = None,
-) -> TaskKind:  # fmt: skip
+    problem: type[DrawnProblem], count: int, title: str, cost: str, trivial: str
+) -> TaskKind:
     """Return a task for methods, whose problems the checker's seed generates."""
     return TaskKind(
         title=title, kind=problem.plan_class.task, cost=cost, trivial=trivial, problem=problem,
-        figures=(CERTIFIED,), draw=draw or problem.draw, count=count,
+        figures=(CERTIFIED,), draw=problem.draw, count=count,
     )  # fmt: skip
 
 

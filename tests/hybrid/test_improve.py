@@ -135,7 +135,7 @@ def test_improve__a_batch_of_several_kinds_is_single():
         ({"instance": "hybrid/3", "family": "gpt"}, "family: it is of a set or a bank"),
         ({"instance": "hybrid-test", "fresh": True}, "fresh: it is of problems that are drawn"),
         ({"instance": "hybrid-test", "batch": 3}, "batch: problems of hybrid-test have settings"),
-        ({"family": "gtp"}, r"no 'gtp' \(did you mean 'gpt'"),
+        ({"family": "gtp"}, r"family 'gtp' \(did you mean 'gpt'"),
         ({"problem": "hybrid/3"}, "problem must be a parenvs.Hybrid"),
         ({"instance": "llama3-8b"}, "needs batch"),
         ({"order": "last"}, "unknown order 'last'; known: random, sequential"),
