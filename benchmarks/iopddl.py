@@ -26,7 +26,7 @@ from benchmarks.framework import (
     percent,
     table,
 )
-from parenvs.agents.sharding import solve_iopddl
+from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.tasks.sharding.files import known, load_iopddl
 
 SEARCH = 2

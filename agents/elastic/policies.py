@@ -329,13 +329,8 @@ class Optimal:
         return int(self.change[t, event, nodes, plan])
 
 
-def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = None) -> Optimal:
+def optimal(problem: Elastic) -> Optimal:
     """Return the optimal policy on a Markov chain, by going back from the last interval.
-
-    Args:
-        problem: the problem.
-        seen: is called with each interval and the expected samples after a choice in it, (N+1, K,
-            C) by nodes, choice, and intervals since the state is safe then.
 
     Raises:
         ParenvsError: the nodes of the problem come from a trace.
@@ -355,8 +350,6 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
     # Value iteration: V_t(nodes, plan, since) is the best expected number of samples to come.
     after = np.zeros((max_nodes + 1, plans, every))  # expected samples to come, by what is chosen
     for t in range(count - 1, -1, -1):
-        if seen is not None:
-            seen(t, after)
         keep, writes[t] = backup.kept(after)
         keep[~fits] = -np.inf
         value = np.empty((EVENTS, max_nodes + 1, plans))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.sharding import solve_iopddl
+from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.core.leaderboard import (
     CERTIFIED,
     PROVEN,

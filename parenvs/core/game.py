@@ -200,6 +200,29 @@ def is_sequential(order: str) -> bool:
     return order == ORDERS[1]
 
 
+def check_place(
+    place: Any, sets: Collection[Any], banks: Collection[Any], like: str, order: str,
+    family: str | None, fresh: bool,
+) -> tuple[bool, bool]:  # fmt: skip
+    """Return whether a set is played, or a bank, by the arguments of a game.
+
+    ``place`` is the name of either, or of one problem, or a problem; ``like`` is one of ``sets``.
+
+    Raises:
+        ParenvsError: an order, a family or fresh draws are asked for where there are none.
+    """
+    is_name = place is None or isinstance(place, str)
+    is_set, is_bank = (is_name and place in names for names in (sets, banks))
+    for name, is_given, words in (
+        ("order", is_sequential(order) and not is_set, f"of a set, like {like!r}"),
+        ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),
+        ("fresh", fresh and not is_bank, "of problems that are drawn"),
+    ):
+        if is_given:
+            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    return is_set, is_bank
+
+
 EVERY = slice(None)
 """All rows of a game."""
 Rows = Any

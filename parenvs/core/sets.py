@@ -52,7 +52,6 @@ class SetKind(NamedTuple):
         names: returns the names of the problems of a set.
         load: returns a problem by its name.
         costs: returns the least cost known of a problem by its name; None if there is none.
-        argument: the environment's argument that selects the problems of one family.
         reference: returns the least cost known of an answer's problem, if that depends on more
             than its name.
     """
@@ -61,7 +60,6 @@ class SetKind(NamedTuple):
     names: Callable[[str], list[str]]
     load: Callable[[str], Any]
     costs: Callable[[str], BestValue | None]
-    argument: str = "family"
     reference: Callable[[Answer], float] | None = None
 
 
@@ -95,7 +93,7 @@ class ProblemSet:
 
     def env_kwargs(self, family: str | None) -> dict[str, Any]:
         """Return the environment's arguments to play the set, or a family of it, in order."""
-        return {"instance": self.name, self.kind.argument: family, "order": "sequential"}
+        return {"instance": self.name, "family": family, "order": "sequential"}
 
     def answer_score(self, name: str, answer: Answer) -> float:
         """Return the score of a planner's answer to a problem; NaN without a legal plan."""

@@ -5,7 +5,7 @@ import pytest
 from cases import slow
 
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.sharding import solve_iopddl
+from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.sharding.files import NANOSECONDS, Exchange

@@ -13,8 +13,9 @@ from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
-from parenvs.agents.sharding import search, solve_iopddl
+from parenvs.agents.sharding import search
 from parenvs.agents.sharding.loops import Chain, Dual, add, empty_tree, most
+from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.agents.sharding.program import CoreProgram, Tree, certify, core_size, restricted
 from parenvs.agents.sharding.search import Clock, Search
 from parenvs.cli import tables

@@ -23,7 +23,7 @@ from parenvs.core.game import (
     Rows,
     Source,
     Stream,
-    is_sequential,
+    check_place,
 )
 from parenvs.core.sets import chosen, family_named
 from parenvs.envs.env import GameEnv, GameVectorEnv
@@ -702,15 +702,8 @@ def source_of(
         ParenvsError: an argument is wrong.
     """
     # A problem that is given takes the place of all names.
-    is_set = problem is None and instance in (*ELASTIC_SETS, WINDOWS)
-    is_bank = problem is None and instance is None
-    for name, is_given, words in (
-        ("order", is_sequential(order) and not is_set, "of a set, like 'elastic-windows'"),
-        ("family", family is not None and not (is_set or is_bank), "of a set or the bank"),
-        ("fresh", fresh and not is_bank, "of jobs that are drawn"),
-    ):
-        if is_given:
-            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    place, sets = instance if problem is None else problem, (*ELASTIC_SETS, WINDOWS)
+    is_set, is_bank = check_place(place, sets, (None,), WINDOWS, order, family, fresh)
     if is_bank:
         pool = "the problem pool"
         families = chosen({x: x for x in FAMILIES}, family, pool)

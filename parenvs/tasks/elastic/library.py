@@ -273,15 +273,12 @@ class Library:
         return cls(f"{content['model']}-measured", state, costs, 1, chosen(plans, 1))
 
     @classmethod
-    def modeled(cls, problem: Hybrid, costs: Costs | None = None) -> Library:
+    def modeled(cls, problem: Hybrid) -> Library:
         """Make the library of what the cost model says of uniform plans on parts of a cluster.
 
         All degrees have the micro-batch and the recomputation that are fastest of those that fit
         the memory. Every replica holds the whole optimizer state (ZeRO 0), so that one can be lost.
-
-        Args:
-            problem: model, cluster, batch and stack; its servers are the nodes.
-            costs: of changes (default: ``Costs.of_state``).
+        The problem's servers are the nodes.
         """
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
         options = list(degrees_of(problem))
@@ -299,8 +296,7 @@ class Library:
             best = np.fmax(best, rate / seconds["length"])
         rated = [(x, rate) for x, rate in zip(options, best.tolist(), strict=True) if rate > 0]
         state = State.of(problem.model)
-        costs = costs or Costs.of_state(state.bytes)
-        name = f"{problem.instance} on {cluster}"
+        name, costs = f"{problem.instance} on {cluster}", Costs.of_state(state.bytes)
         return cls(name, state, costs, devices, chosen(rated, devices))
 
 

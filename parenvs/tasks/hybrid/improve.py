@@ -20,7 +20,7 @@ from parenvs.core.game import (
     Rows,
     Source,
     Stream,
-    is_sequential,
+    check_place,
 )
 from parenvs.core.registry import problem as problem_of
 from parenvs.core.sets import chosen, family_named
@@ -71,15 +71,8 @@ def source_of(
             refuse_unknown("instance: of several banks there is no", place, pools)
         return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
     instance = pools[0] if instance is None else instance
-    is_name = problem is None and isinstance(instance, str)
-    is_set, is_bank = (is_name and instance in names for names in (HybridTask.sets, pools))
-    for name, is_given, words in (
-        ("order", is_sequential(order) and not is_set, "of a set, like 'hybrid-test'"),
-        ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),
-        ("fresh", fresh and not is_bank, "of problems that are drawn"),
-    ):
-        if is_given:
-            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    place, like = instance if problem is None else problem, "hybrid-test"
+    is_set, is_bank = check_place(place, HybridTask.sets, pools, like, order, family, fresh)
     if problem is not None:
         if not isinstance(problem, (Hybrid, Start)):
             raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")

@@ -230,10 +230,6 @@ class Stack:
             f"it has {', '.join(by_key)}"
         )
 
-    def passes_of(self, device: str) -> float:
-        """Return ``permute_passes`` on a device."""
-        return self._of_device("permute_passes", device, "")
-
     def is_guess(self, device: str, precision: str) -> bool:
         """Return whether the share on this device was never compared with a measurement."""
         return not {f"{device} {precision}", device} & set(self._by_device("matmul_share"))
@@ -265,7 +261,7 @@ class Stack:
             width=width,
             gathered=self.gather_bytes.get(precision, width),
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
-            permute_passes=self.passes_of(device.name),
+            permute_passes=self._of_device("permute_passes", device.name, ""),
             host_bw=self.host_share * device.host_bw,
             links=Links(
                 cluster.devices_per_server,

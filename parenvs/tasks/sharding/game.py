@@ -18,7 +18,7 @@ from parenvs.core.game import (
     Rows,
     Source,
     Stream,
-    is_sequential,
+    check_place,
 )
 from parenvs.core.sets import family_named
 from parenvs.datasets.sharding import problems
@@ -48,25 +48,22 @@ def source_of(
     if family is not None:
         problems.check_family(family)
     refuse_unknown("unknown ranges", ranges, RANGES)
-    is_drawn = problem is None and instance is None
-    for name, is_given, words in (
-        ("order", is_sequential(order) and (problem is not None or instance not in SETS),
-         "of a set, like instance='intra-op-test'"),
-        ("fresh", fresh and not is_drawn, "of problems that are drawn"),
-        ("reduction", not reduction and (is_drawn or instance in SETS), "of one problem"),
-    ):  # fmt: skip
-        if is_given:
-            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    place, like = instance if problem is None else problem, "intra-op-test"
+    # Its family is given by default, so it may stand beside a single problem.
+    is_set, is_bank = check_place(place, SETS, (None,), like, order, None, fresh)
+    if not reduction and (is_set or is_bank):
+        raise ParenvsError("reduction: it is of one problem; leave it out")
     if problem is not None:
         if not isinstance(problem, Sharding):
             raise ParenvsError(f"problem must be a Sharding, not {shown(problem)}")
         return Fixed(board_of(problem, reduction))
     families = list(FAMILIES) if family is None else [family]
-    if instance is None:
+    if is_bank:
         # The pool is of the ranges "inside".
         return Drawn(partial(_generated, families, ranges, fresh or ranges != "inside"))
-    if instance not in SETS:
+    if not is_set:
         return Fixed(named(instance, reduction))
+    assert instance is not None
     members = [x for x in problems.set_names(instance) if family_named(x) in families]
     return Members(members, named, order)
 
@@ -199,6 +196,7 @@ class IntraOpSharding(RowGame):
     columns: ClassVar[Mapping[str, str]] = turns.COLUMNS
     ahead = frozenset(turns.AHEAD)
     contexts: ClassVar[Mapping[str, str]] = turns.CONTEXTS
+    kind: ClassVar[type[Construct | Improve]] = Construct
     turns: Construct | Improve
 
     def __new__(cls, *args: Any, **arguments: Any) -> IntraOpSharding:
@@ -230,14 +228,10 @@ class IntraOpSharding(RowGame):
         self.source = source_of(instance, family, fresh, ranges, order, reduction, problem)
         only = self.source.only
         super().__init__(count, self._most(family) if only is None else self._needs(only), rows)
-        self.turns = self._turns(count)
+        self.turns = self.kind(count, self.mask.shape[1], self.shown)
         # The turns write them.
-        turns = self.turns
+        turns, self.boards = self.turns, self.turns.boards
         self.actions, self.context, self.mask = turns.rows, turns.contexts, turns.legal
-        self.boards: list[Board] = self.turns.boards
-
-    def _turns(self, count: int) -> Construct | Improve:
-        return Construct(count, self.mask.shape[1], self.shown)
 
     @staticmethod
     def _most(family: str | None) -> int:
@@ -342,9 +336,7 @@ class ShardingImprovement(IntraOpSharding):
     columns: ClassVar[Mapping[str, str]] = turns.BLOCK_COLUMNS
     ahead = frozenset(turns.BLOCK_AHEAD)
     contexts: ClassVar[Mapping[str, str]] = turns.BLOCK_CONTEXTS
-
-    def _turns(self, count: int) -> Improve:
-        return Improve(count, self.mask.shape[1], self.shown)
+    kind = Improve
 
     @staticmethod
     def _most(family: str | None) -> int:
