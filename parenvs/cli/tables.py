@@ -158,7 +158,7 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
         rows = [
             (f"score on {result.judged_on}", f"{result.value:.6f}"),
             ("95 % over the problems", f"{low:.6f} to {high:.6f}"),
-            ("references", result.reference),
+            ("references", result.reference or "none"),
             ("legal plans", f"{result.coverage:.1%}"),
         ]
     else:

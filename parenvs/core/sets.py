@@ -101,7 +101,7 @@ class ProblemSet:
         if not answer.report.legal:
             return math.nan
         if self.kind.reference is not None:
-            return self.kind.reference(answer) / answer.report.cost
+            return self.kind.reference(answer) / float(answer.report.cost)
         return math.nan if known is None else known.value / answer.report.cost
 
 
