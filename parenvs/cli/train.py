@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,6 +61,14 @@ def train(
             "--num-envs", help="Environments that are played at once (default: the agent's)."
         ),
     ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        _training(
+            "--env",
+            metavar="NAME=VALUE",
+            help="Argument of the environment, like paper=true; may be repeated.",
+        ),
+    ] = None,
     engine: Annotated[
         str | None,
         _training(
@@ -97,7 +106,10 @@ def train(
 
         check_engine(engine or LOCAL, address)
     settings: dict[str, Any] = {} if envs is None else {"envs": envs}
-    run = _Run(training, settings, resume, until_optimal, as_json, (engine, address))
+    run = _Run(
+        training, settings, resume, until_optimal, as_json, (engine, address),
+        dict(map(_argument, arguments or ())),
+    )  # fmt: skip
     if instance is not None and is_environment(instance):
         if task is not None or cluster is not None or given:
             raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
@@ -133,6 +145,17 @@ def train(
                   request.target(best), model.kept)  # fmt: skip
 
 
+def _argument(text: str) -> tuple[str, Any]:
+    """Return the name and the value of ``NAME=VALUE``; a value that is not JSON is a text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ParenvsError(f"--env {text}: expected NAME=VALUE, like paper=true")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
 @dataclass(frozen=True)
 class _Run:
     options: TrainOptions
@@ -141,6 +164,7 @@ class _Run:
     until_optimal: bool
     as_json: bool
     engine: tuple[str | None, str | None]
+    arguments: dict[str, Any]
 
     def folder(self, *names: str) -> Path:
         return Path("runs") / "-".join([*names, self.options.agent, str(self.options.seed)])
@@ -171,12 +195,16 @@ class _Run:
         """
         from parenvs.cli import tables
 
+        if self.arguments:
+            # The known optimum is of the environment without them.
+            env_kwargs, best, target = {**env_kwargs, **self.arguments}, None, None
         if self.until_optimal and best is None:
             words = f"for one model, not for generated problems: {env_id}"
             raise ParenvsError(f"--until-optimal is {words}")
         with need_extra("agents", "training"):
             from parenvs.agents.learning import trainer
-            from parenvs.agents.learning.config import TrainConfig, claimed
+            from parenvs.agents.learning.config import TrainConfig, check_env, claimed
+        check_env(env_id, env_kwargs)
         config = TrainConfig(
             env_id=env_id, env_kwargs=env_kwargs, steps=steps, settings=self.settings,
             **vars(self.options),

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from parenvs.arrays import running_sums
 from parenvs.core.game import EVERY, Fixed, Groups, Rowed, Rows, Source
-from parenvs.core.plan import ILLEGAL
+from parenvs.core.plan import ILLEGAL, load_plan
 from parenvs.core.registry import problem as load_problem
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -37,16 +37,20 @@ OPEN, REPLICATE, PARTITION = -1, 0, 1
 class PartitionSpace:
     """The decisions of a problem. V dimensions, K classes that can be decided, n questions.
 
-    With linkage a question is for a whole class, and the answer settles its rivals too; without, it
-    is for one dimension. The more a class can earn, the earlier it is asked for: by the number of
-    its dimensions under the paper's reward (arXiv 2007.04069), by the seconds that it saves under
-    the step time; ties by path and dimension.
+    With linkage a question is for a whole class; without, it is for one dimension. Where answers
+    are inferred, one settles the rivals of its class, too, and no question is for what can never be
+    partitioned. The more a class can earn, the earlier it is asked for: by the number of its
+    dimensions under the paper's reward (arXiv 2007.04069), by the seconds that it saves under the
+    step time; ties by path and dimension.
 
     Attributes:
         dimensions: (V,) int64, positions in ``graph.dims`` of the dimensions that are decided.
         classes: (K,) their classes that can be partitioned, in the order of the questions.
-        fixed: (V,) bool, dimensions that can never be partitioned.
+        start: (V,) int8, the decisions at the start: ``OPEN``, ``REPLICATE`` for what can never be
+            partitioned, if that is inferred, and ``PARTITION`` for what is partitioned already.
         questions: (n,) int64, index of the dimension that each question is for.
+        decided: per question, the indices of the dimensions that its answer decides, apart from
+            rivals.
         question_class: per question, an index of ``classes``; -1 where nothing can be partitioned.
         question_paid: per question, reward of replicating and of partitioning what it is for; the
             rivals that an answer excludes are paid on top.
@@ -62,10 +66,12 @@ class PartitionSpace:
     task: ClassVar[str] = "partition"
     problem: Partitioning
     linkage: bool
+    inferred: bool
     dimensions: np.ndarray
     classes: np.ndarray
-    fixed: np.ndarray
+    start: np.ndarray
     questions: np.ndarray
+    decided: Sequence[np.ndarray]
     question_class: Sequence[int]
     question_paid: Sequence[tuple[float, float]]
     members: Sequence[np.ndarray]
@@ -87,8 +93,21 @@ class PartitionSpace:
 
     @classmethod
     @lru_cache(maxsize=32)
-    def of(cls, problem: Partitioning, linkage: bool = True) -> PartitionSpace:
-        """The space of a problem, cached by object.
+    def of(
+        cls,
+        problem: Partitioning,
+        linkage: bool = True,
+        inferred: bool | None = None,
+        partitioned: frozenset[int] = frozenset(),
+    ) -> PartitionSpace:
+        """The space of a problem, cached by object; with linkage answers are inferred by default.
+
+        Args:
+            problem: what is decided.
+            linkage: whether an answer decides a whole class.
+            inferred: whether it settles the rivals of its class, too.
+            partitioned: classes of the graph that are partitioned from the start, if nothing is
+                inferred; no question is for them.
 
         Raises:
             InfeasibleError: no dimension can be partitioned.
@@ -116,31 +135,45 @@ class PartitionSpace:
         rivals = [
             [k for k in position[problem.classes.rivals(c)].tolist() if k >= 0] for c in first
         ]
+        if inferred is None:
+            inferred = linkage
         # With linkage a class is asked about once, at its first dimension.
-        questions = np.array(list(first.values())) if linkage else order
+        questions = order[~fixed[order]] if inferred else order
+        questions = questions[~np.isin(label[questions], list(partitioned))]
+        if linkage:
+            _, earliest = np.unique(label[questions], return_index=True)
+            questions = questions[np.sort(earliest)]
+        decided = [
+            np.flatnonzero(label == label[q]) if linkage else np.array([q]) for q in questions
+        ]
         question_class = class_of[questions].tolist()
         paid = [(0.0, float(weights[c])) for c in first]
         if paper:
             paid = [(paper_reward(0, len(held)), paper_reward(1, len(held))) for held in members]
-        if linkage:
-            question_paid = [paid[k] for k in question_class]
-            # What can never be partitioned pays, too: with the first question.
-            initial = paper_reward(0, int(fixed.sum())) if paper else 0.0
-            replicated, partitioned = question_paid[0]
-            question_paid[0] = (replicated + initial, partitioned + initial)
-        elif paper:
-            question_paid = [(paper_reward(0), paper_reward(1))] * len(questions)
+            question_paid = [(paper_reward(0, len(d)), paper_reward(1, len(d))) for d in decided]
         else:
             question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
+        start = np.full(len(dims), OPEN, dtype=np.int8)
+        if inferred:
+            start[fixed] = REPLICATE
+        start[np.isin(label, list(partitioned))] = PARTITION
+        if not len(questions):
+            raise InfeasibleError(f"{problem.graph.name}: everything is partitioned already")
+        if paper:
+            # What is decided from the start pays with the first question.
+            initial = sum(paper_reward(choice, int((start == choice).sum())) for choice in (0, 1))
+            question_paid[0] = (question_paid[0][0] + initial, question_paid[0][1] + initial)
         end = np.zeros((1, STAKES), np.float32)
         stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
         return cls(
             problem=problem,
             linkage=linkage,
+            inferred=inferred,
             dimensions=dims,
             classes=classes,
-            fixed=fixed,
+            start=start,
             questions=questions,
+            decided=decided,
             question_class=question_class,
             question_paid=question_paid,
             members=members,
@@ -149,6 +182,17 @@ class PartitionSpace:
             pays_once=not linkage and not paper,
             stakes=stakes,
         )
+
+
+def _classes_of(problem: Partitioning, plan: str | PartitionPlan) -> frozenset[int]:
+    """The classes that a plan partitions, or the file of one."""
+    first = load_plan(plan) if isinstance(plan, str) else plan
+    if not isinstance(first, PartitionPlan):
+        raise ParenvsError(f"first_plan: {plan} is of task {first.task}, not partition")
+    report = problem.report(first)
+    if not report.legal:
+        raise ParenvsError(f"first_plan: {report.reasons[0]}")
+    return frozenset(np.flatnonzero(report.chosen).tolist())
 
 
 def _nothing_to_decide(problem: Partitioning) -> InfeasibleError:
@@ -252,7 +296,6 @@ class Transitions:
 
     Attributes:
         known: changes of the numbers that are known; the class at stake first, then its rivals.
-        first_decisions: (V,) int8, the decisions at the start.
         first_known: (K+2,) int8, what is known at the start.
         column: (n+1,) int64, column of what is known of the class at stake.
         paid: (2n+1,) float64, reward of a code.
@@ -263,7 +306,6 @@ class Transitions:
     space: PartitionSpace
     decisions: Changes
     known: Changes
-    first_decisions: np.ndarray
     first_known: np.ndarray
     column: np.ndarray
     paid: np.ndarray
@@ -305,12 +347,13 @@ def transitions_of(space: PartitionSpace) -> Transitions:
         changed = (label, *rivals), (choice, *[REPLICATE] * len(rivals))
         known.append(changed if label >= 0 else nothing)
         paid[code] = first = space.question_paid[question][choice]
-        if not space.linkage:
-            decisions.append(([int(space.questions[question])], [choice]))
+        decided = space.decided[question]
+        if not space.inferred:
+            decisions.append((decided, [choice] * len(decided)))
             continue
-        settled = np.concatenate([space.members[k] for k in (label, *rivals)])
-        values = [choice] * len(space.members[label])
-        decisions.append((settled, values + [REPLICATE] * (len(settled) - len(values))))
+        settled = np.concatenate([decided, *(space.members[rival] for rival in rivals)])
+        values = [choice] * len(decided) + [REPLICATE] * (len(settled) - len(decided))
+        decisions.append((settled, values))
         shares += [first, *(space.paid[rival][REPLICATE] for rival in rivals)]
         # Earlier rivals are known; later ones are open unless an earlier class excluded them.
         later = [rival for rival in rivals if rival > label]
@@ -318,18 +361,16 @@ def transitions_of(space: PartitionSpace) -> Transitions:
         paid[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), first)
         excluding = reduce(or_, (bits[rival] for rival in later), 0) & ~bits[label]
         varies[code] = space.problem.reward == "paper" and excluding & ((1 << label) - 1)
-    first_decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
-    if space.linkage:
-        first_decisions[space.fixed] = REPLICATE
     first_known = np.full(count + 2, OPEN, dtype=np.int8)
     first_known[count + 1] = REPLICATE
+    for label, held in enumerate(space.members):
+        if space.start[held[0]] == PARTITION:
+            first_known[label], first_known[list(space.rivals[label])] = PARTITION, REPLICATE
     changes = Changes([*decisions, nothing], len(space.dimensions))
     known_changes = Changes([*known, nothing], count + 2)
     column = np.append(np.where(question_class < 0, count + 1, question_class), count)
     rewards = paid, varies if varies.any() else None, np.array(shares)
-    return Transitions(
-        space, changes, known_changes, first_decisions, first_known, column, *rewards
-    )
+    return Transitions(space, changes, known_changes, first_known, column, *rewards)
 
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
@@ -355,10 +396,10 @@ class Turns:
     def __init__(self, count: int, space: PartitionSpace, memory: bool) -> None:
         self.space, self.memory = space, memory
         self.transitions = transitions = transitions_of(space)
-        # With linkage no action contradicts a decision, as only open classes are asked about.
-        self.strict = not space.linkage
+        # No action contradicts what was inferred, as only open classes are asked about.
+        self.strict = not space.inferred
         self.limited = space.problem.step.limit is not None
-        self.decisions = np.tile(transitions.first_decisions, (count, 1))
+        self.decisions = np.tile(space.start, (count, 1))
         self.known = np.tile(transitions.first_known, (count, 1))
         self._row = np.arange(count) * self.known.shape[1]
         self.position = np.zeros(count, dtype=np.int64)
@@ -372,7 +413,7 @@ class Turns:
     def start(self, rows: Rows) -> None:
         """Start episodes with nothing decided but what can never be partitioned."""
         transitions = self.transitions
-        self.decisions[rows] = transitions.first_decisions
+        self.decisions[rows] = self.space.start
         self.known[rows] = transitions.first_known
         self.position[rows] = 0
         self.earned[rows] = 0.0
@@ -505,6 +546,7 @@ class PartitionGame(Rowed):
             forbids nothing.
         memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
             they always do.
+        paper: plays the task of arXiv 2007.04069: its state, questions and conflicts.
     """
 
     scope: ClassVar[str]
@@ -549,11 +591,17 @@ class PartitionGame(Rowed):
         micro_batches: int = 1,
         recompute: str = REMADE[0],
         rows: str | None = None,
+        paper: bool = False,
+        first_plan: str | PartitionPlan | None = None,
         problem: Partitioning | None = None,
     ) -> None:
         given = locals()
         super().__init__(count)
         inputs = self.scope == "inputs"
+        if paper and (rows is not None or linkage is not None):
+            raise ParenvsError("paper: its task has neither rows nor linkage; leave them out")
+        if first_plan is not None and (inputs or not paper):
+            raise ParenvsError("first_plan: is for OperatorPartition-v0 with paper=True")
         if inputs and linkage:
             raise ParenvsError("linkage: DataParallel-v0 has none; leave it out")
         if problem is None:
@@ -561,17 +609,28 @@ class PartitionGame(Rowed):
             problem = load_problem(instance, cluster, PartitionPlan.task, **settings)
         elif problem.scope != self.scope:
             raise ParenvsError(f"problem: is of scope {problem.scope}, not of {self.scope}")
-        space = PartitionSpace.of(problem, not inputs and linkage is not False)
-        self.masked, self.memory = inputs if masked is None else masked, memory
+        if paper and problem.reward != "paper":
+            raise ParenvsError(f"paper: its task has no reward {problem.reward!r}")
+        space = PartitionSpace.of(
+            problem,
+            not inputs and linkage is not False,
+            False if paper else None,
+            frozenset() if first_plan is None else _classes_of(problem, first_plan),
+        )
+        self.masked = inputs and not paper if masked is None else masked
+        self.memory = memory
         self.space = space
         self.source: Source = Fixed(space)
         self.groups = Groups(count, Turns(count, space, memory))
         self.action_space = spaces.Discrete(2)
-        self.observation_space = spaces.Dict(
-            decisions=spaces.Box(-1, 1, (len(space.dimensions),), np.int8),
-            position=spaces.Discrete(len(space.questions) + 1),
-            stake=spaces.Box(-1.0, 1.0, (STAKES,), np.float32),
-        )
+        observed: dict[str, spaces.Space[Any]] = {
+            "decisions": spaces.Box(-1, 1, (len(space.dimensions),), np.int8),
+            "position": spaces.Discrete(len(space.questions) + 1),
+        }
+        if not paper:
+            observed["stake"] = spaces.Box(-1.0, 1.0, (STAKES,), np.float32)
+        self._observed = set(observed)
+        self.observation_space = spaces.Dict(observed)
         if rows is not None:
             self.show_rows(2, rows)
         self._check_memory()
@@ -615,7 +674,8 @@ class PartitionGame(Rowed):
         if len(groups) > 1:
             order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
             values = [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
-        return dict(zip(("decisions", "position", "stake"), values, strict=True))
+        observed = zip(("decisions", "position", "stake"), values, strict=True)
+        return {name: array for name, array in observed if name in self._observed}
 
     def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:
         indices = self._rows[rows]
@@ -768,11 +828,17 @@ class OperatorPartition(PartitionGame):
       ``micro_batches``: how many a step has, whose gradients are added up.
     * ``recompute``: ``"none"``, or ``"full"``: activations are made again in the backward pass.
     * ``rows``: None, or ``"ahead"`` or ``"bare"``, with which choices are observed as rows.
+    * ``paper``: plays the task of arXiv 2007.04069, section 4.2. The observation is ``decisions``
+      and ``position``; every dimension is asked for, also one that cannot be partitioned, and an
+      answer decides those linked to it but excludes nothing, so that partitioning what an earlier
+      answer excludes, or what cannot be partitioned, is a conflict.
+    * ``first_plan``: a plan or the path of one, with ``paper``: what it partitions is decided from
+      the start, what it replicates is asked for again (the second search of section 5.2.1).
     * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
-      ``linkage``, ``masked``, ``memory`` and ``rows``.
+      ``linkage``, ``masked``, ``memory``, ``rows``, ``paper`` and ``first_plan``.
 
-    All but ``linkage``, ``masked``, ``memory`` and ``rows`` are also keys of
-    ``reset(options=...)``, for one episode, if the spaces stay the same.
+    Arguments of the problem are also keys of ``reset(options=...)``, for one episode, if the spaces
+    stay the same.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
@@ -833,8 +899,10 @@ class DataParallel(PartitionGame):
       ``micro_batch``, ``micro_batches``, ``recompute``: as in ``OperatorPartition-v0``.
     * ``masked``: whether the mask forbids conflicts (default: yes); if False, it forbids nothing.
     * ``memory``, ``rows``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
+    * ``paper``: plays the task of arXiv 2007.04069, section 4.3: the observation is ``decisions``
+      and ``position``, and ``masked`` is False by default.
     * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
-      ``masked``, ``memory`` and ``rows``.
+      ``masked``, ``memory``, ``rows`` and ``paper``.
 
     ## Version History
     * v0: first version.

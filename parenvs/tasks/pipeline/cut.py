@@ -510,11 +510,13 @@ class PipelineCut(Rowed):
     * ``radius``: largest distance of a device cut from the center solution.
     * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
     * ``rows``: None, or ``"ahead"`` or ``"bare"``, with which candidates are observed as rows.
-    * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius``, ``candidates``
-      and ``rows``.
+    * ``paper``: plays the task of arXiv 2007.04069, section 4.4: ``candidates="all"``, and
+      ``features`` alone are observed.
+    * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius``,
+      ``candidates``, ``rows`` and ``paper``.
 
-    Each but ``rows`` is also a key of ``reset(options=...)``, for one episode, if the spaces stay
-    the same.
+    Each but ``rows`` and ``paper`` is also a key of ``reset(options=...)``, for one episode, if the
+    spaces stay the same.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan ``cost``,
@@ -573,9 +575,12 @@ class PipelineCut(Rowed):
         radius: int = RADIUS,
         candidates: str = "minima",
         rows: str | None = None,
+        paper: bool = False,
         problem: Pipeline | None = None,
     ) -> None:
         super().__init__(count)
+        if paper and rows is not None:
+            raise ParenvsError("paper: its task has no rows; leave them out")
         if problem is None:
             problem = load_problem(
                 instance,
@@ -589,7 +594,7 @@ class PipelineCut(Rowed):
                 tied=tied,
                 fractions=True,
             )
-        space = CutSpace.build(problem.with_fractions(), radius, candidates)
+        space = CutSpace.build(problem.with_fractions(), radius, "all" if paper else candidates)
         kernel = kernel_of(space)
         lowest_excess = kernel.least_excess()
         if lowest_excess > 0:
@@ -605,13 +610,13 @@ class PipelineCut(Rowed):
         self.source = Fixed(kernel)
         candidate_count, cuts = kernel.end, kernel.cuts
         self.action_space = spaces.Discrete(candidate_count)
-        self.observation_space = spaces.Dict(
-            {
-                "features": spaces.Box(0.0, 1.0, (candidate_count, 3), np.float32),
-                "cuts": spaces.Box(-1.0, 1.0, (cuts,), np.float32),
-                "step": spaces.Discrete(cuts + 1),
-            }
-        )
+        observed: dict[str, spaces.Space[Any]] = {
+            "features": spaces.Box(0.0, 1.0, (candidate_count, 3), np.float32)
+        }
+        if not paper:
+            observed["cuts"] = spaces.Box(-1.0, 1.0, (cuts,), np.float32)
+            observed["step"] = spaces.Discrete(cuts + 1)
+        self.observation_space, self._paper = spaces.Dict(observed), paper
         if rows is not None:
             self.show_rows(candidate_count, rows)
         # Row k of chains is cut k of every episode, between the ends of the model.
@@ -686,6 +691,8 @@ class PipelineCut(Rowed):
         features = self._features(rows)
         if self.shown:
             return self.rowed(rows, features, self.legal[rows])
+        if self._paper:
+            return {"features": features}
         return {"features": features, "cuts": self._cuts[rows], "step": self.steps[rows]}
 
     def rowed(self, rows: Rows, features: np.ndarray, legal: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,0 +1,215 @@
+"""Auto-MAP's experiments (arXiv 2007.04069) beside ours: agents on its three tasks, exact answers.
+
+    python benchmarks/paper.py            # at most three processor hours
+    python benchmarks/paper.py --quick    # one seed on three problems, five minutes
+
+Every agent plays the environments with ``paper=True`` until it has an episode within 0.1 % of the
+best that any episode can be, or until its steps are over. ``docs/paper.md`` shows the tables.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.framework import Case, Row, main, measurement, spent
+from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.trainer import train
+from parenvs.agents.planners import solve
+from parenvs.core.registry import problem
+from parenvs.core.task import late
+from parenvs.errors import InfeasibleError
+
+CLOSE = 1e-3
+"""Share of the optimum that an episode may miss to count as optimal."""
+AGENTS = {"rainbow-paper": 5, "rainbow": 5, "ppo": 3, "maskable-ppo": 3, "random": 3}
+"""Agent -> seeds."""
+STEPS = {"PipelineCut-v0": 10_000, "OperatorPartition-v0": 10_000, "DataParallel-v0": 2_000}
+
+
+class Search(NamedTuple):
+    """An environment and its arguments, in which agents search."""
+
+    env_id: str
+    instance: str
+    where: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What it is called in rows."""
+        return " ".join([self.instance, *map(str, self.where.values())])
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The arguments of the environment."""
+        return {"instance": self.instance, "paper": True, **self.where}
+
+
+PARTITIONED = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
+PIPELINES = (
+    ("vgg-19", "ABC"), ("t5-base", "ABC"), ("bert-48", "ABC"), ("t5-3b", "BC"), ("t5-11b", "C"),
+)  # fmt: skip
+SEARCHES = (
+    *(Search("OperatorPartition-v0", name, {"rules": "automap"}) for name in PARTITIONED),
+    *(Search("DataParallel-v0", name, {}) for name in ("vgg-19", "t5-base", "bert-48")),
+    *(
+        Search("PipelineCut-v0", name, {"cluster": cluster})
+        for name, clusters in PIPELINES
+        for cluster in clusters
+    ),
+)
+QUICK = ("vgg-19 automap", "t5-base", "t5-base B")
+TWO_STAGES = "two stages"
+"""``rainbow-paper`` with half of the steps, then the rest on what its plan replicates (5.2.1)."""
+
+
+def exact(search: Search) -> Row:
+    """The best episode's return, its plan in figures, and seconds of finding it."""
+    game = _game(search)
+    row: Row = {}
+    with spent(row):
+        answer = late(type(game).exact)(game, 0)
+    if answer.plan is None or not answer.report.legal:
+        raise InfeasibleError(f"{search.name}: no plan fits")
+    row["value"] = answer.report.value
+    if search.env_id == "PipelineCut-v0":
+        return row | _stages(answer, game.problem(0)) | {"length": answer.cost}
+    report = answer.report
+    return row | {"variables": report.variables, "dimensions": report.partitioned_dimensions,
+                  "all": report.dimensions}  # fmt: skip
+
+
+def planned(search: Search, agent: str) -> Row:
+    """A planner's plan over all pivots and device cuts."""
+    of = problem(search.instance, search.where["cluster"])
+    row: Row = {}
+    with spent(row):
+        answer = solve(of, agent=agent)
+    return row | _stages(answer, of) | {"length": answer.cost}
+
+
+def learned(search: Search, agent: str, seed: int, best: float) -> Row:
+    """Train an agent until it has the best episode."""
+    steps, target = STEPS[search.env_id], best - CLOSE * abs(best)
+    if agent == "random":
+        return _random(search, seed, steps, target)
+    config = TrainConfig(
+        env_id=search.env_id, env_kwargs=search.env_kwargs, agent=agent, steps=steps, seed=seed
+    )
+    return _row(train(config, target=target, stop_at_target=True).result, best)
+
+
+def two_stages(search: Search, seed: int, best: float) -> Row:
+    """Search, then search on among what the first plan replicates."""
+    steps, target = STEPS[search.env_id] // 2, best - CLOSE * abs(best)
+    arguments: dict[str, Any] = search.env_kwargs
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for stage in ("first", "second"):
+            config = TrainConfig(
+                env_id=search.env_id, env_kwargs=arguments, agent="rainbow-paper", steps=steps,
+                seed=seed,
+            )  # fmt: skip
+            place = Path(folder) / stage
+            result = train(config, place, target=target, stop_at_target=True).result
+            rows.append(_row(result, best))
+            if result.target_steps is not None:
+                break
+            arguments = search.env_kwargs | {"first_plan": str(place / "plan.json")}
+    last = max(rows, key=lambda row: row["share"])
+    found = rows[-1]["found"]
+    return last | {
+        "found": None if found is None else sum(row["steps"] for row in rows),
+        "seconds": sum(row["seconds"] for row in rows),
+        "steps": sum(row["steps"] for row in rows),
+    }
+
+
+def _row(result: Any, best: float) -> Row:
+    return {
+        "share": None if result.value is None else result.value / best,
+        "found": result.target_steps,
+        "seconds": result.target_seconds or result.seconds,
+        "steps": result.steps,
+    }
+
+
+def _random(search: Search, seed: int, steps: int, target: float) -> Row:
+    """Episodes at random, as many steps as an agent's."""
+    env, rng, best, taken = _made(search), np.random.default_rng(seed), -np.inf, 0
+    row: Row = {}
+    with spent(row):
+        while taken < steps and best < target:
+            (_, info), ended, value = env.reset(), False, 0.0
+            while not ended:
+                action = rng.choice(np.flatnonzero(info["action_mask"]))
+                _, reward, ended, _, info = env.step(int(action))
+                value, taken = value + float(reward), taken + 1
+            best = max(best, value)
+    optimum = target / (1 - CLOSE)
+    return row | {
+        "share": best / optimum,
+        "found": taken if best >= target else None,
+        "steps": taken,
+    }
+
+
+def _made(search: Search) -> Any:
+    return gym.make(search.env_id, **search.env_kwargs)
+
+
+def _game(search: Search) -> Any:
+    return _made(search).unwrapped.game
+
+
+def _stages(answer: Any, of: Any) -> Row:
+    """Device cuts, and the name of the last pivot of each stage but the last."""
+    names, plan = of.profile.names, answer.plan
+    return {
+        "devices": list(plan.device_cuts),
+        "after": [names[cut - 1] for cut in plan.cuts],
+    }
+
+
+@measurement(key="env problem agent seed", title="Auto-MAP")
+def paper(quick: bool = False, known: Iterable[Row] = ()) -> Iterator[Case]:
+    """Yield what is measured of each search: the exact answer, planners, agents."""
+    warnings.filterwarnings("ignore", "no plan fits")
+    values = {(row["env"], row["problem"]): row["value"] for row in known if "value" in row}
+    for search in SEARCHES:
+        if quick and search.name not in QUICK:
+            continue
+        key = {"env": search.env_id, "problem": search.name}
+        if tuple(key.values()) not in values:
+            values[tuple(key.values())] = exact(search)["value"]
+        yield key | {"agent": "exact", "seed": 0}, partial(exact, search)
+        if search.env_id == "PipelineCut-v0":
+            for agent in ("exact", "learned"):
+                named = key | {"agent": f"{agent}, all pivots", "seed": 0}
+                yield named, partial(planned, search, agent)
+        best = values[tuple(key.values())]
+        for agent, seeds in AGENTS.items():
+            for seed in range(1 if quick else seeds):
+                case = partial(learned, search, agent, seed, best)
+                yield key | {"agent": agent, "seed": seed}, case
+        if search.instance in ("t5-3b", "t5-11b") and search.env_id == "OperatorPartition-v0":
+            for seed in range(AGENTS["rainbow-paper"]):
+                case = partial(two_stages, search, seed, best)
+                yield key | {"agent": TWO_STAGES, "seed": seed}, case
+
+
+@paper.page
+def page(rows: list[Row]) -> list[str]:
+    """Return the tables of docs/paper.md."""
+    return []
+
+
+if __name__ == "__main__":
+    main(paper)
