@@ -1,8 +1,8 @@
-"""Puts results into README and writes a page per area, docs/results, from benchmarks/results.
+"""Puts results into README and docs/paper.md and writes a page per area, docs/results, from benchmarks/results.
 
     python benchmarks/pages.py
 
-A table goes wherever README has ``<!-- begin NAME -->`` and, below it, ``<!-- end NAME -->``.
+A table goes wherever one of the two has ``<!-- begin NAME -->`` and, below it, ``<!-- end NAME -->``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def page(area: str) -> str:
 
 
 def filled(text: str) -> str:
-    """Return README with the results of today between its markers."""
+    """Return a page with the results of today between its markers."""
 
     def block(match: re.Match[str]) -> str:
         body = "\n\n".join(sections(match[1]))
@@ -95,9 +95,9 @@ def filled(text: str) -> str:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield the paths and texts of README and of the page of each area."""
-    readme = ROOT / "README.md"
-    yield readme, filled(readme.read_text(encoding="utf-8"))
+    """Yield the paths and texts of the pages with markers, and of the page of each area."""
+    for path in (ROOT / "README.md", ROOT / "docs" / "paper.md"):
+        yield path, filled(path.read_text(encoding="utf-8"))
     for area in AREAS:
         yield ROOT / "docs" / "results" / f"{area}.md", page(area)
 

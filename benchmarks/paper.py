@@ -9,6 +9,7 @@ best that any episode can be, or until its steps are over. ``docs/paper.md`` sho
 
 from __future__ import annotations
 
+import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.framework import Case, Row, main, measurement, spent
+from benchmarks.framework import Case, Column, Row, columns, main, measurement, spent
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.trainer import train
 from parenvs.agents.planners import solve
@@ -205,10 +206,75 @@ def paper(quick: bool = False, known: Iterable[Row] = ()) -> Iterator[Case]:
                 yield key | {"agent": TWO_STAGES, "seed": seed}, case
 
 
+PAPER_CUTS = {
+    "bert-48 A": "8 · layer 24",
+    "bert-48 B": "8, 16 · layers 17, 32",
+    "bert-48 C": "8, 16, 24 · layers 14, 27, 40",
+    "t5-3b B": "8, 16 · encoder 19, decoder 11",
+    "t5-3b C": "8, 16, 24 · decoder 5, 17",
+    "t5-11b C": "8, 16, 24 · encoder 13, decoder 3, 15",
+    "t5-base C": "8, 16, 22 · a model half as deep",
+}
+"""Table 7 of the paper: device cuts, and the layers after which it cuts, where they are known."""
+
+
 @paper.page
 def page(rows: list[Row]) -> list[str]:
     """Return the tables of docs/paper.md."""
-    return []
+    by_agent: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        agents = by_agent.setdefault((row["env"], row["problem"]), {})
+        agents.setdefault(row["agent"], []).append(row)
+    searches = [
+        {"env": env, "problem": name, "exact": agents["exact"][0],
+         **{agent: agents.get(agent, []) for agent in (*AGENTS, TWO_STAGES)},
+         "free": agents.get("exact, all pivots", [None])[0],
+         "learned": agents.get("learned, all pivots", [None])[0]}
+        for (env, name), agents in by_agent.items()
+    ]  # fmt: skip
+    pipelines = [row for row in searches if row["env"] == "PipelineCut-v0"]
+    partitions = [row for row in searches if row["env"] != "PipelineCut-v0"]
+    shown: list[Column] = [("problem", "{problem}"), ("exact, s", "{exact[seconds]:.2f}")]
+    shown += [(agent, partial(_found, agent)) for agent in (*AGENTS, TWO_STAGES)]
+    return [
+        "## Exact answers: partitions (tables 3 to 6)",
+        columns(partitions, [
+            ("environment", "{env}"), ("problem", "{problem}"),
+            ("partitioned dimensions", "{exact[dimensions]:,}"), ("of", "{exact[all]:,}"),
+            ("in variables", "{exact[variables]:,}"), ("return", "{exact[value]:.1f}"),
+            ("seconds", "{exact[seconds]:.2f}"),
+        ], 2),
+        "## Pipelines: the paper's cuts, ours online and by inference (tables 7 and 8)",
+        columns(pipelines, [
+            ("problem", "{problem}"),
+            ("the paper's", lambda row: PAPER_CUTS.get(row["problem"], "")),
+            ("best of PipelineCut-v0", lambda row: _cuts(row["exact"])),
+            ("step time, s", "{exact[length]:.4g}"),
+            ("network of PipelinePlan-v0, s", "{learned[length]:.4g}"),
+            ("exact over all pivots and devices, s", "{free[length]:.4g}"),
+        ], 3),
+        "## Agents: steps and seconds to the solution",
+        "Seeds that found an episode within 0.1 % of the best, their median environment steps and "
+        "processor seconds; or the mean share of the best return that was found.",
+        *(columns([row for row in searches if row["env"] == env], shown) for env in STEPS),
+    ]  # fmt: skip
+
+
+def _cuts(row: Row) -> str:
+    """Device cuts, and the layers after which the chain is cut."""
+    layers = [re.sub(r"jit\(\w+\)/|/[^/]*$", "", name) for name in row["after"]]
+    return f"{', '.join(map(str, row['devices']))} · {', '.join(layers)}"
+
+
+def _found(agent: str, row: Row) -> str:
+    seeds = row[agent]
+    found = [one for one in seeds if one["found"] is not None]
+    if not seeds:
+        return ""
+    if not found:
+        return f"share {np.mean([one['share'] or 0.0 for one in seeds]):.3f}"
+    steps, seconds = (np.median([one[key] for one in found]) for key in ("found", "seconds"))
+    return f"{len(found)} of {len(seeds)}: {steps:,.0f}, {seconds:.1f} s"
 
 
 if __name__ == "__main__":

@@ -329,3 +329,101 @@ def test_data_parallel__has_no_linkage():
 def test_operator_partition__bad_arguments(kwargs, words):
     with pytest.raises(ParenvsError, match=words):
         make(**{"instance": "vgg-19", **kwargs})
+
+
+def paper_step(problem, label, decisions, dimension, choice):
+    """What section 4.2 of the paper does with an answer: new decisions and the reward.
+
+    The answer decides the dimensions linked to the one it is for; -1 if that cannot be.
+    """
+    linked = [k for k, other in enumerate(label) if other == label[dimension]]
+    split = {label[k] for k, decision in enumerate(decisions) if decision == 1}
+    alone = problem.graph.dims[problem.dimensions()[dimension]] == 1
+    rivals = set(problem.classes.rivals(label[dimension]).tolist())
+    if choice and (alone or problem.classes.blocked[label[dimension]] or split & rivals):
+        return decisions, -1.0
+    return [choice if k in linked else decision for k, decision in enumerate(decisions)], (
+        0.4 if choice else 0.1
+    ) * len(linked)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_operator_partition__paper(seed):
+    """State, order, rewards and conflicts of the paper (section 4.2), against a second writing."""
+    problem, rng = toys.random_problem(seed, steps=14), np.random.default_rng(seed)
+    env = make(problem=problem, paper=True)
+    label = problem.classes.label[problem.dimensions()].tolist()
+    order = env.game.space.questions.tolist()
+    wide = problem.graph.dims[problem.dimensions()] > 1
+    sizes = [label.count(label[k]) for k in order if wide[k]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sorted({label[k] for k in order}) == sorted(set(label))
+    ends = set()
+    for ones in (0.0, 0.3, 0.7, 1.0):
+        for _ in range(8):
+            observation, _ = env.reset()
+            decisions, total, over = [-1] * len(label), 0.0, False
+            while not over:
+                assert observation.keys() == {"decisions", "position"}
+                assert observation["decisions"].tolist() == decisions
+                action = int(rng.random() < ones)
+                dimension = order[observation["position"]]
+                decisions, reward = paper_step(problem, label, decisions, dimension, action)
+                observation, paid, over, _, info = env.step(action)
+                assert info["action_mask"].all()
+                assert paid == pytest.approx(reward)
+                assert over == (reward < 0 or -1 not in decisions)
+                total += paid
+            ends.add(reward < 0)
+            if reward > 0:
+                assert total == pytest.approx(judge(env.plan(), problem).value)
+    assert False in ends
+
+
+def test_operator_partition__paper_conflicts(mlp):
+    """What an answer excludes is still asked for, and partitioning it is a conflict."""
+    env = make(**mlp, paper=True)
+    env.reset()
+    assert env.step(1)[1:3] == (pytest.approx(0.8), False)  # the hidden dimensions
+    assert env.step(1)[1:3] == (-1.0, True)  # dimension 0 of w1, beside dimension 1
+
+
+def test_operator_partition__second_search(mlp, tmp_path):
+    """What a first plan partitions is decided; what it replicates is asked for again."""
+    env = make(**mlp, paper=True)
+    env.reset()
+    rewards = [env.step(action)[1] for action in (0, 1, 0, 0)][:3]
+    assert rewards == pytest.approx([0.2, 0.4, 0.1])
+    env.plan().save(tmp_path / "first.json")
+    again = make(**mlp, paper=True, first_plan=str(tmp_path / "first.json"))
+    observation, _ = again.reset()
+    assert sorted(observation["decisions"].tolist()) == [-1, -1, -1, 1]
+    assert again.step(0)[1] == pytest.approx(0.4 + 0.2)
+    assert again.step(1)[1:3] == (pytest.approx(0.4), True)
+    assert again.plan().partition == {"w1": 0, "w2": 1}
+    with pytest.raises(ParenvsError, match=r"first_plan: is for OperatorPartition-v0 with paper"):
+        make(**mlp, first_plan=str(tmp_path / "first.json"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rows": "ahead"}, "paper: its task has neither rows nor linkage"),
+        ({"linkage": False}, "paper: its task has neither rows nor linkage"),
+        ({"reward": "step_time"}, "paper: its task has no reward 'step_time'"),
+    ],
+)
+def test_operator_partition__paper_refuses(mlp, given, words):
+    with pytest.raises(ParenvsError, match=words):
+        make(**mlp, paper=True, **given)
+
+
+def test_data_parallel__paper(mlp):
+    """One dimension a step, no groups, nothing masked (section 4.3)."""
+    env = make(BATCH, **mlp, paper=True)
+    observation, info = env.reset()
+    assert observation.keys() == {"decisions", "position"}
+    assert info["action_mask"].tolist() == [1, 1]
+    assert env.step(1)[1] == pytest.approx(0.4)
+    # The batch of the other input is split, too, so that replicating it contradicts that.
+    assert env.step(0)[1:3] == (-1.0, True)

@@ -36,7 +36,7 @@ def test_partition_space__order_of_the_questions(scope, reward):
             continue
         closure = toys.Closure(problem, full_scope(scope, reward))
         assert space.dimensions.tolist() == closure.positions
-        assert space.fixed.tolist() == closure.stuck
+        assert (space.start == -1).all()
         if reward == "paper":
             worth = [closure.label.count(c) for c in closure.label]
         else:
@@ -49,6 +49,7 @@ def test_partition_space__order_of_the_questions(scope, reward):
         assert space.questions.tolist() == expected
         asked = [closure.names[k] for k in expected if not closure.stuck[k]]
         linked = toys.space_of(problem, scope, reward, linkage=True)
+        assert (linked.start == 0).tolist() == closure.stuck
         assert [closure.names[k] for k in linked.questions] == first_of_each(
             asked, dict(zip(closure.names, closure.label, strict=True))
         )

@@ -366,3 +366,15 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
     many = kernel.length_and_excess(np.array([chain] * count).T)
     for figures, figure in zip(many, expected, strict=True):
         assert_same(figures, np.full(count, figure))
+
+
+def test_pipeline_cut__paper(toy, tmp_path):
+    """All pivots of the windows and three features of each, as in section 4.4 of the paper."""
+    paper = make(**toy.kwargs(tmp_path), paper=True)
+    every = make(**toy.kwargs(tmp_path), candidates="all")
+    assert paper.game.space.pivots.tolist() == every.game.space.pivots.tolist()
+    observation, _ = paper.reset()
+    assert observation.keys() == {"features"}
+    assert np.array_equal(observation["features"], every.reset()[0]["features"])
+    with pytest.raises(ParenvsError, match="paper: its task has no rows"):
+        make(**toy.kwargs(tmp_path), paper=True, rows="bare")
