@@ -492,7 +492,7 @@ class Turns:
         seconds = problem.replicate_seconds - running_sums(saved)[-1]
         figures = {"cost": seconds, "step_seconds": seconds}
         if problem.reward == "paper":
-            figures["cost"] = 1.0 / problem.returns.value(self.chosen(rows))
+            figures["cost"] = np.array([problem.cost(row) for row in self.chosen(rows)])
         if self.memory or self.limited:
             peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
             figures["excess_bytes"] = excess = peaks - problem.memory_limit
