@@ -175,3 +175,12 @@ def test_commands__help_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.thorough
+def test_list__examples_of_generated_problems_are_problems():
+    tasks = json.loads(good("list", "--json"))["tasks"].values()
+    names = [name for facts in tasks for name in facts["generated problems, of any number"]]
+    assert len(names) >= 9
+    for name in names:
+        assert good("show", name)

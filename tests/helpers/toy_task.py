@@ -139,7 +139,7 @@ BOARD = {
 
 
 class KnapsackTask(Task):
-    name, words, drawn = "knapsack", "Pack a knapsack.", ("knapsack",)
+    name, words, drawn = "knapsack", "Pack a knapsack.", {"knapsack": "7"}
     envs: ClassVar = {"Knapsack-v0": "toy_task:Pack"}
 
     def find(self, name: str) -> Knapsack:

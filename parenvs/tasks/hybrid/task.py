@@ -189,7 +189,7 @@ class HybridTask(Task):
         for tier in ("hybrid", *_TIERS)
         for part in ("validation", "test", "outside")
     )
-    drawn = ("hybrid", *_TIERS)
+    drawn = dict.fromkeys(("hybrid", *_TIERS), "17")
     envs = {"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"}
     parallel_env = "parenvs.tasks.hybrid.improve:hybrid_v0"
 
@@ -298,9 +298,9 @@ class HybridTask(Task):
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
         from parenvs.core.sets import Validation
 
-        instance = env_kwargs.get("instance") or self.drawn[0]
+        instance = env_kwargs.get("instance") or next(iter(self.drawn))
         kind = str(instance[0] if isinstance(instance, (list, tuple)) else instance)
-        tiers = [tier for tier in self.drawn if kind.startswith(tier)] or self.drawn
+        tiers = [*(tier for tier in self.drawn if kind.startswith(tier)), *self.drawn]
         return Validation(f"{tiers[0]}-validation", env_kwargs.get("family"))
 
     def leaderboard(self) -> Mapping[str, TaskKind]:

@@ -111,7 +111,7 @@ class PipelineTask(Task):
         "plan-s32-test",
         "plan-s64-test",
     )
-    drawn = ("generated-2", "generated-3")
+    drawn = {"generated-2": "inside/any/17", "generated-3": "s16/17"}
     envs = {
         "PipelineCut-v0": "parenvs.tasks.pipeline.cut:PipelineCut",
         "PipelinePlan-v0": "parenvs.tasks.pipeline.planning:PipelinePlanning",
