@@ -80,7 +80,7 @@ def summary(run: Run) -> Row:
     """The figures of a run that are kept."""
     content = run.to_json()
     names = ("samples", "share_of_ideal", "changes", "stops", "state_lost", "change_seconds")
-    return {key: content[key] for key in names} | {"value": run.value}
+    return {key: content[key] for key in names} | {"value": run.total / run.problem.ideal}
 
 
 def averaged(found: list[Row]) -> Row:

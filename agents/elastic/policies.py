@@ -307,7 +307,7 @@ class Optimal:
 
     @property
     def value(self) -> float:
-        """The expected return in the environment."""
+        """Samples that are expected, over ``Elastic.ideal``."""
         return self.samples / self.problem.ideal
 
     def start(self, problem: Elastic) -> None:

@@ -65,7 +65,7 @@ class Evaluation:
     @property
     def gap(self) -> float | None:
         """``cost / reference - 1``; None without a legal plan or a reference."""
-        return None if self.score is None else 1.0 / self.score - 1.0
+        return None if self.score is None else float(self.report.cost / self.reference) - 1.0
 
     def __str__(self) -> str:
         """Return a few lines with the return, the gap and the report."""

@@ -60,7 +60,8 @@ class SetEvaluation:
     @cached_property
     def gaps(self) -> np.ndarray:
         """(r, k) shares by which costs exceed the references, inf without a legal plan."""
-        return np.nan_to_num(1.0 / self.scores - 1.0, nan=np.inf)
+        with np.errstate(divide="ignore"):  # a legal run that trains nothing has the score 0
+            return np.nan_to_num(1.0 / self.scores - 1.0, nan=np.inf, posinf=np.inf)
 
     @property
     def reference(self) -> str:

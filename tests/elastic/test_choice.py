@@ -3,6 +3,7 @@
 import math
 
 import elastic_toys as toys
+import gymnasium as gym
 import numpy as np
 import pytest
 from cases import each
@@ -47,11 +48,41 @@ def test_choice__returns_are_those_of_the_simulation(checkpoints):
         best = hindsight(job.problem, job.course)
         share = run.total / best.total
         assert sum(rewards) == pytest.approx(max(math.log(share), WORST) if share > 0 else WORST)
+        judged = parenvs.judge(env.plan(), problem)
+        assert judged.legal and judged.total == run.total
+        assert judged.cost == pytest.approx(info["cost"], rel=1e-12)
+        assert (judged.chosen == run.chosen).all()
+        assert info["reference"] == pytest.approx(12 * 60 / best.total, rel=1e-12)
         if run.total > 0:
-            assert 1 / info["cost"] == pytest.approx(run.total)
+            assert info["cost"] == pytest.approx(12 * 60 / run.total, rel=1e-12)
             assert 1 / (1 + info["gap"]) == pytest.approx(share)
-        assert env.plan().total == pytest.approx(run.total)
-        assert (env.plan().chosen == run.chosen).all()
+
+
+@pytest.mark.thorough
+@each(
+    "arguments",
+    [
+        {"family": "gone", "model": "gpt-1.5b"},
+        {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
+        {"instance": "elastic-validation", "family": "bulk-gpt-1.5b"},
+    ],
+)
+def test_choice__plans_are_what_judge_takes_even_of_who_only_waits(arguments):
+    env = gym.make("ElasticPlan-v1", **arguments)
+    info = play(env, lambda _: 0, seed=3)[2]
+    report = parenvs.judge(env.unwrapped.plan())
+    assert report.legal and report.cost == info["cost"] == info["gap"] == math.inf
+    for policy in (
+        lambda seen, mask: 0,
+        lambda seen, mask: int(np.where(mask, seen["actions"][:, 0], -np.inf).argmax()),
+    ):
+        found = parenvs.evaluate(policy, env, seed=4)
+        report = parenvs.judge(found.plan)
+        assert report.legal and report.cost == found.report.cost
+        assert found.gap == report.cost / found.reference - 1 and found.score == (
+            found.reference / report.cost
+        )
+    assert 0 < found.gap < 1
 
 
 def test_choice__a_checkpoint_makes_the_state_safe():

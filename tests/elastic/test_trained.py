@@ -30,7 +30,7 @@ def in_env(problem, best, **arguments):
     while not over:
         actions.append(best(observation, info["action_mask"] > 0))
         observation, _, over, _, info = env.step(actions[-1])
-    return actions, env.plan().total
+    return actions, parenvs.judge(env.plan(), problem).total
 
 
 def test_trained__chooses_as_in_its_environment():

@@ -48,9 +48,11 @@ from parenvs.tasks.elastic.problem import (
     SECONDS,
     Course,
     Elastic,
+    ElasticPlan,
     Known,
     Moment,
     Run,
+    cost_of,
     known_of,
     replay,
 )
@@ -195,6 +197,8 @@ QUIET = 60
 """Intervals since the last event beyond which they are not told apart."""
 SCALE = 20.0
 """Factor of departures in the context: one node of 20 in an interval is 1."""
+MOST_SEED = 2**31
+"""Seeds of the courses of episodes are below it."""
 KEPT = 16_384
 """Jobs that are kept, more than the bank has."""
 
@@ -205,15 +209,17 @@ class Job(NamedTuple):
     Attributes:
         problem: the problem, in which checkpoints can be chosen.
         known: what hindsight and the fastest plans earn on it.
+        seed: of the course.
     """
 
     problem: Elastic
     course: Course
     known: Known
+    seed: int = 0
 
     @classmethod
-    def of(cls, problem: Elastic, rng: np.random.Generator | None = None) -> Job:
-        """Prepare a problem, and draw its course if chance decides it.
+    def of(cls, problem: Elastic, seed: int = 0) -> Job:
+        """Prepare a problem on the course of a seed.
 
         Raises:
             InfeasibleError: no plan earns anything on the course.
@@ -221,8 +227,8 @@ class Job(NamedTuple):
         # Action 64 needs it, whatever problem is given.
         if not problem.checkpoints:
             problem = replace(problem, checkpoints=True)
-        course = problem.course(None if rng is None else problem.draw(rng))
-        return cls(problem, course, known_of(problem, course))
+        course = problem.drawn(seed)
+        return cls(problem, course, known_of(problem, course), seed)
 
 
 class ElasticChoice(RowGame):
@@ -273,8 +279,9 @@ class ElasticChoice(RowGame):
 
     ## Info
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
-    ``cost``, which is 1 / samples, and of the problem ``start`` (the fastest plan at each
-    interval), ``reference`` and ``bound`` (hindsight, both), and ``gap``, cost / reference - 1.
+    ``cost``, the seconds of the course per sample (inf of who trained nothing), and of the problem
+    ``start`` (the fastest plan at each interval), ``reference`` and ``bound`` (hindsight, both),
+    and ``gap``, cost / reference - 1.
 
     ## Arguments
     * ``instance``: None plays the bank, which is the same everywhere; ``"elastic-windows"`` plays
@@ -379,7 +386,7 @@ class ElasticChoice(RowGame):
         self.kit, self.length, self.interval, self.plans, self.event, self.since = whole[:6]
         self.quiet, self.hits = whole[6:8]
         self._now = whole[8:]  # nodes that left, that joined, that are there
-        self.total = np.zeros(count)
+        self.total, self.span = np.zeros((2, count))  # samples; seconds of the course
         self._seen = np.zeros((len(MEMORIES), 3, count))  # departures, joins, nodes by intervals
         self._lost = np.zeros((count, 0, 1), dtype=np.int8)
         self._counts = np.zeros((3, count, 0), dtype=np.int16)  # nodes that left, joined, are there
@@ -399,7 +406,7 @@ class ElasticChoice(RowGame):
 
     def put(self, rows: Rows, problem: Job) -> None:
         """See ``Game.put``."""
-        job, (course, known) = problem.problem, problem[1:]
+        job, course, known, _ = problem
         length, nodes = len(course), course.lost.shape[1] - 1
         self._size(length, nodes)
         kit = self._kit(outlook(job.library, job.seconds), rows)
@@ -414,8 +421,8 @@ class ElasticChoice(RowGame):
             self._lost[row, :length, nodes + 1 :] = course.lost[:, -1:]
             self._rest[row, : length + 1] = rest
         self.kit[rows], self.length[rows] = kit, length
-        start = 1.0 / known.start if known.start > 0 else np.nan
-        best_cost = 1.0 / known.best
+        self.span[rows] = seconds = job.seconds * length
+        start, best_cost = cost_of(seconds, np.array([known.start, known.best]))
         self.know(rows, start, best_cost, best_cost)
 
     def _kit(self, mine: Outlook, rows: Rows) -> int:
@@ -591,11 +598,8 @@ class ElasticChoice(RowGame):
         self.event[part] = 0
         over = at == self.length[part]
         self.over[part] = over
-        # Cost is 1 / (samples so far + those expected to come), so that each interval is rewarded.
-        # A job that lost all that it trained costs infinity, and has no negative cost.
-        total = np.maximum(self.total[part] + self._rest[rows, at], 0.0)
-        with np.errstate(divide="ignore"):
-            self.cost[part] = 1.0 / total
+        # Samples that are expected to come count, so that each interval is rewarded.
+        self.cost[part] = cost_of(self.span[part], self.total[part] + self._rest[rows, at])
         if over.any():
             rows, at = rows[~over], at[~over]
             part = rows
@@ -639,16 +643,10 @@ class ElasticChoice(RowGame):
         self.hits[row] = LOST if event == GONE else event - READY if event > READY else event
         self._stale[row] = True
 
-    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``RowGame.outcome``; an episode that trained nothing has no cost."""
-        figures = super().outcome(rows)
-        cost = figures["cost"]
-        return {**figures, "cost": np.where(np.isinf(cost), np.nan, cost)}
-
-    def plan(self, row: int) -> Run:  # type: ignore[override]
-        """Return the plans chosen so far, with what they earned."""
+    def plan(self, row: int) -> ElasticPlan:
+        """Return the plans chosen so far, on the course of the episode."""
         job = self.jobs[row]
-        return replay(job.problem, job.course, self.chosen[row, : self.interval[row]])
+        return job.problem.plan(self.chosen[row, : self.interval[row]], job.seed)
 
     def problem(self, row: int) -> Elastic:
         """See ``Game.problem``."""
@@ -656,7 +654,8 @@ class ElasticChoice(RowGame):
 
     def view(self, row: int) -> Run:
         """See ``Game.view``."""
-        return self.plan(row)
+        job = self.jobs[row]
+        return replay(job.problem, job.course, self.chosen[row, : self.interval[row]])
 
     @property
     def episode_steps(self) -> int:
@@ -684,7 +683,7 @@ class Courses(Source):
 
     def draw(self, stream: Stream) -> Job:
         """Return a job of a problem that the stream selects."""
-        return Job.of(self.problems.draw(stream), stream.rng)
+        return Job.of(self.problems.draw(stream), int(stream.rng.integers(MOST_SEED)))
 
 
 def source_of(

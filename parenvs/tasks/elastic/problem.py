@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from parenvs.core.plan import Bounded, Plan, Report
+from parenvs.core.plan import Plan, Report
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, Text, words
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Library, happened
@@ -442,7 +442,7 @@ class Run(Report):
     """
 
     task: ClassVar[str] = "elastic"
-    bound_words: ClassVar[tuple[str, str]] = ("lower", " of the ideal lost")
+    bound_words: ClassVar[tuple[str, str]] = ("lower", " s a sample")
     problem: Elastic
     course: Course
     plans: np.ndarray
@@ -461,14 +461,8 @@ class Run(Report):
 
     @property
     def cost(self) -> float:
-        """Share of the ideal samples that is lost, the number that the task minimizes."""
-        return 1.0 - self.share
-
-    def gap(self, answer: Bounded) -> float | None:
-        """Return the share of a bound's samples that the run falls short of; None without one."""
-        if answer.bound is None or answer.bound >= 1.0 or not self.legal:
-            return None
-        return 1.0 - self.share / (1.0 - answer.bound)
+        """Seconds per sample, see ``cost_of``; the number that the task minimizes."""
+        return float(cost_of(self.problem.seconds * len(self.plans), self.total))
 
     @property
     def total(self) -> float:
@@ -480,11 +474,6 @@ class Run(Report):
         """Share of what the fastest plan with free changes earns on the same nodes."""
         best = self.problem.best[self.course.nodes[: len(self.plans)]].sum()
         return self.total / float(best) if best else 0.0
-
-    @property
-    def value(self) -> float:
-        """The return of the environment: samples over those of ``Elastic.ideal``."""
-        return self.total / self.problem.ideal
 
     @cached_property
     def changed(self) -> np.ndarray:
@@ -535,6 +524,12 @@ class PolicyReport:
         """Samples of all courses over those of the fastest plan with free changes."""
         best = [float(run.problem.best[run.course.nodes].sum()) for run in self.runs]
         return sum(run.total for run in self.runs) / sum(best)
+
+
+def cost_of(seconds: Any, samples: Any) -> np.ndarray:
+    """Return what a course of so many seconds costs, seconds per sample; inf if it trains none."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(seconds / np.maximum(samples, 0.0))
 
 
 def follow(problem: Elastic, course: Course, policy: Policy) -> Run:

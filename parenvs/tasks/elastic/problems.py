@@ -50,6 +50,7 @@ from parenvs.tasks.elastic.problem import (
     Known,
     Recorded,
     Source,
+    cost_of,
     known_of,
 )
 from parenvs.tasks.elastic.task import ElasticTask
@@ -754,7 +755,7 @@ def _of_hindsight(answer: Answer) -> float:
     # Hindsight may write checkpoints, as the environment's actions can.
     problem = replace(answer.problem, checkpoints=True)
     course = problem.drawn(answer.plan.seed)
-    return answer.report.cost * answer.report.total / known_of(problem, course).best
+    return float(cost_of(problem.seconds * len(course), known_of(problem, course).best))
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
