@@ -198,8 +198,7 @@ def compare(
         if as_json:
             say_json({"plans": [_said(answer) for answer in answers], "failed": failed})
         else:
-            has_table = model.task.supports(Task.comparison)
-            out.print((model.task if has_table else tables).comparison(answers))
+            out.print(tables.comparison(answers))
             for name, words in failed.items():
                 say_line(f"{name}: {words}")
             for line in first.price.legend if first.price else ():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from parenvs.cluster import PRESETS, Measurement
+from parenvs.core.registry import task_of
 from parenvs.errors import printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
@@ -130,19 +131,19 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def comparison(answers: Sequence[Answer]) -> Table:
-    """Several plans of one problem of any task side by side."""
-    first = answers[0].report
-    unit = first.bound_words[1].strip()
+    """Several plans of one problem side by side: the task's own columns, or costs."""
     best = min((x.report.cost for x in answers if x.report.legal), default=0)
     rows = []
     for answer in answers:
-        cost, over = answer.report.cost, "illegal"
-        if answer.report.legal:
-            over = f"{cost / best - 1:.2%}" if best > 0 else ""
-        rows.append((answer.method, _cost(cost), over, answer.claim, f"{answer.seconds:.2f}"))
-    cost_title = f"cost ({unit})" if unit else "cost"
-    columns = ("agent", cost_title, "over best", "proof", "found (s)")
-    return _filled(first.plan.instance, columns, rows)
+        report, over = answer.report, "illegal"
+        if report.legal:
+            over = f"{report.cost / best - 1:.2%}" if best > 0 else ""
+        unit = report.bound_words[1].strip()
+        cost = {f"cost ({unit})" if unit else "cost": _cost(report.cost)}
+        own = task_of(report).compared(report) or cost
+        others = {"over best": over, "proof": answer.claim, "found (s)": f"{answer.seconds:.2f}"}
+        rows.append({"agent": answer.method, **own, **others})
+    return _filled(answers[0].plan.instance, [*rows[0]], [[*row.values()] for row in rows])
 
 
 def _cost(cost: float | None) -> str:

@@ -73,6 +73,21 @@ def clip_start(name: str, width: int) -> str:
     return name if len(name) <= width else f"…{name[len(name) - max(width - 1, 1) :]}"
 
 
+def columns(rows: Sequence[Sequence[str]], left: int, width: int) -> list[str]:
+    """Rows of a table as lines: the first ``left`` cells are flush left, the others right.
+
+    Two blanks separate the columns, or one where lines would be wider than ``width``.
+    """
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= width else " "
+    lines = []
+    for row in rows:
+        cells = [x.ljust(n) for x, n in zip(row[:left], widths, strict=False)]
+        cells += [x.rjust(n) for x, n in zip(row[left:], widths[left:], strict=True)]
+        lines.append(clip(gap.join(cells).rstrip(), width))
+    return lines
+
+
 def paint(words: str, index: int, color: bool) -> str:
     """The words in the terminal's color of a stage or dimension, or plain without ``color``."""
     return f"\x1b[38;5;{_PALETTE[index % len(_PALETTE)]}m{words}\x1b[0m" if color else words

@@ -41,8 +41,8 @@ def refused(result, *words):
 def test_diff__text(run):
     status, out, err = run("diff", "a.json", "b.json")
     assert (status, err) == (0, "")
-    assert "a  a.json  ·  cost 27 s" in out and "b  b.json  ·  cost 22 s" in out
-    assert "b costs 5 s less than a (-18.52 %)" in out
+    assert "a  a.json  ·  27.00 s a step" in out and "b  b.json  ·  22.00 s a step" in out
+    assert "b costs 5.000 s less than a (-18.52 %)" in out
     assert "3 → 5" in out and len(out.splitlines()) < 25
 
 

@@ -45,7 +45,7 @@ def test_text__says_what_the_judge_says(problem):
     assert "4 stages x dp 2 x tp 2 x chunks 2, ZeRO 1" in lines[0]
     assert f"L {duration(report.length_seconds)}" in lines[1]
     assert f"MFU {report.mfu:.1%}" in lines[1]
-    shares = [float(x) for x in re.findall(r"\((\d+\.\d)%\)", shown)]
+    shares = [float(x) for x in re.findall(r"s +(\d+\.\d)%", shown)]
     assert sum(shares) == pytest.approx(100, abs=0.5)
     assert {line.split()[0] for line in lines[-4:]} == {"0", "1", "2", "3"}
     for line, stage in zip(lines[-4:], report.stages, strict=True):

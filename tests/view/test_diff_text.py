@@ -56,7 +56,7 @@ def test_partition__says_what_the_difference_holds():
     shown = text(diff, ("inputs.json", "variables.json"))
     assert max(map(len, shown.splitlines())) <= 110
     for report in (a, b):
-        assert f"step {duration(report.step_seconds)}" in shown
+        assert f"{duration(report.step_seconds)} a step" in shown
     assert f"memory per device, of {size(a.problem.memory_limit)}" in shown
     table = rows(shown, "what each dimension class costs")[1:]
     costs = [seconds(line[:11]) for line in table]

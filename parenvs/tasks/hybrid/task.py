@@ -20,7 +20,6 @@ from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.table import Table
 
     from parenvs.agents.hybrid.planners import HybridRequest
     from parenvs.core.leaderboard import TaskKind
@@ -323,10 +322,10 @@ class HybridTask(Task):
 
         return draw(viewable)
 
-    def comparison(self, answers: Sequence[Answer]) -> Table:
-        from parenvs.tasks.hybrid.view import comparison
+    def compared(self, report: HybridReport) -> dict[str, str]:
+        from parenvs.tasks.hybrid.view import compared
 
-        return comparison(answers)
+        return compared(report)
 
     def explain(
         self, report: HybridReport, pattern: str | None = None

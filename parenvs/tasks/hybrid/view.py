@@ -12,11 +12,12 @@ from parenvs.errors import ParenvsError, printable
 from parenvs.tasks.hybrid.explain import HybridDiff
 from parenvs.tasks.hybrid.report import PARTS as MEMORY_PARTS
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.view.diff_text import parts_lines, plans_lines, verdict_line
+from parenvs.view.diff_text import changes_lines, parts_lines
 from parenvs.view.tables import empty
 from parenvs.view.words import (
     SEPARATOR,
     clip,
+    columns,
     duration,
     milliseconds,
     paint,
@@ -28,14 +29,13 @@ from parenvs.view.words import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.plan import Answer
     from parenvs.tasks.hybrid.explain import Alternative, Shift
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridStageReport
 
 WIDTH = 110
 """Columns of the text."""
-_BAR = 72  # columns of the bar of seconds
+_BAR = 72  # columns of the bar of a whole step
 _WORDS = {"exchange": "tensor exchange", "tied": "tied weights"}
 PARTS = {
     name: _WORDS.get(name, name)
@@ -45,7 +45,9 @@ PARTS = {
     )
 }  # fmt: skip
 """Part of a step's seconds -> its name."""
-_FILLS = "█▓▒░▚▞·╱╳▪▫"
+_COLUMNS = (
+    "stage", "devices", "layers", "redone", "tp", "dp", "ZeRO", "compute", "waits", "memory",
+)  # fmt: skip
 
 
 def text(report: HybridReport | Hybrid, color: bool = False) -> str:
@@ -61,7 +63,8 @@ def text(report: HybridReport | Hybrid, color: bool = False) -> str:
     if not report.stages:
         return "\n".join(lines)
     lines += [clip(words, WIDTH) for words in notes(report)]
-    return "\n".join([*lines, "", *_seconds(report), "", *_table(report, color)])
+    lines += ["", *_seconds(report), "", *_table(report, color)]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def title(report: HybridReport | Hybrid) -> str:
@@ -185,107 +188,55 @@ def _layer_ranges(stage: HybridStageReport) -> str:
 
 
 def _seconds(report: HybridReport) -> list[str]:
-    """A bar in proportion to the parts of a step, and the parts in numbers."""
+    """A line for each part of a step, with a bar."""
     parts = {name: x for name, x in report.seconds.items() if x > 0}
     total = sum(parts.values())
-    fills = dict(zip(PARTS, _FILLS, strict=True))
-    passed, bar = 0.0, ""
-    lines: list[str] = []
-    for name, seconds in parts.items():
-        passed += seconds
-        # Edges are rounded, not widths, so that the bar is as long as the whole.
-        bar += fills[name] * (round(passed / total * _BAR) - len(bar))
-        word = f"{fills[name]} {PARTS[name]} {duration(seconds)} ({seconds / total:.1%})"
-        if lines and len(lines[-1]) + len(word) + 3 <= WIDTH:
-            lines[-1] += f"   {word}"
-        else:
-            lines.append(f"{'':9}{word}")
-    return [f"step     {bar} {duration(total)}", *lines]
+    return [
+        f"{PARTS[name]:<16}{duration(x):>9}{x / total:>7.1%}  {'█' * round(_BAR * x / total)}"
+        for name, x in parts.items()
+    ]
 
 
 def _table(report: HybridReport, color: bool) -> list[str]:
-    """A row for each stage; the equal ones between first and last share one."""
-    limit, stages = report.memory_limit_bytes, report.stages
-    redone = any(stage.redone for stage in stages)
-    wide, narrow = (13, 6) if redone else (21, 7)
-    parts = "".join(f"{name[: narrow - 1]:>{narrow}}" for name in MEMORY_PARTS)
-    lines = [
-        f"{'stage':<6}{'devices':<10}{'layers':<{wide}}"
-        + f"{'redone':<10}" * redone
-        + f"{'tp':>3}{'dp':>4}{'ZeRO':>5}{'compute':>9}{'waits':>8}{'memory':>9}{parts}",
-        f"{'':{28 + wide + 10 * redone}}{'ms':>9}{'ms':>8}{f'of {limit / 1e9:.1f}':>9}"
-        + f"{'GB':>{narrow}}" * len(MEMORY_PARTS),
-    ]
-    for figures, run in groupby(range(len(stages)), key=lambda k: _figures(stages[k])):
-        first, *others = run
-        last, stage = others[-1] if others else first, stages[first]
-        tp, dp, zero, layers, again, compute, waits, _ = figures
-        held = [stage.memory[name] for name in MEMORY_PARTS]
-        gigabytes = (f"{x / 1e9:.3g}" if x >= 5e5 else "·" for x in held)
-        ranges = f"{layers} each" if others else _layer_ranges(stage)
-        lines.append(
-            paint(f"{_span(first, last):<6}", first, color)
-            + f"{_span(stage.device_first, stages[last].device_end - 1):<10}"
-            + f"{clip(ranges, wide - 1):<{wide}}"
-            + f"{again:<10}" * redone
-            + f"{tp:>3}{dp:>4}{zero:>5}{compute:>9}{waits:>8}"
-            f"{stage.memory['total'] / 1e9:>9.2f}{''.join(f'{x:>{narrow}}' for x in gigabytes)}"
-            f"{' !' if stage.memory['total'] > limit else ''}"
-        )
-    return lines
+    """A row for each stage; equal neighbors share one."""
+    limit = report.memory_limit_bytes
+    short = [name if len(name) < 8 else f"{name[:5]}." for name in MEMORY_PARTS]
+    units = ["ms", "ms", f"of {limit / 1e9:.1f}", *["GB"] * len(short), ""]
+    rows, firsts = [[*_COLUMNS, *short, ""], [*[""] * 7, *units]], []
+    for (count, figures), run in groupby(enumerate(report.stages), key=lambda x: _figures(x[1])):
+        (first, stage), *others = run
+        last, end = others[-1] if others else (first, stage)
+        layers = f"{count} each" if others else clip(_layer_ranges(stage), 12)
+        devices = _span(stage.device_first, end.device_end - 1)
+        full = "!" if stage.memory["total"] > limit else ""
+        rows.append([_span(first, last), devices, layers, *figures, full])
+        firsts.append(first)
+    head, second, *lines = columns(rows, 4, WIDTH)
+    painted = (paint(x[:5], k, color) + x[5:] for k, x in zip(firsts, lines, strict=True))
+    return [head, second, *painted]
 
 
-def _figures(stage: HybridStageReport) -> tuple[Any, ...]:
-    """What the table shows of a stage besides its place, as it shows it."""
+def _figures(stage: HybridStageReport) -> tuple[int, list[str]]:
+    """The number of layers, and what the table shows of a stage besides its place."""
     compute = milliseconds(stage.forward + stage.backward + stage.recomputed)
     waits = milliseconds(stage.exchange + stage.sends + stage.gathers)
-    held = tuple(f"{stage.memory[name]:.3g}" for name in MEMORY_PARTS)
-    layers = sum(end - first for first, end in stage.layers)
-    return (stage.tp, stage.dp, stage.zero, layers, redone_layers(stage), compute, waits, held)
+    held = [stage.memory[name] for name in MEMORY_PARTS]
+    return sum(end - first for first, end in stage.layers), [
+        redone_layers(stage) or "none", f"{stage.tp}", f"{stage.dp}", f"{stage.zero}", compute,
+        waits, f"{stage.memory['total'] / 1e9:.2f}",
+        *(f"{x / 1e9:.3g}" if x >= 5e5 else "·" for x in held),
+    ]  # fmt: skip
 
 
 def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
     """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
-    a, b = diff.a, diff.b
-    lines = [clip(f"{a.model.name} on {a.cluster}, batch {a.batch:,}", WIDTH)]
-    lines += plans_lines(names, (a, b), [_diff_figures(report) for report in (a, b)])
-    if diff.seconds is None:
-        lines.append("a malformed plan has no length; nothing to compare but what is decided")
-    else:
-        lines.append(verdict_line(diff.seconds, a.length_seconds))
-    if not diff.changes:
-        return [*lines, "the plans decide the same"]
-    lines += ["", f"{plural(len(diff.changes), 'decision')} of the plans differ"]
-    for change in diff.changes:
-        words = " → ".join(map(_words, (change.a, change.b)))
-        lines.append(clip(f"  {change.field.replace('_', ' '):<20}{words}", WIDTH))
-    if diff.seconds is None:
+    lines = changes_lines(diff, names)
+    if diff.seconds is None or not diff.changes:
         return lines
     seconds = [Part(PARTS[x.name], x.a, x.b) for x in diff.parts if x.a or x.b]
     memory = [x for x in diff.memory if x.a or x.b]
     lines += ["", *parts_lines("where the seconds are", seconds, "L")]
     return [*lines, "", *parts_lines("bytes of the fullest stage", memory, "in all", size)]
-
-
-def _words(value: Any) -> str:
-    """A decision in words; equal neighbors of a list as one: ``40 x 1``."""
-    if isinstance(value, dict):
-        return " ".join(f"{name} {count}" for name, count in value.items()) or "none"
-    if not isinstance(value, (list, tuple)):
-        return str(value)
-    runs = [(word, len(list(run))) for word, run in groupby(map(_words, value))]
-    joined = ", ".join(word if count == 1 else f"{count} x {word}" for word, count in runs)
-    return joined if len(runs) == 1 else f"[{joined}]"
-
-
-def _diff_figures(report: HybridReport) -> list[str]:
-    if not report.stages:
-        return ["malformed"]
-    words = [f"L {duration(report.length_seconds)}"]
-    if report.simulated_seconds is not None:
-        words.append(f"simulated {duration(report.simulated_seconds)}")
-    held = max(stage.memory["total"] for stage in report.stages)
-    return [*words, plural(len(report.stages), "stage"), f"{size(held)} a device at most"]
 
 
 _NAMES = {
@@ -347,24 +298,15 @@ def _line(alternative: Alternative) -> str:
     return f"{start}  {', '.join(words) or 'as fast'}"
 
 
-def comparison(answers: Sequence[Answer]) -> Table:
-    """Several hybrid plans of one problem side by side."""
-    reports = [answer.report for answer in answers]
-    report = reports[0]
-    head = f"{report.model.name} on {report.cluster}, {report.machine.stack.name}"
-    table = empty(
-        head, "agent", "step (s)", "over best", "plan", "GB each", "MFU", "proof", "found (s)"
-    )
-    best = min((r.length_seconds for r in reports if r.legal), default=float("nan"))
-    for answer, report in zip(answers, reports, strict=True):
-        over = f"{100 * (report.length_seconds / best - 1):.2f} %" if report.legal else "illegal"
-        held = max((stage.memory["total"] for stage in report.stages), default=float("nan"))
-        table.add_row(
-            answer.method, f"{report.length_seconds:.4g}", over, report.plan.words,
-            f"{held / 1e9:.1f}", "" if report.mfu is None else f"{report.mfu:.1%}", answer.claim,
-            f"{answer.seconds:.2f}",
-        )  # fmt: skip
-    return table
+def compared(report: HybridReport) -> dict[str, str]:
+    """The columns of a plan in a table of several."""
+    held = max((stage.memory["total"] for stage in report.stages), default=math.nan)
+    return {
+        "step (s)": f"{report.length_seconds:.4g}",
+        "plan": report.plan.words,
+        "GB each": f"{held / 1e9:.1f}",
+        "MFU": "" if report.mfu is None else f"{report.mfu:.1%}",
+    }
 
 
 def near_best(near: Sequence[tuple[float, str]]) -> Table:

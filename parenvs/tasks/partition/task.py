@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -255,10 +255,10 @@ class PartitionTask(Task):
 
         return [classes(problem(instance, cluster, self.name, **options))]
 
-    def comparison(self, answers: Sequence[Answer]) -> Table:
-        from parenvs.tasks.partition.view import comparison
+    def compared(self, report: PartitionReport) -> dict[str, str]:
+        from parenvs.tasks.partition.view import compared
 
-        return comparison(answers)
+        return compared(report)
 
     def explain(
         self, report: PartitionReport, pattern: str | None = None

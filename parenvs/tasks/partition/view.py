@@ -34,7 +34,6 @@ from parenvs.view.words import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.plan import Answer
 
 REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 """States of a variable that has no partitioned dimension."""
@@ -292,18 +291,13 @@ def _quality(report: PartitionReport) -> str:
     return ", optimal" if gap < ROUNDING else f", at most {gap:.2%} below the best"
 
 
-def _things(report: PartitionReport) -> str:
-    """``3 variables and 1 batch input``."""
-    variables = plural(report.variables, "variable")
-    inputs = len(report.problem.partition(report.chosen, "inputs"))
-    return f"{variables} and {plural(inputs, 'batch input')}" if inputs else variables
-
-
 def _counts(report: PartitionReport) -> str:
+    inputs = len(report.problem.partition(report.chosen, "inputs"))
+    things = plural(report.variables, "variable")
+    things += f" and {plural(inputs, 'batch input')}" if inputs else ""
     kind = "input dimensions" if report.plan.scope == "inputs" else "variable dimensions"
     return (
-        f"{_things(report)}, {report.partitioned_dimensions:,} of {report.dimensions:,} "
-        f"{kind} partitioned"
+        f"{things}, {report.partitioned_dimensions:,} of {report.dimensions:,} {kind} partitioned"
     )
 
 
@@ -391,36 +385,18 @@ def classes(problem: Partitioning) -> Table:
     return table
 
 
-def comparison(answers: Sequence[Answer]) -> Table:
-    """Several plans of one problem side by side."""
-    problem, reward = answers[0].problem, answers[0].problem.reward
-    rows = []
-    for answer in answers:
-        report = answer.report
-        row = {
-            "agent": answer.method,
-            "return": f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
-            "vars": str(report.variables),
-            "dims": f"{report.partitioned_dimensions}/{report.dimensions}",
-            "step (s)": f"{report.step_seconds:.4g}",
-            "sent (s)": f"{report.communication_seconds:.3g}",
-            "hybrid": report.price.cell,
-            "GB each": f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
-            "used": f"{100 * report.utilization:.1f} %",
-            "proof": answer.claim,
-            "found": f"{answer.seconds:.2f}",
-        }
-        rows.append(row)
-    heading = f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}"
-    table = empty(heading, *rows[0])
-    for row in rows:
-        table.add_row(*row.values())
-    table.caption = (
-        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device "
-        "holds\nfound: seconds of the planner"
-    )
-    table.caption_justify = "left"
-    return table
+def compared(report: PartitionReport) -> dict[str, str]:
+    """The columns of a plan in a table of several."""
+    reward = report.problem.reward
+    return {
+        "return": f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
+        "vars": str(report.variables),
+        "dims": f"{report.partitioned_dimensions}/{report.dimensions}",
+        "step (s)": f"{report.step_seconds:.4g}",
+        "sent (s)": f"{report.communication_seconds:.3g}",
+        "hybrid": report.price.cell if report.price else "",
+        "GB": f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
+    }
 
 
 @dataclass(frozen=True)
@@ -515,9 +491,8 @@ def _settings(problem: Partitioning) -> dict[str, Any]:
 def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
     """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
     a, plans = diff.a, (diff.a, diff.b)
-    figures = [[f"step {duration(x.step_seconds)}", f"{_things(x)} partitioned"] for x in plans]
     lines = [clip(title(a.problem), WIDTH)]
-    lines += plans_lines(names, plans, figures)
+    lines += plans_lines(names, plans)
     lines += [verdict_line(diff.seconds, a.step_seconds), ""]
     lines += parts_lines("where the seconds are", diff.parts, "step")
     memory = f"memory per device, of {size(a.problem.memory_limit)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -294,10 +294,10 @@ class PipelineTask(Task):
 
         return of_instance(instance, cluster, options)
 
-    def comparison(self, answers: Sequence[Answer]) -> Table:
-        from parenvs.tasks.pipeline.view import comparison
+    def compared(self, report: Report) -> dict[str, str]:
+        from parenvs.tasks.pipeline.view import compared
 
-        return comparison(answers)
+        return compared(report)
 
     def remarks(self, request: PipelineRequest, answer: Answer, choice: Any) -> Remarks:
         from parenvs.agents.pipeline.planners import Remarks

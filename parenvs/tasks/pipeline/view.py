@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from parenvs.view.tables import empty
 from parenvs.view.words import (
     SEPARATOR,
     clip,
+    columns,
     duration,
     milliseconds,
     paint,
@@ -30,7 +31,6 @@ from parenvs.view.words import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.plan import Answer
     from parenvs.tasks.pipeline.profile import StageProfile
 
 AFTER = "after "
@@ -179,11 +179,9 @@ def _fit(words: str, width: int) -> str:
 WIDTH = 100
 """Columns of the text."""
 _TRACK = 90  # columns of the bar and of the Gantt chart
-_MARKS = (" ·░█▓╱", " ·›‹↔ ")  # compute stage, link: idle, less than a quarter, F, B, F and B, AR
-_LEGEND = (
-    "stage: ░ forward  █ backward  ▓ both  ╱ all-reduce   link: › forward  ‹ backward  ↔ both",
-    "·  busy for less than a quarter of the column",
-)
+_MARKS = (" ░█╱", " ›‹ ")  # compute stage, link: idle, forward, backward, all-reduce
+_FIGURES = ("compute", "transfer", "all-reduce", "memory", "busy")
+_LEGEND = "stage: ░ forward  █ backward  ╱ all-reduce   link: › forward  ‹ backward"
 _MOST_LETTERS = 40  # of a list in the line of an answer
 
 
@@ -290,23 +288,19 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], color: bool) -> list[str
 def _table(pipeline: Pipeline, report: Report, color: bool) -> list[str]:
     limit = report.memory_limit_bytes
     ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 27)
-    heading = (
-        f"{'':5}{'devices':<9}{'pivots':<12}{'ends after':<28}{'compute':>9}{'transfer':>10}"
-        f"{'all-reduce':>11}{'memory':>8}{'busy':>6}",
-        f"{'':54}{'ms':>9}{'ms':>10}{'ms':>11}{f'of {limit / 1e9:.1f}':>8}{'%':>6}",
-    )
-    lines = list(heading)
+    rows = [
+        ["", "devices", "pivots", "ends after", *_FIGURES, ""],
+        ["", "", "", "", "ms", "ms", "ms", f"of {limit / 1e9:.1f}", "%", ""],
+    ]
     for number, (stage, end) in enumerate(zip(report.stages, ends, strict=True)):
         compute = stage.forward_seconds + stage.backward_seconds
-        row = (
-            f"{device_range(stage):<9}{f'{stage.first}–{stage.end - 1}':<12}"
-            f"{end.removeprefix(AFTER):<28}{milliseconds(compute):>9}"
-            f"{milliseconds(stage.transfer_seconds):>10}{milliseconds(stage.all_reduce_seconds):>11}"
-            f"{stage.memory_bytes / 1e9:>8.2f}"
-            f"{stage.efficiency * 100:>6.1f}{' !' if stage.memory_bytes > limit else ''}"
-        )
-        lines.append(paint(f"{number:<5}", number, color) + row)
-    return lines
+        seconds = (compute, stage.transfer_seconds, stage.all_reduce_seconds)
+        place = [f"{number}", device_range(stage), f"{stage.first}–{stage.end - 1}"]
+        others = [f"{stage.memory_bytes / 1e9:.2f}", f"{stage.efficiency * 100:.1f}"]
+        others.append("!" if stage.memory_bytes > limit else "")
+        rows.append([*place, end.removeprefix(AFTER), *map(milliseconds, seconds), *others])
+    head, units, *lines = columns(rows, 4, WIDTH)
+    return [head, units, *(paint(x[:2], k, color) + x[2:] for k, x in enumerate(lines))]
 
 
 def _gantt(report: Report, color: bool) -> list[str]:
@@ -317,24 +311,14 @@ def _gantt(report: Report, color: bool) -> list[str]:
     lines = []
     for row in range(len(table.reduce_start)):
         stage, link = divmod(row, 2)
-        forward, backward = (
-            _covered(edges, table.start[row, kind], table.end[row, kind]) for kind in (0, 1)
-        )
-        reduce = _covered(edges, table.reduce_start[[row]], table.reduce_end[[row]])
-        quarter = 0.25 * span / _TRACK
-        # Row 2 of the argmax never wins; 'both' is set where each direction fills a quarter.
-        mark = 2 + np.argmax([forward, backward, 0 * reduce, reduce], axis=0)
-        mark[(forward >= quarter) & (backward >= quarter)] = 4
-        busy = forward + backward + reduce
-        mark[busy < quarter] = 1
-        mark[busy <= 1e-9 * span] = 0
-        track = "".join(_MARKS[link][k] for k in mark).rstrip()
+        passes = [(table.start[row, kind], table.end[row, kind]) for kind in (0, 1)]
+        passes.append((table.reduce_start[[row]], table.reduce_end[[row]]))
+        covered = np.stack([_covered(edges, *times) for times in passes])
+        marks = np.where(covered.max(axis=0) > 1e-9 * span, 1 + covered.argmax(axis=0), 0)
+        track = "".join(_MARKS[link][k] for k in marks).rstrip()
         label = "  link" if link else f"stage {stage}"
         lines.append(f"{label:<9}{paint(track, stage, color and not link)}".rstrip())
-    end = duration(span)
-    lines.append(f"{'':9}0{end:>{_TRACK - 1}}")
-    lines += [f"{'':9}{line}" for line in _LEGEND]
-    return lines
+    return [*lines, f"{'':9}0{duration(span):>{_TRACK - 1}}", f"{'':9}{_LEGEND}"]
 
 
 def _covered(edges: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -377,26 +361,12 @@ def chain(pipeline: Pipeline) -> Table:
     return table
 
 
-def comparison(answers: Sequence[Answer]) -> Table:
-    """Several plans of one problem side by side."""
-    reports = [answer.report for answer in answers]
-    pipeline, cluster = reports[0].pipeline, reports[0].pipeline.cluster
-    seconds = ("step (s)", "simulated (s)", "hybrid (s)")
-    others = ("1/L", "over best", "device cuts", "proof", "found in (s)")
-    table = empty(f"{pipeline.profile.name} on {cluster}", "agent", *seconds, *others)
-    legal = [report.length_seconds for report in reports if report.legal]
-    best = min(legal, default=np.nan)
-    for answer, report in zip(answers, reports, strict=True):
-        over = f"{100 * (report.length_seconds / best - 1):.2f} %" if report.legal else "illegal"
-        table.add_row(
-            answer.method,
-            f"{report.length_seconds:.4f}",
-            f"{report.simulated_seconds:.4f}",
-            report.price.cell,
-            f"{report.value:.4f}" if report.legal else "-1",
-            over,
-            " ".join(map(str, report.plan.device_cuts)),
-            answer.claim,
-            f"{answer.seconds:.2f}",
-        )
-    return table
+def compared(report: Report) -> dict[str, str]:
+    """The columns of a plan in a table of several."""
+    return {
+        "step (s)": f"{report.length_seconds:.4f}",
+        "simulated (s)": f"{report.simulated_seconds:.4f}",
+        "hybrid (s)": report.price.cell if report.price else "",
+        "1/L": f"{report.value:.4f}" if report.legal else "-1",
+        "device cuts": " ".join(map(str, report.plan.device_cuts)),
+    }
