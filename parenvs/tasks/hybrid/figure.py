@@ -121,8 +121,8 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
             if cluster.speeds and not place and down > 0.2:
                 name = f"server {order[server]}: {speeds[order[server]]:.3g}"
                 axes.text(x - 0.46, row + 0.27, name, size=min(8.0, 18 * down), color=QUIET)
-    x, tall, low = zip(*boxes, strict=True)
-    axes.bar(x, tall, 0.92, low, color=colors, gid="devices")
+    middles, heights, lows = zip(*boxes, strict=True)
+    axes.bar(middles, heights, 0.92, lows, color=colors, gid="devices")
     words = (
         f"{servers} of {plural(cluster.servers, 'server')} of {plural(inside, 'device')}: color "
     )

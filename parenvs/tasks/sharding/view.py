@@ -53,9 +53,10 @@ def text(report: ShardingReport | Sharding, color: bool = False) -> str:
     Returns:
         Lines without a newline at the end.
     """
-    is_plan = isinstance(report, ShardingReport)
-    lines = [title(report.problem if is_plan else report), SEPARATOR.join(verdict(report))]
-    lines += reason_lines(report.reasons, 110) if is_plan else []
+    problem = report.problem if isinstance(report, ShardingReport) else report
+    lines = [title(problem), SEPARATOR.join(verdict(report))]
+    if isinstance(report, ShardingReport):
+        lines += reason_lines(report.reasons, 110)
     return "\n".join(clip(line, 110) for line in lines)
 
 
