@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +41,6 @@ _MAX_ROWS = 8
 """Rows for the entry parameters of one argument that are taken for the same, or for devices."""
 
 
-def _filled(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = empty(title, *columns)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def instances() -> Table:
     """The shipped instances."""
     rows = []
@@ -56,7 +49,7 @@ def instances() -> Table:
         figures = (f"{train['parameters']:,}", f"{train['flops']:.3e}", str(pivots))
         rows.append((name, str(train["variables"]), *figures, entry["description"]))
     columns = ("name", "variables", "parameters", "FLOPs a step", "pivots", "description")
-    return _filled("instances", columns, rows)
+    return empty("instances", *columns, rows=rows)
 
 
 def clusters() -> Table:
@@ -72,7 +65,7 @@ def clusters() -> Table:
         for name, cluster in PRESETS.items()
     ]
     columns = ("name", "shape", "inside a server", "between servers", "memory")
-    return _filled("clusters", columns, rows)
+    return empty("clusters", *columns, rows=rows)
 
 
 def graph(graph: Graph) -> Table:
@@ -143,7 +136,7 @@ def comparison(answers: Sequence[Answer]) -> Table:
         own = task_of(report).compared(report) or cost
         others = {"over best": over, "proof": answer.claim, "found (s)": f"{answer.seconds:.2f}"}
         rows.append({"agent": answer.method, **own, **others})
-    return _filled(answers[0].plan.instance, [*rows[0]], [[*row.values()] for row in rows])
+    return empty(answers[0].plan.instance, *rows[0], rows=[[*row.values()] for row in rows])
 
 
 def _cost(cost: float | None) -> str:
@@ -178,7 +171,7 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
     if result.target_steps is not None:
         rows.append(("steps to the optimum", f"{result.target_steps:,}"))
         rows.append(("seconds to the optimum", f"{result.target_seconds:.1f}"))
-    return _filled(f"run {folder}", ("what", "value"), rows)
+    return empty(f"run {folder}", "what", "value", rows=rows)
 
 
 def evaluation(result: Evaluation) -> Table:
@@ -197,7 +190,7 @@ def evaluation(result: Evaluation) -> Table:
     if len(returns):
         spread = f"{returns.mean():.6f} +- {returns.std():.6f}"
         rows.append((f"mean of {len(returns)} samples", spread, "", ""))
-    return _filled("evaluation", ("plan of", "return", "cost", "gap"), rows)
+    return empty("evaluation", "plan of", "return", "cost", "gap", rows=rows)
 
 
 def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) -> Table:
@@ -219,7 +212,7 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
         share, (low, high) = result.improvement_over(other)
         rows.append(("probability of improvement", [f"{share:.1%}", f"{low:.1%} to {high:.1%}"]))
     title = f"{result.set_name}, {len(result.problems):,} problems"
-    return _filled(title, ("what", *names), [(what, *cells) for what, cells in rows])
+    return empty(title, "what", *names, rows=[(what, *cells) for what, cells in rows])
 
 
 def standings(entries: Sequence[CheckedEntry]) -> Table:
@@ -251,7 +244,7 @@ def verdicts(entry: CheckedEntry) -> Table:
         figures = (_cost(verdict.cost), _cost(reference.cost), reference.status)
         rows.append((verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state))
     columns = ("problem", "cost", "reference", "proof", "score", "verdict")
-    table = _filled("", columns, rows)
+    table = empty("", *columns, rows=rows)
     for index in (3, 5):
         table.columns[index].justify = "left"
     return table

@@ -81,6 +81,27 @@ class Plan:
         """Write the plan as a JSON file."""
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
+    def mismatches(self, name: str, fingerprint: str, settings: Mapping[str, Any]) -> list[str]:
+        """Return the reasons for which the plan is for another problem than that of a name.
+
+        Args:
+            name: of the problem's graph or chain.
+            fingerprint: of it.
+            settings: what the plan's fields of these names have to be.
+        """
+        reasons = []
+        if self.fingerprint != fingerprint:
+            reasons.append(
+                f"fingerprint: the plan is for {self.fingerprint[:19]}..., but {name} is "
+                f"{fingerprint[:19]}...; make the plan anew"
+            )
+        for key, wanted in settings.items():
+            both = getattr(self, key), wanted
+            if both[0] != both[1]:
+                words = ["the default" if value is None else str(value) for value in both]
+                reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
+        return reasons
+
     def _head(self) -> dict[str, Any]:
         """Return the fields that plans of every task begin with."""
         return {

@@ -156,7 +156,7 @@ class Happened:
         page, run = Page(), self.predicted
         verdict = self.verdict.rstrip(".").split("; ")
         name = f"{run.problem.name}, {run.policy}: what happened, and what was predicted (line)"
-        top = page.heading(name, verdict, legal=self.in_order is not False) + 0.1
+        top = page.heading(name, verdict) + 0.1
         panels = stacked(page, top, _HEIGHTS, _GAP)
         for axes, words in zip(panels, _LABELS, strict=True):
             axes.set_ylabel(words, size=8)

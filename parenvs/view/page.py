@@ -92,8 +92,7 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.style.context(["default", _STYLE])
 
 
-def blank_figure() -> Figure:
-    """A white figure of ``WIDTH`` times ``HEIGHT`` inches with an Agg canvas; needs ``style``."""
+def _blank_figure() -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -158,31 +157,29 @@ def ending(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """A figure with places given in inches, y from the top."""
+    """A white figure with places given in inches, y from the top; needs ``style``."""
 
-    figure: Figure = field(default_factory=blank_figure)
+    figure: Figure = field(default_factory=_blank_figure)
 
     def axes(self, x: float, y: float, width: float, height: float) -> Axes:
         """New axes."""
         box = (x / WIDTH, 1 - (y + height) / HEIGHT, width / WIDTH, height / HEIGHT)
         return self.figure.add_axes(box)
 
-    def heading(
-        self, title: str, verdict: Sequence[str], reasons: Sequence[str] = (), legal: bool = True
-    ) -> float:
+    def heading(self, title: str, verdict: Sequence[str], reasons: Sequence[str] = ()) -> float:
         """Write title, verdict and reasons from the upper left corner.
 
         Args:
             title: one line, cut where it is very long.
             verdict: the parts of the next line; of the next lines where one is too narrow.
-            reasons: lines of their own, in red.
-            legal: False writes the verdict in red, too.
+            reasons: why a plan is illegal; in red, as the verdict then, in as many lines as there
+                is room for.
 
         Returns:
             Where the rest of the page may begin, inches from the top.
         """
         self._line(0.22, clip(title, _MOST_LETTERS), size=14, weight="bold")
-        ink = INK if legal else RED
+        ink = RED if reasons else INK
         top, line = 0.56, ""
         # A part that would run off the page begins a new line.
         for part in verdict:
@@ -193,7 +190,11 @@ class Page:
             line = longer
         self._line(top, line, size=10.5, color=ink)
         top += 0.34
-        for line in reasons:
+        wrapper = textwrap.TextWrapper(150, subsequent_indent="   ")
+        lines = [line for reason in reasons for line in wrapper.wrap(printable(reason))]
+        if len(lines) > _MOST_REASONS:
+            lines[_MOST_REASONS - 1 :] = [f"and {len(lines) - _MOST_REASONS + 1} lines more"]
+        for line in lines:
             self._line(top, line, size=9, color=RED)
             top += 0.19
         return top + 0.12
@@ -204,16 +205,6 @@ class Page:
         # A line that is still too long, by the font's true width, is made smaller.
         room = (WIDTH - 2 * MARGIN) * DPI
         text.set_fontsize(size * min(1.0, 0.98 * room / max(text.get_window_extent().width, 1.0)))
-
-
-def reasons_shown(reasons: Sequence[str]) -> list[str]:
-    """Why a plan is illegal, wrapped, as many lines as a page has room for."""
-    wrapper = textwrap.TextWrapper(150, subsequent_indent="   ")
-    lines = [line for reason in reasons for line in wrapper.wrap(printable(reason))]
-    if len(lines) > _MOST_REASONS:
-        hidden = len(lines) - _MOST_REASONS + 1
-        lines[_MOST_REASONS - 1 :] = [f"and {hidden} lines more"]
-    return lines
 
 
 def note(axes: Axes, words: str, at: tuple[float, float], shift: Any, **look: Any) -> None:

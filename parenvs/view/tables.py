@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -27,10 +28,12 @@ def to_json(table: Table) -> dict[str, Any]:
     return {"title": str(table.title or ""), "columns": columns, "rows": table.cells}
 
 
-def empty(title: str, *columns: str, names: int = 1) -> Table:
-    """An empty table; its first ``names`` columns are left-justified and the others right."""
+def empty(title: str, *columns: str, rows: Iterable[Sequence[str]] = (), names: int = 1) -> Table:
+    """A table; its first ``names`` columns are left-justified and the others right."""
     head = Text(printable(title), style="bold") if title else None
     table = _PrintableTable(title=head, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < names else "right")
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 
 from parenvs.errors import printable
 
@@ -170,6 +171,7 @@ def _depth(nested: Sequence[Sequence[str]]) -> int:
     return min(sides, key=lambda depth: (max(sides[depth]), -depth))
 
 
+@lru_cache(4096)
 def kind_of(name: str) -> str:
     """A name with ``#`` for every number."""
     return re.sub(r"\d+", "#", name)

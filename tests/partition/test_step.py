@@ -228,7 +228,7 @@ def test_plan__keeps_the_step(tmp_path):
     other = problem("vgg-19", task="partition", reward="step_time", memory_limit=True)
     assert other.step.limit == Cluster.parse("1x8:v100").memory_limit
     assert other.report(read).reasons == (
-        "micro_batch: the plan is for 16, not the graph's batch",
+        "micro_batch: the plan is for 16, not the default",
         "micro_batches: the plan is for 4, not 1",
         "recompute: the plan is for full, not none",
     )

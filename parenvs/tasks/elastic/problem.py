@@ -560,11 +560,7 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
         problem = replace(problem, checkpoints=True)
     course, library, reasons = problem.drawn(plan.seed), problem.library, []
     needed = library.needed
-    if plan.fingerprint != problem.fingerprint:
-        reasons.append(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {problem.instance} is "
-            f"{problem.fingerprint[:19]}...; make the plan anew"
-        )
+    reasons += plan.mismatches(problem.instance, problem.fingerprint, {})
     if len(plan.chosen) != problem.intervals:
         reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
     number = {degrees: k for k, degrees in enumerate(problem.degrees)}

@@ -21,7 +21,6 @@ from parenvs.view.page import (
     legend,
     mix,
     note,
-    reasons_shown,
     stage_color,
     text_inches,
     write_on,
@@ -146,7 +145,7 @@ def draw(viewable: Run | Elastic) -> Figure:
     """
     run = run_of(viewable)
     page = Page()
-    top = page.heading(title(run), verdict(run), reasons_shown(run.reasons), run.legal) + 0.1
+    top = page.heading(title(run), verdict(run), run.reasons) + 0.1
     panels = stacked(page, top, _HEIGHTS, _GAP)
     problem = run.problem
     scale, unit = (3600.0, "h") if problem.intervals * problem.seconds > 7200 else (60.0, "min")

@@ -26,7 +26,6 @@ from parenvs.view.page import (
     legend,
     mix,
     note,
-    reasons_shown,
     stage_color,
     text_inches,
     write_on,
@@ -69,7 +68,7 @@ def draw(report: HybridReport | Hybrid) -> Figure:
     """
     page = Page()
     reasons = report.reasons if isinstance(report, HybridReport) else ()
-    top = page.heading(title(report), verdict(report), reasons_shown(reasons), not reasons)
+    top = page.heading(title(report), verdict(report), reasons)
     if not isinstance(report, HybridReport) or not report.stages:
         return page.figure
     several, top = len(report.stages) > 1, top + 0.2
@@ -217,7 +216,7 @@ def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     best = space.best()
     if best is not None:
         verdict.append(f"best {duration(float(space.length[best]))}: {space.describe(best)}")
-    top = page.heading(title(problem), verdict, (), legal=fit > 0)
+    top = page.heading(title(problem), verdict, () if fit else ["no plan fits"])
     height = HEIGHT - top - 0.1 - _BOTTOM
     axes = page.axes(_MAP_LEFT, top + 0.1, WIDTH - _MAP_LEFT - _MAP_RIGHT, height)
     scale, unit = time_unit(float(space.seconds["length"].min()))

@@ -39,14 +39,9 @@ def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[st
 
 def mismatches(plan: HybridPlan, problem: Any) -> list[str]:
     """Reasons for which a plan is for something else than a problem."""
-    model, cluster, stack, reasons = problem.model, problem.cluster, problem.stack, []
-    if plan.fingerprint != model.fingerprint:
-        reasons.append(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {model.name} is "
-            f"{model.fingerprint[:19]}...; make the plan anew"
-        )
-    if plan.cluster != cluster:
-        reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
+    stack = problem.stack
+    settings = {name: getattr(problem, name) for name in ("cluster", "precision", "batch")}
+    reasons = plan.mismatches(problem.model.name, problem.model.fingerprint, settings)
     try:
         planned = Stack.parse(plan.stack, stored=True)
         if planned != stack:
@@ -54,10 +49,6 @@ def mismatches(plan: HybridPlan, problem: Any) -> list[str]:
             reasons.append(f"stack: the plan is for {planned.label}{other}, not {stack.label}")
     except PlanError as error:
         reasons.append(f"stack: {error}")
-    for name in ("precision", "batch"):
-        planned, expected = getattr(plan, name), getattr(problem, name)
-        if planned != expected:
-            reasons.append(f"{name}: the plan is for {planned}, not {expected}")
     if plan.schedule not in stack.schedules:
         reasons.append(
             f"schedule: {stack.name} has {', '.join(stack.schedules)}, not {plan.schedule}; its "

@@ -311,17 +311,14 @@ def compared(report: HybridReport) -> dict[str, str]:
 
 def near_best(near: Sequence[tuple[float, str]]) -> Table:
     """Plans that come close to the best one."""
-    table = empty("near the best: the best plan of each mesh", "over best", "plan")
-    for excess, text in near:
-        table.add_row(f"{excess:.2%}", text)
-    return table
+    rows = [(f"{excess:.2%}", text) for excess, text in near]
+    return empty("near the best: the best plan of each mesh", "over best", "plan", rows=rows)
 
 
 def other_machines(shifts: Sequence[Shift]) -> Table:
     """How a plan fares if constants move in their plausible ranges, or under other stacks."""
     worst = max((shift.excess for shift in shifts), default=0.0)
     title = f"if the machine differs: at most {worst:.2%} over the best plan there"
-    table = empty(title, "what", "this plan", "over best", "best plan there")
-    for shift in shifts:
-        table.add_row(shift.what, duration(shift.seconds), f"{shift.excess:.2%}", shift.best)
-    return table
+    heads = ("what", "this plan", "over best", "best plan there")
+    rows = [(x.what, duration(x.seconds), f"{x.excess:.2%}", x.best) for x in shifts]
+    return empty(title, *heads, rows=rows)

@@ -229,13 +229,12 @@ def draw(
         undecided: paths that an episode has not settled, shown as empty cells.
     """
     problem, report = view.taken_apart(viewable)
-    page = Page(page_style.blank_figure())
+    page = Page()
     variables, inputs = view.cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
     legal = report is None or report.legal
     verdict = view.verdict(problem, report, open_)
-    reasons = page_style.reasons_shown(report.reasons if report is not None else ())
-    top = page.heading(view.title(problem), verdict, reasons, legal)
+    top = page.heading(view.title(problem), verdict, report.reasons if report else ())
     sheet = Sheet(page)
     tables, groups = view.grid(variables)
     width, height = WIDTH - 2 * MARGIN - _SIDE - _GAP, HEIGHT - MARGIN - top

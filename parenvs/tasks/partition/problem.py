@@ -522,7 +522,9 @@ class Partitioning:
         """
         classes, dims = self.classes, self.graph.dims
         known, reasons = _known_entries(plan, classes)
-        reasons += self._mismatches(plan)
+        settings = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
+        settings |= {name: getattr(self.step, name) for name in SETTINGS}
+        reasons += plan.mismatches(self.graph.name, self.graph.fingerprint, settings)
         chosen = classes.chosen(known)
         if not reasons:
             reasons = _broken_rules(plan, classes, chosen)
@@ -552,24 +554,6 @@ class Partitioning:
             replicate_seconds=self.replicate_seconds,
             memory=memory,
         )
-
-    def _mismatches(self, plan: PartitionPlan) -> list[str]:
-        """What the plan was made for and this problem is not."""
-        reasons = []
-        if plan.fingerprint != self.graph.fingerprint:
-            theirs, ours = plan.fingerprint[:19], self.graph.fingerprint[:19]
-            reasons.append(
-                f"fingerprint: the plan is for {theirs}..., but {self.graph.name} is {ours}...; "
-                "make the plan anew"
-            )
-        settings = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
-        settings |= {name: getattr(self.step, name) for name in SETTINGS}
-        for key, expected in settings.items():
-            planned = getattr(plan, key)
-            if planned != expected:
-                words = ["the graph's batch" if x is None else str(x) for x in (planned, expected)]
-                reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
-        return reasons
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from parenvs.view.page import (
     legend,
     mix,
     note,
-    reasons_shown,
     stage_color,
     text_inches,
     write_on,
@@ -101,7 +100,7 @@ def draw(viewable: Report | Pipeline) -> Figure:
     page = Page()
     reasons = () if report is None else report.reasons
     words = title(pipeline, report), verdict(pipeline, report)
-    top = page.heading(*words, reasons_shown(reasons), not reasons)
+    top = page.heading(*words, reasons)
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
     if report is not None and report.stages:
         _draw_plan(page, top, pipeline, share, report)

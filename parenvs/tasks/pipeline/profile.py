@@ -567,18 +567,8 @@ def mismatches(
         cluster: the devices.
         settings: what the plan's fields of these names have to be.
     """
-    reasons = []
-    if plan.fingerprint != profile.fingerprint:
-        reasons.append(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {profile.name} is "
-            f"{profile.fingerprint[:19]}...; make the plan anew"
-        )
-    if plan.cluster != cluster:
-        reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
-    for key, wanted in settings.items():
-        planned = getattr(plan, key)
-        if planned != wanted:
-            reasons.append(f"{key}: the plan is for {planned}, not {wanted}")
+    settings = {"cluster": cluster, **settings}
+    reasons = plan.mismatches(profile.name, profile.fingerprint, settings)
     if plan.cut_after and len(plan.cut_after) != len(plan.cuts):
         reasons.append(f"cut_after: {len(plan.cut_after)} names for {len(plan.cuts)} cuts")
     for cut, name in zip(plan.cuts, plan.cut_after, strict=False):

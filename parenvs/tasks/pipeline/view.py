@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from parenvs.view.words import (
     clip,
     columns,
     duration,
+    kind_of,
     milliseconds,
     paint,
     plural,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 AFTER = "after "
 """How the name of a cut begins that comes after what it names."""
 _INDEX = re.compile(r"\[?\d+\]?")
-_DIGITS = re.compile(r"\d+")
 
 
 def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> list[str]:
@@ -144,7 +144,7 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
     stop = start + 1
     while start > 0:
         ends_alike = (
-            _alike(rival[start - stop :], path[start:stop])
+            [*map(kind_of, rival[start - stop :])] == [*map(kind_of, path[start:stop])]
             and rival[: start - stop] != path[:start]
             for rival in rivals
         )
@@ -152,15 +152,6 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
             break
         start -= 1
     return "/".join(path[max(min(start, len(path) - least), 0) :])
-
-
-def _alike(a: Path, b: Path) -> bool:
-    return len(a) == len(b) and all(_kind(x) == _kind(y) for x, y in zip(a, b, strict=True))
-
-
-@lru_cache(4096)
-def _kind(part: str) -> str:
-    return _DIGITS.sub("#", part)
 
 
 def _fit(words: str, width: int) -> str:
@@ -343,7 +334,6 @@ def chain(pipeline: Pipeline) -> Table:
     except InfeasibleError:
         candidates = "none: they allow no plan of so many stages"
     profile = pipeline.profile
-    table = empty(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
     rows = (
         ("pivots", f"{len(profile)}"),
         ("pivots with variables", f"{int(pipeline.variable_sum[-1])}"),
@@ -356,9 +346,7 @@ def chain(pipeline: Pipeline) -> Table:
         ("stages", f"{pipeline.stages}"),
         ("candidates of PipelineCut-v0", candidates),
     )
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return empty(f"chain of {profile.name} on {pipeline.cluster}", "what", "value", rows=rows)
 
 
 def compared(report: Report) -> dict[str, str]:

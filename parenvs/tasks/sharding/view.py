@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
-from parenvs.view.page import HEIGHT, RED, WIDTH, Page, legend, reasons_shown
+from parenvs.view.page import HEIGHT, RED, WIDTH, Page, legend
 from parenvs.view.words import SEPARATOR, clip, reason_lines, size
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     page = Page()
     problem = report if isinstance(report, Sharding) else report.problem
     reasons = () if isinstance(report, Sharding) else report.reasons
-    top = page.heading(title(problem), verdict(report), reasons_shown(reasons), not reasons)
+    top = page.heading(title(problem), verdict(report), reasons)
     width = WIDTH - _LEFT - _RIGHT
     height = (HEIGHT - top - 0.3 - _FOOT - _GAP) / 2
     upper = page.axes(_LEFT, top + 0.3, width, height)
