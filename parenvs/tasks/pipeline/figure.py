@@ -136,7 +136,7 @@ def _draw_plan(
         axes.axvspan(begin, end, facecolor=color, edgecolor="white", linewidth=1.5)
         room = (end - begin) / 100 * width - 0.06
         for words in (f"stage {number} · {device_words(stage)}", f"{number}"):
-            if text_inches(words, 9, bold=True) <= room:
+            if text_inches(words, 9) <= room:
                 write_on(axes, (begin + end) / 2, 0, words, 9, color)
                 break
     top += 0.42
