@@ -261,17 +261,15 @@ def device_words(stage: Stage) -> str:
 def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], color: bool) -> list[str]:
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
     ends = np.rint(share[[stage.end for stage in stages] or [-1]] * _TRACK).astype(int)
-    line, begin = "", 0
-    for number, end in enumerate(ends):
-        last = number == len(ends) - 1
+    parts = []
+    for number, width in enumerate(np.diff(ends, prepend=0).tolist()):
         # The last column of a stage is the bar of the cut behind it.
-        inside = max(int(end) - begin - (not last), 0)
+        inside = max(width - (number < len(ends) - 1), 0)
         label = f" {number} " if stages else " no cut "
         segment = (label if len(label) <= inside else "").center(inside, "━")
-        line += paint(segment, number, color and bool(stages))
-        if not last and end > begin:
-            line += "┃"
-        begin = max(begin, int(end))
+        if width:
+            parts.append(paint(segment, number, color and bool(stages)))
+    line = "┃".join(parts)
     ruler = "".join(f"{x} %".ljust(_TRACK // 4) for x in (0, 25, 50, 75))
     return [f"chain    {line}", f"{'':9}{ruler[: _TRACK - 5]}100 %"]
 

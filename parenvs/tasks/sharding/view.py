@@ -72,6 +72,8 @@ def draw(report: ShardingReport | Sharding) -> Figure:
         report: what the judge says of a plan, or the problem, which is drawn with the least and the
             most that all nodes can use.
     """
+    from matplotlib.ticker import EngFormatter
+
     page = Page()
     problem = report if isinstance(report, Sharding) else report.problem
     reasons = () if isinstance(report, Sharding) else report.reasons
@@ -93,24 +95,16 @@ def draw(report: ShardingReport | Sharding) -> Figure:
         lower.bar(np.arange(len(problem)), least, 1.0, color=_NODE, label="cheapest of the node")
     if problem.limit is not None:
         upper.axhline(problem.limit, color=RED, lw=1.2, linestyle="--", label="limit")
-    upper.set(xlabel="places at which a node begins or ends, in their order")
-    upper.set(ylabel="memory in use")
+    places = "places at which a node begins or ends, in their order"
+    upper.set(xlabel=places, ylabel="memory in use")
     lower.set(xlabel="node", ylabel="cost, as the file counts it")
     upper.yaxis.set_major_formatter(lambda x, _: size(x, tick=True))
-    lower.yaxis.set_major_formatter(lambda x, _: _counted(x))
+    lower.yaxis.set_major_formatter(EngFormatter())
     for axes in (upper, lower):
         axes.set_ylim(bottom=0)
         axes.margins(x=0)
         legend(axes, {}, loc="lower right", bbox_to_anchor=(1, 1))
     return page.figure
-
-
-def _counted(cost: float) -> str:
-    """A cost in few letters: ``7.5 M``."""
-    for scale, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if cost >= scale:
-            return f"{cost / scale:,.4g}{letter}"
-    return f"{cost:,.4g}"
 
 
 def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
