@@ -82,13 +82,7 @@ class Plan:
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     def mismatches(self, name: str, fingerprint: str, settings: Mapping[str, Any]) -> list[str]:
-        """Return the reasons for which the plan is for another problem than that of a name.
-
-        Args:
-            name: of the problem's graph or chain.
-            fingerprint: of it.
-            settings: what the plan's fields of these names have to be.
-        """
+        """Return why the plan is not for the problem with this name, fingerprint and settings."""
         reasons = []
         if self.fingerprint != fingerprint:
             reasons.append(

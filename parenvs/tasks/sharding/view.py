@@ -44,15 +44,7 @@ def answer(report: ShardingReport) -> str:
 
 
 def text(report: ShardingReport | Sharding, color: bool = False) -> str:
-    """A judged plan, or a problem without one, as text of at most 110 columns.
-
-    Args:
-        report: what the judge says of a plan, or the problem.
-        color: is ignored; the text has no colors.
-
-    Returns:
-        Lines without a newline at the end.
-    """
+    """A judged plan, or a problem without one, as text of at most 110 columns, without colors."""
     problem = report.problem if isinstance(report, ShardingReport) else report
     lines = [title(problem), SEPARATOR.join(verdict(report))]
     if isinstance(report, ShardingReport):
