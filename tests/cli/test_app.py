@@ -282,7 +282,7 @@ def test_cli__train_and_evaluate(run, refused, tmp_path):
         k: v for k, v in result.items() if k not in timed
     }
     out = good(run("evaluate", folder, "--episodes", 5))
-    for word in ("greedy policy", "mean of 5 samples", "exact optimum"):
+    for word in ("greedy policy", "mean of 5 samples", "optimum", "gap"):
         assert word in out
     for options in (["--episodes", 0], ["--seed", -1]):
         refused("evaluate", folder, *options, words="--")

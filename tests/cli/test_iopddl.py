@@ -34,7 +34,7 @@ def test_iopddl__add_list_show_solve_judge(run, tmp_path):
     assert (judged["cost"], judged["peak"]) == (solved["cost"], solved["peak"])
     assert run("judge", "plan.json")[0] == 0
     out = run("judge", "plan.json", file)[1]
-    assert f"cost {judged['cost']:,}" in out and f"peak {judged['peak']:,} of 14" in out
+    assert f"cost {judged['cost']:,}" in out and f"peak {judged['peak']:,} (" in out
 
 
 def test_iopddl__bad_input_is_one_line_and_status_2(run, tmp_path):

@@ -178,9 +178,9 @@ def test_commands__help_is_light():
 
 
 @pytest.mark.thorough
-def test_list__examples_of_generated_problems_are_problems():
-    tasks = json.loads(good("list", "--json"))["tasks"].values()
+def test_list__examples_of_generated_problems_are_problems(run):
+    tasks = json.loads(good(run("list", "--json")))["tasks"].values()
     names = [name for facts in tasks for name in facts["generated problems, of any number"]]
     assert len(names) >= 9
     for name in names:
-        assert good("show", name)
+        assert good(run("show", name))
