@@ -150,6 +150,16 @@ def test_rows__a_batch_is_single_to_the_last_bit(game, mode):
         assert_alike(batched, single, mode, rng, illegal=0.02, resets={17: SMALL[env_id][1]})
 
 
+@pytest.mark.slow
+@games
+def test_rows__sixteen_episodes_are_single_ones_to_the_last_bit(game):
+    """Plans of one and of many stages side by side, of step times that ties are broken by."""
+    env_id, _, _, kind = game
+    arguments = {"instance": "hybrid-test"} if env_id.startswith("Hybrid") else {}
+    rng = np.random.default_rng(0)
+    assert_alike(*both(kind, arguments, 16), "NextStep", rng, steps=12, illegal=0.0)
+
+
 @each("name", ["HybridPlan", "IntraOpSharding", "ElasticPlan", "PartitionPlan"])
 def test_rows__version_0_is_gone_with_a_line_that_names_this_one(name, tmp_path):
     old, words = f"{name}-v0", f"Please use `{name}-v1`"

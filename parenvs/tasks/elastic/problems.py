@@ -713,7 +713,7 @@ def _generated(name: str) -> Elastic:
 
 
 def _name(family: str, model: str, which: str) -> str:
-    return f"{ElasticTask.drawn[0]}/{family}/{model}/{which}"
+    return f"elastic/{family}/{model}/{which}"
 
 
 MODULE = "parenvs.tasks.elastic.problems"

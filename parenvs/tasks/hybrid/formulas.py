@@ -698,6 +698,11 @@ def _resources(
     passed: np.ndarray, busy: np.ndarray, chunk: np.ndarray, links: np.ndarray, stages: Stages
 ) -> Pair:
     """Seconds up to and of every resource: stages, and links where sends do not block."""
+    there: Any = True
+    if stages.count is not None:
+        # Behind the last stage is no resource: the sums up to there are rounded in another order.
+        there = np.arange(len(busy))[:, None] < stages.count
+        passed = passed * there
     if len(busy) == 1 or np.all(stages.blocking):
         return passed, busy
     # A link carries the messages of each chunk in turn, so the first is there after one of them.
@@ -706,6 +711,7 @@ def _resources(
     passed_stages = passed.copy()
     passed_stages[1:] += sent
     passed_links = running_sums(chunk)[:-1] + (sent - of_chunk) + links
+    passed_links *= there if stages.count is None else there[1:]
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 

@@ -70,7 +70,7 @@ def source_of(
         for place in instance or [None]:
             refuse_unknown("instance: of several banks there is no", place, pools)
         return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
-    instance = pools[0] if instance is None else instance
+    instance = next(iter(pools)) if instance is None else instance
     place, like = instance if problem is None else problem, "hybrid-test"
     is_set, is_bank = check_place(place, HybridTask.sets, pools, like, order, family, fresh)
     if problem is not None:
