@@ -1,8 +1,9 @@
-"""Puts results into README and docs/paper.md and writes a page per area, docs/results, from benchmarks/results.
+"""Puts results into README and docs/paper.md, and writes docs/results, a page per area.
 
     python benchmarks/pages.py
 
-A table goes wherever one of the two has ``<!-- begin NAME -->`` and, below it, ``<!-- end NAME -->``.
+A table goes wherever one of the two has ``<!-- begin NAME -->`` and, below it,
+``<!-- end NAME -->``.
 """
 
 from __future__ import annotations

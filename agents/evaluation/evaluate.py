@@ -130,10 +130,7 @@ def evaluate(
 
 
 def _reference(game: Any) -> tuple[float | None, bool]:
-    """The least cost known of the problem at hand, and whether it is the optimum.
-
-    It is what the environment knows, or else what the exact planner finds.
-    """
+    """The least cost known of the problem, or the exact planner's, and whether it is optimal."""
     known = game.outcome(np.arange(1))
     start, reference, bound = (
         float(known.get(key, [np.nan])[0]) for key in ("start", "reference", "bound")
