@@ -13,6 +13,10 @@ from contextlib import contextmanager
 class ParenvsError(ValueError):
     """Base of every error that a user's input can cause; its text is one clear line."""
 
+    def __init__(self, text: str = "") -> None:
+        # Names and values that a file holds can be megabytes, and of several lines.
+        super().__init__(cut(" ".join(text.splitlines())))
+
 
 class HloError(ParenvsError):
     """A file is not an HLO module, or contains HLO that the reader does not support."""

@@ -110,17 +110,21 @@ def read_tensors(file: str | os.PathLike[str] | IO[bytes]) -> Any:
         return _Archive(archive).read()
 
 
-def read_saved(path: str | os.PathLike[str]) -> Any:
-    """Read a file of ours, see ``read_tensors``.
+def read_saved(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
+    """Read a file of ours, see ``read_tensors``, which holds a dictionary of these names.
 
     Raises:
-        ParenvsError: it is damaged, or not there.
+        ParenvsError: it is damaged, not there, or holds something else.
     """
     try:
-        return read_tensors(path)
+        content = read_tensors(path)
     except Exception as error:  # of archives, pickles and torch, of many kinds
         words = one_line(error) or type(error).__name__
         raise ParenvsError(f"{os.fspath(path)}: damaged ({words}); remove it") from None
+    for name in names:
+        if not isinstance(content, dict) or name not in content:
+            raise ParenvsError(f"{os.fspath(path)}: of another run (no {name!r}); remove it")
+    return content
 
 
 def check_finite(content: Any) -> None:

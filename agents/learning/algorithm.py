@@ -82,6 +82,8 @@ def _mixed(words: Tensor) -> Tensor:
 
 LARGEST = {"envs": 1 << 16, "turns": 1 << 16, "width": 1 << 12}
 """Largest values of settings that take memory."""
+POSITIVE = ("rate", "last_rate", "gradient")
+"""Settings of any number that cannot be below 0."""
 
 
 class Batch(NamedTuple):
@@ -332,12 +334,14 @@ class Algorithm(ABC):
         Raises:
             ParenvsError: it is damaged, or of another network.
         """
-        content = read_saved(path)
+        net = read_saved(path, "net")["net"]
         try:
-            self.net.load_state_dict(content["net"])
-            check_finite(content["net"])
+            self.net.load_state_dict(net)
+            check_finite(net)
         except Exception as error:  # of many kinds, as anything may be in a file
-            raise ParenvsError(f"{path}: of another network ({one_line(error)})") from None
+            raise ParenvsError(
+                f"{path}: of another network ({one_line(error)}); remove it"
+            ) from None
 
     def slow(self, progress: float) -> None:
         """Set the learning rate of a share of the training."""
@@ -440,7 +444,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
         if type(value) is not wanted and (wanted, type(value)) != (float, int):
             raise ParenvsError(f"{name} must be {wanted.__name__}, not {shown(value)}")
         largest = LARGEST.get(name, 1e9)
-        least = min(1, known[name]) if wanted is int else -largest
+        least = min(1, known[name]) if wanted is int else 0 if name in POSITIVE else -largest
         if not least <= value <= largest:
             raise ParenvsError(f"{name} must be from {least:g} to {largest:g}, not {shown(value)}")
     return replace(default, **given)

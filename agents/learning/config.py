@@ -176,7 +176,7 @@ def load_config(folder: str | Path, trust: bool = False) -> TrainConfig:
         if not trust and isinstance(instance, str) and is_function(instance):
             raise ParenvsError(
                 f"field 'env_kwargs': the instance {shown(instance)} is a Python function, whose "
-                "file would be run; if you trust it, say so (--trust)"
+                "file would be run; if you trust it, say so (--trust), or name it anew in train"
             )
     except ParenvsError as error:
         raise ParenvsError(f"{path}: {error}") from None

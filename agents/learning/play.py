@@ -266,11 +266,7 @@ class Play:
     def collect(
         self, algorithm: Algorithm, turns: int, tick: Callable[[Play], object] = lambda play: None
     ) -> Batch:
-        """Play some turns of each environment; ``tick`` is called after each.
-
-        Raises:
-            ParenvsError: a reward is not finite.
-        """
+        """Play some turns of each environment; ``tick`` is called after each."""
         assert self._seen is not None
         steps = []
         self.returns = []
@@ -285,10 +281,9 @@ class Play:
             step = self.envs.step(taken)
             self.history.append(taken)
             self.turns += self.total  # steps are counted over all learners, who are in lockstep
-            if not np.isfinite(step.paid).all():
-                raise ParenvsError("a reward is not finite")
             self._totals += step.paid
-            rewards = torch.from_numpy(step.paid.astype(np.float32))
+            with np.errstate(over="ignore"):  # what is not finite is refused before it is learned
+                rewards = torch.from_numpy(step.paid.astype(np.float32))
             if step.last is not None:  # what is left to earn, where episodes were cut off
                 discount = getattr(algorithm, "discount", 1.0)
                 rewards[step.cut] += discount * algorithm.values(step.last)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from parenvs.agents.learning.engine import (
 from parenvs.agents.learning.net import Seen, beside
 from parenvs.agents.learning.play import Envs, Play, Share, Told, Transition
 from parenvs.agents.learning.ray_tasks import LOCAL, RAY
+from parenvs.errors import ParenvsError
+from parenvs.tensors import check_finite
 
 Tick = Callable[[Any], object]
 
@@ -230,6 +233,9 @@ class Learner:
         """Make updates: play some turns of each environment, and learn from them.
 
         A part restarts all episodes; None continues them. ``tick`` is called after each turn.
+
+        Raises:
+            ParenvsError: what was seen, paid or learned is not finite.
         """
         updates = []
         for part in parts:
@@ -238,11 +244,31 @@ class Learner:
                 self.agent.forget()
             batch = self.play.collect(self.agent, turns, tick or (lambda play: None))
             told = Told.of(self.play)
+            with self._finite("an observation", "mend the environment"):
+                check_finite([*batch.seen, *batch.after])
+            with self._finite("a reward", "mend the environment"):
+                check_finite(batch.rewards)
             progress = min(told.turns / self.recipe.config.steps, 1.0)
-            updates.append(told._replace(figures=self.agent.learn(batch, progress)))
+            with self._finite("a loss or a weight", "train with a lower rate"):
+                figures = self.agent.learn(batch, progress)
+                weights = torch.nn.utils.parameters_to_vector(self.agent.weights)
+                check_finite([figures, weights])
+            updates.append(told._replace(figures=figures))
         if isinstance(self.agent.peers, Served):
             self.agent.peers.done()
         return updates
+
+    @contextmanager
+    def _finite(self, what: str, remedy: str) -> Iterator[None]:
+        try:
+            yield
+        except ParenvsError:
+            raise
+        except ValueError:  # of distributions of sb3-contrib, too
+            raise ParenvsError(
+                f"{self.recipe.config.env_id}: {what} is not finite by step {self.play.turns:,}; "
+                f"the last checkpoint is from before; {remedy}"
+            ) from None
 
     def state(self) -> dict[str, Any]:
         """Return all that the next updates depend on."""

@@ -120,7 +120,7 @@ def train(
                 with contextlib.closing(started) as run:
                     run.learn(stop_at_target)
                     return run.trained()
-            except (KeyboardInterrupt, ParenvsError):
+            except (KeyboardInterrupt, ParenvsError, OSError):
                 # A run without a checkpoint leaves the folder free for another one.
                 if place is not None and fresh and not (place / STATE).exists():
                     (place / CONFIG).unlink()
@@ -168,7 +168,9 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
     """
     config, path = load_config(folder, trust), Path(folder) / MODEL
     if not path.exists():
-        raise ParenvsError(f"{path}: no such file; the run has not ended: give --resume to train")
+        raise ParenvsError(
+            f"{path}: no such file, as the run has not ended; parenvs train --resume --out {folder}"
+        )
     with building(folder):
         found = untrained(replace(config, start=None), device).agent
     found.read(path)
@@ -380,14 +382,12 @@ class Training:
 
     def _hold(self, state: dict[str, Any]) -> None:
         # Bytes, since the tensors of a state change with the next update.
-        stream = io.BytesIO()
-        torch.save(state, stream)
-        self._first = stream.getvalue()
+        self._first = _packed(state)
 
     def _resume(self) -> bool:
         """Go on from the last checkpoint, or else the held state, if there is one."""
         if self.place is not None and (self.place / STATE).exists():
-            state = read_saved(self.place / STATE)
+            state = read_saved(self.place / STATE, *_KEPT, "seconds", "team", "curve", "best")
         elif self._first:
             state = torch.load(io.BytesIO(self._first), weights_only=True)
         else:
@@ -432,7 +432,14 @@ class Training:
 
 def _write(path: Path, state: Any) -> None:
     with replacing(path) as stream:
-        torch.save(state, stream)
+        stream.write(_packed(state))
+
+
+def _packed(state: Any) -> bytes:
+    # PyTorch has no word for a full disk: what it writes to a stream stays in memory first.
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return stream.getvalue()
 
 
 def progress(text: str) -> None:

@@ -15,7 +15,7 @@ import typer
 from parenvs import __version__
 from parenvs.cli import clock, doctor, leaderboard, planning, plans, train
 from parenvs.core.registry import TASKS
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, cut
 from parenvs.view.commands import Command, Commands, Group
 from parenvs.view.terminal import (
     example,
@@ -187,6 +187,7 @@ def main() -> None:
     is printed any more (``| head -1``), the command ends without a word, with 141.
     """
     status: Any = REFUSED
+    words = ""
     try:
         if "_PARENVS_COMPLETE" in os.environ:
             sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # a shell waits
@@ -195,8 +196,10 @@ def main() -> None:
             with warnings_as_notes():
                 app()
         except SystemExit as ended:
-            unread = isinstance(ended.__context__, BrokenPipeError)  # rich's and typer's word: 1
+            cause = ended.__context__
+            unread = isinstance(cause, BrokenPipeError)  # rich's and typer's word: 1
             status = UNREAD if unread else ended.code
+            words = str(cause) if isinstance(cause, KeyboardInterrupt) else ""
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = INTERRUPTED
@@ -205,7 +208,7 @@ def main() -> None:
     except (ParenvsError, OSError) as error:
         _refuse(error)
     if status == INTERRUPTED:
-        say_progress("parenvs: interrupted")
+        say_progress(f"parenvs: interrupted{words}")
     try:
         sys.stdout.flush()
     except (OSError, ValueError):  # Python would try it again at its end, and print the error
@@ -222,7 +225,7 @@ def _refuse(error: ParenvsError | OSError) -> None:
             named = ["standard output"]
         text = f"{' and '.join(named)}: {error.strerror}" if named else text
     with suppress(OSError):  # standard error is full or closed, too
-        say_progress(f"parenvs: {' '.join(text.splitlines())}")
+        say_progress(f"parenvs: {cut(' '.join(text.splitlines()))}")
 
 
 if __name__ == "__main__":

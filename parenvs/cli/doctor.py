@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import lzma
 import platform
 import re
 import shutil
@@ -20,6 +19,8 @@ from pathlib import Path
 import typer
 
 from parenvs import __version__
+from parenvs.errors import one_line
+from parenvs.graph.checks import UNREADABLE
 from parenvs.instances import data_folder, manifest
 from parenvs.view.terminal import Json, say, say_json
 
@@ -184,8 +185,8 @@ def _fault(path: Path, sha256: str | None) -> str:
                     return f": damaged ({damaged})"
     except FileNotFoundError:
         return " is missing"
-    except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
-        return f": damaged ({error})"
+    except UNREADABLE as error:
+        return f": damaged ({one_line(error)})"
     return ""
 
 

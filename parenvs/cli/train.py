@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,7 +88,7 @@ def train(
         Path | None, typer.Option("--out", help="Write the run to this folder (default: runs/...).")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the folder.")
+        bool, typer.Option("--resume", help="Continue the run in the folder; --out alone will do.")
     ] = False,
     until_optimal: Annotated[
         bool, _training("--until-optimal", help="Stop once the proven optimum is reached.")
@@ -99,17 +99,27 @@ def train(
     if steps is not None:
         check_range("--steps", steps, 1)
     check_range("--num-envs", envs or 1, 1)
-    training = TrainOptions(**options.values_in(TrainOptions, given))
-    given = options.without(TrainOptions, given)
+    own, given = options.values_in(TrainOptions, given), options.without(TrainOptions, given)
     if engine is not None or address is not None:
         from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
 
         check_engine(engine or LOCAL, address)
     settings: dict[str, Any] = {} if envs is None else {"envs": envs}
+    kept = None
+    if resume and folder is not None and not given and (instance, task, cluster) == (None,) * 3:
+        with need_extra("agents", "training"):
+            from parenvs.agents.learning.config import load_config
+        kept = load_config(folder)
+        own = {**{field.name: getattr(kept, field.name) for field in fields(TrainOptions)}, **own}
+        settings = {**kept.settings, **settings}
+    training = TrainOptions(**own)
     run = _Run(
         training, settings, resume, until_optimal, as_json, (engine, address),
         dict(map(_argument, arguments or ())),
     )  # fmt: skip
+    if kept is not None and folder is not None:
+        run.train(folder, kept.env_id, kept.env_kwargs, steps or kept.steps)
+        return
     if instance is not None and is_environment(instance):
         if task is not None or cluster is not None or given:
             raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
@@ -121,7 +131,8 @@ def train(
         instance, task = None, instance
     if instance is None and task is None:
         raise ParenvsError(
-            f"a model is needed, or a task, which generates problems: one of {', '.join(TASKS)}"
+            f"a model is needed, or a task, which generates problems: one of {', '.join(TASKS)}; "
+            "--resume needs none with --out FOLDER, and no options of a task"
         )
     if task is None:
         task = next((name for name, other in TASKS.items() if instance in other.sets), None)
@@ -191,7 +202,8 @@ class _Run:
             kept: whether the graph in the folder is the run's own.
 
         Raises:
-            ParenvsError: it was interrupted, or refused.
+            ParenvsError: it was refused.
+            KeyboardInterrupt: it was interrupted; the text ends the line that says so.
         """
         from parenvs.cli import tables
 
@@ -199,8 +211,8 @@ class _Run:
             # The known optimum is of the environment without them.
             env_kwargs, best, target = {**env_kwargs, **self.arguments}, None, None
         if self.until_optimal and best is None:
-            words = f"for one model, not for generated problems: {env_id}"
-            raise ParenvsError(f"--until-optimal is {words}")
+            words = "which its task and its name tell, not generated problems"
+            raise ParenvsError(f"--until-optimal needs one model, {words}: {env_id}")
         with need_extra("agents", "training"):
             from parenvs.agents.learning import trainer
             from parenvs.agents.learning.config import TrainConfig, check_env, claimed
@@ -216,12 +228,12 @@ class _Run:
             ).result
         except KeyboardInterrupt:
             if claimed(folder):
-                raise ParenvsError(f"interrupted; continue with --resume --out {folder}") from None
+                raise KeyboardInterrupt(f"; continue with --resume --out {folder}") from None
             if kept:
                 (folder / "graph.npz").unlink()
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
-            raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
+            raise KeyboardInterrupt(" before the first checkpoint; nothing is kept") from None
         say_tables(tables.training(result, best, folder), as_json=self.as_json)
 
 

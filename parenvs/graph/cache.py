@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs import __version__
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing
+from parenvs.graph.checks import UNREADABLE
 
 if TYPE_CHECKING:
     from parenvs.graph.sources import Lowered
@@ -77,7 +78,7 @@ def kept(name: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
     # The stem is what is known before the user's code runs; contents are compared in the entry.
     stem = _digest(json.dumps(key).encode())
     for entry in _entries(_folder, f"{stem}-*"):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error):
+        with suppress(*UNREADABLE):
             model = _read(entry)
             if model is not None:
                 os.utime(entry)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import msgspec
 import numpy as np
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, shown
 from parenvs.graph.opcodes import Instruction, check_instruction
 
 NESTED = ("while", "conditional")
@@ -175,7 +175,7 @@ def read_arrays(
             try:
                 arrays[name] = _array(data)
             except UNREADABLE as error:
-                raise ValueError(f"array {name!r}: {error}") from None
+                raise ValueError(f"array {shown(name)}: {error}") from None
         return arrays
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import warnings
@@ -12,6 +13,11 @@ import numpy as np
 import pytest
 from cases import each
 
+from parenvs import ParenvsError
+from parenvs.agents.learning.network import Network
+from parenvs.cli import doctor
+from parenvs.datasets import banks
+from parenvs.datasets.pipeline import problems
 from parenvs.errors import HloError
 from parenvs.graph import checks
 from parenvs.graph.graph import Graph, pack_texts
@@ -209,6 +215,49 @@ def test_npz__size_that_lies_is_not_unpacked(tmp_path):
 def test_npz__headers(tmp_path, text):
     line = refused(packed(tmp_path / "mine.npz", head=header(text)))
     assert line.startswith("not a graph file, or damaged (array 'head'")
+
+
+def bank(path):
+    return banks.Bank(path.stem, 1, dict).arrays
+
+
+def whole(path):
+    """What ``doctor`` says of a data file."""
+    found = next((x for x in doctor.diagnosis().faults if path.name in x), None)
+    if found is not None:
+        raise ParenvsError(found)
+
+
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+
+
+@pytest.mark.thorough
+def test_npz__damage_in_every_method_and_reader(tmp_path, monkeypatch):
+    """A flipped byte, a cut, and a member of a long name of several lines: one short line."""
+    for module in (banks, doctor):
+        monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
+    monkeypatch.setattr(banks, "FOLDER", "")
+    numbers = io.BytesIO()
+    np.save(numbers, np.arange(60))
+    readers = (Graph.load, problems.load_set, Network.load, bank)
+    for method in METHODS:
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
+            for name in ("head", "a\n" * 30_000):
+                archive.writestr(f"{name}.npy", numbers.getvalue())
+        sound = (tmp_path / "x.npz").read_bytes()
+        at = sound.index(b"head.npy") + 8  # where its data begin
+        for place in (None, -1, *range(at, at + 120, 17)):
+            data = bytearray(sound)
+            if place == -1:
+                del data[at + 40 :]
+            elif place is not None:
+                data[place] ^= 0x5A
+            (tmp_path / "x.npz").write_bytes(data)
+            for reader in readers if place is None or place % 5 else (*readers, whole):
+                with pytest.raises(ParenvsError) as caught:
+                    reader(tmp_path / "x.npz")
+                line = str(caught.value)
+                assert "\n" not in line and "x.npz" in line and len(line) < 800
 
 
 def rows_of(graph, opcode):

@@ -4,19 +4,24 @@ import io
 import json
 import pickle
 import random
+import resource
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from cases import each
+from cases import each, slow
 
 pytest.importorskip("torch")
 
 import torch
 
 from parenvs.agents.learning.config import TrainConfig, load_config
-from parenvs.agents.learning.trainer import load, train
+from parenvs.agents.learning.play import Play
+from parenvs.agents.learning.trainer import STATE, load, train
+from parenvs.agents.names import ALGORITHMS
 from parenvs.errors import ParenvsError
+from parenvs.tensors import check_finite, read_saved
 
 KWARGS = {"instance": "vgg-19", "cluster": "B"}
 SETTINGS = {"envs": 8, "turns": 5, "memory": 120, "first": 40, "minibatch": 8, "width": 8}
@@ -77,18 +82,54 @@ def test_run_folders__harmful_weights(finished, tmp_path, member):
 def test_run_folders__anything_in_them(finished, tmp_path, member, content):
     folder = shutil.copytree(finished, tmp_path / f"{member}{random.random()}")
     torch.save(content, folder / member)
-    words = "of another network" if member == "model.pt" else "of another run"
-    with pytest.raises(ParenvsError, match=words) as info:
+    with pytest.raises(
+        ParenvsError, match=r"of another (run \(no '|network).*; remove it$"
+    ) as info:
         READ[member](folder)
     assert "\n" not in str(info.value)
 
 
-def test_run_folders__weights_are_finite(folder):
-    content = torch.load(folder / "model.pt", weights_only=True)
-    content["net"]["weight"] = torch.tensor(float("nan"))
-    torch.save(content, folder / "model.pt")
-    with pytest.raises(ParenvsError, match="numbers that are not all finite"):
+def test_run_folders__a_full_disk_leaves_the_last_checkpoint(folder):
+    state, limits = (folder / STATE).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    (folder / "model.pt").unlink()
+    with pytest.raises(ParenvsError, match=rf"train --resume --out {folder}$"):
         load(folder)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(state) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=rf"'{folder / STATE}'"):
+            train(CONFIG, folder, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder / STATE).read_bytes() == state
+    train(CONFIG, folder, resume=True)
+    assert load(folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name", ["ppo", *slow(*sorted({*ALGORITHMS} - {"ppo", "mappo", "imitate"}))]
+)
+def test_train__what_is_not_finite_ends_it(tmp_path, monkeypatch, name):
+    """One line, and a checkpoint of finite numbers."""
+    monkeypatch.setattr("parenvs.agents.learning.trainer.SHARE", np.inf)  # one after each update
+    collect, settings = Play.collect, {"envs": 16, "turns": 5, "width": 4}
+    if name.startswith("rainbow"):
+        settings.update(first=40, memory=120)
+    for what in ("an observation", "a reward", "a loss or a weight"):
+
+        def collected(play, agent, *given, what=what):
+            batch = collect(play, agent, *given)
+            odd = {"an observation": batch.seen.context, "a reward": batch.rewards}
+            if play.turns > 300:
+                odd.get(what, agent.weights[0].data).fill_(np.nan)
+            return batch
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Play, "collect", collected)
+            with pytest.raises(ParenvsError, match=f"PipelineCut-v0: {what} is not finite by step"):
+                train(replace(CONFIG, agent=name, settings=settings, steps=800), tmp_path / what)
+        (state,) = read_saved(tmp_path / what / STATE)["team"]
+        check_finite([state["agent"]["net"], state["agent"]["optimizer"]])
 
 
 # The configuration.

@@ -188,6 +188,6 @@ def test_train__plays_the_environment_of_a_task(monkeypatch, task, env_id):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("parenvs.agents.learning.trainer.train", stop)
-    with pytest.raises(ParenvsError, match="interrupted"):
+    with pytest.raises(SystemExit, match="130"):
         app(["train", "--task", task], standalone_mode=False)
     assert asked == [(env_id, {})]
