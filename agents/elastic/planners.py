@@ -155,6 +155,7 @@ that is optimal on a Markov chain; ``learned`` is the network of ``ElasticPlan-v
 rules.
 """
 ElasticRequest.planners, ElasticRequest.usual = ELASTIC_PLANNERS, KeepDegrees.name
+ElasticRequest.users = {"steps": ()}
 
 
 def teach(game: Any) -> Callable[[], np.ndarray] | None:

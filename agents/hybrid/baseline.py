@@ -38,7 +38,8 @@ def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> An
 
     tp fills a server, with sequence parallelism; pp is the smallest number of stages that fits,
     with as many chunks as there can be; the rest is data parallel with ZeRO 1. Micro-batches are of
-    one sample; attention is recomputed, or everything if nothing else fits.
+    one sample; attention is recomputed, or everything if nothing else fits. Where constraints rule
+    one of these out, they are kept to.
 
     Raises:
         InfeasibleError: no such plan fits; says how many bytes the smallest one lacks.
@@ -47,14 +48,16 @@ def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> An
     limits = constraints or Constraints()
     ranks = [tp for tp in limits.tensor_ranks(problem) if tp <= problem.cluster.devices]
     rule = replace(
-        limits, tp=max(ranks, default=1), micro_batch=limits.micro_batch or 1, zero=(1,),
+        limits, tp=max(ranks, default=limits.tp or 1), micro_batch=limits.micro_batch or 1,
+        zero=tuple(x for x in (0, 1) if x in limits.zero) or limits.zero,
         context=limits.context or 1, shard=limits.shard or 0,
     )  # fmt: skip
-    for mode in ("selective", "full"):
+    for mode in [x for x in ("selective", "full") if x in limits.recompute] or limits.recompute:
         space = UniformSpace.build(problem, replace(rule, recompute=(mode,)))
         plans = space.plans
-        # Fewest stages first, then most chunks, then sequence parallelism, then the shortest step.
-        order = np.lexsort((space.length, ~plans.sequence_parallel, -plans.chunks, plans.pp))
+        # Fewest stages first, then ZeRO, most chunks, sequence parallelism, the shortest step.
+        keys = space.length, ~plans.sequence_parallel, -plans.chunks, -plans.zero, plans.pp
+        order = np.lexsort(keys)
         fitting = order[space.fits[order]]
         if len(fitting):
             return uniform_answer(space, int(fitting[0]), "rule-of-thumb", begin)

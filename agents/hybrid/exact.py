@@ -190,6 +190,11 @@ def exact_hybrid(
     if best is None:
         # Uneven stages may fit where even ones do not exist: their shortfall is reported then.
         space = UniformSpace.build(problem, replace(limits, uneven=True))
+        if space.fits.any():
+            raise InfeasibleError(
+                f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan within "
+                f"memory is one of the {FREE} that keep to {'--pin' if limits.pinned else 'limits'}"
+            )
         raise infeasible(space, " and none of free stages")
     return replace(
         best,
@@ -324,9 +329,10 @@ def exact(
             )
     # The plan of the best simulated step need not be the shortest by the closed form.
     bound = free.bound if free.bound is None else min(free.bound, best.cost)
+    words = UNIFORM if limits.framework else FREE if limits.pinned else f"{UNIFORM} and {FREE}"
     return replace(
         best,
-        among=proven_of(problem, UNIFORM if limits.framework else f"{UNIFORM} and {FREE}", limits),
+        among=proven_of(problem, words, limits),
         method="exact",
         proven=bound is not None and bound >= best.cost * (1 - SLACK),
         bound=bound,
@@ -370,8 +376,9 @@ def one_stage(
     tables = StageTables(problem, setting, limits, single=True)
     best: tuple[HybridStage, float] | None = None
     n = len(problem.model)
-    # One stage has all layers: a pin of fewer rules it out.
-    pinned = any((first, end) != (0, n) for first, end, _ in limits.pinned)
+    # One stage has all layers and devices: a pin of fewer rules it out.
+    whole = (0, n, setting.devices)
+    pinned = any((*pin[:2], pin[2] or whole[2]) != whole for pin in limits.pinned)
     if pinned or not len(tables.configs.tp):
         return None
     number = int(tables.classes[0, n])

@@ -33,8 +33,6 @@ ONE_SERVER = Constraints(chunks=1, context=1, expert=1)
 """What plans of a hetero problem keep to beside stages of one server."""
 NEVER = 1e200
 """Seconds of a stage that does not fit."""
-_UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven", "shard")
-"""Constraints that the searches over the order of servers do not know."""
 
 
 class ServerTables:
@@ -161,27 +159,6 @@ def check(problem: Hybrid) -> None:
             f"{problem.model.name}: planners of the order of servers do not know tied weights; "
             "take exact"
         )
-
-
-def one_server(limits: Constraints | None) -> Constraints:
-    """Return constraints together with those of one server for each stage.
-
-    Raises a ParenvsError where planners of the order of servers do not know one.
-    """
-    if limits is None:
-        return ONE_SERVER
-    for name in _UNKNOWN:
-        if getattr(limits, name) != getattr(ONE_SERVER, name):
-            raise ParenvsError(
-                f"planners of the order of servers do not know constraint {name}; leave it out, or "
-                "take exact, which keeps the servers in order"
-            )
-    for name in ("chunks", "context", "expert"):
-        if getattr(limits, name) not in (None, 1):
-            raise ParenvsError(
-                f"planners of the order of servers have {name} 1; leave out {name}, or take another"
-            )
-    return replace(limits, chunks=1, context=1, expert=1)
 
 
 def complete(tables: ServerTables, orders: np.ndarray) -> list[tuple[list[int], list[int]] | None]:
@@ -445,7 +422,7 @@ def swap_search(
         InfeasibleError: no plan of the orders by speed fits.
     """
     budget = Budget(EVALUATIONS, evaluations, time_limit)
-    orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
+    orders, servers = Orders(problem, constraints or ONE_SERVER), problem.cluster.servers
     orders.start()
     setting, best = orders.setting, orders.best
     if setting is not None and best is not None and servers > 1:

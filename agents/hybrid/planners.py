@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
 
 from parenvs.agents.hybrid import baseline
 from parenvs.agents.hybrid.exact import exact, exact_uniform, robust
-from parenvs.agents.hybrid.orders import one_server, swap_search
+from parenvs.agents.hybrid.orders import swap_search
 from parenvs.agents.hybrid.search import local_search
 from parenvs.agents.hybrid.subset_dp import subset_dp
 from parenvs.agents.learning.network import SAMPLES, learned
 from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
-from parenvs.errors import ParenvsError, refuse_unknown
+from parenvs.errors import ParenvsError
+from parenvs.fields import read
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace
+from parenvs.tasks.hybrid.space import OBJECTIVES, Constraints, Objective, UniformSpace
 from parenvs.tasks.hybrid.task import HybridSearch
 
 
@@ -39,11 +40,32 @@ class HybridRequest(HybridSearch, Request):
     def __post_init__(self) -> None:
         """Raise errors for unknown constraints and objectives."""
         if isinstance(self.constraints, Mapping):
-            known = [item.name for item in fields(Constraints)]
-            for name in self.constraints:
-                refuse_unknown("unknown constraint", name, known)
-            object.__setattr__(self, "constraints", Constraints(**self.constraints))
+            given = {name: x for name, x in self.constraints.items() if x is not None}
+            object.__setattr__(self, "constraints", read(Constraints, given, "constraints"))
         self.goal  # noqa: B018  # raises errors for its name and price
+        self.constraints.check_pins(self.problem)
+        if self.robust and self.objective != OBJECTIVES[0]:
+            raise ParenvsError("--robust is of seconds; leave out --robust, or --objective")
+
+    def run(self, agent: str) -> Answer:
+        """See ``Request.run``; the plan is judged, and keeps to the constraints.
+
+        Raises:
+            ParenvsError: the planner does not know an option, or its plan breaks a constraint.
+        """
+        usual, asked = vars(Constraints()), vars(self.constraints)
+        flags = [flag for name, flag in _FLAGS.items() if asked[name] != usual[name]]
+        flags += ["objective"] * (self.objective != OBJECTIVES[0]) + ["robust"] * self.robust
+        self.refuse_unused([agent], flags)
+        answer = super().run(agent)
+        for fault in (*answer.report.reasons, *self.constraints.faults(answer.plan)):
+            raise ParenvsError(f"{agent}: its plan is refused, as {fault}; take another planner")
+        return answer
+
+    @property
+    def on_servers(self) -> Constraints:
+        """The constraints together with those of one server for each stage."""
+        return replace(self.constraints, chunks=1, context=1, expert=1)
 
     @property
     def goal(self) -> Objective:
@@ -75,61 +97,52 @@ class HybridRequest(HybridSearch, Request):
 
 
 def _learned(request: HybridRequest) -> Answer:
-    """Return the best plan of the network that ships, which knows step time alone."""
-    if request.constraints != Constraints() or request.goal != Objective():
-        raise ParenvsError(
-            f"{LEARNED}: it was trained for the shortest step of any plan; take the planner "
-            "search for constraints and other objectives"
-        )
+    """Return the best plan of the network that ships."""
     answer = learned("HybridPlan-v1", Start(request.problem), seed=request.seed)
     return Answer(
         problem=request.problem, plan=answer.plan, cost=answer.cost, evaluations=SAMPLES + 1
     )
 
 
-def _checked(
-    name: str, planner: Callable[[HybridRequest], Answer]
-) -> Callable[[HybridRequest], Answer]:
-    """Refuse ``--for`` and ``--robust`` where a planner ignores them."""
-
-    def run(request: HybridRequest) -> Answer:
-        if request.constraints.framework is not None and name not in ROBUST:
-            raise ParenvsError(
-                f"--for {request.constraints.framework}: {name} does not ask what a framework "
-                f"runs; take the planner {' or '.join(ROBUST)}"
-            )
-        if not request.robust:
-            return planner(request)
-        if name in ROBUST:
-            return robust(request.space)
-        raise ParenvsError(
-            f"robust: {name} does not weigh regrets; take the planner {' or '.join(ROBUST)}, or "
-            "leave --robust out"
+HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
+    "exact": lambda r: (
+        robust(r.space)
+        if r.robust
+        else exact(
+            r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
         )
-
-    return run
-
-
-ROBUST = ("exact", "uniform")
-"""Planners that take the plan of least worst regret where they are asked to."""
-_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
-    "exact": lambda r: exact(
-        r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
     ),
     "search": lambda r: local_search(
         r.problem, r.constraints, r.goal, r.seed, time_limit=r.time_limit
     ),
-    "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
+    "uniform": lambda r: (
+        robust(r.space) if r.robust else exact_uniform(r.problem, r.constraints, r.goal, r.space)
+    ),
     "rule-of-thumb": lambda r: baseline.rule_of_thumb(r.problem, r.constraints),
     LEARNED: _learned,
     "random": lambda r: baseline.random_plan(
         r.problem, np.random.default_rng(r.seed), r.constraints
     ),
-    "subset-dp": lambda r: subset_dp(r.problem, one_server(r.constraints), r.time_limit),
+    "subset-dp": lambda r: subset_dp(r.problem, r.on_servers, r.time_limit),
     "swap-search": lambda r: swap_search(
-        r.problem, np.random.default_rng(r.seed), r.constraints, time_limit=r.time_limit
+        r.problem, np.random.default_rng(r.seed), r.on_servers, time_limit=r.time_limit
     ),
 }
-HYBRID_PLANNERS = {name: _checked(name, planner) for name, planner in _PLANNERS.items()}
 """Planners of hybrid plans by name; docs/hybrid.md describes them."""
+_ROBUST = ("exact", "uniform")
+_FIXED = (*_ROBUST, "search", "rule-of-thumb", "random")
+"""Planners on servers in their order."""
+_FLAGS = {x.name: x.metadata.get("flag") or x.name.replace("_", "-") for x in fields(Constraints)}
+"""Constraint -> its option of commands."""
 HybridRequest.planners = HYBRID_PLANNERS
+HybridRequest.users = {
+    **dict.fromkeys(_FLAGS.values(), (*_FIXED, "subset-dp", "swap-search")),
+    **dict.fromkeys(("stages", "devices-used", "idle", "stage-devices", "shard"), _FIXED),
+    **dict.fromkeys(("chunks", "context", "expert", "schedule"), _FIXED),
+    "pin": ("exact",),
+    **dict.fromkeys(("for", "robust"), _ROBUST),
+    "objective": ("exact", "search", "uniform"),
+    "seed": ("search", LEARNED, "random", "swap-search"),
+    "steps": (),
+    "seconds": ("exact", "search", "subset-dp", "swap-search"),
+}

@@ -15,7 +15,6 @@ import numpy as np
 from parenvs.agents.hybrid.exact import answer_of
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
-from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.moves import neighbors
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.plan_arrays import (
@@ -64,12 +63,9 @@ def local_search(
     Raises:
         InfeasibleError: no uniform plan fits, and there is no other start; says how many bytes the
             smallest one lacks.
-        ParenvsError: the constraints pin layers.
     """
     budget = Budget(EVALUATIONS, evaluations, time_limit)
     limits, goal = constraints or Constraints(), objective or Objective()
-    if limits.pinned:
-        raise ParenvsError("--pin: search moves all layers; take the planner exact")
     if space is None:
         space = UniformSpace.build(problem, replace(limits, uneven=True))
     values = goal.values(problem, space.length, space.plans.devices)

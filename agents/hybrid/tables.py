@@ -87,9 +87,11 @@ def configurations(
 ) -> Configurations:
     """Return the ways to split a stage of a setting that keep to the constraints.
 
-    A ``single`` stage is the only one of its plan, and has all devices.
+    A ``single`` stage is the only one of its plan, and has all devices. Where ranks share what lies
+    between the matrices, other stages of the plan may have tp 1, unless every stage has to share.
     """
     rows = []
+    alone = setting.sequence_parallel and not single and limits.sequence_parallel is None
     counts = [setting.devices] if single else groups(problem, setting.devices - 1)
     counts = [count for count in counts if limits.stage_devices in (None, count)]
     speeds = sorted(set(problem.cluster.speeds)) or [1.0]
@@ -103,12 +105,14 @@ def configurations(
             may_share = True in limits.sequences(problem, tp, setting.context)
             if micro_batch > limits.most_micro_batch or not asked:
                 continue
-            if setting.sequence_parallel and not may_share:
+            if setting.sequence_parallel and not may_share and not (alone and tp == 1):
                 continue
             for zero in limits.levels(1 if single else 2, dp * setting.context):
                 if setting.shard and (not zero or dp * setting.context % setting.shard):
                     continue
                 rows += [(group, tp, dp, zero, speed) for speed in speeds]
+    if alone and not any(tp > 1 for _, tp, *_ in rows):
+        rows = []  # the plans without sequence parallelism
     columns = np.array(rows, dtype=float).reshape(-1, 5).T
     group, tp, dp, zero = columns[:4].astype(np.int64)
     return Configurations(group, tp, dp, zero, columns[4])

@@ -236,3 +236,7 @@ PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], Answer]] = {
 }
 """Planners by name; ``expert`` is Megatron's plan, or splits a chain of dense layers."""
 PartitionRequest.planners = PARTITION_PLANNERS
+PartitionRequest.users = {
+    **dict.fromkeys(("seed", "steps"), ("random", *TRAINED)),
+    "seconds": ("exact",),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -85,6 +85,10 @@ class PipelineRequest(PipelineSearch, Request):
         # By its planner's name, so that commands need not run ``exact`` a second time.
         answer = replace(choice.answer, method="exact", seconds=time.perf_counter() - begin)
         return replace(self, problem=answer.problem, clusters=()), replace(choice, answer=answer)
+
+    def refuse_unused(self, agents: Sequence[str], flags: Collection[str]) -> None:
+        """See ``Request.refuse_unused``; the choice of an open shape takes its time, too."""
+        super().refuse_unused(agents, set(flags) - ({"seconds"} if self.clusters else set()))
 
     @property
     def env_id(self) -> str:
@@ -220,6 +224,11 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
 }
 """Planners of pipelines by name; ``exact`` proves its plan within a time limit, or has a bound."""
 PipelineRequest.planners = PIPELINE_PLANNERS
+PipelineRequest.users = {
+    "seed": ("search", LEARNED, "random", *TRAINED),
+    "seconds": ("exact", "search"),
+    **dict.fromkeys(("steps", "radius", "candidates"), ("random", *TRAINED)),
+}
 
 _MAX_ROWS = 8
 """Rows of the table of shapes."""

@@ -191,3 +191,8 @@ SHARDING_PLANNERS: dict[str, Callable[[ShardingRequest], Answer]] = {
 }
 """Planners of shardings by name; ``exact`` searches, and proves a bound, within a time limit."""
 ShardingRequest.planners = SHARDING_PLANNERS
+ShardingRequest.users = {
+    "seed": ("exact", "random"),
+    "steps": ("random",),
+    **dict.fromkeys(("seconds", "rounds", "threads"), ("exact",)),
+}

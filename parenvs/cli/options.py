@@ -95,9 +95,10 @@ ClusterText = Annotated[
     ),
 ]
 Steps = Annotated[
-    int,
+    int | None,
     typer.Option(
-        help="Environment steps of agents that learn or draw.", rich_help_panel=MORE + "planners"
+        help="Environment steps of agents that learn or draw (default: 60,000).",
+        rich_help_panel=MORE + "planners",
     ),
 ]
 Given = Mapping[str, Any]
@@ -173,11 +174,12 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
         elif about:
             types, bounds = _types(hints[item.name])
             known = next((x for x in types if x in (int, float, str, bool)), str)
-            least = next((int(x.ge) for x in bounds if known is int and x.ge is not None), None)
+            kind = about["kind"] or known
+            least = next((int(x.ge) for x in bounds if kind is int and x.ge is not None), None)
             given = ("read", "implies", "values", "main", "complete")
             more = {"default": item.default, "least": least, **{key: about[key] for key in given}}
             name = about["flag"] or item.name.replace("_", "-")
-            flags.append(Flag(name, about["help"], about["kind"] or known, inner, **more))
+            flags.append(Flag(name, about["help"], kind, inner, **more))
     return tuple(flags)
 
 

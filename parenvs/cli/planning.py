@@ -48,7 +48,8 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print the whole report, and what was tried.")
 ]
 PlannerSeed = Annotated[
-    int, typer.Option(help="Seed of everything random.", rich_help_panel=MORE + "planners")
+    int | None,
+    typer.Option(help="Seed of everything random (default: 0).", rich_help_panel=MORE + "planners"),
 ]
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def plan(
     agent: Annotated[
         str, typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=options.agents)
     ] = "exact",
-    seed: PlannerSeed = 0,
-    steps: options.Steps = STEPS,
+    seed: PlannerSeed = None,
+    steps: options.Steps = None,
     now: Annotated[
         str | None,
         typer.Option(
@@ -97,10 +98,10 @@ def plan(
     from parenvs.core.plan import now_of
     from parenvs.exports import formats
 
-    model = _model(given, instance, task, cluster, seed, steps)
+    model = _model(given, instance, task, cluster)
     if map_ is not None and not model.task.supports(Task.plan_map):
         raise options.not_an_option("map", model.task, options.tasks_with(Task.plan_map))
-    request = model.request(seed, steps, here=True)
+    request = _request(model, given, [agent], seed, steps)
     model.check_out(out_)
     request, choice = _settled(model, request, [agent])
     answer = _answer(request, agent, choice)
@@ -164,8 +165,8 @@ def compare(
             autocompletion=options.agents,
         ),
     ] = None,
-    seed: PlannerSeed = 0,
-    steps: options.Steps = STEPS,
+    seed: PlannerSeed = None,
+    steps: options.Steps = None,
     out_: PlanOut = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -177,8 +178,8 @@ def compare(
     """
     from parenvs.cli import tables
 
-    model = _model(given, instance, task, cluster, seed, steps)
-    request = model.request(seed, steps, here=True, progress=True)
+    model = _model(given, instance, task, cluster)
+    request = _request(model, given, agent, seed, steps, progress=True)
     model.check_out(out_)
     agents = agent or request.compared
     request, choice = _settled(model, request, agents)
@@ -225,23 +226,31 @@ def _said(answer: Any) -> dict[str, Any]:
 
 
 def _model(
-    given: options.Given,
-    instance: str,
-    task: str | None,
-    cluster: str | None,
-    seed: int,
-    steps: int,
+    given: options.Given, instance: str, task: str | None, cluster: str | None
 ) -> options.Model:
-    check_range("--steps", steps, 1)
-    check_range("--seed", seed, 0)
     chosen = options.task_to_plan(task, instance, given)
     return options.Model.of(given, instance, chosen.name, cluster)
 
 
+def _request(
+    model: options.Model,
+    given: options.Given,
+    agents: Sequence[str] | None,
+    seed: int | None,
+    steps: int | None,
+    **own: Any,
+) -> Request:
+    """Return the request, unless an option does nothing for any of the agents."""
+    check_range("--steps", STEPS if steps is None else steps, 1)
+    check_range("--seed", seed or 0, 0)
+    request = model.request(seed or 0, steps or STEPS, here=True, **own)
+    typed = [name for name, x in (("seed", seed), ("steps", steps)) if x is not None]
+    request.refuse_unused(agents or request.compared, [*given, *typed])
+    return request
+
+
 def _settled(model: options.Model, request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
     """Return the request with what was open chosen; what is assumed for other planners is told."""
-    for agent in agents:
-        request.check(agent)
     if model.is_placed_here:
         note(f"cluster {options.found_cluster(model)}, the GPUs of this machine")
     with Step("searching stages and devices", min_seconds=_SLOW):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -70,6 +70,8 @@ class Request:
     """Planner whose plan is the task's baseline; empty if there is none."""
     planners: ClassVar[Mapping[str, Callable[[Any], Any]]]
     """Planner name -> function that takes the request and returns an ``Answer``."""
+    users: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Option of commands -> the planners that use it; all use those that are not listed."""
 
     @property
     def env_id(self) -> str:
@@ -143,6 +145,16 @@ class Request:
         """Raise a ParenvsError if the planner ``agent`` is unknown."""
         refuse_removed("planner", f"{task_of(self.problem).name}/{agent}")
         refuse_unknown("unknown agent", agent, self.planners)
+
+    def refuse_unused(self, agents: Sequence[str], flags: Collection[str]) -> None:
+        """Raise a ParenvsError for unknown planners, and options that none of them uses."""
+        for agent in agents:
+            self.check(agent)
+        for flag in flags:
+            users = self.users.get(flag, agents)
+            if not set(users) & set(agents):
+                remedy = f"take the planner {' or '.join(users)}" if users else "leave it out"
+                raise ParenvsError(f"--{flag}: {' and '.join(agents)} ignores it; {remedy}")
 
     def train(self, agent: str) -> Any:
         """Train an agent on the problem and return the result.

@@ -9,6 +9,8 @@ from parenvs.agents.names import TRAINED
 from parenvs.agents.partition.planners import PARTITION_PLANNERS
 from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.agents.planners import solve
+from parenvs.cli.options import flags_of
+from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError
 
 
@@ -96,3 +98,13 @@ def test_problem__errors():
     ):
         with pytest.raises(ParenvsError, match=words):
             parenvs.problem(*arguments, **options)
+
+
+def test_users__are_planners_and_options_of_the_task():
+    for task in TASKS.values():
+        kind = task.request_class()
+        known = {"seed", "steps", *flags_of(task, ("search",)), "uneven", "stage-devices"}
+        known.add("sequence-parallel")
+        assert set(kind.users) <= known, task.name
+        for flag, users in kind.users.items():
+            assert set(users) <= set(kind.planners), (task.name, flag)

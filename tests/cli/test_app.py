@@ -84,7 +84,8 @@ def test_cli__plan_options_reach_the_plan(run):
     good(
         run(
             "plan", "vgg-19", "--cluster", "2x4:v100,10Gbps", "--stages", "3", "--micro-batch", "4",
-            "--micro-batches", "8", "--radius", "5", "--candidates", "all", "--out", "p.json",
+            "--micro-batches", "8", "--radius", "5", "--candidates", "all", "--agent", "random",
+            "--steps", "100", "--out", "p.json",
         )
     )  # fmt: skip
     plan = load_plan("p.json")
@@ -220,8 +221,9 @@ def test_cli__no_plan_fits(refused, tmp_path, agent):
     """T5-11B on two servers: said by how many bytes the best plan misses."""
     if agent == "ppo":
         pytest.importorskip("sb3_contrib")
+    steps = ("--steps", 512) if agent in ("random", "ppo") else ()
     err = refused(
-        "plan", "t5-11b", "--cluster", "A", "--stages", 2, "--agent", agent, "--steps", 512,
+        "plan", "t5-11b", "--cluster", "A", "--stages", 2, "--agent", agent, *steps,
         "--out", tmp_path / "p.json", "--plot", tmp_path / "p.png",
     )  # fmt: skip
     if agent.startswith("exact") or agent == "ppo":

@@ -1,11 +1,13 @@
 """``parenvs plan`` and its neighbors as a new user meets them: an own function, no options."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from commands import good
 from parenvs import Graph, judge, load_graph, load_plan
 from parenvs.agents.pipeline.planners import PipelineRequest
 from parenvs.cluster import Cluster
+from parenvs.core.registry import TASKS
+from parenvs.exports import formats
+from parenvs.instances import names
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -258,3 +263,51 @@ def test_planning__training_keeps_the_graph_of_a_run(run, function):
     script.write_text(SCRIPT)
     sys.modules.pop("my_model", None)
     good(run(*train, "--resume"))
+
+
+UNUSED = {  # task -> a small instance, and a value of each option that some planner ignores
+    "pipeline": ("vgg-19 --cluster B --stages 2", "--seconds 1 --radius 2 --candidates all"),
+    "partition": ("vgg-19 --devices 2", "--seconds 1"),
+    "hybrid": (
+        "bert-large --cluster 1x4:v100 --batch 16",
+        "--seconds 1 --stages 2 --pin 0-3 --for megatron --robust --objective money --tp 2 "
+        "--zero 1 --context 1 --shard 0 --expert 1 --schedule 1f1b --recompute full --chunks 1 "
+        "--dp 2 --idle --micro-batch 1 --most-micro-batch 2 --devices-used 4",
+    ),
+    "sharding": ("intra-op-validation/mesh-000", "--seconds 1 --rounds 1 --threads 2"),
+    "elastic": ("elastic-validation/independent-gpt-1.5b-000", ""),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("task", UNUSED)
+def test_planning__options_that_do_nothing_are_refused(run, monkeypatch, task):
+    """By all planners of all tasks, before anything is planned; others come to the planner."""
+    instance, options = UNUSED[task]
+    kind = TASKS[task].request_class()
+    monkeypatch.setattr(kind, "run", lambda *_: pytest.fail("planned"))
+    groups = re.findall(r"--\S+(?: [^-]\S*)?", f"{options} --seed 1 --steps 9")
+    assert {group.split()[0][2:] for group in groups} >= set(kind.users) - {
+        "uneven", "stage-devices", "sequence-parallel"
+    }  # fmt: skip
+    for group, agent in product(groups, kind.planners):
+        flag = group.split()[0][2:]
+        if agent in kind.users.get(flag, [agent]):
+            continue
+        command = f"plan {instance} --task {task} --agent {agent} {group}"
+        status, out, err = run(*command.split())
+        assert (status, out) == (2, "") and err.count("\n") <= 2, command
+        assert f"--{flag}: {agent} ignores it; " in err, (command, err)
+
+
+def test_planning__an_exporter_that_fails_is_a_line(run, monkeypatch):
+    monkeypatch.setitem(formats.FORMATS, "megatron", lambda *_: [][0])
+    case = ("plan", "bert-large", "--task", "hybrid", "--cluster", "1x4:v100", "--batch", 16)
+    out = good(run(*case, "--agent", "uniform", "--out", "plan.json"))
+    assert "megatron (exporter)" in out and judge("plan.json").legal
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name.endswith("-scanned")])
+def test_planning__greedy_partitions_of_scanned_graphs(run, name):
+    command = ("plan", name, "--task", "partition", "--devices", 4, "--agent", "greedy")
+    assert "variable dimensions partitioned" in good(run(*command))

@@ -117,8 +117,10 @@ def test_for__what_no_framework_runs_is_one_line():
             "exact",
             {"framework": "megatorn"},
         ),
-        ("--for megatron: random does not ask what", "random", {"framework": "megatron"}),
+        ("--for: random ignores it; take", "random", {"framework": "megatron"}),
         ("jax runs none of the", "exact", {"framework": "jax", "pp": 2}),
+        ("jax runs none of the", "exact", {"framework": "jax"}),
+        ("torch runs none of the", "uniform", {"framework": "torch"}),
     ):
         with pytest.raises(ParenvsError, match=words):
             parenvs.solve(problem, planner, constraints=limits)

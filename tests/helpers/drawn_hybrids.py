@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from parenvs.tasks.hybrid.formulas import Stages
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, software_of
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.stack import STACKS, Machine
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
@@ -117,6 +118,47 @@ def drawn_hetero(rng: np.random.Generator, most: int = 4) -> Hybrid:
     return Hybrid(model, cluster, drawn.batch, stack, "fp16")
 
 
+def drawn_shape(rng: np.random.Generator) -> Hybrid:
+    """Draw a problem of a transformer of at most 4 blocks, with all that its shape allows."""
+    drawn = drawn_problem(rng)
+    experts = int(rng.choice([1, 1, 2, 4]))
+    shape = TransformerShape(
+        "drawn", int(rng.integers(1, 5)), int(rng.choice([256, 1024])), int(rng.choice([2, 4])),
+        int(rng.choice([18, 512, 8192])), 1024, experts=experts, active=min(experts, 2),
+        experts_every=int(rng.integers(1, 3)) if experts > 1 else 1, tied=bool(rng.random() < 0.5),
+        gated=bool(rng.random() < 0.5),
+    )  # fmt: skip
+    problem = replace(drawn, model=HybridModel.of_shape(shape))
+    held = UniformSpace.build(problem, Constraints(uneven=True, idle=True)).memory["total"]
+    memory = float(held.min() * (held.max() / held.min()) ** rng.uniform(-0.05, 1.0))
+    device = replace(drawn.cluster.device, memory_bytes=memory / 0.9)
+    return replace(problem, cluster=replace(drawn.cluster, device=device))
+
+
+def drawn_limits(rng: np.random.Generator, problem: Hybrid) -> Constraints:
+    """Draw constraints, a few of all there are."""
+    n, total = len(problem.model), problem.cluster.devices
+    first = int(rng.integers(n))
+    choices: dict[str, list[Any]] = {
+        "tp": [1, 2, 4], "pp": [1, 2, 3], "dp": [1, 2, 4], "micro_batch": [1, 2, 4],
+        "chunks": [1, 2], "context": [1, 2], "expert": [1, 2], "shard": [0, 2, 3],
+        "schedule": ["1f1b", "interleaved"], "sequence_parallel": [False, True],
+        "recompute": [("none",), ("full",), ("none", "full"), ("selective", "full")],
+        "zero": [(0,), (1,), (3,), (0, 2), (1, 3)], "most_micro_batch": [1, 2],
+        "devices": [total], "idle": [True], "uneven": [True],
+        "stage_devices": [1, 2, total],
+        "pinned": [((first, int(rng.integers(first, n)) + 1, group),) for group in (None, 1, 2)],
+    }  # fmt: skip
+    asked = {}
+    for name, values in choices.items():
+        value = values[int(rng.integers(len(values)))]
+        if rng.random() < 0.12:
+            asked[name] = value
+    if asked.get("pinned", ((0, 0, 1),))[0][2] == 2 and total == 1:
+        del asked["pinned"]
+    return Constraints(**asked)
+
+
 def best_of_orders(problem: Hybrid) -> float:
     """Seconds of the fastest plan of one server a stage, over all orders of all servers."""
     best, cluster = np.inf, problem.cluster
@@ -180,29 +222,54 @@ def best_of_uniform(problem: Hybrid, uneven: bool, idle: bool = False) -> float:
 
 
 def best_of_free_stages(problem: Hybrid, limits: Constraints, every_count: bool = False) -> float:
-    """Seconds of the fastest plan of free stages that fits; infinite if none does.
+    """Seconds of the fastest plan of free stages that keeps to limits and fits; infinite if none.
 
     Args:
-        problem: the problem, of a model without a shape.
+        problem: the problem.
         limits: the constraints.
         every_count: whether to try all numbers of recomputed layers of all stages together, not
             only the ones that take a stage the fewest seconds among those that fit.
     """
-    best = np.inf
-    for samples in (x for x in range(1, problem.batch + 1) if problem.batch % x == 0):
-        for count in range(1, min(problem.cluster.devices, len(problem.model) + 2) + 1):
-            rows = list(_rows(problem, limits, samples, count))
-            if rows:
-                best = min(best, _best(problem, samples, count, rows, every_count))
+    best, shape = np.inf, problem.model.shape
+    if limits.schedule not in (None, "1f1b") or limits.chunks not in (None, 1):
+        return best
+    sequence, experts = (1, 1) if shape is None else (shape.sequence, shape.experts)
+    near = [x for x in (1, 2, 4, 8, 16) if x == 1 or sequence // x >= 4096]
+    contexts = [x for x in ([limits.context] if limits.context else near)
+                if x == 1 or (shape is not None and sequence % (2 * x) == 0)]  # fmt: skip
+    dealt = [x for x in range(1, experts + 1) if experts % x == 0 and limits.expert in (None, x)]
+    for samples, devices, context, expert, shared in product(
+        (x for x in range(1, problem.batch + 1) if problem.batch % x == 0),
+        limits.device_counts(problem), contexts, dealt, (False, True),
+    ):  # fmt: skip
+        setting = Alike(samples, devices, context, expert, shared, limits.shard or 0)
+        if limits.sequence_parallel not in (None, shared) or (shared and shape is None):
+            continue
+        for count in range(1, min(devices, len(problem.model) + 2) + 1):
+            rows = list(_rows(problem, limits, setting, count))
+            if limits.pp in (None, count) and rows:
+                best = min(best, _best(problem, limits, setting, count, rows, every_count))
     return best
 
 
+class Alike(NamedTuple):
+    """What all stages of a plan have in common."""
+
+    samples: int
+    devices: int
+    context: int
+    expert: int
+    shared: bool
+    shard: int
+
+
 def _rows(
-    problem: Hybrid, limits: Constraints, samples: int, count: int
+    problem: Hybrid, limits: Constraints, alike: Alike, count: int
 ) -> Iterator[tuple[tuple[int, ...], ...]]:
     """(bounds, first devices, tp, dp, zero) of every plan of ``count`` stages."""
-    model, cluster = problem.model, problem.cluster
-    devices, inside, n = cluster.devices, cluster.devices_per_server, len(problem.model)
+    model, cluster, samples, context = problem.model, problem.cluster, alike.samples, alike.context
+    devices, inside, n = alike.devices, cluster.devices_per_server, len(problem.model)
+    parts = context * (2 if context > 1 else 1)
     cuts = []
     for inner in combinations_with_replacement(range(n + 1), count - 1):
         bounds = (0, *inner, n)
@@ -226,24 +293,48 @@ def _rows(
             continue
         options = [
             [
-                (tp, size // tp, zero)
+                (tp, dp, zero)
                 for tp in (1, 2, 4)
-                for zero in (0, 1, 2, 3)
-                if size % tp == 0 and inside % tp == 0 and zero in limits.zero
-                and samples % (size // tp) == 0
-                and samples // (size // tp) <= limits.most_micro_batch
-                and (zero == 0 or size // tp > 1) and (zero < 2 or count == 1)
+                for dp in [size // (tp * context)]
+                for zero in limits.zero
+                if dp and size == tp * context * dp and inside % tp == 0
+                and limits.tp in (None, tp) and limits.dp in (None, dp)
+                and model.reasons_against_tp(tp) is None
+                and samples % dp == 0 and limits.micro_batch in (None, samples // dp)
+                and samples // dp <= limits.most_micro_batch and dp % alike.expert == 0
+                and (zero == min(limits.zero) or dp * context > 1) and (zero < 2 or count == 1)
+                and not (alike.shard and (zero == 0 or dp * context % alike.shard))
+                and not (alike.shared and model.shape.sequence % (parts * tp))
+                and (tp > 1 or not limits.sequence_parallel)
             ]
             for size in sizes.tolist()
         ]  # fmt: skip
+        fitting = [
+            bounds for bounds in cuts
+            if all(
+                any((bounds[i], bounds[i + 1], group or sizes[i]) == (first, end, sizes[i])
+                    for i in range(count))
+                for first, end, group in limits.pinned
+            )
+        ]  # fmt: skip
         for chosen in product(*options):
             tp, dp, zero = zip(*chosen, strict=True)
-            for bounds in cuts:
+            if alike.shared and max(tp) == 1:
+                continue
+            for bounds in fitting:
                 yield bounds, firsts[:-1], tp, dp, zero
 
 
-def _best(problem: Hybrid, samples: int, count: int, rows: list[Any], every_count: bool) -> float:
+def _best(
+    problem: Hybrid,
+    limits: Constraints,
+    alike: Alike,
+    count: int,
+    rows: list[Any],
+    every_count: bool,
+) -> float:
     """Seconds of the best of some plans of ``count`` stages."""
+    samples, context = alike.samples, alike.context
     model, cluster, machine = problem.model, problem.cluster, problem.machine
     bounds, firsts, tp, dp, zero = (np.array(x).T for x in zip(*rows, strict=True))
     software = software_of(problem)
@@ -255,7 +346,7 @@ def _best(problem: Hybrid, samples: int, count: int, rows: list[Any], every_coun
     speeds = np.repeat(cluster.speeds or (1.0,) * cluster.servers, inside)
     slowest = np.array([
         [speeds[e : e + size].min() for e, size in zip(*pair, strict=True)]
-        for pair in zip(firsts, tp * dp, strict=True)
+        for pair in zip(firsts, tp * dp * context, strict=True)
     ])  # fmt: skip
     base = Stages(
         layers=np.moveaxis(layers, 2, 0), first_chunk=np.moveaxis(layers, 2, 0),
@@ -264,8 +355,9 @@ def _best(problem: Hybrid, samples: int, count: int, rows: list[Any], every_coun
         on=on, back=back, first=np.ones(tp.shape), links=links, tp=tp, dp=dp, zero=zero,
         device=firsts, speed=slowest, samples=samples * np.ones(len(rows)),
         micro_batches=np.full(len(rows), problem.batch / samples), chunks=np.ones(len(rows)),
-        context=1, sequence_parallel=False, expert=1, blocking=software.blocking,
-        gradient_bytes=float(software.gradient_bytes), gradient_overlap=software.gradient_overlap,
+        context=context, sequence_parallel=alike.shared, expert=alike.expert, shard=alike.shard,
+        blocking=software.blocking, gradient_bytes=float(software.gradient_bytes),
+        gradient_overlap=software.gradient_overlap,
     )  # fmt: skip
 
     def with_counts(full: Any, selective: Any) -> Stages:
@@ -278,7 +370,12 @@ def _best(problem: Hybrid, samples: int, count: int, rows: list[Any], every_coun
 
     def judged(stages: Stages) -> tuple[Any, Any]:
         step = formulas.step(model, cluster, machine, stages)
-        return step, formulas.memory(model, machine, stages).total <= problem.memory_limit
+        fits = formulas.memory(model, machine, stages).total <= problem.memory_limit
+        counts = {mode: getattr(stages, mode).sum(axis=0) for mode in ("full", "selective")}
+        counts["none"] = stages.layers.sum(axis=0) - sum(counts.values())
+        for mode, number in counts.items():
+            fits = fits & ((number == 0) | (mode in limits.recompute))
+        return step, fits
 
     n = len(model)
     pairs = [(f, s) for f in range(n + 1) for s in range(n + 1 - f)]

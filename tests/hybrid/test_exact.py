@@ -156,7 +156,7 @@ def test_solve__unknown_planner(problem, agent):
 
 
 def test_solve__unknown_constraint(problem):
-    with pytest.raises(ParenvsError, match=r"unknown constraint 'tpp'.*tp"):
+    with pytest.raises(ParenvsError, match=r"constraints: unknown field 'tpp'.*tp"):
         parenvs.solve(problem, "uniform", constraints={"tpp": 2})
     answer = parenvs.solve(problem, "uniform", constraints={"tp": 2})
     assert answer.plan.stages[0].tp == 2

@@ -128,8 +128,8 @@ def test_local_search__is_better_than_its_starts_and_repeats_itself():
 @pytest.mark.thorough
 def test_local_search__says_what_it_cannot_do():
     problem = problem_of("llama3-8b")
-    with pytest.raises(ParenvsError, match="--pin: search moves all layers"):
-        local_search(problem, Constraints(pinned=((0, 2, None),)))
+    with pytest.raises(ParenvsError, match="--pin: search ignores it; take the planner"):
+        parenvs.solve(problem, "search", constraints={"pinned": ((0, 2, None),)})
     large = parenvs.problem("gpt3-175b", "h100-2", task="hybrid", batch=64)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more"):
         local_search(large)

@@ -196,7 +196,7 @@ def test_stacks__say_which_schedules_they_have():
         assert known - {""} <= set(STACKS[name].schedules)
     with pytest.raises(InfeasibleError, match="no uniform plan keeps to schedule zb-v"):
         uniform_plans(plain, Constraints(schedule="zb-v"))
-    with pytest.raises(ParenvsError, match="schedule must be one of"):
+    with pytest.raises(ParenvsError, match="'schedule' must be one of"):
         Constraints(schedule="early")
 
 

@@ -111,9 +111,12 @@ def test_subset_search__says_what_it_does_not_know(problem, options, words):
         subset_search(parenvs.problem(problem, task="hybrid", **options))
 
 
-@each("limits", [{"pp": 2}, {"chunks": 2}, {"pinned": ((0, 2, None),)}])
-def test_planners__refuse_constraints_that_they_do_not_know(problem, limits):
-    with pytest.raises(ParenvsError, match=next(iter(limits))):
+@each(
+    ("limits", "words"),
+    [({"pp": 2}, "--stages"), ({"chunks": 2}, "chunks"), ({"pinned": ((0, 2, None),)}, "--pin")],
+)
+def test_planners__refuse_constraints_that_they_do_not_know(problem, limits, words):
+    with pytest.raises(ParenvsError, match=words):
         parenvs.solve(problem, "swap-search", constraints=limits)
 
 

@@ -78,9 +78,15 @@ def test_uniform_plans__nothing_keeps_to_constraints(small):
 @each(
     ("pins", "words"),
     [
-        ({"tp": 0}, "tp must be a whole number from 1"),
-        ({"zero": (4,)}, "zero must be some of 0, 1, 2 and 3"),
-        ({"recompute": ("half",)}, "recompute must be some of none, selective, full"),
+        ({"tp": 0}, "'tp' must be a whole number from 1, not 0"),
+        ({"zero": (4,)}, "'zero' must be some of 0, 1, 2 and 3"),
+        ({"zero": ()}, "'zero' must be some of 0, 1, 2 and 3"),
+        ({"recompute": ("half",)}, "'recompute' must be some of none, selective, full"),
+        ({"shard": 1}, "shard must be 0, for all replicas, or from 2, not 1"),
+        ({"pinned": "abc"}, "'pinned' must be a list"),
+        ({"pinned": ((0, 4, 0),)}, "'pinned' must be"),
+        ({"pinned": ((3, 3, None),)}, "--pin 3-2: pin a first and a last layer, each layer once"),
+        ({"pinned": ((3, 9, 2), (0, 4, 1))}, "--pin 3-8: pin a first and a last layer"),
     ],
 )
 def test_constraints__bad_values(pins, words):
@@ -119,7 +125,7 @@ def test_robust__least_worst_regret_by_a_second_writing(small):
     assert f"worst regret {worst.min():.2%}" in answer.notes[0]
     for planner in ("exact", "uniform"):
         assert parenvs.solve(problem, planner, robust=True).plan == answer.plan
-    with pytest.raises(ParenvsError, match="robust: rule-of-thumb does not weigh regrets"):
+    with pytest.raises(ParenvsError, match="--robust: rule-of-thumb ignores it; take"):
         parenvs.solve(problem, "rule-of-thumb", robust=True)
 
 

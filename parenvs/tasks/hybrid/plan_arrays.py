@@ -589,22 +589,27 @@ def legal(table: Table, plans: Plans, limits: Constraints | None = None) -> np.n
 def _keeps(limits: Constraints, plans: Plans) -> np.ndarray:
     """(N,) whether plans keep to constraints; what stages choose, every stage keeps to."""
     dp, full, selective = plans.dp, plans.full, plans.selective
-    micro_batch = plans.samples // dp[0]
+    micro_batch = plans.samples // np.maximum(dp, 1)
     # Of the whole plan, and of every stage: a choice that is pinned, and what plans have.
     of_plan = (
         (limits.pp, plans.count), (limits.chunks, plans.chunks), (limits.context, plans.context),
         (limits.expert, plans.expert), (limits.shard, plans.shard),
-        (limits.micro_batch, micro_batch), (limits.sequence_parallel, plans.shared),
+        (limits.sequence_parallel, plans.shared),
     )  # fmt: skip
-    of_stage = ((limits.tp, plans.tp), (limits.dp, dp), (limits.stage_devices, plans.devices))
-    good = micro_batch <= limits.most_micro_batch
+    of_stage = (
+        (limits.tp, plans.tp), (limits.dp, dp), (limits.stage_devices, plans.devices),
+        (limits.micro_batch, micro_batch),
+    )  # fmt: skip
+    good = np.ones(plans.count.shape, dtype=bool)
     for pinned, values in of_plan:
         if pinned is not None:
             good &= values == int(pinned)
     if limits.schedule is not None:
         good &= (plans.chunks > 1) == (limits.schedule == ORDERS[1])
         good &= limits.schedule in ORDERS
-    each = np.isin(plans.zero, limits.zero) | (dp * plans.context == 1)
+    each = np.isin(plans.zero, limits.zero) & (micro_batch <= limits.most_micro_batch)
+    each &= (plans.zero > 0) if limits.shard else True
+    each &= (plans.tp > 1) if limits.sequence_parallel else True
     for pinned, values in of_stage:
         if pinned is not None:
             each &= values == pinned

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown, shown
-from parenvs.fields import LARGEST_NUMBER, check, one_of, words
+from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown
+from parenvs.fields import check, one_of, words
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -63,13 +63,14 @@ class Framework:
 def _torch(plans: Uniform, model: HybridModel) -> Any:
     """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
 
-    They sum no gradients of a weight that several stages hold; DTensors split no convolutions.
+    They sum no gradients of a weight that several stages hold; DTensors split no convolutions. A
+    shape has no modules.
     """
     count = plans.batch // (plans.micro_batch * plans.dp)
     rounds = np.maximum(count // plans.pp, 1)
     fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
     if model.work is None:
-        return fits
+        return np.zeros_like(fits)
     fits &= (plans.pp == 1) | (not model.work.shared)
     return fits & ((plans.tp == 1) | (not model.work.splitting.convolves))
 
@@ -106,8 +107,10 @@ FRAMEWORKS = {
         recompute=("none",),
         zero=(0, 1, 3),
         alone=("context", "expert"),
-        # Shardings of one stage and one batch.
-        also=lambda x, model: (x.pp == 1) & (x.micro_batch * x.dp == x.batch),
+        # Shardings of one stage and one batch, of a program, which a shape has not.
+        also=lambda x, model: (
+            (x.pp == 1) & (x.micro_batch * x.dp == x.batch) & (model.work is not None)
+        ),
     ),
 }
 """Name, as ``parenvs export --to`` has it -> what it runs."""
@@ -119,12 +122,6 @@ TOKENS_EACH = 4096
 """Tokens that ranks share of a shorter sample, at least; so 1 or 2 ranks share 8,192."""
 MOST_CONTEXT = 16
 """Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
-_LEAST = {
-    **dict.fromkeys(("tp", "pp", "dp", "micro_batch", "chunks", "context", "expert"), 1),
-    **dict.fromkeys(("most_micro_batch", "devices", "stage_devices"), 1),
-    "shard": 0,
-}
-"""Limit that is a whole number -> the least that it can be."""
 
 
 @dataclass(frozen=True)
@@ -166,24 +163,55 @@ class Constraints(Limits):
 
     def __post_init__(self) -> None:
         """Raise errors for values that no plan can have."""
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (whole and least <= value <= LARGEST_NUMBER):
-                raise ParenvsError(
-                    f"{name} must be a whole number from {least}, not {shown(value)}"
-                )
-        schedules = [name for name in SCHEDULES if name != "early"]
-        modes = ", ".join(RECOMPUTE_MODES)
-        for name, chosen, known, wanted in (
-            ("schedule", (self.schedule,), (None, *schedules), f"one of {', '.join(schedules)}"),
-            ("zero", self.zero, range(4), "some of 0, 1, 2 and 3"),
-            ("recompute", self.recompute, RECOMPUTE_MODES, f"some of {modes}"),
-        ):
-            if not chosen or not all(value in known for value in chosen):
-                raise ParenvsError(f"{name} must be {wanted}, not {shown(getattr(self, name))}")
+        check(self)
         if self.framework is not None:
             refuse_unknown("--for: no framework", self.framework, FRAMEWORKS)
+        if self.shard == 1:
+            raise ParenvsError("shard must be 0, for all replicas, or from 2, not 1")
+        passed = 0
+        for first, end, _ in sorted(self.pinned, key=lambda pin: pin[:2]):
+            if end <= first or first < passed:
+                where = f"--pin {first}-{end - 1}"
+                raise ParenvsError(f"{where}: pin a first and a last layer, each layer once")
+            passed = end
+
+    def check_pins(self, problem: Hybrid) -> None:
+        """Raise a ParenvsError for pinned layers and devices that the problem does not have."""
+        layers, cluster = len(problem.model), problem.cluster
+        if any(end > layers or (count or 1) > cluster.devices for _, end, count in self.pinned):
+            raise ParenvsError(
+                f"--pin: {problem.model.name} has layers 0 to {layers - 1}, and {cluster} has "
+                f"{cluster.devices} devices; pin no others"
+            )
+
+    def faults(self, plan: HybridPlan) -> list[str]:
+        """Return the constraints that a plan does not keep to, and what it has instead."""
+        stages = plan.stages
+        dp = [stage.devices // (stage.tp * plan.context) for stage in stages]
+        sizes = {plan.micro_batch * dp[0] // replicas for replicas in dp}
+        has: dict[str, set[Any]] = {
+            **{name: {getattr(plan, name)} for name in ("chunks", "context", "expert", "schedule")},
+            **{name: {getattr(stage, name) for stage in stages} for name in ("tp", "zero")},
+            "pp": {len(stages)},
+            "dp": set(dp),
+            "micro_batch": sizes,
+            "shard": {plan.shard if stage.zero else 0 for stage in stages},
+            "sequence_parallel": {plan.sequence_parallel and stage.tp > 1 for stage in stages},
+            "recompute": {mode for stage in stages for mode in stage.modes},
+            "stage_devices": {stage.devices for stage in stages},
+            "devices": {sum(stage.devices for stage in stages)},
+        }
+        faults = [f"a micro-batch has {size}" for size in sizes if size > self.most_micro_batch]
+        for name, values in has.items():
+            asked = getattr(self, name)
+            known = asked if isinstance(asked, (tuple, list)) else (asked,)
+            if asked is not None and not values <= set(known):
+                faults.append(f"{name} is {', '.join(map(str, sorted(values)))}, not {asked}")
+        groups = {(stage.layers, count) for stage in stages for count in (None, stage.devices)}
+        for first, end, devices in self.pinned:
+            if (((first, end),), devices) not in groups:
+                faults.append(f"layers {first} to {end - 1} are no stage of their own as pinned")
+        return faults
 
     def device_counts(self, problem: Hybrid) -> list[int]:
         """Return the numbers of devices that plans may use, the most first.
@@ -244,17 +272,15 @@ class Constraints(Limits):
         if not zero:
             return [0] if not self.shard else []
         if self.shard is not None:
-            fits = self.shard == 0 or (self.shard > 1 and replicas % self.shard == 0)
-            return [self.shard] if fits else []
+            return [self.shard] if not self.shard or replicas % self.shard == 0 else []
         # Neighbors in one server, whose links are fast.
         near = problem.cluster.devices_per_server // tp
         return [0, near] if 1 < near < replicas and replicas % near == 0 else [0]
 
     def levels(self, pp: int, replicas: int) -> list[int]:
-        """Return the ZeRO levels: none for one replica, gradients only without a pipeline."""
-        if replicas == 1:
-            return [0]
-        return [level for level in sorted(self.zero) if pp == 1 or level <= 1]
+        """Return the ZeRO levels: the least for one replica, gradients only without a pipeline."""
+        levels = [level for level in sorted(self.zero) if pp == 1 or level <= 1]
+        return levels[:1] if replicas == 1 else levels
 
 
 def software_of(problem: Hybrid) -> Software:
@@ -505,8 +531,10 @@ class Objective:
     price: Annotated[float, words("a positive number", gt=0, lt=1e30)] = 1.0
 
     def __post_init__(self) -> None:
-        """Raise errors for an unknown name, and a price that is not positive."""
+        """Raise errors for an unknown name, and a price that is not positive or not asked for."""
         check(self, "objective: ")
+        if self.price != 1.0 and self.name != "money":
+            raise ParenvsError("--price is for --objective money; leave it out")
 
     def values(self, problem: Hybrid, seconds: Any, devices: Any) -> Any:
         """Return what is minimized, elementwise, of seconds of a step and devices in use."""

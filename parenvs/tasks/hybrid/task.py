@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from parenvs.core.task import (
     FRAMEWORKS,
@@ -17,6 +17,7 @@ from parenvs.core.task import (
     option,
 )
 from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
+from parenvs.fields import Count, Index, one_of, whole, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
 
+_SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v")
+_MODES = ("none", "selective", "full")
+_Mode = Annotated[str, one_of(*_MODES)]
+_Level = Annotated[int, whole(0, 3)]
+_Modes = Annotated[tuple[_Mode, ...], words("some of none, selective, full", min_length=1)]
+_Levels = Annotated[tuple[_Level, ...], words("some of 0, 1, 2 and 3", min_length=1)]
 _TIERS = ("hetero-8", "hetero-16", "hetero-32", "hetero-64")
 
 
@@ -57,15 +64,12 @@ class HybridOptions(GraphOptions):
     )
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _texts(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(","))
 
 
-def _levels(text: str) -> tuple[int, ...]:
-    levels = _words(text)
-    if not set(levels) <= {"0", "1", "2", "3"}:
-        raise ParenvsError(f"--zero must be some of 0,1,2,3, not {text!r}")
-    return tuple(map(int, levels))
+def _levels(text: str) -> tuple[int | str, ...]:
+    return tuple(int(level) if level.isdecimal() else level for level in _texts(text))
 
 
 def _pinned(texts: Sequence[str]) -> tuple[tuple[int, int, int | None], ...]:
@@ -88,45 +92,35 @@ class Limits:
     The help of each field says what it is; some are no options:
 
     Attributes:
-        sequence_parallel: whether tp ranks share what lies between the matrices.
+        sequence_parallel: whether the tp ranks of every stage share what lies between the matrices.
         uneven: whether uniform plans may deal out layers that do not divide.
         stage_devices: devices of every stage.
         pinned: (first layer, end, devices or None) of layers that are a stage of their own; only
             plans that are not uniform keep to it.
     """
 
-    tp: int | None = option(None, "Ranks that share every matrix.")
-    pp: int | None = option(
+    tp: Count | None = option(None, "Ranks that share every matrix.")
+    pp: Count | None = option(
         None, "Stages (default: chosen, or one a server).", flag="stages", main=True
     )
-    dp: int | None = option(None, "Replicas.")
-    micro_batch: int | None = option(None, "Samples in a micro-batch of a replica.")
-    chunks: int | None = option(None, "Chunks a stage (interleaving).")
-    context: int | None = option(None, "Ranks that share a sample's tokens.")
-    expert: int | None = option(None, "Replicas that share experts.")
-    shard: int | None = option(None, "Replicas that share states (ZeRO); 0: all.")
-    schedule: str | None = option(
-        None,
-        "Order of passes.",
-        values=("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v"),
+    dp: Count | None = option(None, "Replicas.")
+    micro_batch: Count | None = option(None, "Samples in a micro-batch of a replica.")
+    chunks: Count | None = option(None, "Chunks a stage (interleaving).")
+    context: Count | None = option(None, "Ranks that share a sample's tokens.")
+    expert: Count | None = option(None, "Replicas that share experts.")
+    shard: Index | None = option(None, "Replicas that share states (ZeRO); 0: all.")
+    schedule: Annotated[str, one_of(*_SCHEDULES)] | None = option(
+        None, "Order of passes.", values=_SCHEDULES
     )
     sequence_parallel: bool | None = None
-    recompute: tuple[str, ...] = option(
-        ("none", "selective", "full"),
-        "Activations recomputed: modes that are allowed.",
-        kind=str,
-        read=_words,
-        values=("none", "selective", "full"),
+    recompute: _Modes = option(
+        _MODES, "Activations recomputed: modes that are allowed.", "", str, _texts, values=_MODES
     )
-    zero: tuple[int, ...] = option(
-        (0, 1, 2, 3),
-        "ZeRO levels that are allowed.",
-        kind=str,
-        read=_levels,
-        values=("0", "1", "2", "3"),
+    zero: _Levels = option(
+        (0, 1, 2, 3), "ZeRO levels that are allowed.", "", str, _levels, values=("0", "1", "2", "3")
     )
-    most_micro_batch: int = option(16, "Most samples of a micro-batch (default: 16).")
-    devices: int | None = option(None, "Devices in use (default: all).", flag="devices-used")
+    most_micro_batch: Count = option(16, "Most samples of a micro-batch (default: 16).")
+    devices: Count | None = option(None, "Devices in use (default: all).", flag="devices-used")
     idle: bool = option(False, "Plans may leave devices free.")
     framework: str | None = option(
         None,
@@ -137,8 +131,8 @@ class Limits:
         main=True,
     )
     uneven: bool = False
-    stage_devices: int | None = None
-    pinned: tuple[tuple[int, int, int | None], ...] = option(
+    stage_devices: Count | None = None
+    pinned: tuple[tuple[Index, Count, Count | None], ...] = option(
         (),
         "FIRST-LAST[:DEVICES]: layers that are a stage; may be repeated.",
         "pin",
