@@ -63,7 +63,7 @@ def exact_partition(
         chosen, limit, visited, time_is_up = program.maximize(weights, deadline)
         nodes, bound = nodes + visited, min(bound, limit)
         if chosen is None and not time_is_up:
-            raise InfeasibleError(_least_memory(program, memory_limit or 0.0, deadline))
+            raise InfeasibleError(_infeasible_message(program, memory_limit or 0.0, deadline))
         if chosen is not None and fits(chosen):
             best, proven = chosen, not time_is_up
             break
@@ -143,18 +143,18 @@ class _Program:
         """
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
         if not len(self.classes):
-            is_kept = max(self.needed, default=0.0) <= 0
-            return chosen if is_kept else None, 0.0, 0, False
-        left, weights = deadline - time.perf_counter(), weights[self.classes]
+            is_feasible = max(self.needed, default=0.0) <= 0
+            return chosen if is_feasible else None, 0.0, 0, False
+        remaining, weights = deadline - time.perf_counter(), weights[self.classes]
         # Without conflicts all positive weights add up: a bound that needs no search.
-        most = float(np.maximum(weights, 0.0).sum())
-        if left <= 0:
-            return None, most, 0, True
+        upper = float(np.maximum(weights, 0.0).sum())
+        if remaining <= 0:
+            return None, upper, 0, True
         rows, needed = np.array(self.saved), np.array(self.needed)
-        solution, bound = solve(weights, self.conflicts, rows, needed, left)
+        solution, bound = solve(weights, self.conflicts, rows, needed, remaining)
         if solution.status not in (_OPTIMAL, _TIME_IS_UP, _INFEASIBLE):
             raise RuntimeError(f"the solver failed: {solution.message}")
-        bound, time_is_up = min(most, bound), solution.status == _TIME_IS_UP
+        bound, time_is_up = min(upper, bound), solution.status == _TIME_IS_UP
         nodes = int(solution.mip_node_count or 0)
         if solution.x is None:
             return None, bound, nodes, time_is_up
@@ -196,9 +196,9 @@ def solve(
     options: dict[str, Any] = {"mip_rel_gap": gap, "presolve": False}
     if np.isfinite(seconds):
         options["time_limit"] = seconds
-    whole, limits = np.ones(len(weights)), Bounds(0, 1)
+    integrality, limits = np.ones(len(weights)), Bounds(0, 1)
     solution = milp(
-        -weights, integrality=whole, bounds=limits, constraints=constraints, options=options
+        -weights, integrality=integrality, bounds=limits, constraints=constraints, options=options
     )
     lowest = solution.mip_dual_bound
     if lowest is None and solution.status == _OPTIMAL:
@@ -215,7 +215,7 @@ def conflict_matrix(pairs: np.ndarray, count: int) -> Any:
     return coo_array(entries, shape=(len(pairs), count)).tocsr()
 
 
-def _least_memory(program: _Program, limit: float, deadline: float) -> str:
+def _infeasible_message(program: _Program, limit: float, deadline: float) -> str:
     """The error message for a limit in bytes that no partition of the program's classes keeps.
 
     It names the smallest memory among partitions that minimize the memory at one instruction, each

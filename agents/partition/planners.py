@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -63,15 +64,15 @@ def random_search(space: PartitionSpace, evaluations: int, rng: np.random.Genera
     evaluations = max(evaluations, 1)
     for start in range(0, evaluations, _BATCH):
         chosen = space.chosen(random_episodes(space, min(_BATCH, evaluations - start), rng))
-        found = best_fitting(space.problem, chosen)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
+        fitting = best_fitting(space.problem, chosen)
+        best = max(filter(None, (best, fitting)), key=itemgetter(0), default=None)
     if best is None:
         raise TimeLimitError(
             f"random: none of {evaluations:,} plans of {space.problem.graph.name} keeps to "
             f"{space.problem.memory_limit:,.0f} bytes on a device; give it more --steps"
         )
-    return _answer(space, best[1], "random", evaluations, begin)
+    _, chosen = best
+    return _answer(space, chosen, "random", evaluations, begin)
 
 
 def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.ndarray] | None:
@@ -81,15 +82,15 @@ def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.n
     limit tells at once which others exceed it there.
     """
     returns, limit = problem.returns.value(chosen), problem.step.limit
-    left = np.ones(len(chosen), dtype=bool)
-    while left.any():
-        best = int(np.where(left, returns, -np.inf).argmax())
+    candidates = np.ones(len(chosen), dtype=bool)
+    while candidates.any():
+        best = int(np.where(candidates, returns, -np.inf).argmax())
         memory = problem.footprint.memory(chosen[best])
         if limit is None or memory.peak <= limit:
             return float(returns[best]), chosen[best]
         whole_bytes, saved_bytes = problem.footprint.saved_at(memory.at)
-        left &= whole_bytes - chosen @ saved_bytes <= limit
-        left[best] = False
+        candidates &= whole_bytes - chosen @ saved_bytes <= limit
+        candidates[best] = False
     return None
 
 
@@ -120,12 +121,12 @@ def expert(space: PartitionSpace) -> Answer:
     Raises:
         InfeasibleError: no block was found, or none can be partitioned.
     """
-    problem, words = space.problem, Explainer(space.problem.classes)
-    chosen, whole = megatron_classes(problem.classes)
+    problem, explainer = space.problem, Explainer(space.problem.classes)
+    chosen, blocked = megatron_classes(problem.classes)
     notes: tuple[str, ...] = ()
-    for kind, labels in whole.items():
+    for kind, labels in blocked.items():
         stay = f"{len(labels)} {kind} class{'es stay' if len(labels) > 1 else ' stays'} whole"
-        notes += (f"{stay}: {words.blocked(labels[0])}",)
+        notes += (f"{stay}: {explainer.blocked(labels[0])}",)
     # Megatron's blocks may be of tensors that the scope does not decide.
     beyond = np.setdiff1d(np.flatnonzero(chosen), problem.decidable())
     if len(beyond):

@@ -49,7 +49,7 @@ ROUGH = 1e-2
 """Share by which plans that need not be the best may fall short."""
 
 
-def begun(problem: Linear) -> Linear:
+def find_witnesses(problem: Linear) -> Linear:
     """Return a problem with witnesses, of which the first is the leanest plan that is found.
 
     The others minimize steps of random class seconds. An existing first witness stays.
@@ -57,7 +57,7 @@ def begun(problem: Linear) -> Linear:
     Raises:
         InfeasibleError: no plan that fits is found.
     """
-    leanest = problem.witnesses[0] if len(problem.witnesses) else _leanest(problem)
+    leanest = problem.witnesses[0] if len(problem.witnesses) else _leanest_plan(problem)
     if not problem.fits(leanest):
         excess = -float(problem.slack(leanest).min())
         raise InfeasibleError(
@@ -65,14 +65,14 @@ def begun(problem: Linear) -> Linear:
             f"{excess:,.0f} bytes"
         )
     rng = np.random.default_rng(0)
-    found = {leanest.tobytes(): leanest}
+    plans = {leanest.tobytes(): leanest}
     moments: list[int] = []
     for _ in range(WITNESSES - 1):
         weights = problem.gain * rng.exponential(size=len(problem.gain))
         plan, _ = shortest(problem, weights, ROUGH, moments)
         if plan is not None:
-            found.setdefault(plan.tobytes(), plan)
-    return problem.begun(np.stack(list(found.values())))
+            plans.setdefault(plan.tobytes(), plan)
+    return problem.with_witnesses(np.stack(list(plans.values())))
 
 
 def shortest(
@@ -86,51 +86,51 @@ def shortest(
     Returns:
         The plan, (K,) bool, None if none is found; and an upper bound of the weight.
     """
-    rows = [] if moments is None else moments
+    moments = [] if moments is None else moments
     bound = float(np.maximum(weights, 0.0).sum())
     for _ in range(ROUNDS):
-        needed = (problem.whole[rows] - problem.limit) / problem.limit
-        saved = problem.saved[:, rows].T / problem.limit
-        plan, most = _solved(problem, weights, saved, needed, gap)
-        bound = min(bound, most)
+        needed = (problem.whole[moments] - problem.limit) / problem.limit
+        saved = problem.saved[:, moments].T / problem.limit
+        plan, upper = _solve_rows(problem, weights, saved, needed, gap)
+        bound = min(bound, upper)
         if plan is None:
             break
         slack = problem.slack(plan)
         worst = int(slack.argmin())
         if slack[worst] >= 0:
             return plan, bound
-        if worst in rows:  # the solver tolerates a millionth
+        if worst in moments:  # the solver tolerates a millionth
             break
-        rows.append(worst)
+        moments.append(worst)
     return None, bound
 
 
-def _leanest(problem: Linear) -> np.ndarray:
+def _leanest_plan(problem: Linear) -> np.ndarray:
     """(K,) bool, the leanest of the plans that minimize the mean bytes of a set of moments.
 
     Each iteration adds the moment at which the plan before is the fullest.
     """
     best, lowest = np.zeros(len(problem.gain), dtype=bool), -np.inf
     weights = problem.saved[:, int(problem.whole.argmax())].copy()
-    for turn in range(ROUNDS):
-        none = np.zeros((0, len(weights)))
-        plan, _ = _solved(problem, weights / weights.max(), none, np.zeros(0), ROUGH)
+    for iteration in range(ROUNDS):
+        no_rows = np.zeros((0, len(weights)))
+        plan, _ = _solve_rows(problem, weights / weights.max(), no_rows, np.zeros(0), ROUGH)
         if plan is None:
             break
         slack = problem.slack(plan)
         if slack.min() > lowest:
             best, lowest = plan, float(slack.min())
-        if lowest >= 0 and turn >= 4:
+        if lowest >= 0 and iteration >= 4:
             break
         weights += problem.saved[:, int(slack.argmin())]
     return best
 
 
-def _solved(
+def _solve_rows(
     problem: Linear, weights: np.ndarray, rows: np.ndarray, needed: np.ndarray, gap: float
 ) -> tuple[np.ndarray | None, float]:
     """Return a plan of the largest weight with ``rows @ plan >= needed``, and a bound of these."""
-    pairs = [(k, r) for k, row in enumerate(problem.rivals) for r in row.tolist() if k < r]
+    pairs = [(k, r) for k, rivals in enumerate(problem.rivals) for r in rivals.tolist() if k < r]
     conflicts = conflict_matrix(np.array(pairs, dtype=np.int64).reshape(-1, 2), len(weights))
     solution, bound = solve(weights, conflicts, rows, needed, SECONDS, gap)
     if solution.x is None:
@@ -195,19 +195,19 @@ def draw_row(rng: np.random.Generator, family: str) -> SetRow:
     )
 
 
-def limited(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
+def at_drawn_limits(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
     """Draw memory limits; return the problem at each, with plans; none if memory never binds."""
-    whole = Linear.of(pools.unlimited(problem))
-    free, _ = shortest(whole, whole.gain)
-    whole = begun(whole)
-    if free is None:
+    unlimited = Linear.of(pools.unlimited(problem))
+    fastest, _ = shortest(unlimited, unlimited.gain)
+    unlimited = find_witnesses(unlimited)
+    if fastest is None:
         return []
-    plans = free, whole.witnesses[0]
-    most, least = (whole.limit - float(whole.slack(plan).min()) for plan in plans)
-    if most - least < WAY * most:
+    plans = fastest, unlimited.witnesses[0]
+    high, low = (unlimited.limit - float(unlimited.slack(plan).min()) for plan in plans)
+    if high - low < WAY * high:
         return []
     shares = rng.uniform(*SHARES, size=TRIED)
-    return [whole.at(float(round(least + (most - least) * share))) for share in shares]
+    return [unlimited.at(float(round(low + (high - low) * share))) for share in shares]
 
 
 def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
@@ -229,24 +229,25 @@ def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
     if not judged.fits(chosen):
         raise AssertionError(f"{linear.name}: the judge holds another plan for one that fits")
     length, replicated = float(judged.step_seconds(chosen)), problem.replicate_seconds
-    least = min((1.0 - bound) * replicated, length)
+    lower = min((1.0 - bound) * replicated, length)
     row: Row = {"fingerprint": problem.graph.fingerprint, "replicated": replicated}
-    row |= {"length": length, "bound": least, "proven": length - least <= PROVEN * length}
+    row |= {"length": length, "bound": lower, "proven": length - lower <= PROVEN * length}
     return row, plan
 
 
-def by_bound(linear: Linear) -> float:
+def bound_policy_seconds(linear: Linear) -> float:
     """Return the seconds of the step that choices of the larger bound make."""
     game = PartitionChoice(problem=linear)
     game.preview()
     while not game.over[0]:
-        seen = game.observation(EVERY)
-        scores = np.where(seen["action_mask"] > 0, seen["actions"][..., BOUND], -np.inf)
+        observation = game.observation(EVERY)
+        bounds = observation["actions"][..., BOUND]
+        scores = np.where(observation["action_mask"] > 0, bounds, -np.inf)
         game.play(EVERY, scores.argmax(axis=1))
     return float(game.cost[0])
 
 
-def makes(linear: Linear, chosen: np.ndarray) -> bool:
+def can_be_played(linear: Linear, chosen: np.ndarray) -> bool:
     """Return whether an episode can make a plan, (K,) bool, by choices that the mask leaves."""
     game = PartitionChoice(problem=linear)
     game.preview()
@@ -258,27 +259,27 @@ def makes(linear: Linear, chosen: np.ndarray) -> bool:
     return np.array_equal(game.boards.known[0, : len(chosen)] == PARTITION, chosen)
 
 
-def suiting(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[SetRow, Row]]:
+def suitable(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[SetRow, Row]]:
     """Return the problems of a draw with their references; none if it does not suit.
 
     If ``strict`` the larger bound has to lose.
     """
     try:
         problem = pools.build(row, row.instance)
-        limits = limited(problem, rng)
+        limits = at_drawn_limits(problem, rng)
     except ParenvsError:  # a dimension is no multiple of the batch; a loop is not recomputed
         return []
     suited: dict[float, tuple[SetRow, Row]] = {}
     lost = 0
     for limited_problem in limits:
         try:
-            linear = begun(limited_problem)
+            linear = find_witnesses(limited_problem)
             reference, best = solved(linear, problem)
         except NO_PLAN:
             continue
-        if not (reference["proven"] and makes(linear, best)):
+        if not (reference["proven"] and can_be_played(linear, best)):
             continue
-        lost += by_bound(linear) * (1.0 - LOSS) >= reference["length"]
+        lost += bound_policy_seconds(linear) * (1.0 - LOSS) >= reference["length"]
         suited[linear.limit] = replace(row, memory_limit=linear.limit), reference
         if len(suited) == LIMITS:
             is_hard = lost >= MOST * LIMITS or not strict
@@ -295,19 +296,19 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
     Raises:
         ParenvsError: ``DRAWS`` draws of a family have too few problems that suit.
     """
-    every = [entry["family"] for entry in manifest()["instances"].values()]
+    families = [entry["family"] for entry in manifest()["instances"].values()]
     for family, count in FAMILIES[name].items():
-        taken = 0
+        accepted = 0
         for draw in range(DRAWS):
-            rng = np.random.default_rng([seed, every.index(family), draw])
-            found = suiting(draw_row(rng, family), rng, strict=taken % 3 != 2)
-            for number, (row, reference) in enumerate(found):
-                yield f"{family}-{taken * LIMITS + number:03d}", row, reference
-            taken += bool(found)
-            if taken == count:
+            rng = np.random.default_rng([seed, families.index(family), draw])
+            problems = suitable(draw_row(rng, family), rng, strict=accepted % 3 != 2)
+            for number, (row, reference) in enumerate(problems):
+                yield f"{family}-{accepted * LIMITS + number:03d}", row, reference
+            accepted += bool(problems)
+            if accepted == count:
                 break
         else:
-            raise ParenvsError(f"{name}: {taken} draws of {family} suit; draw other ones")
+            raise ParenvsError(f"{name}: {accepted} draws of {family} suit; draw other ones")
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

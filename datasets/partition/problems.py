@@ -190,7 +190,7 @@ SAMPLES = 512
 @lru_cache(maxsize=len(PARTITION_SETS))
 def bank(name: str) -> Bank:
     """Return the bank of a set, which has a row for each ``LIMITS`` problems."""
-    return Bank(name, len(members(name)) // LIMITS, partial(_row, name))
+    return Bank(name, len(members(name)) // LIMITS, partial(_arrays, name))
 
 
 @lru_cache(maxsize=1024)
@@ -198,17 +198,17 @@ def played(name: str) -> Linear:
     """Return a problem of a shipped set."""
     set_name, _, member = name.rpartition("/")
     rows = partition_rows(set_name)
-    number, which = divmod(list(rows).index(member), LIMITS)
-    shared, row = _shared(set_name, number)
-    limit, known = float(row["limits"][which]), costs(name)
+    number, member_index = divmod(list(rows).index(member), LIMITS)
+    shared, arrays = _shared_part(set_name, number)
+    limit, best = float(arrays["limits"][member_index]), costs(name)
     return replace(
         shared,
         name=name,
         limit=limit,
-        step=row["step"].reshape(LIMITS, -1)[which],
-        witnesses=row["witnesses"].reshape(LIMITS, -1, len(shared.gain))[which],
-        best=np.nan if known is None else known.value,
-        optimal=known is not None and known.kind == OPTIMUM,
+        step=arrays["step"].reshape(LIMITS, -1)[member_index],
+        witnesses=arrays["witnesses"].reshape(LIMITS, -1, len(shared.gain))[member_index],
+        best=np.nan if best is None else best.value,
+        optimal=best is not None and best.kind == OPTIMUM,
         cache={},
     )
 
@@ -218,51 +218,51 @@ def sizes_of(name: str) -> Sizes:
     """Return the sizes of the largest problem of a shipped set."""
     sizes = []
     for number in range(len(bank(name))):
-        linear, row = _shared(name, number)
-        witnesses = row["witnesses"].size // (LIMITS * len(linear.gain))
+        linear, arrays = _shared_part(name, number)
+        witnesses = arrays["witnesses"].size // (LIMITS * len(linear.gain))
         sizes.append(Sizes.of(linear)._replace(witnesses=witnesses))
     return reduce(Sizes.with_, sizes)
 
 
 @lru_cache(maxsize=256)
-def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
+def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
     """Return what ``LIMITS`` problems of a set share, and the row that says the rest."""
-    row = bank(name)[number]
-    instance = str(row["instance"])
-    if str(row["fingerprint"]) != _fingerprint(instance):
+    arrays = bank(name)[number]
+    instance = str(arrays["instance"])
+    if str(arrays["fingerprint"]) != _fingerprint(instance):
         raise ParenvsError(
             f"{bank(name).file}: of another {instance}; make it anew with python -m "
             "parenvs.datasets.partition.problems"
         )
-    count, moments = len(row["gain"]), len(row["whole"])
-    held = row["held"].reshape(count, moments).astype(np.float64)
-    rivals = [np.sort(row["rivals"][row["rivals"][:, 0] == k, 1]) for k in range(count)]
+    count, moments = len(arrays["gain"]), len(arrays["whole"])
+    split_bytes = arrays["held"].reshape(count, moments).astype(np.float64)
+    label, rival = arrays["rivals"].astype(np.int64).T
     linear = Linear(
         name="",
-        classes=row["classes"].astype(np.int64),
-        replicated=float(row["replicated"]),
-        rivals=tuple(row.astype(np.int64) for row in rivals),
-        whole=row["whole"].astype(np.float64),
-        saved=held * row["spared"][:, None],
+        classes=arrays["classes"].astype(np.int64),
+        replicated=float(arrays["replicated"]),
+        rivals=tuple(np.sort(rival[label == k]) for k in range(count)),
+        whole=arrays["whole"].astype(np.float64),
+        saved=split_bytes * arrays["spared"][:, None],
         limit=np.nan,
-        groups=tuple(np.split(row["members"].astype(np.int64), np.cumsum(row["sizes"])[:-1])),
-        figures=row["figures"].reshape(count, len(CLASS)),
+        groups=tuple(np.split(arrays["members"].astype(np.int64), np.cumsum(arrays["sizes"])[:-1])),
+        figures=arrays["figures"].reshape(count, len(CLASS)),
         witnesses=np.zeros((0, count), dtype=bool),
-        fullest=row["fullest"].astype(np.int64),
-        **{name: row[name] for name in ("gain", "weights", "paid", "step")},
+        fullest=arrays["fullest"].astype(np.int64),
+        **{name: arrays[name] for name in ("gain", "weights", "paid", "step")},
     )
-    return linear, row
+    return linear, arrays
 
 
-def _row(name: str, number: int) -> Mapping[str, np.ndarray]:
+def _arrays(name: str, number: int) -> Mapping[str, np.ndarray]:
     """The arrays of the ``LIMITS`` problems of a set from ``number * LIMITS`` on."""
     names = members(name)[number * LIMITS : (number + 1) * LIMITS]
     rows = [row_of(member) for member in names]
     problem = problem_named(names[0])
     # The leanest plan is that of a limit which all keep to, as where sets are drawn.
-    begin = PartitionTask().start
-    whole = begin(Linear.of(unlimited(problem), names[0]))
-    limited = [begin(whole.at(float(row.memory_limit))) for row in rows]
+    with_witnesses = PartitionTask().start
+    whole = with_witnesses(Linear.of(unlimited(problem), names[0]))
+    limited = [with_witnesses(whole.at(float(row.memory_limit))) for row in rows]
     return packed(limited, problem, rows[0].instance)
 
 
@@ -271,12 +271,12 @@ def packed(
 ) -> Mapping[str, np.ndarray]:
     """Return the arrays of a pool for problems that differ in their limit alone."""
     first = problems[0]
-    spared = 1.0 - problem.device_share[first.classes]
-    most = max(len(limited.witnesses) for limited in problems)
-    witnesses = [x.witnesses[np.arange(most) % len(x.witnesses)].ravel() for x in problems]
-    rivals = [(k, r) for k, row in enumerate(first.rivals) for r in row.tolist()]
-    held = np.zeros_like(first.saved)
-    np.divide(first.saved, spared[:, None], out=held, where=spared[:, None] > 0)
+    saved_share = 1.0 - problem.device_share[first.classes]
+    count = max(len(limited.witnesses) for limited in problems)
+    witnesses = [x.witnesses[np.arange(count) % len(x.witnesses)].ravel() for x in problems]
+    rivals = [(k, r) for k, excluded in enumerate(first.rivals) for r in excluded.tolist()]
+    split_bytes, divisor = np.zeros_like(first.saved), saved_share[:, None]
+    np.divide(first.saved, divisor, out=split_bytes, where=divisor > 0)
     return {
         "instance": np.array(instance),
         "fingerprint": np.array(_fingerprint(instance)),
@@ -285,11 +285,11 @@ def packed(
         "replicated": np.array(first.replicated),
         "rivals": np.array(rivals, dtype=np.int16).reshape(-1, 2),
         "whole": first.whole.astype(np.int64),
-        "held": np.rint(held).astype(np.int64).ravel(),
-        "spared": spared,
+        "held": np.rint(split_bytes).astype(np.int64).ravel(),
+        "spared": saved_share,
         "fullest": fullest(first).astype(np.int16),
         "members": np.concatenate(first.groups).astype(np.int16),
-        "sizes": np.array([len(row) for row in first.groups], dtype=np.int16),
+        "sizes": np.array([len(group) for group in first.groups], dtype=np.int16),
         "weights": first.weights,
         "paid": first.paid,
         "figures": first.figures.ravel(),
@@ -316,19 +316,19 @@ def fullest(problem: Linear) -> np.ndarray:
     column, scale = np.zeros((len(at_once), 1)), whole.max()
     objective = np.append(np.zeros(len(saved)), -1.0)
     for moment in sorted(set(range(len(whole))) - set(moments), key=lambda m: -whole[m]):
-        more = (saved[:, moments] - saved[:, [moment]]).T  # bytes that the others save more
-        room = whole[moment] - whole[moments]
-        solved = linprog(
+        saves_more = (saved[:, moments] - saved[:, [moment]]).T  # bytes that the others save more
+        free = whole[moment] - whole[moments]
+        solution = linprog(
             objective,
-            A_ub=np.block([[at_once, column], [-more / scale, np.ones((len(moments), 1))]]),
-            b_ub=np.append(np.ones(len(at_once)), room / scale),
+            A_ub=np.block([[at_once, column], [-saves_more / scale, np.ones((len(moments), 1))]]),
+            b_ub=np.append(np.ones(len(at_once)), free / scale),
             bounds=[(0, 1)] * len(saved) + [(None, None)],
         )
-        duals = np.maximum(-solved.ineqlin.marginals, 0.0)
+        duals = np.maximum(-solution.ineqlin.marginals, 0.0)
         share = duals[len(at_once) :] / duals[len(at_once) :].sum()
         price = duals[: len(at_once)] * scale
-        left = np.maximum(share @ more - price @ at_once, 0.0).sum()
-        if not share @ room + price.sum() + left <= -1.0:
+        slack = np.maximum(share @ saves_more - price @ at_once, 0.0).sum()
+        if not share @ free + price.sum() + slack <= -1.0:
             moments.append(moment)
     return np.sort(moments)
 
@@ -336,22 +336,22 @@ def fullest(problem: Linear) -> np.ndarray:
 def _legal_plans(problem: Linear) -> np.ndarray:
     """Draw legal plans, (``SAMPLES``, K) bool, that split few classes to all that they may."""
     rng, plans = np.random.default_rng(0), np.zeros((SAMPLES, len(problem.gain)), dtype=bool)
-    chance = rng.random(SAMPLES)
-    for plan, likely in zip(plans, chance, strict=True):
+    probabilities = rng.random(SAMPLES)
+    for plan, probability in zip(plans, probabilities, strict=True):
         for k in rng.permutation(len(plan)):
-            plan[k] = rng.random() < likely and not plan[problem.rivals[k]].any()
+            plan[k] = rng.random() < probability and not plan[problem.rivals[k]].any()
     return plans
 
 
 def _cliques(rivals: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Cover all pairs of classes that exclude each other by cliques, (cliques, K) of 0 and 1."""
-    of, cliques = [set(row.tolist()) for row in rivals], []
-    pairs = {(i, j) for i, row in enumerate(of) for j in row if i < j}
+    rival_sets, cliques = [set(excluded.tolist()) for excluded in rivals], []
+    pairs = {(i, j) for i, excluded in enumerate(rival_sets) for j in excluded if i < j}
     while pairs:
         # Greedy: large cliques first leave few rows, and tighten the relaxation more than pairs.
-        clique = list(min(pairs))
-        for k in sorted(of[clique[0]] & of[clique[1]]):
-            if of[k].issuperset(clique):
+        first, second = clique = list(min(pairs))
+        for k in sorted(rival_sets[first] & rival_sets[second]):
+            if rival_sets[k].issuperset(clique):
                 clique.append(k)
         pairs -= {(i, j) for i in clique for j in clique}
         cliques.append(np.isin(np.arange(count), clique))
@@ -401,13 +401,13 @@ def source_of(
             return Members(names, played, order), sizes_of(name)
         largest = reduce(Sizes.with_, (Sizes.of(named(member)) for member in names))
         return Members(names, named, order), largest
-    for argument, given in (("family", family), ("order", sequential or None)):
-        if given is not None:
+    for argument, value in (("family", family), ("order", sequential or None)):
+        if value is not None:
             raise ParenvsError(f"{argument}: {name} is one problem, no set; leave {argument} out")
     if problem is None:
         problem = named(name)
     elif isinstance(problem, Partitioning):
-        problem = _begun(problem)
+        problem = _with_witnesses(problem)
     return Fixed(problem), Sizes.of(problem)
 
 
@@ -427,7 +427,7 @@ def named(name: object) -> Linear:
         return played(name)
     path = Path(row.instance)
     stamp = path.stat().st_mtime_ns if path.is_file() else 0
-    return _built(name, json.dumps(row.to_json(), sort_keys=True, default=str), stamp)
+    return _build_cached(name, json.dumps(row.to_json(), sort_keys=True, default=str), stamp)
 
 
 def problem_of(linear: Linear) -> Partitioning:
@@ -439,12 +439,12 @@ def problem_of(linear: Linear) -> Partitioning:
 
 
 @lru_cache(maxsize=KEPT)
-def _built(name: str, row: str, stamp: int) -> Linear:
+def _build_cached(name: str, row: str, stamp: int) -> Linear:
     """Build a problem; ``stamp``, the modification time of its graph, is part of the cache key."""
-    return _begun(build(SetRow(**json.loads(row)), name), name)
+    return _with_witnesses(build(SetRow(**json.loads(row)), name), name)
 
 
-def _begun(problem: Partitioning, name: str = "") -> Linear:
+def _with_witnesses(problem: Partitioning, name: str = "") -> Linear:
     """Return a problem with the plans within memory that it begins with."""
     if problem.scope != "variables" or problem.reward != REWARD:
         raise ParenvsError(

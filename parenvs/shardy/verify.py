@@ -513,7 +513,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
     decisions: Any = task.decisions(plan, graph)
     # The graph that is split has the plan's micro-batch, which `graph` may not have.
     dims, label = decisions.graph.dims, decisions.label
-    sizes = {class_: dims[(label == class_) & (dims > 1)] for class_ in decisions.told}
+    sizes = {class_: dims[(label == class_) & (dims > 1)] for class_ in decisions.decided}
     mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
     # Shardy does not partition a dimension that the axis does not divide.
     left_out = {  # class -> its smallest size that the mesh axis does not divide
@@ -522,7 +522,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
         if (size % mesh).any()
     }
     expected, all_reduces = decisions.without(left_out)
-    decided = [decision for class_, decision in decisions.told.items() if class_ not in left_out]
+    decided = [decision for class_, decision in decisions.decided.items() if class_ not in left_out]
     propagation = ShardyOracle(proto, mesh).propagate(decided)
     theirs: list[list[int]] = [[] for _ in graph.paths]
     for k, dimension in propagation.partitioned:

@@ -11,12 +11,12 @@ from cases import each
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
-from parenvs.agents.partition.sets import begun, shortest
+from parenvs.agents.partition.sets import find_witnesses, shortest
 from parenvs.core.game import WORST
 from parenvs.core.sets import family_named
 from parenvs.datasets.partition.problems import (
     LIMITS,
-    _row,
+    _arrays,
     bank,
     members,
     named,
@@ -88,7 +88,7 @@ def test_linear__the_fullest_moment_of_legal_plans_is_among_those_told(name):
 def test_linear__ships_as_it_is_made():
     """The arrays of the bank are those that the graph gives."""
     number = [family_named(x) for x in members("partition-train")].index("vgg") // LIMITS
-    stored, made = bank("partition-train")[number], _row("partition-train", number)
+    stored, made = bank("partition-train")[number], _arrays("partition-train", number)
     assert stored.keys() == made.keys()
     for name, values in made.items():
         if name != "witnesses":  # several may be as good
@@ -214,7 +214,7 @@ def test_env__sets_files_and_problems_of_ones_own(tmp_path):
 
 def test_env__bad_input():
     own = problem_of(named(SMALL))
-    least = own.footprint.least(~own.classes.blocked)
+    least = own.footprint.lower_bound(~own.classes.blocked)
     tight = replace(own, step=replace(own.step, limit=0.9 * least))
     for kwargs, words in (
         ({"family": "dlrn"}, "no problem of family 'dlrn'"),
@@ -236,10 +236,10 @@ def test_env__bad_input():
 
 
 def test_lean__plans_fit_or_none_does(problem):
-    assert problem.fits(begun(problem.at(problem.limit)).witnesses).all()
+    assert problem.fits(find_witnesses(problem.at(problem.limit)).witnesses).all()
     low = float((problem.whole - problem.saved.sum(axis=0)).max())
     with pytest.raises(InfeasibleError, match="the leanest plan found exceeds the limit by"):
-        begun(problem.at(0.5 * low))
+        find_witnesses(problem.at(0.5 * low))
 
 
 def test_sets__a_plan_is_worth_the_optimums_seconds_over_its_own():

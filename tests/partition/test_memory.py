@@ -74,22 +74,22 @@ def test_footprint__split_unevenly():
 def test_footprint__least(mlp):
     """What one class splits is exact; of several each tensor takes the best, as no plan may."""
     footprint, classes = mlp.footprint, mlp.classes
-    assert footprint.least(none(mlp)) == footprint.memory(none(mlp)).peak
+    assert footprint.lower_bound(none(mlp)) == footprint.memory(none(mlp)).peak
     assert len(classes) > 3
     for one in np.eye(len(classes), dtype=bool):
-        assert footprint.least(one) == footprint.memory(one).peak
+        assert footprint.lower_bound(one) == footprint.memory(one).peak
     both = of(mlp, "w1", 1) | of(mlp, "x", 0)  # every tensor has one of them
-    assert footprint.least(both) == footprint.memory(none(mlp)).peak / 2
+    assert footprint.lower_bound(both) == footprint.memory(none(mlp)).peak / 2
 
 
 @each("seed", range(4))
 def test_footprint__no_plan_needs_less_than_the_least(seed):
     problem, rng = toys.random_problem(seed), np.random.default_rng(seed)
-    least = problem.footprint.least(~problem.classes.blocked)
+    least = problem.footprint.lower_bound(~problem.classes.blocked)
     for _ in range(20):
         chosen = toys.random_choice(problem, rng)
         assert least <= problem.footprint.memory(chosen).peak
-        assert problem.footprint.least(chosen) <= problem.footprint.memory(chosen).peak
+        assert problem.footprint.lower_bound(chosen) <= problem.footprint.memory(chosen).peak
 
 
 def agree(problem, chosen, simulation):

@@ -154,7 +154,7 @@ def test_footprint__recomputation_holds_less_and_takes_longer(remade):
         more, less = (p.footprint.memory(chosen) for p in (whole, remade))
         assert less.activations < 0.1 * more.activations
         assert less.parameters == more.parameters
-    again = remade.footprint.again
+    again = remade.footprint.reruns
     assert remade.replicate_seconds - whole.replicate_seconds == pytest.approx(
         whole.seconds[again].sum()
     )
@@ -176,7 +176,7 @@ def test_footprint__recomputation_of_random_programs(seed):
     except ParenvsError as error:
         assert "no backward pass" in str(error)
         return
-    tensor, first, last = again.stays
+    tensor, first, last = again.lifetimes
     assert (last >= first).all() and last.max(initial=0) < len(again.order)
     rng = np.random.default_rng(seed)
     for _ in range(3):

@@ -17,7 +17,7 @@ from parenvs.tasks.partition.explain import (
     blockers,
     explain,
     explanation_text,
-    told,
+    text_and_json,
 )
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.partition.words import Explainer
@@ -213,7 +213,7 @@ def test_problem_text__says_what_blocks_where_everything_is_blocked():
         return jax.numpy.concatenate([params["a"].reshape(-1), params["b"].T.reshape(-1)])
 
     problem = Partitioning.build(from_jax(flat, args, name="flat"), choose_cluster(devices=2))
-    summary = told(problem)[0].partition("\n\n")[2].splitlines()
+    summary = text_and_json(problem)[0].partition("\n\n")[2].splitlines()
     assert summary[0] == (
         "what blocks (rules=shardy, uneven=pad): 4 of 4 classes of variables and inputs, 4 of 4 "
         "dimensions"
@@ -225,7 +225,7 @@ def test_problem_text__says_what_blocks_where_everything_is_blocked():
         r"reshape, 2 instructions, first instruction \d+, reshape \(jit\(flat\)/reshape\)$",
         rest,
     )
-    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in told(mlp())[0]
+    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in text_and_json(mlp())[0]
 
 
 def test_explainer__chain_is_a_shortest_one():

@@ -110,7 +110,7 @@ class _Reader:
         self.untouchable: list[tuple[int, int]] = []
         self.shapes = [graph.shape(t) for t in range(len(graph.element_type))]
         self.offset = graph.dim_offset.tolist()
-        self.known: dict[tuple[object, ...], tuple[Factor, ...]] = {}
+        self.cache: dict[tuple[object, ...], tuple[Factor, ...]] = {}
         self.free = free_tensors(graph).tolist()
         self.warned: set[str] = set()
         self.operands = nested(graph.operands, graph.operand_offset)
@@ -119,37 +119,38 @@ class _Reader:
         for index, code in enumerate(graph.opcode.tolist()):
             opcode = graph.opcodes[code]
             if opcode in LINKED:
-                self.pass_through(index, opcode)
+                self.link_through(index, opcode)
             elif opcode not in _SOURCES and opcode != "return" and not free[index]:
-                self.instruction(index, opcode)
-        self.entry_parameters()
+                self.read_instruction(index, opcode)
+        self.read_entry_parameters()
 
     def splittable(self, tensor: int) -> list[int]:
         """Positions of a tensor's dimensions that are not of size 1."""
         first = self.offset[tensor]
         return [first + d for d, size in enumerate(self.shapes[tensor]) if size != 1]
 
-    def instruction(self, index: int, opcode: str) -> None:
-        read, written = self.operands[index], self.results[index]
+    def read_instruction(self, index: int, opcode: str) -> None:
+        operands, results = self.operands[index], self.results[index]
         # Rules number operands from 0 up and results from -1 down.
-        slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(written)}}
+        slots = {**dict(enumerate(operands)), **{-1 - k: t for k, t in enumerate(results)}}
         linked: set[int] = set()
-        for factor in self.factors_of(index, opcode, read, written):
+        for factor in self.factors_of(index, opcode, operands, results):
             # Its dimensions are then in no factor, which blocks their classes.
-            if factor.kind == Kind.REDUCED and self.whole(index, opcode, written):
+            if factor.kind == Kind.REDUCED and self.keeps_whole(index, opcode, results):
                 continue
-            held = [(slots[slot], d) for slot, d in factor.pairs]
-            members = [self.offset[t] + d for t, d in held if not self.free[t]]
+            dimensions = [(slots[slot], d) for slot, d in factor.pairs]
+            members = [self.offset[t] + d for t, d in dimensions if not self.free[t]]
             if members:
-                self.links += [(members[0], other, index) for other in members[1:]]
+                first, *others = members
+                self.links += [(first, other, index) for other in others]
                 linked.update(members)
-                self.factors.append((index, members[0], int(factor.kind)))
+                self.factors.append((index, first, int(factor.kind)))
         for tensor in slots.values():
             if not self.free[tensor]:
                 missed = [p for p in self.splittable(tensor) if p not in linked]
                 self.untouchable += [(index, position) for position in missed]
 
-    def whole(self, index: int, opcode: str, written: list[int]) -> bool:
+    def keeps_whole(self, index: int, opcode: str, results: list[int]) -> bool:
         """Whether the rule set keeps the dimensions whole that an instruction reduces.
 
         Automap's does for every ``reduce``, except those of gradients and weights after the forward
@@ -158,10 +159,10 @@ class _Reader:
         """
         if self.rules != "automap" or opcode != "reduce":
             return False
-        number = all(size == 1 for tensor in written for size in self.shapes[tensor])
-        return not number or bool(self.graph.phase[index] == Phase.FORWARD)
+        is_scalar = all(size == 1 for tensor in results for size in self.shapes[tensor])
+        return not is_scalar or bool(self.graph.phase[index] == Phase.FORWARD)
 
-    def entry_parameters(self) -> None:
+    def read_entry_parameters(self) -> None:
         """With one mesh axis a tensor is split once, even if no instruction reads it."""
         graph = self.graph
         if "parameter" in graph.opcodes:
@@ -179,20 +180,20 @@ class _Reader:
         attribute = int(self.graph.attribute[index])
         # Shapes are part of the key: they decide what a reshape can split.
         key = (opcode, attribute, operands, results)
-        if key not in self.known:
+        if key not in self.cache:
             text = self.graph.strings[attribute]
             instruction = Instruction(opcode, json.loads(text) if text else {}, operands, results)
             target = instruction.attribute.get("target", "")
             if opcode == "custom-call" and target_rule(target) is None:
-                self.warn(index, target)
+                self.warn_of_target(index, target)
             try:
-                self.known[key] = factors_of(instruction)
+                self.cache[key] = factors_of(instruction)
             except HloError as error:
                 name = self.graph.strings[self.graph.op_name[index]]
                 raise HloError(f"{self.graph.name}: instruction {index} {name}: {error}") from None
-        return self.known[key]
+        return self.cache[key]
 
-    def warn(self, index: int, target: str) -> None:
+    def warn_of_target(self, index: int, target: str) -> None:
         """Warn of each unknown custom-call target once."""
         if target not in self.warned:
             self.warned.add(target)
@@ -203,31 +204,31 @@ class _Reader:
                 stacklevel=2,
             )
 
-    def pass_through(self, index: int, opcode: str) -> None:
-        """Tie what goes into a loop, branch or barrier with what is inside, and what comes out."""
+    def link_through(self, index: int, opcode: str) -> None:
+        """Link what goes into a loop, branch or barrier with what is inside, and what comes out."""
         graph = self.graph
-        read, written = self.operands[index], self.results[index]
-        groups = [written] if opcode == "conditional" else [written, read]
-        branches = 0  # operands that the branches before have taken
+        operands, results = self.operands[index], self.results[index]
+        groups = [results] if opcode == "conditional" else [results, operands]
+        taken = 1  # operands of a conditional: the first chooses, each branch takes its share
         for inner in np.flatnonzero(graph.parent == index).tolist():
             name = graph.opcodes[graph.opcode[inner]]
             values = self.results[inner]
             if name == "parameter" and opcode == "while":
                 groups.append(values)
-            elif name == "parameter":  # operand 0 chooses; each branch takes its share of the rest
-                self.tie(index, [read[1 + branches :][: len(values)], values])
-                branches += len(values)
-            elif name == "return" and len(self.operands[inner]) == len(written):
+            elif name == "parameter":
+                self.link_tensors(index, [operands[taken:][: len(values)], values])
+                taken += len(values)
+            elif name == "return" and len(self.operands[inner]) == len(results):
                 groups.append(self.operands[inner])  # a loop's condition returns something else
-        self.tie(index, groups)
+        self.link_tensors(index, groups)
 
-    def tie(self, index: int, groups: Sequence[Sequence[int]]) -> None:
+    def link_tensors(self, index: int, groups: Sequence[Sequence[int]]) -> None:
         """Link dimension d of the k-th tensor of every group."""
         for tensors in zip(*groups, strict=False):
-            tied = [t for t in tensors if not self.free[t]]
-            for other in tied[1:]:
-                if other != tied[0]:
-                    shift = self.offset[tied[0]] - self.offset[other]
+            linked = [t for t in tensors if not self.free[t]]
+            for other in linked[1:]:
+                if other != linked[0]:
+                    shift = self.offset[linked[0]] - self.offset[other]
                     self.links += [(p + shift, p, index) for p in self.splittable(other)]
 
 
@@ -368,18 +369,18 @@ class DimensionClasses:
         # A legal plan splits one dimension of a tensor; of an illegal one the first is named.
         split = np.flatnonzero(chosen[self.label] & (graph.dims > 1))
         first = np.append(split, len(graph.dims))[np.searchsorted(split, begin)]
-        found = first < end
-        places = zip(indices[found].tolist(), (first - begin)[found].tolist(), strict=True)
-        return {graph.paths[index]: dimension for index, dimension in places}
+        has_split = first < end
+        pairs = zip(indices[has_split].tolist(), (first - begin)[has_split].tolist(), strict=True)
+        return {graph.paths[index]: dimension for index, dimension in pairs}
 
 
 def compatible(order: Iterable[int], rivals: Callable[[int], np.ndarray], count: int) -> np.ndarray:
-    """(count,) bool, the first of classes in an order that exclude none before them."""
-    chosen, can = np.zeros(count, dtype=bool), np.ones(count, dtype=bool)
+    """Greedy independent set, (count,) bool: classes in order, unless one before excludes them."""
+    chosen, is_open = np.zeros(count, dtype=bool), np.ones(count, dtype=bool)
     for index in order:
-        if can[index]:
+        if is_open[index]:
             chosen[index] = True
-            can[rivals(index)] = False
+            is_open[rivals(index)] = False
     return chosen
 
 
@@ -418,9 +419,9 @@ def _linked(graph: Graph, rules: str) -> DimensionClasses:
     first_conflict: dict[tuple[int, int], int] = {}  # pair of classes -> instruction
     # Factors of one instruction follow one another.
     starts = [*np.flatnonzero(np.diff(factors.instruction, prepend=-1)), len(factors.instruction)]
-    of_factor = label[factors.member].tolist()
+    factor_class = label[factors.member].tolist()
     for start, end in itertools.pairwise(starts):
-        instruction, classes = int(factors.instruction[start]), sorted(of_factor[start:end])
+        instruction, classes = int(factors.instruction[start]), sorted(factor_class[start:end])
         for i, lower in enumerate(classes):
             for upper in classes[i + 1 :]:
                 # Two factors of one instruction in one class would both be split: never legal.
@@ -501,8 +502,8 @@ class StepSettings:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that are not the defaults, by the names of plans' fields."""
-        given = {x: getattr(self, x) for x in SETTINGS if getattr(self, x) != getattr(WHOLE, x)}
-        return given if self.limit is None else {**given, "memory_limit": self.limit}
+        changed = {x: getattr(self, x) for x in SETTINGS if getattr(self, x) != getattr(WHOLE, x)}
+        return changed if self.limit is None else {**changed, "memory_limit": self.limit}
 
     @property
     def recomputes(self) -> bool:
@@ -550,13 +551,13 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
 def batch_classes(classes: DimensionClasses) -> np.ndarray:
     """(C,) bool, the classes of the first dimensions of inputs that are as long as the batch."""
     graph = classes.graph
-    firsts = [
+    dimensions = [
         int(graph.dim_offset[tensor])
         for tensor in graph.parameter_tensor[classes.inputs].tolist()
         if graph.shape(tensor)[:1] == (graph.batch_size,)
     ]
     is_batch = np.zeros(len(classes), dtype=bool)
-    is_batch[classes.label[firsts]] = True
+    is_batch[classes.label[dimensions]] = True
     return is_batch
 
 
@@ -590,38 +591,39 @@ def at_micro_batch(
             f"micro_batch: a dimension of {odd} in {graph.name} is no multiple of its batch of "
             f"{graph.batch_size}, so it has no size for {micro_batch} samples; leave it out"
         )
-    _follow(graph, follows, dims)
+    _resize_constants(graph, follows, dims)
     scaled = replace(graph, batch_size=micro_batch, dims=dims)
-    flops, moved = _costs(classes, batch, scaled)
+    flops, moved = _scaled_costs(classes, batch, scaled)
     scaled = replace(scaled, flops=flops, bytes_accessed=moved)
     return replace(classes, graph=scaled).with_sizes(uneven, classes.devices)
 
 
-def _follow(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
+def _resize_constants(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
     """Give free tensors the sizes of the tensors of equal shape that they are combined with.
 
     They are constants, in no class, but reading them takes as long as reading any other.
     """
-    free, every = free_tensors(graph), np.arange(len(graph.opcode))
-    touched = np.zeros(len(graph.element_type), dtype=bool)
-    touched[owner_of(graph)[follows]] = True
-    use, tensor = graph.uses(every)
-    where, tensors = np.concatenate([(use, tensor), graph.makes(every)], axis=1)
-    has_free = np.bincount(use[free[tensor]], minlength=len(every)) > 0
-    partners: dict[int, list[int]] = {}  # instruction with a free operand -> tensors that follow
-    follow = has_free[where] & touched[tensors]
-    for index, partner in zip(where[follow].tolist(), tensors[follow].tolist(), strict=True):
+    free, instructions = free_tensors(graph), np.arange(len(graph.opcode))
+    resized = np.zeros(len(graph.element_type), dtype=bool)
+    resized[owner_of(graph)[follows]] = True
+    reader, operand = graph.uses(instructions)
+    toucher, tensor = np.concatenate([(reader, operand), graph.makes(instructions)], axis=1)
+    constants = reader[free[operand]], operand[free[operand]]
+    has_constant = np.bincount(constants[0], minlength=len(instructions)) > 0
+    partners: dict[int, list[int]] = {}  # instruction with a free operand -> resized tensors
+    pairs = np.stack([toucher, tensor], axis=1)[has_constant[toucher] & resized[tensor]]
+    for index, partner in pairs.tolist():
         partners.setdefault(index, []).append(partner)
     offset = graph.dim_offset.tolist()
-    for index, other in zip(use[free[tensor]].tolist(), tensor[free[tensor]].tolist(), strict=True):
-        shape = graph.shape(other)
+    for index, constant in np.stack(constants, axis=1).tolist():
+        shape = graph.shape(constant)
         partner = next((t for t in partners.get(index, ()) if graph.shape(t) == shape), None)
         if partner is not None:
             start, end = offset[partner : partner + 2]
-            dims[offset[other] : offset[other + 1]] = dims[start:end]
+            dims[offset[constant] : offset[constant + 1]] = dims[start:end]
 
 
-def _costs(
+def _scaled_costs(
     classes: DimensionClasses, batch: np.ndarray, scaled: Graph
 ) -> tuple[np.ndarray, np.ndarray]:
     """(I,) FLOPs and bytes of the instructions of the graph with other sizes.
@@ -631,19 +633,19 @@ def _costs(
     graph = classes.graph
     # A factor that holds the batch scales FLOPs once, so k of them scale by ratio ** k.
     ratio = scaled.batch_size / graph.batch_size
-    held = classes.factors.instruction[batch[classes.factor_class]]
-    count = np.bincount(held, minlength=len(graph.opcode))
-    every = np.arange(len(graph.opcode))
-    old, new = (g.tensor_bytes_of(every) for g in (graph, scaled))
-    by_result = np.divide(new, old, out=np.ones(len(every)), where=old > 0)
+    with_batch = classes.factors.instruction[batch[classes.factor_class]]
+    instructions = np.arange(len(graph.opcode))
+    count = np.bincount(with_batch, minlength=len(instructions))
+    old, new = (g.tensor_bytes_of(instructions) for g in (graph, scaled))
+    by_result = np.divide(new, old, out=np.ones(len(instructions)), where=old > 0)
     flops = graph.flops * np.where(count > 0, ratio**count, by_result)
-    ratios = np.ones(len(every))  # of bytes: operands and results, but for some opcodes
-    sums = []
-    for g in (graph, scaled):
-        use, tensor = graph.uses(every)
-        read = np.bincount(use, g.tensor_bytes[tensor], minlength=len(every))
-        sums.append(read + g.tensor_bytes_of(every))
-    np.divide(sums[1], sums[0], out=ratios, where=sums[0] > 0)
+    # Bytes are those of operands and results, but for some opcodes.
+    reader, operand = graph.uses(instructions)
+    old, new = (
+        np.bincount(reader, g.tensor_bytes[operand], len(instructions)) + results
+        for g, results in ((graph, old), (scaled, new))
+    )
+    ratios = np.divide(new, old, out=np.ones(len(instructions)), where=old > 0)
     # These read a part of an operand, so their bytes are not in proportion to its size.
     parts = [code for code, name in enumerate(graph.opcodes) if name in opcodes.PARTS_READ]
     for index in np.flatnonzero(np.isin(graph.opcode, parts) & (ratios != 1)).tolist():
@@ -664,18 +666,19 @@ def synchronized_once(classes: DimensionClasses) -> np.ndarray:
     the devices, unless something that has the batch in it reads them, or they are inside a loop.
     """
     graph = classes.graph
-    needed = np.zeros(len(graph.element_type), dtype=bool)  # by what has the batch in it
-    needed[owner_of(graph)[batch_classes(classes)[classes.label] & (graph.dims > 1)]] = True
+    has_batch = np.zeros(len(graph.element_type), dtype=bool)
+    has_batch[owner_of(graph)[batch_classes(classes)[classes.label] & (graph.dims > 1)]] = True
     operands = nested(graph.operands, graph.operand_offset)
     results = nested(graph.results, graph.result_offset)
-    wanted, waits = needed.tolist(), [False] * len(graph.opcode)
+    # Tensors that have the batch in them, or that such tensors are computed from.
+    needed, waits = has_batch.tolist(), [False] * len(graph.opcode)
     backward = ((graph.phase == Phase.BACKWARD) & (graph.parent < 0)).tolist()
     updates = (graph.phase == Phase.UPDATE).tolist()
     # Backwards: whether a result can wait depends on all that read it, which come later.
     for index in range(len(waits) - 1, -1, -1):
-        used = any(wanted[tensor] for tensor in results[index])
-        waits[index] = backward[index] and not used
-        if used and not updates[index]:
+        is_needed = any(needed[tensor] for tensor in results[index])
+        waits[index] = backward[index] and not is_needed
+        if is_needed and not updates[index]:
             for tensor in operands[index]:
-                wanted[tensor] = True
+                needed[tensor] = True
     return np.array(waits, dtype=bool)

@@ -16,7 +16,7 @@ from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.layout import shape_text
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.view import WIDTH, taken_apart
+from parenvs.tasks.partition.view import WIDTH, problem_and_report
 from parenvs.tasks.partition.words import Explainer
 from parenvs.view.words import duration, merged, plural
 
@@ -102,17 +102,17 @@ def explain(
                 f"{did_you_mean(pattern, paths)}"
             )
         return [reasons.explanation(graph.paths[i], [i]) for i in matching]
-    keys = [(graph.parameter_role[i], *reasons.likeness(i)) for i in indices]
+    keys = [(graph.parameter_role[i], *reasons.equality_key(i)) for i in indices]
     return [
         reasons.explanation(name, [indices[k] for k in positions])
         for name, positions in merged(paths, keys)
     ]
 
 
-def told(
+def text_and_json(
     viewable: PartitionReport | Partitioning, pattern: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Tell what ``explain`` finds, as text and JSON.
+    """The explanations as text and JSON; see ``explain``.
 
     Of a problem ``blockers`` follow unless there is a pattern.
     """
@@ -169,20 +169,19 @@ def blockers(problem: Partitioning) -> list[Blocker]:
 
 
 def _blockers_text(problem: Partitioning, blocking: Sequence[Blocker]) -> str:
-    """How much is blocked, and by what, as text of 110 columns."""
     classes, counts = problem.classes, problem.counts("all")
-    held, blocked = counts > 0, (counts > 0) & classes.blocked
+    nonempty, blocked = counts > 0, (counts > 0) & classes.blocked
     lines = [
         f"what blocks (rules={problem.rules}, uneven={problem.uneven}): "
-        f"{blocked.sum():,} of {plural(int(held.sum()), 'class', 'es')} of variables and inputs, "
-        f"{counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
+        f"{blocked.sum():,} of {plural(int(nonempty.sum()), 'class', 'es')} of variables and "
+        f"inputs, {counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
     ]
-    words = Explainer(classes)
+    explainer = Explainer(classes)
     for item in blocking:
         alone = f"{item.alone:,} by it alone" if item.alone < item.classes else "by it alone"
         where = ""
         if item.instructions:
-            first = words.instruction(item.instructions[0])
+            first = explainer.instruction(item.instructions[0])
             where = f", {plural(len(item.instructions), 'instruction')}, first {first}"
         lines.append(
             f"  {plural(item.dimensions, 'dimension')} in {plural(item.classes, 'class', 'es')} "
@@ -213,11 +212,11 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
                 group = f"class {entry.label} and {entry.classes - 1:,} more: {dims} each"
             where = f"dimension {entry.dimension} of size {entry.size}"
             lines.append(f"  {where:<27} {entry.state:<12} {group}")
-            for words in filter(None, (entry.reason, entry.prospect)):
-                again = f"the same as for dimension {entry.dimension} of {item.name}"
-                text, indent = printable(texts.get(words, words)), " " * 6
+            for reason in filter(None, (entry.reason, entry.prospect)):
+                reference = f"the same as for dimension {entry.dimension} of {item.name}"
+                text, indent = printable(texts.get(reason, reason)), " " * 6
                 lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
-                texts.setdefault(words, again)
+                texts.setdefault(reason, reference)
     return "\n".join(lines)
 
 
@@ -228,7 +227,7 @@ class _Reasons:
     """
 
     def __init__(self, viewable: PartitionReport | Partitioning, alone: bool) -> None:
-        problem, report = taken_apart(viewable)
+        problem, report = problem_and_report(viewable)
         self.problem = problem
         self.planned, self.alone = report is not None, report is None and alone
         self.classes, self.graph = problem.classes, problem.graph
@@ -238,15 +237,15 @@ class _Reasons:
         self.paper_weights = problem.returns_of("paper", self.scope).weights
         pairs = self.classes.conflicts
         self.excluded = np.zeros(len(self.classes), dtype=bool)
-        self.excluded[pairs[self.chosen[pairs[:, 1]], 0]] = True
-        self.excluded[pairs[self.chosen[pairs[:, 0]], 1]] = True
+        for first, second in (pairs.T, pairs.T[::-1]):
+            self.excluded[first[self.chosen[second]]] = True
         # Class -> its first dimension by path; of what the plan decides, where there is any.
-        self.head: dict[int, int] = {}
+        self.first_position: dict[int, int] = {}
         paths, decided = self.graph.paths, set(problem.parameters(self.scope).tolist())
-        every = problem.parameters("all").tolist()
-        for index in sorted(every, key=lambda i: (i not in decided, paths[i])):
+        parameters = problem.parameters("all").tolist()
+        for index in sorted(parameters, key=lambda i: (i not in decided, paths[i])):
             for position in self.positions(index):
-                self.head.setdefault(int(self.classes.label[position]), position)
+                self.first_position.setdefault(int(self.classes.label[position]), position)
         self.blocked = lru_cache(maxsize=None)(self.words.blocked)
 
     def positions(self, index: int) -> list[int]:
@@ -254,7 +253,7 @@ class _Reasons:
         positions: list[int] = self.classes.splittable(self.graph.parameter_tensor[index]).tolist()
         return positions
 
-    def likeness(self, index: int) -> tuple[object, ...]:
+    def equality_key(self, index: int) -> tuple[object, ...]:
         """What equal parameters of two layers have in common: shape, kinds of reasons, classes."""
         positions = self.positions(index)
         labels = [int(self.classes.label[p]) for p in positions]
@@ -267,7 +266,7 @@ class _Reasons:
     def kind(self, position: int) -> str:
         """A key of ``STATES``."""
         label = int(self.classes.label[position])
-        blocked, first = self.classes.blocked[label], self.head[label] == position
+        blocked, first = self.classes.blocked[label], self.first_position[label] == position
         if not self.planned:
             kind = "blocked" if blocked else "open"
             return kind if first else f"tied {kind}"
@@ -283,37 +282,37 @@ class _Reasons:
         """Why; for a dimension that is tied to the first of its class, what ties it."""
         label, kind = int(self.classes.label[position]), self.kind(position)
         if kind in ("tied", "tied open") or (self.alone and kind == "tied blocked"):
-            head = self.head[label]
+            head = self.first_position[label]
             return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
         if not self.planned:
-            return self.outlook(label)
+            return self.prospect_words(label)
         if kind == "decided":
-            return f"decided; {self.conflicts(label)}"
+            return f"decided; {self.conflict_words(label)}"
         if kind == "possible":
-            return self.offer(label)
-        why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
+            return self.possible_words(label)
+        why = self.blocked(label) if self.classes.blocked[label] else self.exclusion_words(label)
         return f"against the rules: {why}" if kind == "illegal" else why
 
     def prospect(self, position: int) -> str:
         """What plans may do, where the reason is a tie and no other line says it."""
         tied = self.alone and self.kind(position).startswith("tied")
-        return self.outlook(int(self.classes.label[position])) if tied else ""
+        return self.prospect_words(int(self.classes.label[position])) if tied else ""
 
     def open_rivals(self, label: int) -> list[int]:
         """Classes of variables and inputs that a class excludes and that are not blocked anyway."""
         rivals = self.classes.rivals(label).tolist()
-        return [x for x in rivals if x in self.head and not self.classes.blocked[x]]
+        return [x for x in rivals if x in self.first_position and not self.classes.blocked[x]]
 
-    def exclusion(self, label: int) -> str:
-        rivals = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]
-        first, count = rivals[0], len(rivals) - 1
+    def exclusion_words(self, label: int) -> str:
+        first, *others = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]
+        count = len(others)
         more = f" ({count} more exclude{'s' if count == 1 else ''} it, too)" if count else ""
         return (
-            f"excluded by class {first}, {self.words.dimension(self.head[first])}, which is "
-            f"partitioned{more}: {self.words.conflict(label, first)}"
+            f"excluded by class {first}, {self.words.dimension(self.first_position[first])}, which "
+            f"is partitioned{more}: {self.words.conflict(label, first)}"
         )
 
-    def offer(self, label: int) -> str:
+    def possible_words(self, label: int) -> str:
         weight, gain = self.paper_weights[label], float(self.problem.gain_seconds[label])
         verb = "shorten" if gain > 0 else "lengthen"
         change = f"{verb} the step by {duration(abs(gain))}" if gain else "not change the step time"
@@ -322,36 +321,35 @@ class _Reasons:
             f"return and {change}"
         )
 
-    def outlook(self, label: int) -> str:
+    def prospect_words(self, label: int) -> str:
         if self.classes.blocked[label]:
             return self.blocked(label)
-        return f"{self.offer(label)}; {self.conflicts(label)}"
+        return f"{self.possible_words(label)}; {self.conflict_words(label)}"
 
-    def conflicts(self, label: int) -> str:
+    def conflict_words(self, label: int) -> str:
         """Which classes of variables and inputs a class excludes, and where; equal layers once."""
         rivals, graph = self.open_rivals(label), self.graph
         if not rivals:
             return "it excludes no other class of variables or inputs"
         at = [self.words.conflict_at(label, rival) for rival in rivals]
-        names = [self.words.place(self.head[rival]) for rival in rivals]
-        groups = merged(
-            [path for path, _ in names],
-            [(d, graph.opcode[i]) for (_, d), i in zip(names, at, strict=True)],
-        )
-        named = groups if self.alone else groups[:MAX_RIVALS]
+        names = [self.words.name_and_dimension(self.first_position[rival]) for rival in rivals]
+        paths, dimensions = zip(*names, strict=True)
+        keys = [(d, graph.opcode[i]) for d, i in zip(dimensions, at, strict=True)]
+        groups = merged(paths, keys)
+        listed = groups if self.alone else groups[:MAX_RIVALS]
         words = [
-            f"class {rivals[k[0]]}{f' and {len(k) - 1:,} more' if len(k) > 1 else ''}, dimension "
-            f"{names[k[0]][1]} of {name}, at {self.words.instruction(at[k[0]])}"
-            for name, k in named
+            f"class {rivals[first]}{f' and {len(others):,} more' if others else ''}, dimension "
+            f"{dimensions[first]} of {name}, at {self.words.instruction(at[first])}"
+            for name, (first, *others) in listed
         ]
-        more = sum(len(k) for _, k in groups[len(named) :])
-        last = f"; and {plural(more, 'more class', 'es')}" if more else ""
+        hidden = sum(len(indices) for _, indices in groups[len(listed) :])
+        last = f"; and {plural(hidden, 'more class', 'es')}" if hidden else ""
         return f"it excludes {'; '.join(words)}{last}"
 
     def explanation(self, name: str, indices: list[int]) -> Explanation:
         """The explanation of the parameters ``indices``; the reasons are those of the first."""
-        graph, classes = self.graph, self.classes
-        tensor = int(graph.parameter_tensor[indices[0]])
+        graph, classes, first = self.graph, self.classes, indices[0]
+        tensor = int(graph.parameter_tensor[first])
         positions = [self.positions(index) for index in indices]
         dimensions = []
         for position, *others in zip(*positions, strict=True):
@@ -367,6 +365,6 @@ class _Reasons:
                 prospect=self.prospect(position),
             )
             dimensions.append(reason)
-        role = "batch input" if graph.parameter_role[indices[0]] == Role.BATCH else "variable"
+        role = "batch input" if graph.parameter_role[first] == Role.BATCH else "variable"
         paths = tuple(graph.paths[i] for i in indices)
         return Explanation(name, paths, shape_text(graph, tensor), role, tuple(dimensions))

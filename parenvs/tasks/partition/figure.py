@@ -136,7 +136,6 @@ def draw_tables(
 
 
 def _draw_table(sheet: Sheet, table: LayerTable, first: Box, letters: int, shapes: bool) -> None:
-    """Draw a table whose first cell is ``first``; the cells may hold ``shapes``."""
     left, top, pitch, tall = first
     for k, name in enumerate(table.columns if pitch >= 0.115 else ()):
         slanted = {"rotation": _TILT, "rotation_mode": "anchor", "color": QUIET}
@@ -228,7 +227,7 @@ def draw(
         viewable: what the judge says of the plan, or the problem where nothing is decided yet.
         undecided: paths that an episode has not settled, shown as empty cells.
     """
-    problem, report = view.taken_apart(viewable)
+    problem, report = view.problem_and_report(viewable)
     page = Page()
     variables, inputs = view.cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
@@ -260,7 +259,6 @@ def draw(
 
 
 def _side_axes(page: Page, top: float, height: float, title: str, color: str = QUIET) -> Axes:
-    """Axes in the column at the right, with a title."""
     axes = page.axes(WIDTH - MARGIN - _SIDE, top + 0.2, _SIDE, height)
     axes.set(xticks=[], yticks=[])
     axes.set_title(title, loc="left", size=9, color=color)
@@ -276,7 +274,6 @@ def _legend(axes: Axes, top: float, **handles: Any) -> None:
 
 
 def _draw_key(page: Page, top: float, variables: Sequence[Cell], inputs: Sequence[Cell]) -> None:
-    """Draw the states that occur, each with its number of variables."""
     from matplotlib.patches import Patch
 
     axes = _side_axes(page, top, 1.0, "partitioned dimension, variables")
@@ -297,7 +294,6 @@ def _draw_key(page: Page, top: float, variables: Sequence[Cell], inputs: Sequenc
 def _draw_seconds(
     page: Page, top: float, problem: Partitioning, report: PartitionReport | None
 ) -> None:
-    """Draw the step times, replicated and planned, in parts."""
     bars = [("replicated", problem.replicate_seconds, 0.0)]
     title = "step time"
     if report is not None and report.step_seconds > 0:
@@ -319,7 +315,6 @@ def _draw_seconds(
 def _draw_memory(
     page: Page, top: float, problem: Partitioning, report: PartitionReport | None
 ) -> None:
-    """Draw peak memory per device, in parts, against the limit."""
     nothing = np.zeros(len(problem.classes), dtype=bool)
     memory = report.memory if report else problem.footprint.memory(nothing)
     limit = problem.memory_limit

@@ -89,8 +89,8 @@ def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndar
     """
     instruction = classes.factors.instruction
     # An instruction has at most one factor in a legal plan, so what classes save adds up.
-    whole = np.bincount(classes.factor_class, seconds[instruction], len(classes))
-    return whole * (1 - share)
+    unsplit = np.bincount(classes.factor_class, seconds[instruction], len(classes))
+    return unsplit * (1 - share)
 
 
 def all_reduce_seconds(
@@ -199,7 +199,7 @@ class LinearBytes(NamedTuple):
     saved: np.ndarray  # (C,) what splitting each class saves
 
 
-class Stays(NamedTuple):
+class Lifetimes(NamedTuple):
     """When tensors are in memory: a row is a tensor, from its first moment to its last, (s,)."""
 
     tensor: np.ndarray
@@ -222,8 +222,8 @@ class Footprint:
 
     Attributes:
         order: (m,) the instruction that runs at each moment; without recomputation, all in order.
-        again: (I,) bool, instructions that run a second time.
-        stays: tensors that are no entry parameters, and when they are in memory.
+        reruns: (I,) bool, instructions that run a second time.
+        lifetimes: tensors that are no entry parameters, and when they are in memory.
 
     Raises:
         ParenvsError: there is no backward pass, or a loop in the forward pass, to recompute.
@@ -249,13 +249,13 @@ class Footprint:
         self.last = np.full(count, -1)
         np.maximum.at(self.last, graph.operands, self._read_by)
         self.last[graph.outputs] = steps - 1
-        self._carry()
+        self._extend_through_loops()
         self.bytes = np.where(free_tensors(graph), 0.0, graph.tensor_bytes)
         views = self._views()
-        for view, whole in reversed(list(views.items())):  # a view of a view ends first
-            self.last[whole] = max(self.last[whole], self.last[view])
+        for view, viewed in reversed(list(views.items())):  # a view of a view ends first
+            self.last[viewed] = max(self.last[viewed], self.last[view])
             self.bytes[view] = 0.0
-        self.bytes[self._written_in_place(views)] = 0.0
+        self.bytes[self._donated(views)] = 0.0
         inner = np.isin(graph.opcode, _codes(graph, ("parameter",))) & (graph.parent >= 0)
         self.bytes[graph.results[inner[made_by]]] = 0.0  # the carried state, which is outside
         self.parameters = graph.parameter_tensor
@@ -266,20 +266,20 @@ class Footprint:
         self.gradient = self.transient & backward & update
         # A tensor is in memory from its first moment to its last, both included.
         tensor = np.flatnonzero(self.transient)
-        self.order, self.again = np.arange(steps), np.zeros(steps, dtype=bool)
-        self.stays = Stays(tensor, self.first[tensor], self.last[tensor])
-        moment = self._replay() if recompute else self.order
+        self.order, self.reruns = np.arange(steps), np.zeros(steps, dtype=bool)
+        self.lifetimes = Lifetimes(tensor, self.first[tensor], self.last[tensor])
+        moment = self._recompute_segments() if recompute else self.order
         if micro_batches > 1:
-            self._accumulate(moment)
+            self._accumulate_gradients(moment)
 
     @cached_property
-    def _whole(self) -> np.ndarray:
+    def _viewed(self) -> np.ndarray:
         """(T,) the tensor that each tensor is a view of, or itself."""
-        whole = np.arange(len(self.bytes))
+        viewed = np.arange(len(self.bytes))
         # Operands come before their views, so chains of views resolve in one pass.
-        for view, other in self._views().items():
-            whole[view] = whole[other]
-        return whole
+        for view, operand in self._views().items():
+            viewed[view] = viewed[operand]
+        return viewed
 
     def scale(self, chosen: np.ndarray) -> np.ndarray:
         """(T,) share of each tensor on a device if the classes ``chosen``, (C,) bool, are split."""
@@ -295,7 +295,7 @@ class Footprint:
     def _alive(self, size: np.ndarray) -> np.ndarray:
         """(m,) bytes of the tensors that are no parameters; they have ``size`` (T,) bytes each."""
         # Sums of births and deaths: linear in the tensors, where moments times tensors were not.
-        tensor, first, last = self.stays
+        tensor, first, last = self.lifetimes
         step = np.zeros(len(self.order) + 1)
         np.add.at(step, first, size[tensor])
         np.subtract.at(step, last + 1, size[tensor])
@@ -306,22 +306,22 @@ class Footprint:
         size = self.bytes * self.scale(chosen)
         # Parameters are there throughout, so what comes and goes decides the fullest moment.
         at = int(self._alive(size).argmax())
-        now = size * self._copies_at(at)
-        held, role = size[self.parameters], self.graph.parameter_role
+        transient = size * self._copies_at(at)
+        permanent, role = size[self.parameters], self.graph.parameter_role
 
         def of_roles(*roles: Role) -> float:
-            return float(held[np.isin(role, roles)].sum())
+            return float(permanent[np.isin(role, roles)].sum())
 
         return Memory(
             parameters=of_roles(Role.VARIABLE, Role.FROZEN),
             optimizer=of_roles(Role.OPTIMIZER, Role.STATISTICS),
             inputs=of_roles(Role.BATCH, Role.SCALAR),
-            gradients=float(now[self.gradient].sum()),
-            activations=float(now[~self.gradient].sum()),
+            gradients=float(transient[self.gradient].sum()),
+            activations=float(transient[~self.gradient].sum()),
             at=at,
         )
 
-    def least(self, splits: np.ndarray) -> float:
+    def lower_bound(self, splits: np.ndarray) -> float:
         """Lower bound of bytes per device: each tensor split as far as one class can; (C,) bool."""
         share = np.ones(len(self.bytes))
         dims = np.flatnonzero(splits[self.label] & (self.graph.dims > 1))
@@ -336,52 +336,53 @@ class Footprint:
         """
         copies = self._copies_at(at)
         copies[self.parameters] = 1
-        held = self.bytes * copies
-        dims = np.flatnonzero((held > 0)[self._owner] & (self.graph.dims > 1))
+        size = self.bytes * copies
+        dims = np.flatnonzero((size > 0)[self._owner] & (self.graph.dims > 1))
         label = self.label[dims]
-        saved = held[self._owner[dims]] * (1 - self.share[label])
-        return LinearBytes(float(held.sum()), np.bincount(label, saved, len(self.share)))
+        saved = size[self._owner[dims]] * (1 - self.share[label])
+        return LinearBytes(float(size.sum()), np.bincount(label, saved, len(self.share)))
 
-    def _carry(self) -> None:
+    def _extend_through_loops(self) -> None:
+        """Keep operands of loops and branches alive until the last instruction inside."""
         graph = self.graph
         end = np.arange(len(graph.opcode))
         for index in np.flatnonzero(graph.parent >= 0)[::-1].tolist():
             outer = graph.parent[index]
             end[outer] = max(end[outer], end[index])
         for outer in np.unique(graph.parent[graph.parent >= 0]).tolist():
-            read = self._operands[outer]
-            self.last[read] = np.maximum(self.last[read], end[outer])
+            operands = self._operands[outer]
+            self.last[operands] = np.maximum(self.last[operands], end[outer])
 
     def _copies_at(self, at: int) -> np.ndarray:
         """(T,) how many copies of each tensor that is no parameter are in memory at a moment."""
-        tensor, first, last = self.stays
+        tensor, first, last = self.lifetimes
         return np.bincount(tensor[(first <= at) & (at <= last)], minlength=len(self.bytes))
 
-    def _reads(self, by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(T,) first and last instruction that reads each tensor or a view, I and -1 if none."""
-        counts = by[self._read_by]
-        read, reader = self._whole[self.graph.operands[counts]], self._read_by[counts]
-        first, last = np.full(len(self.bytes), len(by)), np.full(len(self.bytes), -1)
-        np.minimum.at(first, read, reader)
-        np.maximum.at(last, read, reader)
+    def _reading_range(self, readers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(T,) first and last of the ``readers``, (I,) bool, of each tensor; I and -1 if none."""
+        counts = readers[self._read_by]
+        tensor, reader = self._viewed[self.graph.operands[counts]], self._read_by[counts]
+        first, last = np.full(len(self.bytes), len(readers)), np.full(len(self.bytes), -1)
+        np.minimum.at(first, tensor, reader)
+        np.maximum.at(last, tensor, reader)
         return first, last
 
-    def _accumulate(self, moment: np.ndarray) -> None:
+    def _accumulate_gradients(self, moment: np.ndarray) -> None:
         """Keep sums of gradients throughout, and gradients until the backward pass ends."""
-        tensor, first, last = self.stays
-        _, used = self._reads(self.graph.phase != Phase.UPDATE)
-        own = np.flatnonzero(self.gradient[tensor])
-        first_use = self.first[tensor[own]]
-        until = moment[np.maximum(used[tensor[own]], first_use)]
+        tensor, first, last = self.lifetimes
+        _, last_use = self._reading_range(self.graph.phase != Phase.UPDATE)
+        is_gradient = self.gradient[tensor]
+        gradient = tensor[is_gradient]
+        written = self.first[gradient]
+        until = moment[np.maximum(last_use[gradient], written)]
         # Sums of gradients exist from the first moment on, as they start at 0.
-        starts = first.copy()
-        starts[own] = 0
-        gradients = tensor[own], moment[first_use], until
-        self.stays = Stays(*np.concatenate([(tensor, starts, last), gradients], axis=1))
+        starts = np.where(is_gradient, 0, first)
+        gradients = gradient, moment[written], until
+        self.lifetimes = Lifetimes(*np.concatenate([(tensor, starts, last), gradients], axis=1))
 
-    def _replay(self) -> np.ndarray:
-        """Split the forward pass into segments; return (I,) when each instruction runs."""
-        graph, steps = self.graph, len(self.graph.opcode)
+    def _first_backward(self) -> int:
+        """Index of the first backward instruction, or ``ParenvsError``: see the class."""
+        graph = self.graph
         backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & ~graph.free)
         if not backward.size:
             raise ParenvsError(
@@ -394,90 +395,95 @@ class Footprint:
                 f"recompute: the forward pass of {graph.name} runs in a loop, whose body says what "
                 "is kept; leave recompute out, or give the graph without loops"
             )
-        ahead = np.arange(steps) < end
-        replayed = self.transient & (self.first < end)
-        _, used = self._reads(ahead)
-        used = np.maximum(used, self.first)
-        needed, _ = self._reads(~ahead)
-        _, updated = self._reads(graph.phase == Phase.UPDATE)
-        saved = replayed & (needed < steps) & (updated < 0) & (self.last < steps - 1)
-        borders = self._borders(replayed, used, saved, end)
-        part = np.searchsorted(borders, np.arange(steps))
-        own = part[np.maximum(self.first, 0)]
-        crosses = _crosses(replayed, self.first, used, borders)
-        remade = saved & ~crosses & (own < len(borders))
-        needs = np.full(len(borders), steps)
-        np.minimum.at(needs, own[remade], needed[remade])
-        runs = self._needed_again(remade, crosses, end)
-        moment, twice, passed = np.arange(steps), np.full(steps, -1), 0
+        return end
+
+    def _recompute_segments(self) -> np.ndarray:
+        """Split the forward pass into segments; return (I,) when each instruction runs."""
+        graph, steps, end = self.graph, len(self.graph.opcode), self._first_backward()
+        is_forward = np.arange(steps) < end
+        results = self.transient & (self.first < end)
+        _, last_forward = self._reading_range(is_forward)
+        last_forward = np.maximum(last_forward, self.first)
+        needed, _ = self._reading_range(~is_forward)
+        _, updated = self._reading_range(graph.phase == Phase.UPDATE)
+        saved = results & (needed < steps) & (updated < 0) & (self.last < steps - 1)
+        borders = self._segment_borders(results, last_forward, saved, end)
+        segment = np.searchsorted(borders, np.arange(steps))
+        segment_of = segment[np.maximum(self.first, 0)]
+        crosses = _crossing_tensors(results, self.first, last_forward, borders)
+        remade = saved & ~crosses & (segment_of < len(borders))
+        segment_needed = np.full(len(borders), steps)
+        np.minimum.at(segment_needed, segment_of[remade], needed[remade])
+        runs_again = self._recomputed(remade, crosses, end)
+        moment, second, delay = np.arange(steps), np.full(steps, -1), 0
         # Segments run again in the order in which the backward pass needs them.
-        order = np.lexsort((-np.arange(len(borders)), needs))
-        for index in order[needs[order] < steps].tolist():
-            inside = np.flatnonzero(runs & (part == index))
-            twice[inside] = needs[index] + passed + np.arange(len(inside))
+        order = np.lexsort((-np.arange(len(borders)), segment_needed))
+        for index in order[segment_needed[order] < steps].tolist():
+            inside = np.flatnonzero(runs_again & (segment == index))
+            second[inside] = segment_needed[index] + delay + np.arange(len(inside))
             # All that comes later is delayed by what runs again.
-            moment[needs[index] :] += len(inside)
-            passed += len(inside)
-        self.again = twice >= 0
-        self.order = np.zeros(steps + passed, dtype=np.int64)
+            moment[segment_needed[index] :] += len(inside)
+            delay += len(inside)
+        self.reruns = second >= 0
+        self.order = np.zeros(steps + delay, dtype=np.int64)
         self.order[moment] = np.arange(steps)
-        self.order[twice[self.again]] = np.flatnonzero(self.again)
+        self.order[second[self.reruns]] = np.flatnonzero(self.reruns)
         reread = np.full(len(self.bytes), -1)
-        np.maximum.at(reread, self._whole[graph.operands], twice[self._read_by])
-        tensor = self.stays.tensor
-        first, last, use = self.first[tensor], self.last[tensor], used[tensor]
-        brief = replayed[tensor] & self.again[first] & ~crosses[tensor]
-        brief &= remade[tensor] | (last <= use)  # other results are kept for the update
+        np.maximum.at(reread, self._viewed[graph.operands], second[self._read_by])
+        tensor = self.lifetimes.tensor
+        first, last, last_use = self.first[tensor], self.last[tensor], last_forward[tensor]
+        dropped = results[tensor] & self.reruns[first] & ~crosses[tensor]
+        dropped &= remade[tensor] | (last <= last_use)  # other results are kept for the update
         # What crosses a border is there until the segments that read it have run again.
-        ends = np.where(brief, moment[use], np.maximum(moment[last], reread[tensor]))
-        once_more = np.maximum(np.where(remade[tensor], moment[last], reread[tensor]), twice[first])
-        once, again = (tensor, moment[first], ends), (tensor, twice[first], once_more)
-        self.stays = Stays(*np.concatenate([once, np.stack(again)[:, brief]], axis=1))
+        ends = np.where(dropped, moment[last_use], np.maximum(moment[last], reread[tensor]))
+        again_ends = np.where(remade[tensor], moment[last], reread[tensor])
+        stays = tensor, moment[first], ends
+        again = np.stack([tensor, second[first], np.maximum(again_ends, second[first])])
+        self.lifetimes = Lifetimes(*np.concatenate([stays, again[:, dropped]], axis=1))
         return moment
 
-    def _needed_again(self, remade: np.ndarray, crosses: np.ndarray, end: int) -> np.ndarray:
+    def _recomputed(self, remade: np.ndarray, kept: np.ndarray, end: int) -> np.ndarray:
         """(I,) bool, forward instructions (before ``end``) that recompute what is needed.
 
-        ``remade`` (T,) bool: tensors that the backward pass reads and that are not kept;
-        ``crosses`` (T,) bool: tensors that are kept.
+        ``remade`` (T,) bool: tensors that the backward pass reads and that are not ``kept``, (T,).
         """
         graph = self.graph
         needed = np.zeros(len(self.bytes), dtype=bool)
         needed[graph.operands[self._read_by >= end]] = True
-        needed &= remade[self._whole]
-        at_hand = crosses[self._whole] | free_tensors(graph)
-        runs = np.zeros(len(graph.opcode), dtype=bool)
+        needed &= remade[self._viewed]
+        available = kept[self._viewed] | free_tensors(graph)
+        recomputed = np.zeros(len(graph.opcode), dtype=bool)
         # Backwards: all readers of a result are seen before its writer.
         for index in range(end - 1, -1, -1):
             if needed[self._results[index]].any():
-                runs[index] = True
-                read = np.array(self._operands[index], dtype=np.int64)
-                needed[read[~at_hand[read]]] = True
-        return runs & ~np.isin(graph.opcode, _codes(graph, ("parameter",)))
+                recomputed[index] = True
+                operands = np.array(self._operands[index], dtype=np.int64)
+                needed[operands[~available[operands]]] = True
+        return recomputed & ~np.isin(graph.opcode, _codes(graph, ("parameter",)))
 
-    def _borders(
-        self, made: np.ndarray, used: np.ndarray, saved: np.ndarray, end: int
+    def _segment_borders(
+        self, results: np.ndarray, last_forward: np.ndarray, saved: np.ndarray, end: int
     ) -> np.ndarray:
         """(b,) forward instructions (before ``end``) that end a segment, ascending.
 
-        ``made`` (T,) bool: results of the forward pass; ``used`` (T,): last forward instruction
-        that writes or reads each; ``saved`` (T,) bool: tensors that the backward pass reads.
+        ``results`` (T,) bool: those of the forward pass; ``last_forward`` (T,): last forward
+        instruction that writes or reads each; ``saved`` (T,) bool: what the backward pass reads.
         """
         change, kept = np.zeros(end + 1), np.zeros(end)
-        np.add.at(change, self.first[made], self.bytes[made])
-        np.subtract.at(change, used[made], self.bytes[made])
+        np.add.at(change, self.first[results], self.bytes[results])
+        np.subtract.at(change, last_forward[results], self.bytes[results])
         np.add.at(kept, self.first[saved], self.bytes[saved])
         crossing, total = np.cumsum(change)[:end], np.cumsum(kept)
         if not kept.any():
             return np.zeros(0, dtype=np.int64)
         # Borders at local minima of crossing bytes keep least per segment (arXiv 1604.06174).
-        narrow = _narrowest(crossing)
+        minima = _local_minima(crossing)
         best, lowest = np.zeros(0, dtype=np.int64), np.inf
         for halvings in range(_HALVINGS):
-            borders = _divide(narrow, crossing, total, float(total[-1]) / 2**halvings)
-            crosses = _crosses(made, self.first, used, borders)
-            part = np.searchsorted(borders, self.first)
-            inside = np.bincount(part[saved & ~crosses], self.bytes[saved & ~crosses])
+            borders = _divide(minima, crossing, total, float(total[-1]) / 2**halvings)
+            crosses = _crossing_tensors(results, self.first, last_forward, borders)
+            segment = np.searchsorted(borders, self.first)
+            inside = np.bincount(segment[saved & ~crosses], self.bytes[saved & ~crosses])
             peak = float(self.bytes[crosses].sum() + inside.max(initial=0.0))
             # Strict: of equal peaks the fewest segments, which recompute least.
             if peak < lowest:
@@ -485,6 +491,7 @@ class Footprint:
         return best
 
     def _views(self) -> dict[int, int]:
+        """View -> the operand whose memory it shares."""
         graph = self.graph
         views: dict[int, int] = {}
         codes = _codes(graph, _VIEWS)
@@ -492,7 +499,8 @@ class Footprint:
             views.update(zip(self._results[index], self._operands[index], strict=False))
         return views
 
-    def _written_in_place(self, views: dict[int, int]) -> list[int]:
+    def _donated(self, views: dict[int, int]) -> list[int]:
+        """Tensors that are written over parameters, as XLA does with donated buffers."""
         graph = self.graph
 
         def kind(tensor: int) -> tuple[int, tuple[int, ...]]:
@@ -500,19 +508,19 @@ class Footprint:
 
         roles = (Role.VARIABLE, Role.OPTIMIZER, Role.STATISTICS)
         updated = graph.parameter_tensor[np.isin(graph.parameter_role, roles)]
-        uses = Counter(map(kind, updated.tolist()))
+        free = Counter(map(kind, updated.tolist()))
         donated = []
-        # An output takes the memory of an argument of its type and shape, as donated buffers do.
+        # An output takes the memory of an argument of its type and shape.
         for tensor in graph.outputs.tolist():
-            if uses[kind(tensor)] > 0:
-                uses[kind(tensor)] -= 1
+            if free[kind(tensor)] > 0:
+                free[kind(tensor)] -= 1
                 while tensor in views:
                     tensor = views[tensor]
                 donated.append(tensor)
         return sorted(set(donated) - set(graph.parameter_tensor.tolist()))
 
 
-def _narrowest(crossing: np.ndarray) -> np.ndarray:
+def _local_minima(crossing: np.ndarray) -> np.ndarray:
     """Positions that fewer bytes cross than their neighbors; of a plateau the last one."""
     ends = np.flatnonzero(np.append(crossing[1:] != crossing[:-1], True))
     level = crossing[ends]
@@ -521,18 +529,18 @@ def _narrowest(crossing: np.ndarray) -> np.ndarray:
     return ends[rises & falls]
 
 
-def _divide(narrow: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: float) -> np.ndarray:
-    """Borders among ``narrow`` positions (ascending), about ``size`` saved bytes apart.
+def _divide(minima: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: float) -> np.ndarray:
+    """Borders among the local ``minima`` of crossing bytes, about ``size`` saved bytes apart.
 
-    Each is the narrowest position between half of that and all of it behind the border before, or
-    the next narrow position. ``total`` counts the bytes that are saved up to each position.
+    Each is the lowest minimum between half of that and all of it after the border before, or the
+    next minimum. ``total`` counts the bytes that are saved up to each position.
     """
     borders: list[int] = []
-    passed, reached = 0.0, total[narrow]
+    passed, reached = 0.0, total[minima]
     while float(total[-1]) - passed > size:
         begin, stop = np.searchsorted(reached, [passed + size / 2, passed + size], side="right")
         stop = max(int(stop), int(begin) + 1)
-        window = narrow[int(begin) : stop]
+        window = minima[int(begin) : stop]
         if not window.size:
             break
         border = int(window[::-1][crossing[window][::-1].argmin()])
@@ -541,11 +549,11 @@ def _divide(narrow: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: f
     return np.array(borders, dtype=np.int64)
 
 
-def _crosses(
-    made: np.ndarray, first: np.ndarray, used: np.ndarray, borders: np.ndarray
+def _crossing_tensors(
+    results: np.ndarray, first: np.ndarray, last: np.ndarray, borders: np.ndarray
 ) -> np.ndarray:
-    """(T,) bool, whether a tensor is made in front of a border and read behind it."""
+    """(T,) bool, ``results`` that are written before a border (``first``) and read after it."""
     if not len(borders):
-        return np.zeros(len(made), dtype=bool)
+        return np.zeros(len(results), dtype=bool)
     following = np.append(borders, np.iinfo(np.int64).max)[np.searchsorted(borders, first)]
-    return np.asarray(made & (used > following))
+    return np.asarray(results & (last > following))

@@ -84,9 +84,9 @@ class PartitionSpace:
         """Itself: nothing in it changes, and environments that are forked share it."""
         return self
 
-    def chosen(self, known: np.ndarray | Sequence[int]) -> np.ndarray:
+    def chosen(self, decisions: np.ndarray | Sequence[int]) -> np.ndarray:
         """(..., C) bool, classes of the graph, from (..., K) decisions, 1 for partitioned."""
-        split = np.asarray(known) == PARTITION
+        split = np.asarray(decisions) == PARTITION
         chosen = np.zeros((*split.shape[:-1], len(self.problem.classes)), dtype=bool)
         chosen[..., self.classes] = split
         return chosen
@@ -124,16 +124,14 @@ class PartitionSpace:
             raise _nothing_to_decide(problem)
         # Stable: dimensions of one class, and classes of one weight, stay in path order.
         order = np.argsort(-np.where(splittable, weights[label], -np.inf), kind="stable")
-        first: dict[int, int] = {}  # class of the graph -> the dimension that is asked for first
-        for index in order[~fixed[order]].tolist():
-            first.setdefault(int(label[index]), index)
-        classes = np.array(list(first), dtype=np.int64)
+        labels = list(dict.fromkeys(label[order[~fixed[order]]].tolist()))
+        classes = np.array(labels, dtype=np.int64)
         position = np.full(len(problem.classes), -1)
         position[classes] = np.arange(len(classes))
         class_of = np.where(fixed, -1, position[label])
         members = [np.flatnonzero(class_of == k) for k in range(len(classes))]
         rivals = [
-            [k for k in position[problem.classes.rivals(c)].tolist() if k >= 0] for c in first
+            [k for k in position[problem.classes.rivals(c)].tolist() if k >= 0] for c in labels
         ]
         if inferred is None:
             inferred = linkage
@@ -147,10 +145,10 @@ class PartitionSpace:
             np.flatnonzero(label == label[q]) if linkage else np.array([q]) for q in questions
         ]
         question_class = class_of[questions].tolist()
-        paid = [(0.0, float(weights[c])) for c in first]
+        paid = [(0.0, float(weights[c])) for c in labels]
         if paper:
-            paid = [(paper_reward(0, len(held)), paper_reward(1, len(held))) for held in members]
-            question_paid = [(paper_reward(0, len(d)), paper_reward(1, len(d))) for d in decided]
+            paid = [_paper_rewards(len(dimensions)) for dimensions in members]
+            question_paid = [_paper_rewards(len(dimensions)) for dimensions in decided]
         else:
             question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
         start = np.full(len(dims), OPEN, dtype=np.int8)
@@ -162,7 +160,8 @@ class PartitionSpace:
         if paper:
             # What is decided from the start pays with the first question.
             initial = sum(paper_reward(choice, int((start == choice).sum())) for choice in (0, 1))
-            question_paid[0] = (question_paid[0][0] + initial, question_paid[0][1] + initial)
+            if_replicated, if_partitioned = question_paid[0]
+            question_paid[0] = (if_replicated + initial, if_partitioned + initial)
         end = np.zeros((1, STAKES), np.float32)
         stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
         return cls(
@@ -184,6 +183,10 @@ class PartitionSpace:
         )
 
 
+def _paper_rewards(dimensions: int) -> tuple[float, float]:
+    return paper_reward(REPLICATE, dimensions), paper_reward(PARTITION, dimensions)
+
+
 def _classes_of(problem: Partitioning, plan: str | PartitionPlan) -> frozenset[int]:
     """The classes that a plan partitions, or the file of one."""
     first = load_plan(plan) if isinstance(plan, str) else plan
@@ -197,15 +200,15 @@ def _classes_of(problem: Partitioning, plan: str | PartitionPlan) -> frozenset[i
 
 def _nothing_to_decide(problem: Partitioning) -> InfeasibleError:
     what = "batch input" if problem.scope == "inputs" else "variable"
-    why = ""
+    reason = ""
     if problem.rules == "automap":
-        why = (
+        reason = (
             ": automap forbids to partition a dimension that an instruction reduces, as the "
             "loss and the gradients reduce that of the batch; rules='shardy' allows it"
         )
     return InfeasibleError(
         f"{problem.graph.name}: no dimension of any {what} can be partitioned (rules="
-        f"{problem.rules}, uneven={problem.uneven}){why}; parenvs explain tells more"
+        f"{problem.rules}, uneven={problem.uneven}){reason}; parenvs explain tells more"
     )
 
 
@@ -221,8 +224,8 @@ def _stakes(
     size = graph.tensor_bytes[tensors]
     parameter_bytes = np.bincount(problem.classes.label[dims], size[owner], len(problem.classes))
     gains = np.clip(problem.gain_seconds[classes] / problem.replicate_seconds, -1.0, 1.0)
-    excluded = [counts[row].sum() for row in rivals]
-    lost = [min(np.maximum(gains[row], 0.0).sum(), 1.0) for row in rivals]
+    excluded = [counts[excluded].sum() for excluded in rivals]
+    lost = [min(np.maximum(gains[excluded], 0.0).sum(), 1.0) for excluded in rivals]
     share = np.minimum(parameter_bytes[classes] / size.sum(), 1.0)
     return np.stack([counts, share, gains, excluded, lost], axis=1).astype(np.float32)
 
@@ -290,25 +293,26 @@ class Transitions:
     """The transitions of a space. V dimensions, K classes, n questions.
 
     Choice c of question q has the code 2q + c; the code 2n changes nothing and pays nothing. An
-    episode's state is a row of V decisions, a row of K + 2 numbers that are known, and the position
-    of the question at stake. The last two numbers never change: ``OPEN``, for the end of the
-    episode, and ``REPLICATE``, for dimensions that can never be partitioned.
+    episode's state is a row of V decisions on dimensions, a row of K + 2 decisions on classes, and
+    the position of the question at stake. The last two classes never change: ``OPEN``, for the end
+    of the episode, and ``REPLICATE``, for dimensions that can never be partitioned.
 
     Attributes:
-        known: changes of the numbers that are known; the class at stake first, then its rivals.
-        first_known: (K+2,) int8, what is known at the start.
-        column: (n+1,) int64, column of what is known of the class at stake.
-        paid: (2n+1,) float64, reward of a code.
+        of_dimensions: changes of the decisions on dimensions.
+        of_classes: changes of the decisions on classes; the class at stake first, then its rivals.
+        start: (K+2,) int8, the decisions on classes at the start.
+        asked: (n+1,) int64, the class that each question is about.
+        rewards: (2n+1,) float64, reward of a code.
         varies: (2n+1,) bool, codes whose reward depends on which rivals are still open, or None.
-        shares: per entry of ``known``, what it adds to such a reward if its class is open.
+        shares: per entry of ``of_classes``, what it adds to such a reward if its class is open.
     """
 
     space: PartitionSpace
-    decisions: Changes
-    known: Changes
-    first_known: np.ndarray
-    column: np.ndarray
-    paid: np.ndarray
+    of_dimensions: Changes
+    of_classes: Changes
+    start: np.ndarray
+    asked: np.ndarray
+    rewards: np.ndarray
     varies: np.ndarray | None
     shares: np.ndarray
 
@@ -320,10 +324,11 @@ class Transitions:
         """Pickle the space alone: the tables are made anew, or are in the cache."""
         return transitions_of, (self.space,)
 
-    def varying(self, known: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """(k,) float64 rewards of (k,) codes that vary, by (k, K+2) what is known before."""
-        owner, entry = self.known.entries(codes)
-        shares = np.where(known[owner, self.known.column[entry]] == OPEN, self.shares[entry], 0.0)
+    def varying(self, decisions: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """(k,) float64 rewards of (k,) codes that vary, by (k, K+2) decisions on classes before."""
+        owner, entry = self.of_classes.entries(codes)
+        is_open = decisions[owner, self.of_classes.column[entry]] == OPEN
+        shares = np.where(is_open, self.shares[entry], 0.0)
         # bincount adds one after the other, as an episode does: the same to the last bit.
         return np.bincount(owner, shares, minlength=len(codes))
 
@@ -333,44 +338,50 @@ def transitions_of(space: PartitionSpace) -> Transitions:
     """The tables of a space; the same space gives the same object."""
     count, question_class = len(space.classes), np.array(space.question_class, dtype=np.int64)
     codes = [(question, choice) for question in range(len(question_class)) for choice in (0, 1)]
-    nothing: Written = ((), ())
-    decisions: list[Written] = []
-    known: list[Written] = []
+    unchanged: Written = ((), ())
+    of_dimensions: list[Written] = []
+    of_classes: list[Written] = []
     shares: list[float] = []
-    paid = np.zeros(len(codes) + 1)
+    rewards = np.zeros(len(codes) + 1)
     varies = np.zeros(len(codes) + 1, dtype=bool)
-    # Sets of classes as integers: whether two of them meet is one AND.
-    bits = [reduce(or_, (1 << rival for rival in row), 0) for row in space.rivals]
+    # Sets of classes as bit masks: whether two of them meet is one AND.
+    rival_bits = [reduce(or_, (1 << rival for rival in rivals), 0) for rivals in space.rivals]
     for code, (question, choice) in enumerate(codes):
-        label = int(question_class[question])
-        rivals = space.rivals[label] if choice and label >= 0 else ()
-        changed = (label, *rivals), (choice, *[REPLICATE] * len(rivals))
-        known.append(changed if label >= 0 else nothing)
-        paid[code] = first = space.question_paid[question][choice]
+        asked = int(question_class[question])
+        rivals = space.rivals[asked] if choice and asked >= 0 else ()
+        changed = (asked, *rivals), (choice, *[REPLICATE] * len(rivals))
+        of_classes.append(changed if asked >= 0 else unchanged)
+        rewards[code] = reward = space.question_paid[question][choice]
         decided = space.decided[question]
         if not space.inferred:
-            decisions.append((decided, [choice] * len(decided)))
+            of_dimensions.append((decided, [choice] * len(decided)))
             continue
         settled = np.concatenate([decided, *(space.members[rival] for rival in rivals)])
         values = [choice] * len(decided) + [REPLICATE] * (len(settled) - len(decided))
-        decisions.append((settled, values))
-        shares += [first, *(space.paid[rival][REPLICATE] for rival in rivals)]
-        # Earlier rivals are known; later ones are open unless an earlier class excluded them.
-        later = [rival for rival in rivals if rival > label]
+        of_dimensions.append((settled, values))
+        shares += [reward, *(space.paid[rival][REPLICATE] for rival in rivals)]
+        # Earlier rivals are decided; later ones are open unless an earlier class excluded them.
+        later = [rival for rival in rivals if rival > asked]
         # Not sum(): from Python 3.12 on it rounds once, a single environment at each addition.
-        paid[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), first)
-        excluding = reduce(or_, (bits[rival] for rival in later), 0) & ~bits[label]
-        varies[code] = space.problem.reward == "paper" and excluding & ((1 << label) - 1)
-    first_known = np.full(count + 2, OPEN, dtype=np.int8)
-    first_known[count + 1] = REPLICATE
-    for label, held in enumerate(space.members):
-        if space.start[held[0]] == PARTITION:
-            first_known[label], first_known[list(space.rivals[label])] = PARTITION, REPLICATE
-    changes = Changes([*decisions, nothing], len(space.dimensions))
-    known_changes = Changes([*known, nothing], count + 2)
-    column = np.append(np.where(question_class < 0, count + 1, question_class), count)
-    rewards = paid, varies if varies.any() else None, np.array(shares)
-    return Transitions(space, changes, known_changes, first_known, column, *rewards)
+        rewards[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), reward)
+        excluding = reduce(or_, (rival_bits[rival] for rival in later), 0) & ~rival_bits[asked]
+        earlier_bits = (1 << asked) - 1
+        varies[code] = space.problem.reward == "paper" and excluding & earlier_bits
+    start = np.full(count + 2, OPEN, dtype=np.int8)
+    start[count + 1] = REPLICATE
+    for label, (first, *_) in enumerate(space.members):
+        if space.start[first] == PARTITION:
+            start[label], start[list(space.rivals[label])] = PARTITION, REPLICATE
+    return Transitions(
+        space=space,
+        of_dimensions=Changes([*of_dimensions, unchanged], len(space.dimensions)),
+        of_classes=Changes([*of_classes, unchanged], count + 2),
+        start=start,
+        asked=np.append(np.where(question_class < 0, count + 1, question_class), count),
+        rewards=rewards,
+        varies=varies if varies.any() else None,
+        shares=np.array(shares),
+    )
 
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
@@ -379,7 +390,7 @@ FORBIDDEN = np.array([1, 0, 2])
 """The illegal action in these cases; 2, which is no action, if the class is open."""
 
 
-class Turns:
+class Episodes:
     """The decisions of n episodes; see ``Transitions``.
 
     Args:
@@ -387,9 +398,9 @@ class Turns:
 
     Attributes:
         decisions: (n, V) int8, as in the observation.
-        known: (n, K+2) int8.
+        class_decisions: (n, K+2) int8.
         position: (n,) int64, index of the question at stake.
-        stake: (n,) int64, decision known of the class at stake, or ``OPEN``.
+        implied: (n,) int64, the answer that earlier ones imply, or ``OPEN``; without inference.
         earned: (n,) float64, returns so far, with a limit of memory.
     """
 
@@ -397,28 +408,28 @@ class Turns:
         self.space, self.memory = space, memory
         self.transitions = transitions = transitions_of(space)
         # No action contradicts what was inferred, as only open classes are asked about.
-        self.strict = not space.inferred
+        self.contradictable = not space.inferred
         self.limited = space.problem.step.limit is not None
         self.decisions = np.tile(space.start, (count, 1))
-        self.known = np.tile(transitions.first_known, (count, 1))
-        self._row = np.arange(count) * self.known.shape[1]
+        self.class_decisions = np.tile(transitions.start, (count, 1))
+        self._row_start = np.arange(count) * self.class_decisions.shape[1]
         self.position = np.zeros(count, dtype=np.int64)
-        self.stake = np.zeros(count, dtype=np.int64)
+        self.implied = np.zeros(count, dtype=np.int64)
         self.earned = np.zeros(count)
         # Constant arrays: making them in every step, or using numbers instead, takes longer.
-        self._one = np.ones(count, dtype=np.int64)
-        self._other_bits = ~self._one  # bits that are 0 in every legal action
+        self._ones = np.ones(count, dtype=np.int64)
+        self._other_bits = ~self._ones  # bits that are 0 in every legal action
         self.start(EVERY)
 
     def start(self, rows: Rows) -> None:
         """Start episodes with nothing decided but what can never be partitioned."""
         transitions = self.transitions
         self.decisions[rows] = self.space.start
-        self.known[rows] = transitions.first_known
+        self.class_decisions[rows] = transitions.start
         self.position[rows] = 0
         self.earned[rows] = 0.0
-        if self.strict:
-            self.stake[rows] = transitions.first_known[transitions.column[0]]
+        if self.contradictable:
+            self.implied[rows] = transitions.start[transitions.asked[0]]
 
     def play(self, rows: Rows, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Decide what is at stake in some episodes.
@@ -431,49 +442,58 @@ class Turns:
             Rewards (k,) float64, and which episodes are over, (k,) bool.
         """
         transitions, position = self.transitions, self.position
-        nothing = len(transitions.paid) - 1
-        idle = None
+        inactive = None
         if rows is not EVERY:
-            idle = np.ones(len(position), dtype=np.bool_)
-            idle[rows] = False
-            given, actions = actions, np.zeros(len(position), dtype=np.int64)
-            actions[rows] = given
-        wrong = self._wrong(actions, idle)
-        # Choice c of question q has the code 2q + c, see ``Transitions``.
+            inactive = np.ones(len(position), dtype=np.bool_)
+            inactive[rows] = False
+            all_actions = np.zeros(len(position), dtype=np.int64)
+            all_actions[rows] = actions
+            actions = all_actions
+        illegal = self._illegal(actions, inactive)
+        # Choice c of question q has the code 2q + c, see ``Transitions``; the last is no change.
         codes = position + position
         codes += actions
-        position += self._one
-        for still in (wrong, idle):
-            if still is not None and len(still):
-                codes[still] = nothing
-                position[still] -= 1
-        rewards = transitions.paid.take(codes)
-        if self.space.pays_once:
-            rewards = np.where(self.stake == OPEN, rewards, 0.0)
-        elif transitions.varies is not None:
-            varying = transitions.varies.take(codes).nonzero()[0]
-            if varying.size:
-                rewards[varying] = transitions.varying(self.known[varying], codes[varying])
-        transitions.decisions.write(self.decisions, codes)
-        transitions.known.write(self.known, codes)
-        self._look()
+        position += self._ones
+        for unchanged in (illegal, inactive):
+            if unchanged is not None and len(unchanged):
+                codes[unchanged] = len(transitions.rewards) - 1
+                position[unchanged] -= 1
+        rewards = self._rewards(codes)
+        transitions.of_dimensions.write(self.decisions, codes)
+        transitions.of_classes.write(self.class_decisions, codes)
+        self._find_question()
         over = self.is_complete()
-        if wrong.size:
-            rewards[wrong], over[wrong] = ILLEGAL, True
+        if illegal.size:
+            rewards[illegal], over[illegal] = ILLEGAL, True
         if self.limited:
-            complete = self.is_complete() if idle is None else self.is_complete() & ~idle
-            ended = complete.nonzero()[0]
-            if ended.size:
-                above = ended[self.figures(ended)["excess_bytes"] > 0]
-                # The last step takes back what was earned, so that the return is -1 in all.
-                rewards[above] = ILLEGAL - self.earned[above]
-            self.earned += rewards if idle is None else np.where(idle, 0.0, rewards)
+            self._enforce_limit(rewards, inactive)
         return rewards[rows], over[rows]
+
+    def _rewards(self, codes: np.ndarray) -> np.ndarray:
+        """(n,) float64 rewards of (n,) codes, by the decisions before."""
+        transitions = self.transitions
+        rewards = transitions.rewards.take(codes)
+        if self.space.pays_once:
+            return np.where(self.implied == OPEN, rewards, 0.0)
+        if transitions.varies is not None:
+            rows = transitions.varies.take(codes).nonzero()[0]
+            if rows.size:
+                rewards[rows] = transitions.varying(self.class_decisions[rows], codes[rows])
+        return rewards
+
+    def _enforce_limit(self, rewards: np.ndarray, inactive: np.ndarray | None) -> None:
+        """Set rewards so that complete plans beyond the limit of memory return -1 in all."""
+        complete = self.is_complete() if inactive is None else self.is_complete() & ~inactive
+        rows = complete.nonzero()[0]
+        if rows.size:
+            excessive = rows[self.figures(rows)["excess_bytes"] > 0]
+            rewards[excessive] = ILLEGAL - self.earned[excessive]
+        self.earned += rewards if inactive is None else np.where(inactive, 0.0, rewards)
 
     def legal(self, masked: bool) -> np.ndarray:
         """Return the legal actions, (n, 2) bool; without ``masked`` all are."""
-        if self.strict and masked:
-            return MASKS.take(self.stake, axis=0)
+        if self.contradictable and masked:
+            return MASKS.take(self.implied, axis=0)
         return np.ones((len(self.position), 2), dtype=np.bool_)
 
     def is_complete(self) -> np.ndarray:
@@ -482,45 +502,45 @@ class Turns:
 
     def chosen(self, rows: Rows) -> np.ndarray:
         """Return the classes of the graph that are partitioned so far, (k, C) bool."""
-        return self.space.chosen(self.known[rows, : len(self.space.classes)])
+        return self.space.chosen(self.class_decisions[rows, : len(self.space.classes)])
 
     def figures(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return what infos say of complete plans, (k,) float64 each."""
         problem, classes = self.space.problem, self.space.classes
-        split = np.ascontiguousarray(self.known[rows, : len(classes)].T) == PARTITION
+        split = np.ascontiguousarray(self.class_decisions[rows, : len(classes)].T) == PARTITION
         saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
         seconds = problem.replicate_seconds - running_sums(saved)[-1]
         figures = {"cost": seconds, "step_seconds": seconds}
         if problem.reward == "paper":
-            figures["cost"] = np.array([problem.cost(row) for row in self.chosen(rows)])
+            figures["cost"] = np.array([problem.cost(chosen) for chosen in self.chosen(rows)])
         if self.memory or self.limited:
-            peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
+            peaks = np.array([problem.peak(chosen) for chosen in self.chosen(rows)])
             figures["excess_bytes"] = excess = peaks - problem.memory_limit
             if self.limited:  # plans beyond it are illegal
                 figures["cost"] = np.where(excess > 0, np.nan, figures["cost"])
         return figures
 
-    def _wrong(self, actions: np.ndarray, idle: np.ndarray | None) -> np.ndarray:
-        """(k,) int64 episodes whose action is illegal."""
-        wrong = (actions & self._other_bits).nonzero()[0]
-        if self.strict:
-            clash = actions == FORBIDDEN.take(self.stake)
-            clash[wrong] = True
-            if idle is not None:
-                clash &= ~idle
-            wrong = clash.nonzero()[0]
-        return wrong
+    def _illegal(self, actions: np.ndarray, inactive: np.ndarray | None) -> np.ndarray:
+        illegal = (actions & self._other_bits).nonzero()[0]
+        if self.contradictable:
+            contradicts = actions == FORBIDDEN.take(self.implied)
+            contradicts[illegal] = True
+            if inactive is not None:
+                contradicts &= ~inactive
+            illegal = contradicts.nonzero()[0]
+        return illegal
 
-    def _look(self) -> None:
-        """Look up the decision known of the class at stake; with linkage, skip decided classes."""
-        if self.strict:
-            column = self.transitions.column.take(self.position)
-            self.stake = self.known.take(self._row + column).astype(np.int64)  # an index
+    def _find_question(self) -> None:
+        """Look up the decision on the class at stake; with inference, skip decided classes."""
+        if self.contradictable:
+            asked = self.transitions.asked.take(self.position)
+            decision = self.class_decisions.take(self._row_start + asked)
+            self.implied = decision.astype(np.int64)  # an index
             return
-        stake = self.known.take(self._row + self.position)
-        known = (~stake).nonzero()[0]  # ~OPEN == 0
-        if known.size:  # all earlier classes are decided, so the next is the first open one
-            self.position[known] = (self.known[known] == OPEN).argmax(axis=1)
+        decision = self.class_decisions.take(self._row_start + self.position)
+        decided = (~decision).nonzero()[0]  # ~OPEN == 0
+        if decided.size:  # all earlier classes are decided, so the next is the first open one
+            self.position[decided] = (self.class_decisions[decided] == OPEN).argmax(axis=1)
 
 
 SETTINGS = (
@@ -595,7 +615,7 @@ class PartitionGame(Rowed):
         first_plan: str | PartitionPlan | None = None,
         problem: Partitioning | None = None,
     ) -> None:
-        given = locals()
+        arguments = locals()
         super().__init__(count)
         inputs = self.scope == "inputs"
         if paper and (rows is not None or linkage is not None):
@@ -605,7 +625,7 @@ class PartitionGame(Rowed):
         if inputs and linkage:
             raise ParenvsError("linkage: DataParallel-v0 has none; leave it out")
         if problem is None:
-            settings = {"scope": self.scope} | {name: given[name] for name in SETTINGS}
+            settings = {"scope": self.scope} | {name: arguments[name] for name in SETTINGS}
             problem = load_problem(instance, cluster, PartitionPlan.task, **settings)
         elif problem.scope != self.scope:
             raise ParenvsError(f"problem: is of scope {problem.scope}, not of {self.scope}")
@@ -621,7 +641,7 @@ class PartitionGame(Rowed):
         self.memory = memory
         self.space = space
         self.source: Source = Fixed(space)
-        self.groups = Groups(count, Turns(count, space, memory))
+        self.groups = Groups(count, Episodes(count, space, memory))
         self.action_space = spaces.Discrete(2)
         observed: dict[str, spaces.Space[Any]] = {
             "decisions": spaces.Box(-1, 1, (len(space.dimensions),), np.int8),
@@ -639,37 +659,37 @@ class PartitionGame(Rowed):
     def legal(self) -> np.ndarray:
         """See ``Game.legal``."""
         legal = np.empty((self.count, 2), dtype=np.bool_)
-        for turns, rows, _ in self.groups.of(EVERY):
-            legal[rows] = turns.legal(self.masked)[rows]
+        for episodes, rows, _ in self.groups.of(EVERY):
+            legal[rows] = episodes.legal(self.masked)[rows]
         return legal
 
     def put(self, rows: Rows, problem: PartitionSpace) -> None:
         """See ``Game.put``."""
-        new = partial(Turns, self.count, problem, self.memory)
-        self.groups.give(rows, lambda turns: turns.space is problem, new)
+        new = partial(Episodes, self.count, problem, self.memory)
+        self.groups.give(rows, lambda episodes: episodes.space is problem, new)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``."""
-        for turns, group, _ in self.groups.of(rows):
-            turns.start(group)
+        for episodes, group, _ in self.groups.of(rows):
+            episodes.start(group)
         self.over[rows] = False
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: partition (1) or replicate (0) what is at stake."""
         rewards = np.empty(len(actions))
-        for turns, group, positions in self.groups.of(rows):
-            rewards[positions], self.over[group] = turns.play(group, actions[positions])
+        for episodes, group, positions in self.groups.of(rows):
+            rewards[positions], self.over[group] = episodes.play(group, actions[positions])
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
         if self.shown:
-            return self._rowed(rows)
+            return self._row_observation(rows)
         groups, parts = self.groups.of(rows), []
-        for turns, group, _ in groups:
-            position = turns.position[group]
-            stake = turns.space.stakes.take(position, axis=0)
-            parts.append((turns.decisions[group], position, stake))
+        for episodes, group, _ in groups:
+            position = episodes.position[group]
+            stake = episodes.space.stakes.take(position, axis=0)
+            parts.append((episodes.decisions[group], position, stake))
         values: Sequence[np.ndarray] = parts[0]
         if len(groups) > 1:
             order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
@@ -677,17 +697,17 @@ class PartitionGame(Rowed):
         observed = zip(("decisions", "position", "stake"), values, strict=True)
         return {name: array for name, array in observed if name in self._observed}
 
-    def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:
+    def _row_observation(self, rows: Rows) -> dict[str, np.ndarray]:
         indices = self._rows[rows]
         columns = {name: np.zeros((len(indices), 2)) for name in self.columns}
         context = np.zeros((len(indices), len(self.contexts)), dtype=np.float32)
-        for turns, group, positions in self.groups.of(indices):
-            space, decisions = turns.space, turns.decisions[group]
-            stake = space.stakes.take(turns.position[group], axis=0)
+        for episodes, group, positions in self.groups.of(indices):
+            space, decisions = episodes.space, episodes.decisions[group]
+            stake = space.stakes.take(episodes.position[group], axis=0)
             for name, values in zip(CLASS, stake.T, strict=True):
                 columns[name][positions, PARTITION] = values
             columns["rule"][positions] = SHARP * columns[WORTH[space.problem.reward]][positions]
-            context[positions, 0] = turns.position[group] / len(space.questions)
+            context[positions, 0] = episodes.position[group] / len(space.questions)
             context[positions, 1] = (decisions == PARTITION).mean(axis=1)
             context[positions, 2] = (decisions == OPEN).mean(axis=1)
             context[positions, 3] = np.log2(space.problem.cluster.devices) / 10
@@ -698,10 +718,10 @@ class PartitionGame(Rowed):
         """See ``Game.outcome``: of complete plans."""
         outcome: dict[str, np.ndarray] = {}
         indices = self._rows[rows]
-        for turns, group, positions in self.groups.of(indices):
-            complete = turns.is_complete()[group]
+        for episodes, group, positions in self.groups.of(indices):
+            complete = episodes.is_complete()[group]
             at = np.arange(len(indices))[positions][complete]
-            figures = turns.figures(np.asarray(group)[complete]) if len(at) else {}
+            figures = episodes.figures(np.asarray(group)[complete]) if len(at) else {}
             for name, values in figures.items():
                 outcome.setdefault(name, np.full(len(indices), np.nan))[at] = values
         return outcome
@@ -716,9 +736,9 @@ class PartitionGame(Rowed):
 
     def undecided(self, row: int) -> set[str]:
         """Return the paths of the entry parameters that have an undecided dimension."""
-        turns = self.groups.part(row)
-        space, problem = turns.space, turns.space.problem
-        return problem.paths_of(space.dimensions[turns.decisions[row] == OPEN])
+        episodes = self.groups.part(row)
+        space, problem = episodes.space, episodes.space.problem
+        return problem.paths_of(space.dimensions[episodes.decisions[row] == OPEN])
 
     @property
     def episode_steps(self) -> int:
@@ -739,7 +759,7 @@ class PartitionGame(Rowed):
             every_class = np.ones(len(problem.classes), dtype=bool)
             minimum, what = problem.footprint.memory(every_class).peak, "that of a device"
         else:
-            minimum, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
+            minimum, what = problem.footprint.lower_bound(~problem.classes.blocked), "memory_limit"
         more = "" if problem.step.limit is None else ", so every complete episode returns -1"
         if minimum > problem.memory_limit:
             warnings.warn(

@@ -85,8 +85,8 @@ class ClassLayout(Layout):
         def reduced_and_transient(graph: Graph) -> tuple[float, float]:
             footprint = Footprint(graph, classes.label, share)
             memory = footprint.memory(chosen)
-            held = (graph.tensor_bytes * footprint.scale(chosen))[results]
-            return float(held.sum()), memory.gradients + memory.activations
+            device_bytes = (graph.tensor_bytes * footprint.scale(chosen))[results]
+            return float(device_bytes.sum()), memory.gradients + memory.activations
 
         reduced, transient = reduced_and_transient(graph)
         cpu_reduced, cpu_transient = reduced_and_transient(_widened(graph))
@@ -110,27 +110,28 @@ class ClassLayout(Layout):
         graph, classes, chosen = self.graph, self.classes, self.chosen[axis]
         partial = set(formulas.partial_instructions(classes, chosen).tolist())
         # A softmax begins with a maximum, whose operand DTensor gathers instead.
-        reading = [i for i in sorted(partial) if _opcode(graph, i) in ("reduce", "gather")]
+        reductions = [i for i in sorted(partial) if _opcode(graph, i) in ("reduce", "gather")]
         maxima = [
             i
-            for i in reading
+            for i in reductions
             if _opcode(graph, i) == "reduce" and '"maximum"' in graph.strings[graph.attribute[i]]
         ]
-        operands = graph.operands[graph.operand_offset[maxima]].tolist()
-        split = [self._split(chosen, tensor) for tensor in operands]
-        read = graph.operands[graph.operand_offset[reading]].tolist()
-        pairs = zip(reading, read, strict=True)
-        partial -= {i for i, tensor in pairs if self._split(chosen, tensor) in split}
+        gathered = graph.operands[graph.operand_offset[maxima]].tolist()
+        signatures = [self._split_signature(chosen, tensor) for tensor in gathered]
+        operands = graph.operands[graph.operand_offset[reductions]].tolist()
+        pairs = zip(reductions, operands, strict=True)
+        partial -= {i for i, t in pairs if self._split_signature(chosen, t) in signatures}
         share = np.where(chosen, formulas.device_share(classes, self.axes[axis].size), 1.0)
-        held = graph.tensor_bytes * Footprint(graph, classes.label, share).scale(chosen)
+        device_bytes = graph.tensor_bytes * Footprint(graph, classes.label, share).scale(chosen)
         # Scalars such as the loss are left out.
         summed = [t for t in summed_of(graph, partial) if np.prod(graph.shape(t), initial=1) > 1]
         return {
-            "all-gather": float(graph.tensor_bytes[operands].sum()),
-            "all-reduce": float(held[summed].sum()),
+            "all-gather": float(graph.tensor_bytes[gathered].sum()),
+            "all-reduce": float(device_bytes[summed].sum()),
         }
 
-    def _split(self, chosen: np.ndarray, tensor: int) -> tuple[int, ...]:
+    def _split_signature(self, chosen: np.ndarray, tensor: int) -> tuple[int, ...]:
+        """The shape of a tensor and the classes by which it is split."""
         first, end = self.graph.dim_offset[tensor : tensor + 2]
         labels = self.classes.label[first:end]
         return (*self.graph.shape(tensor), *labels[chosen[labels]].tolist())
@@ -210,25 +211,25 @@ def _opcode(graph: Graph, number: int) -> str:
 def summed_of(graph: Graph, partial: set[int]) -> set[int]:
     """Return the tensors that are all-reduced if partial gradients are first added up.
 
-    One rank adds what is whole. In the forward pass each module sums its results. ``partial`` are
-    the instructions that leave partial results.
+    In the forward pass each module sums its results. ``partial`` are the instructions that leave
+    partial results.
     """
     readers = Counter(graph.operands.tolist())
     for tensor in graph.outputs.tolist():
         readers[tensor] += 1
-    waiting: set[int] = set()
+    summed: set[int] = set()
     operands = nested(graph.operands, graph.operand_offset)
     results = nested(graph.results, graph.result_offset)
-    for number in range(len(graph.opcode)):
-        name = _opcode(graph, number)
-        added = name == "add" and graph.phase[number] == Phase.BACKWARD
-        left = {x for x in operands[number] if x in waiting}
-        if number in partial:
-            waiting.update(results[number])
-        elif (name in _VIEWS or added) and left and all(readers[x] == 1 for x in left):
-            waiting -= left
-            waiting.update(results[number])
-    return waiting
+    for index in range(len(graph.opcode)):
+        opcode = _opcode(graph, index)
+        is_sum = opcode == "add" and graph.phase[index] == Phase.BACKWARD
+        postponed = summed.intersection(operands[index])
+        if index in partial:
+            summed.update(results[index])
+        elif (opcode in _VIEWS or is_sum) and postponed and all(readers[t] == 1 for t in postponed):
+            summed -= postponed
+            summed.update(results[index])
+    return summed
 
 
 class Decisions:
@@ -241,7 +242,7 @@ class Decisions:
         graph: the graph that is split, at the plan's micro-batch.
         legal: whether the judge finds the plan legal.
         label: (N,) class of each of ``graph.dims``; what is split in a class is split in all of it.
-        told: class that is split -> its first input in the plan, by path, and the dimension.
+        decided: class that is split -> its first input in the plan, by path, and the dimension.
 
     Raises:
         ParenvsError: the plan names an input or a dimension that the graph does not have.
@@ -255,24 +256,25 @@ class Decisions:
         self.graph = self._problem.graph
         self.legal: bool = self._report.legal
         self.label: np.ndarray = self._problem.classes.label
-        self.told: dict[int, tuple[int, int]] = {}
+        self.decided: dict[int, tuple[int, int]] = {}
         nameable = self._problem.parameters("all").tolist()
-        self._number = {self.graph.paths[k]: k for k in nameable}
+        self._index = {self.graph.paths[k]: k for k in nameable}
         for path, dimension in sorted(plan.partition.items()):
-            k = self._number.get(path, -1)
+            k = self._index.get(path, -1)
             shape = self.graph.shape(int(self.graph.parameter_tensor[k])) if k >= 0 else ()
             if not 0 <= dimension < len(shape) or shape[dimension] == 1:
                 raise ParenvsError(self._report.reasons[0])
-            self.told.setdefault(int(self.label[self._start(k) + dimension]), (k, dimension))
+            label = int(self.label[self._first_position(k) + dimension])
+            self.decided.setdefault(label, (k, dimension))
 
     def words(self, class_: int) -> str:
-        """Return what a class is told by in words."""
-        parameter, dimension = self.told[class_]
-        return self._explainer.dimension(self._start(parameter) + dimension)
+        """Return the dimension that decides a class, in words."""
+        parameter, dimension = self.decided[class_]
+        return self._explainer.dimension(self._first_position(parameter) + dimension)
 
     def classes_of(self, parameter: int) -> list[int]:
         """Return the classes of an input's dimensions larger than 1."""
-        classes: list[int] = self.label[self._wide(parameter)].tolist()
+        classes: list[int] = self.label[self._splittable_positions(parameter)].tolist()
         return classes
 
     def without(self, classes: Collection[int]) -> tuple[list[list[int]], int]:
@@ -289,7 +291,7 @@ class Decisions:
             partition = {
                 path: dimension
                 for path, dimension in report.plan.partition.items()
-                if int(self.label[self._start(self._number[path]) + dimension]) not in classes
+                if self.label[self._first_position(self._index[path]) + dimension] not in classes
             }
             report = self._problem.report(replace(report.plan, partition=partition))
         return self._dimensions(report), report.all_reduces
@@ -301,14 +303,14 @@ class Decisions:
         decided = set(problem.parameters(plan.scope).tolist())
         dimensions: list[list[int]] = []
         for k, path in enumerate(problem.graph.paths):
-            positions = self._wide(k)
-            implied = positions[report.chosen[self.label[positions]]] - self._start(k)
+            positions = self._splittable_positions(k)
+            implied = positions[report.chosen[self.label[positions]]] - self._first_position(k)
             named = [plan.partition[path]] if k in nameable and path in plan.partition else []
             dimensions.append(named if named or k in decided else implied.tolist())
         return dimensions
 
-    def _start(self, parameter: int) -> int:
+    def _first_position(self, parameter: int) -> int:
         return int(self.graph.dim_offset[self.graph.parameter_tensor[parameter]])
 
-    def _wide(self, parameter: int) -> np.ndarray:
+    def _splittable_positions(self, parameter: int) -> np.ndarray:
         return self._problem.classes.splittable(int(self.graph.parameter_tensor[parameter]))

@@ -108,38 +108,37 @@ class Linear:
 
     def legal(self, chosen: np.ndarray) -> bool:
         """Whether a plan, (K,) bool, splits no two classes that exclude each other."""
-        return not any(chosen[row].any() for row in np.array(self.rivals, object)[chosen].tolist())
+        return not any(chosen[self.rivals[k]].any() for k in np.flatnonzero(chosen).tolist())
 
     @cached_property
     def priced(self) -> tuple[float, np.ndarray]:
-        """The price of bytes, and what each class is worth at it, (K,).
+        """The price of memory in [0, 1], a Lagrange multiplier, and the (K,) scores at it.
 
-        A class is worth the share of the replicated step's seconds that it saves, and the share of
-        the limit that it saves in the mean of the moments; the price in [0, 1] is the weight of the
-        second, and one less it that of the first. It is the least of some at which a plan fits that
-        splits the classes worth most, as far as they may be split together; 1 if none does.
+        The score of a class is (1 - price) times its share of the replicated step's seconds, plus
+        price times the mean share of the limit that it saves. The price is the lowest of some at
+        which the plan fits that takes classes greedily by score; 1 if none does.
         """
-        spared = self.saved.mean(axis=1) / self.limit
+        saved_share = self.saved.mean(axis=1) / self.limit
 
-        def worth(price: float) -> np.ndarray:
-            return (1.0 - price) * self.gain + price * spared
+        def scores(price: float) -> np.ndarray:
+            return (1.0 - price) * self.gain + price * saved_share
 
-        def fits(price: float) -> bool:
-            gain = worth(price)
-            order = np.argsort(-gain, kind="stable")[: (gain > 0).sum()]
-            return bool(self.fits(compatible(order, self.rivals.__getitem__, len(gain))))
+        def greedy_fits(price: float) -> bool:
+            score = scores(price)
+            order = np.argsort(-score, kind="stable")[: (score > 0).sum()]
+            return bool(self.fits(compatible(order, self.rivals.__getitem__, len(score))))
 
         prices = [0.0, *PRICES.tolist(), 1.0]
-        index = next((i for i, price in enumerate(prices) if fits(price)), len(prices) - 1)
+        index = next((i for i, price in enumerate(prices) if greedy_fits(price)), len(prices) - 1)
         # Bisection between the last price that fails and the first that fits.
-        least, price = prices[max(index - 1, 0)], prices[index]
+        low, price = prices[max(index - 1, 0)], prices[index]
         for _ in range(HALVINGS):
-            middle = (least + price) / 2
-            if fits(middle):
+            middle = (low + price) / 2
+            if greedy_fits(middle):
                 price = middle
             else:
-                least = middle
-        return price, worth(price)
+                low = middle
+        return price, scores(price)
 
     @classmethod
     def of(cls, problem: Partitioning, name: str = "") -> Linear:
@@ -150,33 +149,33 @@ class Linear:
         """
         space = PartitionSpace.of(problem, True)
         classes, name = space.classes, name or problem.instance
-        least, limit = problem.footprint.least(~problem.classes.blocked), problem.memory_limit
-        if least > limit:
+        bound, limit = problem.footprint.lower_bound(~problem.classes.blocked), problem.memory_limit
+        if bound > limit:
             raise InfeasibleError(
                 f"no plan fits the memory: {name} on {problem.cluster}: the peak exceeds "
-                f"memory_limit by {least - limit:,.0f} bytes or more, whatever is partitioned"
+                f"memory_limit by {bound - limit:,.0f} bytes or more, whatever is partitioned"
             )
         seconds = problem.replicate_seconds or 1.0
-        saves, gain = problem.saved_seconds[classes], problem.gain_seconds[classes]
-        share = np.divide(gain, saves, out=np.zeros(len(classes)), where=saves > 0)
-        spared = 1.0 - problem.device_share[classes]
-        whole, held = _moments(problem, space)
-        groups, weights = _instructions(problem, space)
+        computed, gain = problem.saved_seconds[classes], problem.gain_seconds[classes]
+        net_share = np.divide(gain, computed, out=np.zeros(len(classes)), where=computed > 0)
+        saved_share = 1.0 - problem.device_share[classes]
+        whole, split_bytes = _moment_bytes(problem, space)
+        groups, weights = _instruction_groups(problem, space)
         at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
-        full = problem.footprint.saved_at(at)
+        peak = problem.footprint.saved_at(at)
         return cls(
             name=name,
             classes=np.asarray(classes, dtype=np.int64),
             gain=gain / seconds,
             replicated=problem.replicate_seconds,
-            rivals=tuple(np.array(sorted(row), dtype=np.int64) for row in space.rivals),
+            rivals=tuple(np.array(sorted(rivals), dtype=np.int64) for rivals in space.rivals),
             whole=whole,
-            saved=held * spared[:, None],
+            saved=split_bytes * saved_share[:, None],
             limit=limit,
             groups=groups,
             weights=weights / seconds,
-            paid=spared * np.maximum(share, 0.0),
-            figures=_figures(problem, space, gain / seconds, full.saved[classes] / full.whole),
+            paid=saved_share * np.maximum(net_share, 0.0),
+            figures=_figures(problem, space, gain / seconds, peak.saved[classes] / peak.whole),
             step=_step(problem, len(classes), float(whole.max())),
             witnesses=np.zeros((0, len(classes)), dtype=bool),
             fullest=np.arange(len(whole)),
@@ -188,8 +187,8 @@ class Linear:
         step[0] = _fullness(float(self.whole.max()), limit)
         return replace(self, limit=limit, step=step, witnesses=self.witnesses[:1], cache={})
 
-    def begun(self, witnesses: np.ndarray) -> Linear:
-        """Return the problem with witnesses, (W, K) bool; each fits and is legal."""
+    def with_witnesses(self, witnesses: np.ndarray) -> Linear:
+        """Return the problem with these witnesses, (W, K) bool; each fits and is legal."""
         return replace(self, witnesses=witnesses, cache={})
 
 
@@ -199,9 +198,9 @@ def logarithmic(shares: np.ndarray) -> np.ndarray:
     return np.asarray(np.copysign(np.minimum(size, 1.0), shares))
 
 
-def _fullness(held: float, limit: float) -> float:
+def _fullness(used: float, limit: float) -> float:
     """Return bytes over the limit as a figure in [-1, 1]: 0 is the limit, 1 is 16 times it."""
-    return float(np.clip(np.log2(held / limit) / 4, -1.0, 1.0))
+    return float(np.clip(np.log2(used / limit) / 4, -1.0, 1.0))
 
 
 def _figures(
@@ -211,10 +210,11 @@ def _figures(
     classes = space.classes
     stakes = np.zeros((len(classes), 5), dtype=np.float32)
     stakes[np.asarray(space.question_class)] = space.stakes[:-1]
+    dimensions, parameter_bytes, *_ = stakes.T
     seconds = problem.replicate_seconds or 1.0
     columns = (  # in the order of ``CLASS``
-        stakes[:, 0],
-        stakes[:, 1],
+        dimensions,
+        parameter_bytes,
         np.clip(gain, -1.0, 1.0),
         logarithmic(gain),
         np.minimum(problem.all_reduce_seconds[classes] / seconds, 1.0),
@@ -240,88 +240,90 @@ def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
     return np.clip(np.array(figures, dtype=np.float32), -1.0, 1.0)
 
 
-def _moments(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, np.ndarray]:
+def _moment_bytes(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, np.ndarray]:
     """(M,) bytes of the replicated plan, (K, M) bytes that each class splits, where they matter.
 
     Tensors whose dimensions are in the same classes form a group. A moment at which no group holds
     more than at another is not needed: whatever is split, the other one is as full.
     """
     footprint, graph = problem.footprint, problem.graph
-    places = _places(problem, space)[problem.classes.label]
+    index = _space_index(problem, space)[problem.classes.label]
     owner = owner_of(graph)
-    counts = (places >= 0) & (graph.dims > 1)
-    group, members = _grouped(owner[counts], places[counts], len(graph.element_type))
-    tensor, first, last = footprint.stays
+    counts = (index >= 0) & (graph.dims > 1)
+    group, members = _grouped_by_classes(owner[counts], index[counts], len(graph.element_type))
+    tensor, first, last = footprint.lifetimes
     step = np.zeros((len(footprint.order) + 1, len(members)))
     np.add.at(step, (first, group[tensor]), footprint.bytes[tensor])
     np.subtract.at(step, (last + 1, group[tensor]), footprint.bytes[tensor])
     ends = np.unique(np.minimum(last, len(step) - 2))  # moments after which something goes
     # Bytes are whole numbers, so rounding removes the error of the running sums.
-    held = np.rint(np.cumsum(step, axis=0)[ends] if len(ends) else step[:1])
-    held += np.bincount(
+    group_bytes = np.rint(np.cumsum(step, axis=0)[ends] if len(ends) else step[:1])
+    group_bytes += np.bincount(
         group[footprint.parameters], footprint.bytes[footprint.parameters], len(members)
     )
-    kept = _maximal(held)
-    by_class = np.zeros((len(space.classes), len(kept)))
-    for index, row in enumerate(members):
-        by_class[list(row)] += kept[:, index]
-    return kept.sum(axis=1), by_class
+    front = _pareto_front(group_bytes)
+    by_class = np.zeros((len(space.classes), len(front)))
+    for classes, column in zip(members, front.T, strict=True):
+        by_class[list(classes)] += column
+    return front.sum(axis=1), by_class
 
 
-def _maximal(rows: np.ndarray) -> np.ndarray:
-    """Return the rows, (m, g), of which no other one is as large in every column."""
+def _pareto_front(rows: np.ndarray) -> np.ndarray:
+    """Return the rows, (m, g), that no other one dominates: is as large in every column."""
     rows = np.unique(rows, axis=0)
     # Only a row with a larger sum can dominate, so one pass in this order suffices.
     rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
     # Columns that vary most decide most comparisons, on a slice that stays in the cache.
     order = np.argsort(-rows.std(axis=0), kind="stable")
-    rows, kept, count = rows[:, order], np.empty_like(rows), 0
-    some = slice(0, FIRST_COLUMNS)
+    rows, front, count = rows[:, order], np.empty_like(rows), 0
+    first = slice(0, FIRST_COLUMNS)
     for row in rows:
-        above = kept[:count]
-        close = np.flatnonzero((above[:, some] >= row[some]).all(axis=1))
-        if not (above[close] >= row).all(axis=1).any():
-            kept[count] = row
+        larger = front[:count]
+        candidates = np.flatnonzero((larger[:, first] >= row[first]).all(axis=1))
+        if not (larger[candidates] >= row).all(axis=1).any():
+            front[count] = row
             count += 1
-    result = np.empty_like(kept[:count])
-    result[:, order] = kept[:count]
+    result = np.empty_like(front[:count])
+    result[:, order] = front[:count]
     return result
 
 
-def _instructions(
+def _instruction_groups(
     problem: Partitioning, space: PartitionSpace
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Groups of the instructions that take time, and their seconds."""
     factors = problem.classes.factors
-    own = _places(problem, space)[problem.classes.factor_class]
-    counts = (own >= 0) & (problem.seconds[factors.instruction] > 0)
-    group, members = _grouped(factors.instruction[counts], own[counts], len(problem.graph.opcode))
+    index = _space_index(problem, space)[problem.classes.factor_class]
+    counts = (index >= 0) & (problem.seconds[factors.instruction] > 0)
+    instructions = factors.instruction[counts]
+    group, members = _grouped_by_classes(instructions, index[counts], len(problem.graph.opcode))
     seconds = np.bincount(group, problem.seconds, len(members))
-    return tuple(np.array(row, dtype=np.int64) for row in members[1:]), seconds[1:]
+    # Group 0, of instructions that no class splits, is left out.
+    return tuple(np.array(classes, dtype=np.int64) for classes in members[1:]), seconds[1:]
 
 
-def _places(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
+def _space_index(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
     """(C,) index in the space of each class of the graph, -1 if it is none."""
     position = np.full(len(problem.classes), -1)
     position[space.classes] = np.arange(len(space.classes))
     return position
 
 
-def _grouped(
-    owner: np.ndarray, own: np.ndarray, count: int
+def _grouped_by_classes(
+    item: np.ndarray, class_: np.ndarray, count: int
 ) -> tuple[np.ndarray, Sequence[tuple[int, ...]]]:
-    """Group ``count`` items by the set of their classes; the pairs are ``owner`` and ``own``, (p,).
+    """Group ``count`` items by the set of their classes; ``item`` and ``class_`` are pairs, (p,).
 
     Returns:
         (count,) the group of each item, and the classes of each group; group 0 has none.
     """
-    pairs = np.unique(np.stack([owner, own], axis=1), axis=0)
-    things, first, sizes = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    pairs = np.unique(np.stack([item, class_], axis=1), axis=0)
+    items, first, sizes = np.unique(pairs[:, 0], return_index=True, return_counts=True)
     groups: dict[tuple[int, ...], int] = {(): 0}
     result = np.zeros(count, dtype=np.int64)
-    for thing, begin, size in zip(things.tolist(), first.tolist(), sizes.tolist(), strict=True):
+    for index, begin, size in zip(items.tolist(), first.tolist(), sizes.tolist(), strict=True):
         members = tuple(pairs[begin : begin + size, 1].tolist())
-        result[thing] = groups.setdefault(members, len(groups))
+        result[index] = groups.setdefault(members, len(groups))
     return result, list(groups)
 
 
@@ -363,7 +365,7 @@ class Tables:
         self.excluding = np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32)
         # The classes that each excludes, and how many; the heuristic's score by size.
         self.rivals = np.zeros((slots, k, k), dtype=np.int16)
-        self.many = np.zeros((slots, k), dtype=np.int64)
+        self.rival_count = np.zeros((slots, k), dtype=np.int64)
         self.rule = np.zeros((slots, k), dtype=np.float32)
         # The classes of each group of instructions, k where there are fewer, and its weight.
         self.members = np.full((slots, size.members, size.groups), k)
@@ -386,20 +388,21 @@ class Tables:
         self.excluding[slot, :k] = np.maximum(
             problem.figures[:, [CLASS.index(name) for name in EXCLUDED]], 0.0
         )
-        for index, row in enumerate(problem.rivals):
-            self.rivals[slot, index, : len(row)], self.many[slot, index] = row, len(row)
-        for index, row in enumerate(problem.groups):
-            self.members[slot, : len(row), index] = row
+        for index, rivals in enumerate(problem.rivals):
+            self.rivals[slot, index, : len(rivals)] = rivals
+            self.rival_count[slot, index] = len(rivals)
+        for index, classes in enumerate(problem.groups):
+            self.members[slot, : len(classes), index] = classes
         self.weights[slot, : len(problem.weights)] = problem.weights
         self.size[slot], self.moments[slot] = k, m
         self.limit[slot], self.replicated[slot] = problem.limit, problem.replicated
         self.start[slot], self.step[slot] = problem.seconds(plans[0]), problem.step
-        self.price[slot], worth = problem.priced
-        self.rule[slot, :k] = logarithmic(worth)
+        self.price[slot], scores = problem.priced
+        self.rule[slot, :k] = logarithmic(scores)
         self.known[slot, :k] = OPEN
-        several = np.arange(self.plans.shape[2]) % len(plans)
-        self.plans[slot, :k] = plans[several].T
-        self.slack[slot, :, :m] = problem.slack(plans)[several][:, problem.fullest]
+        repeated = np.arange(self.plans.shape[2]) % len(plans)
+        self.plans[slot, :k] = plans[repeated].T
+        self.slack[slot, :, :m] = problem.slack(plans)[repeated][:, problem.fullest]
 
 
 class Boards:
@@ -412,9 +415,9 @@ class Boards:
         slot: (n,) int64, the slot of each episode's problem.
         known: (n, K) int8 decisions: 1 partitioned, 0 replicated, -1 open.
         plans: (n, K, W) bool, the witnesses, which follow the decisions.
-        slack: (n, W, 2, M) bytes that each leaves at each moment, as it is and if it made the other
-            choice at stake; least: (n, W, 2) of all moments.
-        now: (n, W) int8, in which of the two each is as it is.
+        slack: (n, W, 2, M) bytes that each leaves at each moment, as it is and with the other
+            choice for the candidate, the class decided next; least: (n, W, 2) their minimum.
+        now: (n, W) int8, which of the two each is.
     """
 
     def __init__(self, count: int, largest: Sizes) -> None:
@@ -427,7 +430,7 @@ class Boards:
         self.known = np.full((count, k), OPEN, dtype=np.int8)
         self.plans = np.zeros((count, k, w), dtype=np.bool_)
         self.slack, self.least = np.zeros((count, w, 2, m)), np.zeros((count, w, 2))
-        self.now, self._witness = np.zeros((count, w), dtype=np.int8), np.arange(w)
+        self.now, self._witness_index = np.zeros((count, w), dtype=np.int8), np.arange(w)
 
     def has_room(self, problem: Linear) -> bool:
         """Whether a problem is no larger than the largest."""
@@ -442,8 +445,8 @@ class Boards:
             if slot == len(self.tables.gain):
                 # Slots double, so that a problem costs constant time on average.
                 more = Tables(slot, self.largest)
-                for name, mine in vars(self.tables).items():
-                    setattr(self.tables, name, np.concatenate([mine, getattr(more, name)]))
+                for name, table in vars(self.tables).items():
+                    setattr(self.tables, name, np.concatenate([table, getattr(more, name)]))
             self.tables.put(slot, problem)
         self.slot[rows] = slot
 
@@ -454,92 +457,93 @@ class Boards:
         self.slack[rows, :, 0], self.slack[rows, :, 1] = tables.slack[slot], np.inf
         self.least[rows, :, 0], self.now[rows] = tables.slack[slot].min(axis=-1), 0
 
-    def rivals(self, rows: np.ndarray, stake: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return pairs of a place in ``rows`` and a class that the one at stake there excludes."""
+    def rivals(self, rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return pairs of a position in ``rows`` and a class that its candidate excludes."""
         slot = self.slot[rows]
-        many = self.tables.many[slot, stake]
-        place = np.repeat(np.arange(len(rows)), many)
-        number = np.arange(len(place)) - np.repeat(many.cumsum() - many, many)
-        return place, self.tables.rivals[slot[place], stake[place], number]
+        counts = self.tables.rival_count[slot, candidates]
+        episode = np.repeat(np.arange(len(rows)), counts)
+        number = np.arange(len(episode)) - np.repeat(counts.cumsum() - counts, counts)
+        return episode, self.tables.rivals[slot[episode], candidates[episode], number]
 
-    def rooms(self, rows: np.ndarray, stake: np.ndarray) -> np.ndarray:
-        """(k, 2) bytes that the leanest known completion of either choice of ``stake`` leaves."""
+    def rooms(self, rows: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """(k, 2) bytes that the leanest known completion leaves, by choice for ``candidates``."""
         slot = self.slot[rows]
         moments = int(self.tables.moments[slot].max())
         saved = self.tables.saved[:, :, :moments]
-        chosen = self.plans[rows, stake]  # (k, W)
-        now = rows[:, None], self._witness, self.now[rows]
-        slack = saved[slot, stake][:, None] * np.where(chosen, -1.0, 1.0)[..., None]
-        slack += self.slack[..., :moments][now]
+        chosen = self.plans[rows, candidates]  # (k, W)
+        current = rows[:, None], self._witness_index, self.now[rows]
+        slack = saved[slot, candidates][:, None] * np.where(chosen, -1.0, 1.0)[..., None]
+        slack += self.slack[..., :moments][current]
         # A witness that splits the class no longer splits those that it excludes, which are taken
         # one after the other, so that the sums are the same whatever stands beside them.
-        place, rival = self.rivals(rows, stake)
-        witness, pair = self.plans[rows[place], rival].T.nonzero()
+        episode, rival = self.rivals(rows, candidates)
+        index, pair = self.plans[rows[episode], rival].T.nonzero()
         if len(pair):
-            place, rival = place[pair], rival[pair]
-            first = np.flatnonzero(np.diff(witness * len(rows) + place, prepend=-1))
-            changed = place[first], witness[first]
-            given = np.insert(saved[slot[place], rival], first, slack[changed], axis=0)
-            slack[changed] = np.subtract.reduceat(given, first + np.arange(len(first)))
-        least, other = self.least[now], slack.min(axis=-1)
-        flipped = *now[:2], now[2] ^ 1
-        self.slack[..., :moments][flipped], self.least[flipped] = slack, other
-        less, more = np.where(chosen, (other, least), (least, other))
+            episode, rival = episode[pair], rival[pair]
+            first = np.flatnonzero(np.diff(index * len(rows) + episode, prepend=-1))
+            changed = episode[first], index[first]
+            terms = np.insert(saved[slot[episode], rival], first, slack[changed], axis=0)
+            slack[changed] = np.subtract.reduceat(terms, first + np.arange(len(first)))
+        room, other_room = self.least[current], slack.min(axis=-1)
+        alternative = *current[:2], current[2] ^ 1
+        self.slack[..., :moments][alternative], self.least[alternative] = slack, other_room
+        less, more = np.where(chosen, (other_room, room), (room, other_room))
         return np.stack([less.max(axis=1), more.max(axis=1)], axis=1)
 
-    def decide(self, rows: np.ndarray, stake: np.ndarray, split: np.ndarray) -> None:
-        """Decide the classes that ``rooms`` was asked about last: split those of ``split``."""
-        # ``rooms`` has computed the other choice beside: switch witnesses that now make it.
-        self.now[rows] ^= self.plans[rows, stake] != split[:, None]
-        self.plans[rows, stake] = split[:, None]
-        self.known[rows, stake] = np.where(split, PARTITION, REPLICATE)
+    def decide(self, rows: np.ndarray, candidates: np.ndarray, split: np.ndarray) -> None:
+        """Decide the candidates of the last call of ``rooms``: split those of ``split``."""
+        # ``rooms`` has computed both choices: switch witnesses whose choice changes.
+        self.now[rows] ^= self.plans[rows, candidates] != split[:, None]
+        self.plans[rows, candidates] = split[:, None]
+        self.known[rows, candidates] = np.where(split, PARTITION, REPLICATE)
         rows = rows[split]
-        place, rival = self.rivals(rows, stake[split])
-        self.plans[rows[place], rival] = False
-        self.known[rows[place], rival] = REPLICATE
+        episode, rival = self.rivals(rows, candidates[split])
+        self.plans[rows[episode], rival] = False
+        self.known[rows[episode], rival] = REPLICATE
 
-    def bounds(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
-        """(k, 2) bounds of the savings of the classes open, ``is_open`` (k, K) bool, and at stake.
+    def bounds(self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray) -> np.ndarray:
+        """(k, 2) bounds of the savings of the open classes, ``is_open`` (k, K), and the candidates.
 
         An instruction is split at most once, by the class that saves most of it.
         """
-        tables, slot, every = self.tables, self.slot[rows], np.arange(len(rows))
-        can = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)
-        can[:, :, :-1] = is_open
-        can[:, every, stake] = False
-        # Partitioning the class at stake excludes its rivals.
-        can[1][self.rivals(rows, stake)] = False
-        paid = np.where(can, tables.paid[slot], 0.0)
-        members = tables.members[slot] + every[:, None, None] * paid.shape[2]
+        tables, slot, episodes = self.tables, self.slot[rows], np.arange(len(rows))
+        splittable = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)
+        splittable[:, :, :-1] = is_open
+        splittable[:, episodes, candidates] = False
+        # Partitioning a candidate excludes its rivals.
+        splittable[PARTITION][self.rivals(rows, candidates)] = False
+        paid = np.where(splittable, tables.paid[slot], 0.0)
+        members = tables.members[slot] + episodes[:, None, None] * paid.shape[2]
         result = np.empty((len(rows), 2))
         for choice in (REPLICATE, PARTITION):
             best = paid[choice].take(members).max(axis=1)
             result[:, choice] = (best * tables.weights[slot]).sum(axis=-1)
-        result[:, PARTITION] += tables.gain[slot, stake]
+        result[:, PARTITION] += tables.gain[slot, candidates]
         return result
 
-    def excluded(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
-        """Return what the open rivals of the classes at stake have of ``EXCLUDED``, (k, 3)."""
+    def excluded(self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray) -> np.ndarray:
+        """Return the sums of ``EXCLUDED`` over the open rivals of the candidates, (k, 3)."""
         figures = np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
-        place, rival = self.rivals(rows, stake)
-        there = is_open[place, rival]
-        place, rival = place[there], rival[there]
-        np.add.at(figures, place, self.tables.excluding[self.slot[rows[place]], rival])
+        episode, rival = self.rivals(rows, candidates)
+        rival_open = is_open[episode, rival]
+        episode, rival = episode[rival_open], rival[rival_open]
+        np.add.at(figures, episode, self.tables.excluding[self.slot[rows[episode]], rival])
         return np.minimum(figures, 1.0)
 
     def coming(
-        self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray, count: int,
+        self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray, count: int,
         names: Sequence[str],
     ) -> np.ndarray:  # fmt: skip
-        """Return figures of the next open classes after those at stake, (k, count * names)."""
-        every, slot = np.arange(len(rows)), self.slot[rows]
-        left = is_open.copy()
-        left[every, stake] = False
-        coming = np.empty((len(rows), count), dtype=np.int64)
-        there = np.empty((len(rows), count), dtype=np.bool_)
+        """Return figures of the next open classes after the candidates, (k, count * names)."""
+        episodes, slot = np.arange(len(rows)), self.slot[rows]
+        remaining = is_open.copy()
+        remaining[episodes, candidates] = False
+        classes = np.empty((len(rows), count), dtype=np.int64)
+        exists = np.empty((len(rows), count), dtype=np.bool_)
         for index in range(count):
-            coming[:, index] = first = left.argmax(axis=1)
-            there[:, index], left[every, first] = left[every, first], False
+            classes[:, index] = first = remaining.argmax(axis=1)
+            exists[:, index] = remaining[episodes, first]
+            remaining[episodes, first] = False
         columns = [CLASS.index(name) for name in names]
-        figures = self.tables.figures[:, :, columns][slot[:, None], coming]
-        return np.where(there[..., None], figures, np.float32(0)).reshape(len(rows), -1)
+        figures = self.tables.figures[:, :, columns][slot[:, None], classes]
+        return np.where(exists[..., None], figures, np.float32(0)).reshape(len(rows), -1)

@@ -22,7 +22,7 @@ its outputs, the next along its inputs, and the last along its outputs if its tu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,16 +63,14 @@ def find_blocks(classes: DimensionClasses) -> list[Block]:
     flow = _Flow(classes)
     hidden = sorted(flow.rows, key=lambda label: flow.first[label])
     if not flow.contexts:
-        chain = [label for label in flow.columns if flow.dense(label)]
+        chain = [label for label in flow.columns if flow.is_dense_chain(label)]
         return [Block(DENSE, label) for label in sorted(chain, key=lambda label: flow.first[label])]
-    attentions = [label for label in hidden if flow.attends(label)]
+    attentions = [label for label in hidden if flow.is_attention(label)]
     # The head size may go through a linear attention as the heads do, but fewer layers have it.
     attentions.sort(key=lambda label: -len(flow.columns[label]) - len(flow.rows[label]))
-    done = {index for label in attentions for index in flow.rows[label]}
-    attentions += [
-        label for label in hidden if flow.cut_off(label) and done.isdisjoint(flow.rows[label])
-    ]
-    others = [label for label in hidden if label not in attentions and flow.feeds(label)]
+    rows = {index for label in attentions for index in flow.rows[label]}
+    attentions += [x for x in hidden if flow.follows_attention(x) and rows.isdisjoint(flow.rows[x])]
+    others = [label for label in hidden if label not in attentions and flow.is_feed_forward(label)]
     return [
         *(Block(ATTENTION, label) for label in attentions),
         *(Block(FEED_FORWARD, label) for label in others),
@@ -88,12 +86,12 @@ def megatron_classes(classes: DimensionClasses) -> tuple[np.ndarray, dict[str, l
         (C,) bool; and kind of block -> classes that are blocked.
     """
     blocks = find_blocks(classes)
-    whole: dict[str, list[int]] = defaultdict(list)
+    blocked: dict[str, list[int]] = defaultdict(list)
     for block in blocks:
         if classes.blocked[block.label]:
-            whole[block.kind].append(block.label)
+            blocked[block.kind].append(block.label)
     order = [block.label for block in blocks if not classes.blocked[block.label]]
-    return compatible(order, classes.rivals, len(classes)), whole
+    return compatible(order, classes.rivals, len(classes)), blocked
 
 
 class _Flow:
@@ -112,19 +110,22 @@ class _Flow:
         self.opcodes = [self.graph.opcodes[code] for code in self.graph.opcode.tolist()]
         self.columns: dict[int, list[int]] = defaultdict(list)
         self.rows: dict[int, list[int]] = defaultdict(list)
-        self._made: dict[int, set[int]] = defaultdict(set)  # dense layer -> classes it brings in
-        self._contracted: dict[int, set[int]] = defaultdict(set)  # dense layer -> classes
-        self._products: dict[int, list[int]] = defaultdict(list)  # class -> dots of two data
-        self._reduced: set[int] = set()  # classes that something else than a dense layer contracts
-        self._shared: set[int] = set()  # the same by products, and words of embeddings
-        self._carriers: dict[int, list[int]] = defaultdict(list)  # class -> what lets it through
-        self._read()
+        # Dense layer -> classes that its weight brings in, and classes that it contracts.
+        self._output_classes: dict[int, set[int]] = defaultdict(set)
+        self._input_classes: dict[int, set[int]] = defaultdict(set)
+        # Class -> dots of two data tensors that keep it, and all instructions that keep it.
+        self._data_dots: dict[int, list[int]] = defaultdict(list)
+        self._keepers: dict[int, list[int]] = defaultdict(list)
+        # Classes contracted by other instructions; those of them by dots, convolutions, embeddings.
+        self._reduced: set[int] = set()
+        self._multiplied: set[int] = set()
+        self._read_factors()
         self.first = {
             label: min(self.columns[label] + self.rows[label])
             for label in {*self.columns, *self.rows}
         }
 
-    def _read(self) -> None:
+    def _read_factors(self) -> None:
         factors, forward = self.classes.factors, self._forward
         columns = factors.instruction, self.classes.factor_class, factors.kind
         for index, label, kind in zip(*(column.tolist() for column in columns), strict=True):
@@ -132,23 +133,23 @@ class _Flow:
             if not forward[index] or opcode == "parameter":
                 continue
             if kind == Kind.KEPT:
-                self._carriers[label].append(index)
-            if opcode == "dot" and self._is_product(index):
+                self._keepers[label].append(index)
+            if opcode == "dot" and self._is_data_dot(index):
                 if kind == Kind.KEPT:
-                    self._products[label].append(index)
-            elif opcode == "dot" and self._is_dense(index):
+                    self._data_dots[label].append(index)
+            elif opcode == "dot" and self._is_dense_layer(index):
                 if kind == Kind.CONTRACTED:
                     self.rows[label].append(index)
-                    self._contracted[index].add(label)
+                    self._input_classes[index].add(label)
                     continue
-                if self._from_weight(index, label):
+                if self._comes_from_weight(index, label):
                     self.columns[label].append(index)
-                    self._made[index].add(label)
+                    self._output_classes[index].add(label)
             if kind != Kind.KEPT:
                 self._reduced.add(label)
-                embeds = kind == Kind.INDEXED and self._origin[self.operands[index][0]] == _WEIGHT
+                embeds = kind == Kind.INDEXED and self._origins[self.operands[index][0]] == _WEIGHT
                 if embeds or opcode in ("dot", "convolution"):
-                    self._shared.add(label)
+                    self._multiplied.add(label)
         for index, position in factors.untouchable.tolist():
             if forward[index] and self.opcodes[index] == "reduce":  # automap's rules
                 self._reduced.add(int(self.classes.label[position]))
@@ -163,22 +164,21 @@ class _Flow:
         has_dot = (forward & (np.array(self.opcodes) == "dot")).any()
         return forward.tolist() if has_dot else [True] * len(forward)
 
-    def attends(self, label: int) -> bool:
+    def is_attention(self, label: int) -> bool:
         """Whether a class is a heads dimension: kept by two consecutive dots of data."""
         if not self.columns[label] and not self.classes.blocked[label]:
             return False  # it comes in with the data
         # Heads go through two dots: q k^T makes the scores, scores times v the context.
-        products = set(self._products[label])
-        reached = {t for index in products for t in self.results[index]}
-        reached |= self._tied(reached)
-        for index in self._on_the_way(label):
+        data_dots = set(self._data_dots[label])
+        reached = self._with_aliases({t for index in data_dots for t in self.results[index]})
+        for index in self._keepers_in_order(label):
             if reached.intersection(self.operands[index]):
-                if index in products:
+                if index in data_dots:
                     return True
-                reached.update(self.results[index], self._tied(self.results[index]))
+                reached |= self._with_aliases(self.results[index])
         return False
 
-    def cut_off(self, label: int) -> bool:
+    def follows_attention(self, label: int) -> bool:
         """Whether a class is contracted behind an attention that its heads cannot go through."""
         read = {t for index in self.rows[label] for t in self.operands[index]}
         blocked = bool(self.classes.blocked[label]) and not self.columns[label]
@@ -191,117 +191,121 @@ class _Flow:
         contexts: set[int] = set()
         forward = [i for i, is_forward in enumerate(self._forward) if is_forward]
         # A loop leads values back to earlier instructions, which a second pass reaches.
-        for index in [*forward, *forward] if self._ties else forward:
-            read, opcode = self.operands[index], self.opcodes[index]
-            product = opcode == "dot" and self._is_product(index)
-            if opcode in LINKED or (opcode == "dot" and self._is_dense(index)):
+        for index in [*forward, *forward] if self._alias_sets else forward:
+            operands, opcode = self.operands[index], self.opcodes[index]
+            is_data_dot = opcode == "dot" and self._is_data_dot(index)
+            if opcode in LINKED or (opcode == "dot" and self._is_dense_layer(index)):
                 continue
-            written = {*self.results[index], *self._tied(self.results[index])}
-            if not contexts.isdisjoint(read) or (product and not scores.isdisjoint(read)):
+            written = self._with_aliases(self.results[index])
+            if not contexts.isdisjoint(operands) or (
+                is_data_dot and not scores.isdisjoint(operands)
+            ):
                 contexts |= written
-            if product or not scores.isdisjoint(read):
+            if is_data_dot or not scores.isdisjoint(operands):
                 scores |= written
         return contexts
 
-    def feeds(self, label: int) -> bool:
+    def is_feed_forward(self, label: int) -> bool:
         """Whether a class is the hidden width of a feed-forward network on the residual width."""
-        if label in self._reduced or not self._bends(label):
+        if label in self._reduced or not self._passes_nonlinearity(label):
             return False
         # A block reads and writes the residual stream: one class before and behind it.
-        into = {x for index in self.columns[label] for x in self._contracted[index]}
-        out = {x for index in self.rows[label] for x in self._made[index]}
+        into = {x for index in self.columns[label] for x in self._input_classes[index]}
+        out = {x for index in self.rows[label] for x in self._output_classes[index]}
         return bool(into & out) or not into  # not into: blocked by the instruction that makes it
 
-    def dense(self, label: int) -> bool:
+    def is_dense_chain(self, label: int) -> bool:
         """Whether a class is the width between two dense layers of a chain, or its last width."""
-        return label not in (self._reduced if self.rows[label] else self._shared)
+        return label not in (self._reduced if self.rows[label] else self._multiplied)
 
-    def _bends(self, label: int) -> bool:
-        straight = {t for index in self.columns[label] for t in self.results[index]}
-        straight.update(self._begun.get(label, ()))
-        bent: set[int] = set()
-        for index in self._on_the_way(label):
-            read = self.operands[index]
-            if bent.intersection(read) or (
-                straight.intersection(read) and self._is_nonlinear(index, straight)
+    def _passes_nonlinearity(self, label: int) -> bool:
+        """Whether a nonlinear function of a class's columns reaches its rows."""
+        linear = {t for index in self.columns[label] for t in self.results[index]}
+        linear.update(self._starts.get(label, ()))
+        nonlinear: set[int] = set()
+        for index in self._keepers_in_order(label):
+            operands = self.operands[index]
+            if nonlinear.intersection(operands) or (
+                linear.intersection(operands) and self._is_nonlinear(index, linear)
             ):
-                bent.update(self.results[index], self._tied(self.results[index]))
-            elif straight.intersection(read):
-                straight.update(self.results[index], self._tied(self.results[index]))
-        return any(bent.intersection(self.operands[index]) for index in self.rows[label])
+                nonlinear |= self._with_aliases(self.results[index])
+            elif linear.intersection(operands):
+                linear |= self._with_aliases(self.results[index])
+        return any(nonlinear.intersection(self.operands[index]) for index in self.rows[label])
 
-    def _is_nonlinear(self, index: int, reached: set[int]) -> bool:
+    def _is_nonlinear(self, index: int, variables: set[int]) -> bool:
+        """Whether an instruction is a nonlinear function of the tensors ``variables``."""
         opcode = self.opcodes[index]
         if opcode in _LINEAR or opcode == "dot":
-            count = sum(t in reached for t in self.operands[index])
-            return opcode in ("multiply", "dot") and count > 1
+            degree = sum(t in variables for t in self.operands[index])
+            return opcode in ("multiply", "dot") and degree > 1
         return opcode in ELEMENTWISE or opcode == "custom-call"
 
-    def _on_the_way(self, label: int) -> Iterable[int]:
-        """Instructions that let a class through, in order; twice if loops may lead back."""
-        carriers = self._carriers[label]
-        return [*carriers, *carriers] if self._ties else carriers
+    def _keepers_in_order(self, label: int) -> Iterable[int]:
+        """Instructions that keep a class; twice if loops may lead back to earlier ones."""
+        keepers = self._keepers[label]
+        return [*keepers, *keepers] if self._alias_sets else keepers
 
     @cached_property
-    def _ties(self) -> dict[int, set[int]]:
+    def _alias_sets(self) -> dict[int, set[int]]:
         """Tensor -> all that loops, branches and barriers make the same value."""
         factors, linked = self.classes.factors, np.isin(self.opcodes, LINKED)
         pairs = owner_of(self.graph)[factors.links[linked[factors.link_at]]]
-        ties: dict[int, set[int]] = {}
+        alias_sets: dict[int, set[int]] = {}
         for first, second in np.unique(pairs, axis=0).tolist():
-            same = ties.get(first, {first}) | ties.get(second, {second})
-            ties.update(dict.fromkeys(same, same))
-        return ties
+            merged = alias_sets.get(first, {first}) | alias_sets.get(second, {second})
+            alias_sets.update(dict.fromkeys(merged, merged))
+        return alias_sets
 
-    def _tied(self, tensors: Iterable[int]) -> set[int]:
-        return set().union(*(self._ties.get(tensor, ()) for tensor in tensors))
+    def _with_aliases(self, tensors: Collection[int]) -> set[int]:
+        return set(tensors).union(*(self._alias_sets.get(tensor, ()) for tensor in tensors))
 
     @cached_property
-    def _begun(self) -> dict[int, list[int]]:
-        """Class -> results in which it begins, as the instruction cannot split what they are of."""
-        begun: dict[int, list[int]] = defaultdict(list)
+    def _starts(self) -> dict[int, list[int]]:
+        """Class -> results in which it starts, as their instruction cannot split its operands."""
+        starts: dict[int, list[int]] = defaultdict(list)
         owner = owner_of(self.graph)
         for index, position in self.classes.factors.untouchable.tolist():
             if owner[position] in self.results[index]:
-                begun[int(self.classes.label[position])].append(int(owner[position]))
-        return begun
+                starts[int(self.classes.label[position])].append(int(owner[position]))
+        return starts
 
     @cached_property
-    def _origin(self) -> list[int]:
+    def _origins(self) -> list[int]:
+        """(T,) ``_NEUTRAL``, ``_WEIGHT`` or ``_DATA``: the maximum of what each is made of."""
         graph = self.graph
-        origin = [_NEUTRAL] * len(graph.element_type)
+        origins = [_NEUTRAL] * len(graph.element_type)
 
         def put(tensor: int, kind: int) -> None:
-            for same in (tensor, *self._tied([tensor])):
-                origin[same] = max(origin[same], kind)
+            for alias in self._with_aliases([tensor]):
+                origins[alias] = max(origins[alias], kind)
 
         roles = map(Role, graph.parameter_role.tolist())
         for tensor, role in zip(graph.parameter_tensor.tolist(), roles, strict=True):
             put(tensor, {Role.BATCH: _DATA, Role.SCALAR: _NEUTRAL}.get(role, _WEIGHT))
-        before: list[int] = []
-        while before != origin:  # once more where loops lead back
-            before = list(origin) if self._ties else origin
+        previous: list[int] = []
+        while previous != origins:  # once more where loops lead back
+            previous = [*origins] if self._alias_sets else origins
             for index, results in enumerate(self.results):
                 if self.opcodes[index] in LINKED:
                     continue
-                kind = max((origin[t] for t in self.operands[index]), default=_NEUTRAL)
+                kind = max((origins[t] for t in self.operands[index]), default=_NEUTRAL)
                 if kind and self.opcodes[index] == "dot":
                     kind = _DATA
                 for t in results:
-                    if origin[t] < kind and graph.dim_offset[t] < graph.dim_offset[t + 1]:
+                    if origins[t] < kind and graph.dim_offset[t] < graph.dim_offset[t + 1]:
                         put(t, kind)
-        return origin
+        return origins
 
-    def _is_product(self, index: int) -> bool:
-        return all(self._origin[t] == _DATA for t in self.operands[index])
+    def _is_data_dot(self, index: int) -> bool:
+        return all(self._origins[t] == _DATA for t in self.operands[index])
 
-    def _is_dense(self, index: int) -> bool:
-        return {self._origin[t] for t in self.operands[index]} == {_DATA, _WEIGHT}
+    def _is_dense_layer(self, index: int) -> bool:
+        return {self._origins[t] for t in self.operands[index]} == {_DATA, _WEIGHT}
 
-    def _from_weight(self, index: int, label: int) -> bool:
-        return [self._origin[t] for t in self.operands[index] if label in self._classes_of(t)] == [
-            _WEIGHT
-        ]
+    def _comes_from_weight(self, index: int, label: int) -> bool:
+        with_class = [t for t in self.operands[index] if label in self._classes_of(t)]
+        return [self._origins[t] for t in with_class] == [_WEIGHT]
 
     def _classes_of(self, tensor: int) -> list[int]:
         return self.classes.label[self.classes.splittable(tensor)].tolist()

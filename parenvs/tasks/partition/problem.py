@@ -117,16 +117,16 @@ class PartitionPlan(Plan):
 
     @classmethod
     def _of(cls, body: dict[str, Any], where: str) -> Self:
-        """Without a cluster it is one server of so many V100."""
-        named = {key: body[key] for key in ("devices", "cluster") if key in body}
-        given = read(_Devices, named, where, PlanError)
+        """See ``Plan._of``; without a cluster it is one server of so many V100."""
+        about_devices = {key: body[key] for key in ("devices", "cluster") if key in body}
+        stated = read(_Devices, about_devices, where, PlanError)
         try:
-            cluster = given.cluster or Cluster.parse(f"1x{given.devices}:v100")
+            cluster = stated.cluster or Cluster.parse(f"1x{stated.devices}:v100")
         except ClusterError as error:
             raise PlanError(f"{where}: field 'devices': {error}") from None
-        if cluster.devices != given.devices:
+        if cluster.devices != stated.devices:
             raise PlanError(
-                f"{where}: field 'devices' is {given.devices}, but the cluster has "
+                f"{where}: field 'devices' is {stated.devices}, but the cluster has "
                 f"{cluster.devices}"
             )
         fields = {key: value for key, value in body.items() if key != "devices"}
@@ -143,7 +143,7 @@ MAX_REASONS = 20
 """Reasons that are given in full."""
 
 
-def _known_entries(
+def _valid_entries(
     plan: PartitionPlan, classes: propagation.DimensionClasses
 ) -> tuple[dict[str, int], list[str]]:
     """The plan's entries that can be split, and the reasons against the others.
@@ -153,7 +153,7 @@ def _known_entries(
     scope, graph = propagation.full_scope(plan.scope, "step_time"), classes.graph
     paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}
     what = "batch input" if scope == "inputs" else "variable or batch input"
-    known, reasons = {}, []
+    valid, reasons = {}, []
     for path, dimension in plan.partition.items():
         if path not in paths:
             reasons.append(f"partition: no {what} {shown(path)}{did_you_mean(path, paths)}")
@@ -165,14 +165,14 @@ def _known_entries(
         elif graph.shape(tensor)[dimension] == 1:
             reasons.append(f"partition: dimension {dimension} of {path} has size 1")
         else:
-            known[path] = dimension
-    return known, reasons
+            valid[path] = dimension
+    return valid, reasons
 
 
 def _broken_rules(
     plan: PartitionPlan, classes: propagation.DimensionClasses, chosen: np.ndarray
 ) -> list[str]:
-    """Blocked classes, conflicts, and dimensions that would have to be partitioned as well."""
+    """Blocked classes, conflicts, and dimensions that must be partitioned as well, in words."""
     graph, words = classes.graph, Explainer(classes)
     start = {path: int(graph.dim_offset[tensor]) for path, tensor in classes.tensor.items()}
     named: dict[int, int] = {}  # class -> position of the first dimension that the plan names
@@ -184,8 +184,8 @@ def _broken_rules(
         for label, position in named.items()
         if classes.blocked[label]
     ]
-    both = chosen[classes.conflicts].all(axis=1)
-    for lower, upper in classes.conflicts[both].tolist():
+    conflicting = chosen[classes.conflicts].all(axis=1)
+    for lower, upper in classes.conflicts[conflicting].tolist():
         reasons.append(
             f"{words.dimension(named[lower])} and {words.dimension(named[upper])} cannot both be "
             f"partitioned: {words.conflict(lower, upper)}"
@@ -193,8 +193,8 @@ def _broken_rules(
     if reasons:
         return reasons
     # Only of a plan that can be: what it should have named, too.
-    tied = classes.partition(chosen, plan.scope)
-    for path, dimension in tied.items():
+    implied = classes.partition(chosen, plan.scope)
+    for path, dimension in implied.items():
         if path in plan.partition:
             continue
         if len(reasons) >= MAX_REASONS:  # a chain takes a search, and only these are shown
@@ -359,21 +359,21 @@ class Partitioning:
     def seconds(self) -> np.ndarray:
         """(I,) seconds of each instruction in a step on one device."""
         graph = self.classes.graph
-        times = self.step.repetitions(graph, self._again)
+        times = self.step.repetitions(graph, self._reruns)
         return formulas.instruction_seconds(graph, self.cluster.device) * times
 
     @cached_property
     def synchronizations(self) -> np.ndarray:
         """(I,) how often a step all-reduces partial results of each instruction, loops aside."""
-        times = self.step.repetitions(self.classes.graph, self._again)
+        times = self.step.repetitions(self.classes.graph, self._reruns)
         if self.step.micro_batches == 1:
             return times
         return np.where(propagation.synchronized_once(self.classes), 1.0, times)
 
     @property
-    def _again(self) -> np.ndarray | int:
+    def _reruns(self) -> np.ndarray | int:
         """(I,) bool, what the backward pass runs once more; 0 if that is nothing."""
-        return self.footprint.again if self.step.recomputes else 0
+        return self.footprint.reruns if self.step.recomputes else 0
 
     @cached_property
     def replicate_seconds(self) -> float:
@@ -432,7 +432,7 @@ class Partitioning:
         returns = self.returns.value(chosen)
         if self.step.limit is None:
             return returns
-        fits = np.array([self.fits(one) for one in chosen.reshape(-1, chosen.shape[-1])])
+        fits = np.array([self.fits(plan) for plan in chosen.reshape(-1, chosen.shape[-1])])
         return np.where(fits.reshape(chosen.shape[:-1]), returns, ILLEGAL)
 
     def _parts(self, chosen: np.ndarray) -> tuple[float, float]:
@@ -521,11 +521,11 @@ class Partitioning:
         memory is the problem's, whatever the plan was made for.
         """
         classes, dims = self.classes, self.graph.dims
-        known, reasons = _known_entries(plan, classes)
+        valid, reasons = _valid_entries(plan, classes)
         settings = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
         settings |= {name: getattr(self.step, name) for name in SETTINGS}
         reasons += plan.mismatches(self.graph.name, self.graph.fingerprint, settings)
-        chosen = classes.chosen(known)
+        chosen = classes.chosen(valid)
         if not reasons:
             reasons = _broken_rules(plan, classes, chosen)
         memory, limit = self.footprint.memory(chosen), self.step.limit
@@ -534,9 +534,9 @@ class Partitioning:
                 f"memory: {memory.peak:,.0f} bytes on each device, {memory.peak - limit:,.0f} more "
                 f"than the {limit:,.0f} allowed"
             ]
-        more = len(reasons) - MAX_REASONS
-        if more > 0:
-            reasons[MAX_REASONS:] = [f"and {more} more"]
+        hidden = len(reasons) - MAX_REASONS
+        if hidden > 0:
+            reasons[MAX_REASONS:] = [f"and {hidden} more"]
         dimensions = self.dimensions(plan.scope)
         split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
         compute, communication = self._parts(chosen)
@@ -612,8 +612,8 @@ class PartitionReport(Report):
         # With infinite bandwidth the roofline leaves the seconds of the FLOPs.
         device = replace(cluster.device, memory_bw=math.inf)
         graph = self.problem.classes.graph
-        once = formulas.instruction_seconds(graph, device, efficiency=1.0)
-        useful = float((once * self.problem.step.repetitions(graph)).sum())
+        seconds = formulas.instruction_seconds(graph, device, efficiency=1.0)
+        useful = float((seconds * self.problem.step.repetitions(graph)).sum())
         return useful / (cluster.devices * self.step_seconds)
 
     @property

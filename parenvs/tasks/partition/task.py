@@ -263,16 +263,16 @@ class PartitionTask(Task):
     def explain(
         self, report: PartitionReport, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.explain import told
+        from parenvs.tasks.partition.explain import text_and_json
 
-        return told(report, pattern)
+        return text_and_json(report, pattern)
 
     def explain_problem(
         self, problem: Partitioning, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.explain import told
+        from parenvs.tasks.partition.explain import text_and_json
 
-        return told(problem, pattern)
+        return text_and_json(problem, pattern)
 
     def diff(self, a: PartitionReport, b: PartitionReport) -> PartitionDiff:
         from parenvs.tasks.partition.view import difference
@@ -308,6 +308,6 @@ class PartitionTask(Task):
 
     def start(self, problem: Linear) -> Linear:
         """Return the plan of least memory, where episodes begin."""
-        from parenvs.agents.partition.sets import begun
+        from parenvs.agents.partition.sets import find_witnesses
 
-        return begun(problem)
+        return find_witnesses(problem)

@@ -88,8 +88,8 @@ def cells(
     """
     graph, classes = problem.graph, problem.classes
     chosen = np.zeros(len(classes), dtype=bool) if report is None else report.chosen
-    wrong, wrong_paths = _wrong(report, chosen)
-    open_ = set(graph.paths) if report is None and undecided is None else set(undecided or ())
+    broken, broken_paths = _broken(report, chosen)
+    open_paths = set(graph.paths if report is None and undecided is None else undecided or ())
     scale = problem.footprint.scale(chosen)
 
     def cell(index: int) -> Cell:
@@ -102,10 +102,10 @@ def cells(
             state = int(split[0] - graph.dim_offset[tensor])
         elif classes.blocked[label].all():
             state = BLOCKED
-        elif path in open_:
+        elif path in open_paths:
             state = UNDECIDED
         size = float(graph.tensor_bytes[tensor])
-        fault = bool(wrong[label].any()) or path in wrong_paths
+        fault = bool(broken[label].any()) or path in broken_paths
         return Cell(path, graph.shape(tensor), state, fault, size, size * float(scale[tensor]))
 
     # Parameters stand in the order in which the step first reads them: as the layers run.
@@ -120,7 +120,7 @@ def cells(
     return ordered(graph.weights), ordered(problem.inputs)
 
 
-def _wrong(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndarray, set[str]]:
+def _broken(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndarray, set[str]]:
     """What an illegal plan breaks rules with.
 
     Returns:
@@ -129,16 +129,16 @@ def _wrong(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndarr
     """
     if report is None or report.legal:
         return np.zeros(len(chosen), dtype=bool), set()
-    problem, named = report.problem, report.plan.partition
+    problem, partition = report.problem, report.plan.partition
     classes, pairs = problem.classes, problem.classes.conflicts
-    wrong = chosen & classes.blocked
-    wrong[pairs[chosen[pairs].all(axis=1)]] = True
-    paths = set(problem.partition(chosen, report.plan.scope)) - set(named)
-    for path in named.keys() & problem.tensor.keys():
+    broken = chosen & classes.blocked
+    broken[pairs[chosen[pairs].all(axis=1)]] = True
+    paths = set(problem.partition(chosen, report.plan.scope)) - set(partition)
+    for path in partition.keys() & problem.tensor.keys():
         shape = problem.graph.shape(problem.tensor[path])
-        if not 0 <= named[path] < len(shape) or shape[named[path]] == 1:
+        if not 0 <= partition[path] < len(shape) or shape[partition[path]] == 1:
             paths.add(path)
-    return wrong, paths
+    return broken, paths
 
 
 def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], Block]:
@@ -180,7 +180,6 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], Block]:
 
 
 def _columns(block: Block) -> list[str]:
-    """Variable names within the layers, ordered by the layer that has most."""
     first = max(block.values(), key=len)
     return list(dict.fromkeys([*first, *(name for layer in block.values() for name in layer)]))
 
@@ -213,7 +212,7 @@ def text(
     ``viewable`` is the problem where nothing is decided yet, ``undecided`` the paths that an
     episode has not settled; ``color`` adds ANSI escapes.
     """
-    problem, report = taken_apart(viewable)
+    problem, report = problem_and_report(viewable)
     variables, inputs = cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
     parts = verdict(problem, report, open_)
@@ -224,11 +223,11 @@ def text(
     if report is not None:
         lines += spelling.reason_lines(report.reasons, WIDTH)
         if report.legal:
-            lines += ["", *_figures(report)]
+            lines += ["", *_figure_lines(report)]
     return "\n".join([*lines, "", *_table(variables, inputs, color)])
 
 
-def taken_apart(
+def problem_and_report(
     viewable: PartitionReport | Partitioning,
 ) -> tuple[Partitioning, PartitionReport | None]:
     """The problem, and the report if there is one."""
@@ -272,7 +271,7 @@ def verdict(problem: Partitioning, report: PartitionReport | None, undecided: in
     ]
     if report.reward:
         value = report.value_of(report.reward)
-        parts.append(f"return {value:,.5g} ({report.reward}){_quality(report)}")
+        parts.append(f"return {value:,.5g} ({report.reward}){_gap_words(report)}")
     return parts
 
 
@@ -283,7 +282,7 @@ def answer(report: PartitionReport) -> str:
     return SEPARATOR.join([step, _counts(report), f"{memory} a device"])
 
 
-def _quality(report: PartitionReport) -> str:
+def _gap_words(report: PartitionReport) -> str:
     """How near the return is to its proven bound: ``, optimal``; empty without a bound."""
     gap = report.gap(report)
     if gap is None:
@@ -301,14 +300,14 @@ def _counts(report: PartitionReport) -> str:
     )
 
 
-def _figures(report: PartitionReport) -> list[str]:
+def _figure_lines(report: PartitionReport) -> list[str]:
     memory, within = report.memory, "within" if report.fits else "over"
     limit = f"{within} the limit of {size(report.problem.memory_limit)}"
     speedup = report.replicate_seconds / report.step_seconds
     rewards = [report.reward] if report.reward else ["paper", "step_time"]
     returns = SEPARATOR.join(f"{report.value_of(x):,.6g} ({x})" for x in rewards)
     if report.bound is not None:
-        returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_quality(report)}"
+        returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_gap_words(report)}"
     parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
     faster = f"{speedup:.2f} x as fast as replicated, {duration(report.replicate_seconds)}"
     reduced = plural(report.all_reduces, "all-reduce")
@@ -333,32 +332,33 @@ def _table(variables: list[Cell], inputs: list[Cell], color: bool) -> list[str]:
     lines = [
         f"{'dimension':<11}{'variable':<50}{'shape':<20}{'count':>7}{'bytes':>10}{'a device':>10}"
     ]
-    for role_cells, role in ((variables, ""), (inputs, " (batch input)")):
-        split = [cell for cell in role_cells if cell.state >= 0]
+    for group, role in ((variables, ""), (inputs, " (batch input)")):
+        split = [cell for cell in group if cell.state >= 0]
         keys = [(cell.state, cell.shape, cell.fault) for cell in split]
         for name, indices in merged([cell.path for cell in split], keys):
-            lines.append(_row(printable(name) + role, [split[i] for i in indices], color))
+            lines.append(_table_row(printable(name) + role, [split[i] for i in indices], color))
     if len(lines) == 1:
         lines = ["nothing is partitioned"]
     if len(lines) > _MAX_LINES + 1:
         lines[_MAX_LINES:] = [f"and {len(lines) - _MAX_LINES:,} lines more"]
     for state, name in STATE_NAMES.items():
         roles = {"variable": variables, "batch input": inputs}
-        whole = {role: [c for c in roles[role] if c.state == state] for role in roles}
-        counts = [plural(len(same), role) for role, same in whole.items() if same]
+        groups = {role: [c for c in roles[role] if c.state == state] for role in roles}
+        counts = [plural(len(group), role) for role, group in groups.items() if group]
         if counts:
-            total = size(sum(cell.bytes for same in whole.values() for cell in same))
+            total = size(sum(cell.bytes for group in groups.values() for cell in group))
             lines.append(f"{name}: {' and '.join(counts)}, {total}")
     return lines
 
 
-def _row(name: str, equal: list[Cell], color: bool) -> str:
+def _table_row(name: str, equal: list[Cell], color: bool) -> str:
     first, shape = equal[0], "x".join(map(str, equal[0].shape))
     dimension = spelling.paint(f"{first.state:<11}", first.state, color)
-    whole, held = sum(cell.bytes for cell in equal), sum(cell.device_bytes for cell in equal)
+    full_bytes = sum(cell.bytes for cell in equal)
+    device_bytes = sum(cell.device_bytes for cell in equal)
     return (
         f"{dimension}{clip(name, 49):<50}"
-        f"{clip(shape, 19):<20}{len(equal):>7,}{size(whole):>10}{size(held):>10}"
+        f"{clip(shape, 19):<20}{len(equal):>7,}{size(full_bytes):>10}{size(device_bytes):>10}"
         f"{' !' if first.fault else ''}".rstrip()
     )
 
@@ -367,7 +367,7 @@ def classes(problem: Partitioning) -> Table:
     """The dimension classes of a graph, for both rule sets."""
     table = empty(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
     graph, cluster, uneven = problem.graph, problem.cluster, problem.uneven
-    both = [
+    problems = [
         problem if rules == problem.rules else Partitioning.build(graph, cluster, rules, uneven)
         for rules in RULE_SETS
     ]
@@ -380,8 +380,8 @@ def classes(problem: Partitioning) -> Table:
         ("of them can be partitioned", lambda p: p.counts("inputs")[p.decidable("all")].sum()),
     )
     for name, count in rows:
-        table.add_row(name, *(str(count(p)) for p in both))
-    table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in both))
+        table.add_row(name, *(str(count(p)) for p in problems))
+    table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in problems))
     return table
 
 
@@ -497,10 +497,10 @@ def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
     lines += parts_lines("where the seconds are", diff.parts, "step")
     memory = f"memory per device, of {size(a.problem.memory_limit)}"
     lines += ["", *parts_lines(memory, diff.memory, "in all", size)]
-    return [*lines, "", *_classes(diff)]
+    return [*lines, "", *_class_lines(diff)]
 
 
-def _classes(diff: PartitionDiff) -> list[str]:
+def _class_lines(diff: PartitionDiff) -> list[str]:
     """The classes that differ, equal layers together, those that cost or save most first."""
     if not diff.classes:
         return ["the plans partition the same dimensions"]
@@ -542,9 +542,10 @@ def _equal_layers(diff: PartitionDiff) -> list[tuple[str, list[ClassChange]]]:
     ]
     groups = []
     for name, indices in merged(heads, keys):
-        first = classes[indices[0]]
-        others = len(first.partition) - 1
-        words = f"{first.partition[heads[indices[0]]]} of {printable(name)}"
+        changes = [classes[k] for k in indices]
+        partition, head = changes[0].partition, heads[indices[0]]
+        others = len(partition) - 1
         more = f" and {others:,} more" + (" each" if len(indices) > 1 else "") if others > 0 else ""
-        groups.append((f"{clip_start(words, 58 - len(more))}{more}", [classes[k] for k in indices]))
+        words = clip_start(f"{partition[head]} of {printable(name)}", 58 - len(more))
+        groups.append((f"{words}{more}", changes))
     return groups

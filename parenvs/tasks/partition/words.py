@@ -22,14 +22,14 @@ class Explainer:
         self._owner = owner_of(self.graph)
         tensors = self.graph.parameter_tensor.tolist()
         self._path = dict(zip(tensors, self.graph.paths, strict=True))
-        self._searched: dict[int, np.ndarray] = {}
+        self._trees: dict[int, np.ndarray] = {}
 
     def dimension(self, position: int) -> str:
         """``dimension 1 of encoder/layer_0/self/q`` or ``dimension 2 of f32[64,512,768]``."""
-        path, d = self.place(position)
+        path, d = self.name_and_dimension(position)
         return f"dimension {d} of {path}"
 
-    def place(self, position: int) -> tuple[str, int]:
+    def name_and_dimension(self, position: int) -> tuple[str, int]:
         """Path of an entry parameter, or type of another tensor, and number of its dimension."""
         tensor = int(self._owner[position])
         d = position - int(self.graph.dim_offset[tensor])
@@ -45,8 +45,8 @@ class Explainer:
     def blocked(self, label: int) -> str:
         """Why a class can never be partitioned."""
         classes = self.classes
-        at = int(classes.blocked_by[label])
-        if at < 0:
+        blocker = int(classes.blocked_by[label])
+        if blocker < 0:
             # No instruction blocks the class: a size that leaves a remainder does.
             splittable = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
             odd = splittable[self.graph.dims[splittable] % classes.devices != 0][0]
@@ -54,12 +54,13 @@ class Explainer:
                 f"{self.dimension(int(odd))}, of size {self.graph.dims[odd]}, is no multiple of "
                 f"{classes.devices} devices (uneven=forbid)"
             )
-        where, positions = classes.factors.untouchable.T
-        unsplittable = positions[(where == at) & (classes.label[positions] == label)]
+        instruction, positions = classes.factors.untouchable.T
+        unsplittable = positions[(instruction == blocker) & (classes.label[positions] == label)]
         if unsplittable.size:
-            return f"{self.instruction(at)} cannot split {self.dimension(int(unsplittable[0]))}"
-        first, second = self._members(at, label)[:2]
-        return f"{self._both(at, first, second)}, which belong together"
+            dimension = self.dimension(int(unsplittable[0]))
+            return f"{self.instruction(blocker)} cannot split {dimension}"
+        first, second, *_ = self._factor_members(blocker, label)
+        return f"{self._conflict_words(blocker, first, second)}, which belong together"
 
     def blocking(self) -> tuple[np.ndarray, np.ndarray]:
         """(B, 2) and (D, 2) int64 pairs of an instruction and a class that it blocks.
@@ -67,8 +68,8 @@ class Explainer:
         The first cannot split a dimension of the class, the second would split two of them.
         """
         classes, factors = self.classes, self.classes.factors
-        where, positions = factors.untouchable.T
-        unsplittable = np.stack([where, classes.label[positions]], axis=1)
+        instruction, positions = factors.untouchable.T
+        unsplittable = np.stack([instruction, classes.label[positions]], axis=1)
         split = np.stack([factors.instruction, classes.factor_class], axis=1).astype(np.int64)
         # A pair that stands twice is an instruction with two factors in one class.
         pairs, count = np.unique(split, axis=0, return_counts=True)
@@ -77,9 +78,10 @@ class Explainer:
     def conflict(self, label: int, rival: int) -> str:
         """Why two classes cannot be partitioned together; ``ValueError`` if they can."""
         at = self.conflict_at(label, rival)
-        return self._both(at, self._members(at, label)[0], self._members(at, rival)[0])
+        (first, *_), (second, *_) = (self._factor_members(at, x) for x in (label, rival))
+        return self._conflict_words(at, first, second)
 
-    def _both(self, at: int, first: int, second: int) -> str:
+    def _conflict_words(self, at: int, first: int, second: int) -> str:
         dimensions = f"{self.dimension(first)} and {self.dimension(second)}"
         return f"{self.instruction(at)} would split both {dimensions}"
 
@@ -106,13 +108,13 @@ class Explainer:
         Raises:
             ValueError: they belong to different classes.
         """
-        before = self._before(start)
-        if end != start and before[end] < 0:
+        predecessors = self._predecessors(start)
+        if end != start and predecessors[end] < 0:
             raise ValueError("the dimensions belong to different classes")
         steps: list[int] = []
         position = end
         while position != start:
-            previous = int(before[position])
+            previous = int(predecessors[position])
             instruction = int(self._links[previous, position]) - 1
             if not steps or steps[-1] != instruction:
                 steps.append(instruction)
@@ -132,15 +134,16 @@ class Explainer:
         ends = np.append(low, high), np.append(high, low)
         return coo_array((np.tile(factors.link_at[first] + 1, 2), ends), shape=(size, size)).tocsr()
 
-    def _before(self, start: int) -> np.ndarray:
-        """(N,) the dimension before each on a shortest chain from ``start``, negative if none."""
+    def _predecessors(self, start: int) -> np.ndarray:
+        """(N,) predecessor of each dimension in a breadth-first tree from ``start``, < 0: none."""
         from scipy.sparse.csgraph import breadth_first_order
 
-        if start not in self._searched:
-            self._searched[start] = breadth_first_order(self._links, start)[1]
-        return self._searched[start]
+        if start not in self._trees:
+            self._trees[start] = breadth_first_order(self._links, start)[1]
+        return self._trees[start]
 
-    def _members(self, instruction: int, label: int) -> list[int]:
+    def _factor_members(self, instruction: int, label: int) -> list[int]:
+        """A dimension of each factor of an instruction that is in a class."""
         factors = self.classes.factors
         inside = (factors.instruction == instruction) & (self.classes.factor_class == label)
         return factors.member[inside].tolist()

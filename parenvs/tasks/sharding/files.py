@@ -460,7 +460,7 @@ def _groups(
     moments = max(len(footprint.order), 1)
     parameters = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
     lives = [(tensor, 0, moments) for tensor in parameters.tolist()]
-    stays = np.stack(footprint.stays, axis=1)
+    stays = np.stack(footprint.lifetimes, axis=1)
     lives += [(tensor, first, last + 1) for tensor, first, last in stays.tolist()]
     groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}
     for tensor, lo, hi in sorted(lives, key=lambda life: life[0]):
