@@ -136,22 +136,22 @@ class Prefixes:
             fits &= m * (work[-1] - work[self._last_pivot]) <= budget * (device_count - e[:, None])
             row, block = np.nonzero(fits)
             device = e[row]
-            bounds = self._best(s, device, self._first_pivot[block], self._last_pivot[block])
-            known = bounds.length <= budget
-            bounds = PrefixBounds(*(bound[known] for bound in bounds))
-            self._tables[s] = device[known], block[known], bounds
+            bounds = self._ending_at(s, device, self._first_pivot[block], self._last_pivot[block])
+            feasible = bounds.length <= budget
+            bounds = PrefixBounds(*(bound[feasible] for bound in bounds))
+            self._tables[s] = device[feasible], block[feasible], bounds
 
     def bounds(self, s: int, e: np.ndarray, pivots: np.ndarray) -> PrefixBounds:
         """Bounds of the s stages in front of each pivot, (p,), on ``e`` devices, (p,) ascending."""
         # By fact 4, a pivot keeps the budget only if its block does.
         (devices, blocks, _), count = self._tables[s], len(self._first_pivot)
         block = np.searchsorted(self._first_pivot, pivots, side="right") - 1
-        known = np.flatnonzero(np.isin(e * count + block, devices * count + blocks))
+        feasible = np.flatnonzero(np.isin(e * count + block, devices * count + blocks))
         result = np.full((3, len(pivots)), np.inf)
-        result[:, known] = self._best(s, e[known], pivots[known], pivots[known])
+        result[:, feasible] = self._ending_at(s, e[feasible], pivots[feasible], pivots[feasible])
         return PrefixBounds(*result)
 
-    def _best(
+    def _ending_at(
         self, s: int, e: np.ndarray, first_pivot: np.ndarray, last_pivot: np.ndarray
     ) -> PrefixBounds:
         """Bounds of s stages on e devices that end at a pivot from ``first_pivot`` to the last."""
@@ -293,7 +293,7 @@ class Bounds:
             legal &= m * work[p] / e + reduce <= budget
             needed_bytes = pipeline.memory_of(zero, p, zero + e, zero + self.stages)
             legal &= needed_bytes <= pipeline.memory_limit
-        columns = self._in_front(k, e[legal], p[legal], reduce[legal], budget)
+        columns = self._add_front_bounds(k, e[legal], p[legal], reduce[legal], budget)
         columns = self._within_limits(k, columns)
         if s > 1 and self.prefixes is not None and columns.pivot.size:
             length, seconds, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
@@ -314,7 +314,7 @@ class Bounds:
         work_limit = (columns.core_limit - transfer) * room
         return columns.take((m * transfer <= columns.core_limit) & (m * work <= work_limit))
 
-    def _in_front(
+    def _add_front_bounds(
         self, k: int, e: np.ndarray, p: np.ndarray, reduce: np.ndarray, budget: float
     ) -> Columns:
         """The states (p,), with bounds by the work of the stages in front of p alone (fact 1)."""
@@ -358,13 +358,13 @@ def lower_bound(pipeline: Pipeline, upper: float, deadline: float = np.inf) -> f
         upper: seconds of a plan; the bound is no greater.
         deadline: the search for a greater bound ends at this ``time.perf_counter()``.
     """
-    most = formulas.core_budget(upper)
-    least = min(formulas.core_budget(least_length(pipeline)) * (1 - SLACK), most)
+    high = formulas.core_budget(upper)
+    low = min(formulas.core_budget(least_length(pipeline)) * (1 - SLACK), high)
     if pipeline.stages > 1:
         relaxation = Relaxation(pipeline, deadline)
-        core = relaxation.greatest(least, most, lambda core: relaxation.excludes(core, np.inf))
-        least = relaxation.greatest(core, most, lambda both: relaxation.impossible(both, core))
-    return float(formulas.compose(least, 0.0))
+        core = relaxation.greatest(low, high, lambda core: relaxation.excludes(core, np.inf))
+        low = relaxation.greatest(core, high, lambda both: relaxation.excludes_length(both, core))
+    return float(formulas.compose(low, 0.0))
 
 
 class Relaxation:
@@ -400,26 +400,26 @@ class Relaxation:
 
     def greatest(self, low: float, high: float, excluded: Callable[[float], bool]) -> float:
         """The greatest of some seconds from ``low`` to ``high`` that are known to be excluded."""
-        while high > low * (1 + STEP) and self._goes_on():
+        while high > low * (1 + STEP) and self._has_budget():
             # Steps are relative, so the middle is the geometric one.
             middle = (low * high) ** 0.5
             low, high = (middle, high) if excluded(middle) else (low, middle)
         return low
 
-    def impossible(self, length: float, least_core: float) -> bool:
+    def excludes_length(self, length: float, least_core: float) -> bool:
         """Whether it is known that no plan is as short as ``length``, and none has less core."""
         tails = [(0.0, length - least_core)]
         while tails:
-            least, most = tails.pop()
-            if self.excludes(length - least, most):
+            low, high = tails.pop()
+            if self.excludes(length - low, high):
                 continue
-            if most - least <= WIDTH * length or not self._goes_on():
+            if high - low <= WIDTH * length or not self._has_budget():
                 return False
-            middle = (least + most) / 2
-            tails += [(least, middle), (middle, most)]
+            middle = (low + high) / 2
+            tails += [(low, middle), (middle, high)]
         return True
 
-    def _goes_on(self) -> bool:
+    def _has_budget(self) -> bool:
         return self._tests < TESTS and time.perf_counter() < self.deadline
 
     def excludes(self, core: float, tail: float) -> bool:
@@ -438,44 +438,37 @@ class Relaxation:
         passed = np.zeros(len(self._rest))
         for left in range(stages, 0, -1):
             # Fact 2 of ``bounds``, for the stages that are left.
-            room = devices - stages + self._capacity[left]
+            devices_left = devices - stages + self._capacity[left]
             before = passed + self._fast
-            here = np.isfinite(sums).any(axis=(0, 1)) & (passed + m * self._fast <= core)
-            at = np.flatnonzero(here & (m * self._rest <= (core - before) * room))
-            most_seconds = (core - passed[at] - [self._slow[at], self._fast[at]]) / m
-            if not at.size:
+            reachable = np.isfinite(sums).any(axis=(0, 1)) & (passed + m * self._fast <= core)
+            blocks = np.flatnonzero(reachable & (m * self._rest <= (core - before) * devices_left))
+            most_seconds = (core - passed[blocks] - [self._slow[blocks], self._fast[blocks]]) / m
+            if not blocks.size:
                 return True
-            most_hidden = self._backward_share * (core - m * self._rest[at] / room)
+            most_hidden = self._backward_share * (core - m * self._rest[blocks] / devices_left)
             most_reduce = tail + np.maximum(most_hidden, 0.0)
             last = slice(-1, None) if left == 1 else slice(None)
             passes = counts * (m if left == 1 else 1)
-            sums = self._extended(
-                last,
-                at,
-                sums[:, :, at],
-                counts,
-                passes,
-                prices,
-                most_seconds,
-                most_reduce,
+            sums = self._with_stage(
+                last, blocks, sums[:, :, blocks], counts, passes, prices, most_seconds, most_reduce
             )
             if left == 1:
                 break
-            least = sums.min(axis=0)
+            lowest = sums.min(axis=0)
             passed, left = np.zeros(len(self._rest)), left - 1
             for _ in range(3):
                 with np.errstate(divide="ignore", invalid="ignore"):
                     rest = m * self._rest / (core - passed) + left - self._capacity[left]
                 rest = np.where(passed < core, np.maximum(rest, left), np.inf)
                 free = devices - rest
-                known = np.isfinite(free)
-                bounds = least[:-1] - prices[:-1, None] * np.where(known, free, 0.0)
-                passed = np.where(known, np.maximum(bounds.max(axis=0), passed), np.inf)
-            sums[:, :, (least[-1] > free * (1 + _ROUNDING)) | ~np.isfinite(passed)] = np.inf
+                finite = np.isfinite(free)
+                bounds = lowest[:-1] - prices[:-1, None] * np.where(finite, free, 0.0)
+                passed = np.where(finite, np.maximum(bounds.max(axis=0), passed), np.inf)
+            sums[:, :, (lowest[-1] > free * (1 + _ROUNDING)) | ~np.isfinite(passed)] = np.inf
         # Weak duality: a plan within both limits would cost no more than this at any price.
         return bool((sums.min(axis=0)[:, -1] > counts * core + prices * devices).any())
 
-    def _extended(
+    def _with_stage(
         self,
         ends: slice,
         at: np.ndarray,
@@ -502,27 +495,28 @@ class Relaxation:
         server = cluster.devices_per_server
         top = cluster.devices - self.pipeline.stages + 1
         work, weights = self._work[ends][:, at], self._weights[ends][:, at]
+        after_slow, after_fast = most_seconds
         with np.errstate(divide="ignore", invalid="ignore"):
-            fewest = np.maximum(np.ceil(work / most_seconds[0]), 1.0)
+            fewest = np.maximum(np.ceil(work / after_slow), 1.0)
         fastest = max(cluster.intra_bw, cluster.inter_bw)
         near, far = (
-            np.floor(np.minimum(_most_devices(weights * 2 / bandwidth, most_reduce), top))
+            np.floor(np.minimum(_largest_group(weights * 2 / bandwidth, most_reduce), top))
             for bandwidth in (fastest, cluster.inter_bw)
         )
-        most = np.maximum(far, np.minimum(near, server))
-        legal = self._legal[ends][:, at] & (fewest <= most)
-        passable = most_seconds[0] + self._slow[at] / m >= self._slow[at]
+        largest_group = np.maximum(far, np.minimum(near, server))
+        legal = self._legal[ends][:, at] & (fewest <= largest_group)
+        passable = after_slow + self._slow[at] / m >= self._slow[at]
         slow = np.where(passable, sums.min(axis=0) + counts[:, None] * self._slow[at], np.inf)
         cheapest = np.sqrt(work)
         longer = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
         for i, price in enumerate(prices):
-            group = cheapest * np.sqrt(passes[i] / price) if price else most
-            group = np.minimum(np.maximum(group, fewest), most)
+            group = cheapest * np.sqrt(passes[i] / price) if price else largest_group
+            group = np.minimum(np.maximum(group, fewest), largest_group)
             cost = passes[i] * work / group + price * group + slow[i]
             longer[SLOTS, i, ends] = np.where(legal, cost, np.inf).min(axis=1)
         if server == 1 or cluster.intra_bw <= cluster.inter_bw:
             return longer
-        fewest = np.maximum(np.ceil(work / most_seconds[1]), 1.0)
+        fewest = np.maximum(np.ceil(work / after_fast), 1.0)
         legal = self._legal[ends][:, at] & (fewest <= near)
         row, column = np.nonzero(legal & (fewest < server))
         if not row.size:
@@ -536,26 +530,26 @@ class Relaxation:
             chosen = np.flatnonzero((fewest <= high) & (near >= low) & (low <= high))
             if not chosen.size:
                 continue
-            r, c, w = row[chosen], column[chosen], work[chosen]
-            least, greatest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
-            # passes w / devices + price devices is least there; at no price, with all devices.
+            end, start, stage_work = row[chosen], column[chosen], work[chosen]
+            smallest, largest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
+            # passes work / group + price group is least there; at no price, with all devices.
             with np.errstate(divide="ignore", invalid="ignore"):
-                cheapest = np.sqrt(w * passes[:, None] / prices[:, None])
+                cheapest = np.sqrt(stage_work * passes[:, None] / prices[:, None])
             cheapest = np.where(prices[:, None] > 0, cheapest, np.inf)
-            group = np.clip(cheapest, least, greatest)
-            cost = passes[:, None] * w / group + prices[:, None] * group
-            starts = np.flatnonzero(np.append(True, r[1:] != r[:-1]))
-            block = np.arange(len(self._rest))[ends][r[starts]]
+            group = np.clip(cheapest, smallest, largest)
+            cost = passes[:, None] * stage_work / group + prices[:, None] * group
+            starts = np.flatnonzero(np.append(True, end[1:] != end[:-1]))
+            block = np.arange(len(self._rest))[ends][end[starts]]
             for used in range(slots - filled + 1):
-                entered = fast[used][:, c] if used else np.minimum(slow, fast[0])[:, c]
+                entered = fast[used][:, start] if used else np.minimum(slow, fast[0])[:, start]
                 best = np.minimum.reduceat(cost + entered, starts, axis=1)
                 target = longer[min(used + filled, SLOTS)]
                 target[:, block] = np.minimum(target[:, block], best)
         return longer
 
 
-def _most_devices(alone: np.ndarray, most: np.ndarray) -> np.ndarray:
+def _largest_group(alone: np.ndarray, limit: np.ndarray) -> np.ndarray:
     """Devices r at which ``alone (r - 1) / r`` seconds, a ring's at least, are ``most`` still."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = 1.0 - most / alone
+        share = 1.0 - limit / alone
         return np.where(share > 0, 1.0 / share, np.inf)

@@ -24,13 +24,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK, least_shares
-from parenvs.agents.pipeline.heuristics import even_plan, whole
-from parenvs.agents.pipeline.labels import prepend_core, prepend_tail, put
+from parenvs.agents.pipeline.heuristics import even_plan, to_whole_samples
+from parenvs.agents.pipeline.labels import insert_label, prepend_core, prepend_tail
 from parenvs.cluster import same_server, server_of
 from parenvs.compiled import compiled
 from parenvs.errors import InfeasibleError
@@ -210,7 +211,8 @@ class Corridor:
     def length(self, plan: Cuts) -> float:
         """Seconds of a step of a plan; infinite if it does not fit the memory."""
         fits = float(self.pipeline.excess_bytes(*plan)) <= 0
-        groups = np.diff(np.concatenate([[0], plan[1], [self.pipeline.cluster.devices]]))
+        _, device_cuts = plan
+        groups = np.diff(np.concatenate([[0], device_cuts, [self.pipeline.cluster.devices]]))
         if not (fits and self.pipeline.is_group[groups].all()):
             return np.inf
         return float(self.pipeline.length(*plan))
@@ -238,60 +240,63 @@ class Corridor:
         """
         self.sweeps += 1
         width = self.wide if width is None else width
-        places = list(self._layers(plan, steps, width))
+        places = list(self._places_around(plan, steps, width))
         budget = formulas.core_budget(upper) * (1.0 - SLACK)
         stages = self.pipeline.stages
         fronts = [self._front(places[0], np.zeros(1))]
-        pairs = []
+        feasible_stages = []
         # Forward, the least seconds up to each place; then backward, the labels.
         for s in range(stages):
             if time.perf_counter() > deadline:
                 return None
-            pair, passed = self._pairs(places[s], places[s + 1], fronts[s], budget)
-            pairs.append(pair)
+            feasible, passed = self._feasible_stages(places[s], places[s + 1], fronts[s], budget)
+            feasible_stages.append(feasible)
             fronts.append(self._front(places[s + 1], passed))
             if not np.isfinite(passed).any():
                 return None
-        nothing = np.zeros(1, dtype=np.int64)
+        zero = np.zeros(1, dtype=np.int64)
         root = np.array([[0, 1], [0, 1]])
-        layers = [Labels(root, np.zeros(1), np.zeros(1), nothing - 1, nothing)]
+        layers = [Labels(root, np.zeros(1), np.zeros(1), zero - 1, zero)]
         for s in range(stages - 1, -1, -1):
-            behind = layers[-1]
-            if not behind.core.size or time.perf_counter() > deadline:
+            labels = layers[-1]
+            if not labels.core.size or time.perf_counter() > deadline:
                 return None
-            costs = self._costs(stages - s, places[s : s + 2], pairs[s], behind, fronts[s], budget)
+            extending = self._extending_stages(
+                stages - s, places[s : s + 2], feasible_stages[s], labels, fronts[s], budget
+            )
             if s:
-                extended = _extend(
-                    *costs, behind.start, behind.core, behind.tail, *fronts[s],
+                extended = _extend_labels(
+                    *extending, labels.start, labels.core, labels.tail, *fronts[s],
                     len(places[s][0]), self.pipeline.micro_batches, budget, width.labels,
                 )  # fmt: skip
                 layers.append(Labels(*extended))
-        return self._complete(costs, layers, places, budget)
+        return self._best_plan(extending, layers, places, budget)
 
-    def _layers(self, plan: Cuts, steps: tuple[int, int], width: Width) -> Iterator[Cuts]:
+    def _places_around(self, plan: Cuts, steps: tuple[int, int], width: Width) -> Iterator[Cuts]:
+        """Yield the places around each cut of a plan, the ends of the chain included."""
         pivot_step, device_step = steps
         pipeline, devices = self.pipeline, self.pipeline.cluster.devices
         server, middle = pipeline.cluster.devices_per_server, len(self.pivots)
         yield np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         for cut, device in zip(*plan, strict=True):
-            near = device + device_step * np.arange(-width.reach, width.reach + 1)
+            nearby = device + device_step * np.arange(-width.reach, width.reach + 1)
             # Both boundaries of the server: stages that cross neither have the fast network.
             floor = device // server * server
-            group = np.unique(np.append(near, [floor, floor + server]))
+            group = np.unique(np.append(nearby, [floor, floor + server]))
             group = group[(group >= 1) & (group < devices)]
-            half = max((width.places // len(group) - 1) // 2, 1)
+            half_width = max((width.places // len(group) - 1) // 2, 1)
             center = int(np.searchsorted(self.pivots, cut))
-            bins = center - pivot_step // 2 + pivot_step * np.arange(-half, half + 2)
+            bins = center - pivot_step // 2 + pivot_step * np.arange(-half_width, half_width + 2)
             edges = np.unique(np.clip(bins, 0, middle))
-            chosen = self.pivots[self._cheapest.place(edges[:-1], edges[1:])]
+            chosen = self.pivots[self._cheapest.index(edges[:-1], edges[1:])]
             pivot = np.unique(np.append(chosen, cut))
             yield np.repeat(pivot, len(group)), np.tile(group, len(pivot))
         yield np.array([len(pipeline.profile)]), np.array([devices])
 
     def _front(self, places: Cuts, passed: np.ndarray) -> Front:
-        cluster = self.pipeline.cluster
+        cluster, (pivots, _) = self.pipeline.cluster, places
         slow, fast = (
-            2 * formulas.transfer_seconds(self.pipeline.cut_before[places[0]], bandwidth)
+            2 * formulas.transfer_seconds(self.pipeline.cut_before[pivots], bandwidth)
             for bandwidth in (cluster.inter_bw, cluster.intra_bw)
         )
         reached = np.isfinite(passed)
@@ -301,7 +306,7 @@ class Corridor:
         )
         return Front(passed, forward, backward, slow, fast)
 
-    def _pairs(
+    def _feasible_stages(
         self, places: Cuts, behind: Cuts, front: Front, budget: float
     ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
         """Return the stages that keep the budget, and the least seconds up to places behind them.
@@ -324,11 +329,11 @@ class Corridor:
         if not pipeline.fractions:
             keep &= pipeline.is_group[size]
         first, end = first[keep], end[keep]
-        ways = np.full((len(p), len(q)), np.inf)
-        ways[first, end] = before[keep]
-        return (first, end, seconds[keep]), ways.min(axis=0)
+        passed_by = np.full((len(p), len(q)), np.inf)
+        passed_by[first, end] = before[keep]
+        return (first, end, seconds[keep]), passed_by.min(axis=0)
 
-    def _costs(
+    def _extending_stages(
         self,
         left: int,
         places: list[Cuts],
@@ -339,13 +344,8 @@ class Corridor:
     ) -> Stages:
         """Return the stages that fit the memory and may be part of a shorter plan.
 
-        Args:
-            left: stages from these to the last.
-            places: of the cut before them, and of the cut behind.
-            pairs: see ``_pairs``.
-            labels: of the cut behind.
-            front: of the cut before.
-            budget: seconds of core plus tail.
+        ``left`` stages are these and later ones; ``places`` and ``front`` are of the cut before,
+        ``labels`` of the cut behind; ``pairs`` are of ``_feasible_stages``.
         """
         pipeline, server = self.pipeline, self.pipeline.cluster.devices_per_server
         (p, e), (q, d) = places
@@ -374,7 +374,7 @@ class Corridor:
             row[keep],
         )
 
-    def _complete(
+    def _best_plan(
         self, stages: Stages, layers: list[Labels], places: list[Cuts], budget: float
     ) -> Cuts | None:
         """Return the shortest plan of a first stage and a label, if it keeps the budget."""
@@ -410,11 +410,11 @@ def prepare() -> None:
     index, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
     start = np.zeros((2, 2), dtype=np.int64)
     costs = Stages(index, index, number, number, number, index, index)
-    _extend(*costs, start, number, number, *Front(one, one, one, one, one), 1, 1, np.inf, 1)
+    _extend_labels(*costs, start, number, number, *Front(one, one, one, one, one), 1, 1, np.inf, 1)
 
 
 @compiled
-def _extend(
+def _extend_labels(
     first, end, seconds, backward, reduce, near, row, start, label_core, label_tail, passed,
     forward, hidden, slow, fast, places, micro_batches, budget, most,
 ):  # fmt: skip
@@ -446,7 +446,7 @@ def _extend(
                 tail = prepend_tail(label_tail[label], backward[pair], reduce[pair], max)
                 if forward[place] + core + max(tail, hidden[place]) > budget:
                     continue
-                sizes[side] = put(
+                sizes[side] = insert_label(
                     cores[side], tails[side], parents[side], sizes[side], core, tail, label
                 )
             pair += 1
@@ -459,7 +459,7 @@ def _extend(
                     tail = prepend_tail(tails[side, i], transfer / 2, hidden[place], max)
                     if passed[place] + core > budget or forward[place] + core + tail > budget:
                         continue
-                    merged = put(
+                    merged = insert_label(
                         merged_core, merged_tail, merged_parent, merged, core, tail,
                         parents[side, i],
                     )  # fmt: skip
@@ -516,7 +516,7 @@ def search(
     best: Cuts | None = None
     upper = np.inf
 
-    def keep(plan: Cuts) -> float:
+    def update_best(plan: Cuts) -> float:
         nonlocal best, upper
         length = corridor.length(plan)
         if length < upper:
@@ -525,45 +525,45 @@ def search(
 
     def descend(plan: Cuts, width: Width, steps: tuple[int, int] | None = None) -> Cuts:
         plan = corridor.descend(plan, steps, width, last, deadline)
-        keep(plan)
+        update_best(plan)
         return plan
 
     def is_over() -> bool:
         return corridor.sweeps >= last or time.perf_counter() > deadline
 
-    tried: list[tuple[float, int, Cuts]] = []
+    candidates: list[tuple[float, int, Cuts]] = []
     for number, plan in enumerate(([] if start is None else [start]) + _starts(pipeline)):
-        length = keep(plan)
+        length = update_best(plan)
         if not is_over():
             swept = corridor.sweep(plan, corridor.widest(), NARROW, length, deadline)
             plan = plan if swept is None else swept
-        tried.append((keep(plan), number, plan))
-    for length, _, plan in sorted(tried, key=lambda start: start[:2])[:STARTS]:
+        candidates.append((update_best(plan), number, plan))
+    candidates.sort(key=itemgetter(0, 1))
+    for length, _, plan in candidates[:STARTS]:
         if np.isfinite(length):
             descend(descend(plan, NARROW._replace(reach=ACROSS)), NARROW)
     if best is None:
         return None
     descend(best, corridor.wide)
     # Restarts differ in how far they go, so that both small and large changes are tried.
-    idle = 0
-    while not is_over() and idle < patience:
+    failures = 0
+    while not is_over() and failures < patience:
         before = upper
         scale = 2.0 ** -rng.integers(0, 6)
         pivot_step, device_step = (max(int(scale * x), 1) for x in corridor.widest())
         width = corridor.wide._replace(reach=int(rng.choice(REACHES)))
-        begin = best if rng.random() < 0.3 else changed(pipeline, best, rng)
-        descend(begin, width, (pivot_step, device_step))
-        idle = 0 if upper < before * (1 - GAIN) else idle + 1
+        start_plan = best if rng.random() < 0.3 else changed(pipeline, best, rng)
+        descend(start_plan, width, (pivot_step, device_step))
+        failures = 0 if upper < before * (1 - GAIN) else failures + 1
     return best
 
 
 def _starts(pipeline: Pipeline) -> list[Cuts]:
-    """Plans that need not fit the memory; devices share no sample where the problem says so."""
     plans = graded(pipeline)
     with suppress(InfeasibleError):  # more stages than a ``PointSpace`` can have
         space = PointSpace.build(pipeline, by_network=True)
         plans.insert(0, space.plan(*even_plan(space)))
-    return [whole(pipeline, plan) for plan in plans]
+    return [to_whole_samples(pipeline, plan) for plan in plans]
 
 
 def changed(pipeline: Pipeline, plan: Cuts, rng: np.random.Generator) -> Cuts:
@@ -573,11 +573,11 @@ def changed(pipeline: Pipeline, plan: Cuts, rng: np.random.Generator) -> Cuts:
     first = int(rng.integers(size))
     end = int(rng.integers(first + 1, size + 1))
     reach = rng.choice([0.5, 1.0, 2.0])
-    # Way 0 moves cuts, way 1 devices, way 2 both.
-    if (way := rng.integers(3)) != 0:
+    moves_cuts, moves_devices = ((True, False), (False, True), (True, True))[rng.integers(3)]
+    if moves_devices:
         step = reach * pipeline.cluster.devices / (size + 1)
         devices[first:end] += np.rint(rng.normal(0.0, step)).astype(np.int64)
-    if way != 1:
+    if moves_cuts:
         step = reach * len(pipeline.profile) / (size + 1)
         cuts[first:end] += np.rint(rng.normal(0.0, step)).astype(np.int64)
     cuts = np.sort(np.clip(cuts, 1, len(pipeline.profile) - 1))

@@ -89,10 +89,10 @@ def exact_points(
     deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
     # A good plan over few points lets the search over all of them drop most labels.
     best, evaluations = space.plan(*even_plan(space)), 0
-    other = usable(pipeline, incumbent)
-    places = space.pivots, space.devices
-    if other is not None and all(map(np.all, map(np.isin, other, places))):
-        best = min(best, other, key=lambda plan: _length(pipeline, plan))
+    start = legal_plan(pipeline, incumbent)
+    boundaries = space.pivots, space.devices
+    if start is not None and all(map(np.all, map(np.isin, start, boundaries))):
+        best = min(best, start, key=lambda plan: _length(pipeline, plan))
     for pivots in (space.pivots[few_points(space, _FEW_POINTS)], space.pivots[1:-1]):
         upper = _length(pipeline, best)
         search = LabelSearch(pipeline, pivots, upper, deadline, devices=space.devices)
@@ -104,9 +104,7 @@ def exact_points(
 
 
 def exact_full(
-    pipeline: Pipeline,
-    incumbent: Answer | None = None,
-    time_limit: float | None = None,
+    pipeline: Pipeline, incumbent: Answer | None = None, time_limit: float | None = None
 ) -> Answer:
     """The shortest plan over all pivots and all device cuts that fits the memory.
 
@@ -131,10 +129,10 @@ def exact_full(
     if stages == 1:
         return one_stage(pipeline)
     pivots = distinct_pivots(pipeline)
-    best, evaluations = usable(pipeline, incumbent), 0
+    best, evaluations = legal_plan(pipeline, incumbent), 0
     if is_large(pipeline, pivots):
-        end = np.inf if time_limit is None else begin + _SHARE * time_limit
-        best = near_best(pipeline, deadline=end, start=best)
+        stop = np.inf if time_limit is None else begin + _SHARE * time_limit
+        best = near_best(pipeline, deadline=stop, start=best)
     elif best is None:
         best = within_memory(pipeline)
     if np.isfinite(deadline):  # of what is left, a part is the bound's
@@ -145,8 +143,8 @@ def exact_full(
     evaluations += search.evaluations
     bound = None
     if search.bound < search.upper:
-        end = np.inf if time_limit is None else begin + time_limit
-        bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), end))
+        stop = np.inf if time_limit is None else begin + time_limit
+        bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), stop))
     return proven_answer(pipeline, best, evaluations, bound)
 
 
@@ -205,7 +203,8 @@ def within_memory(pipeline: Pipeline) -> Cuts:
     """
     plan = plan_within(pipeline, pipeline.memory_limit)
     if plan is None:
-        raise infeasible(pipeline, least_excess(pipeline)[1])
+        _, excess = leanest_plan(pipeline)
+        raise infeasible(pipeline, excess)
     return plan
 
 
@@ -216,11 +215,11 @@ def one_stage(pipeline: Pipeline) -> Answer:
         InfeasibleError: it does not fit the memory; says how many bytes it lacks.
     """
     check_split(pipeline)
-    nothing = np.zeros(0, dtype=np.int64)
-    excess = float(pipeline.excess_bytes(nothing, nothing))
+    no_cuts = np.zeros(0, dtype=np.int64)
+    excess = float(pipeline.excess_bytes(no_cuts, no_cuts))
     if excess > 0:
         raise infeasible(pipeline, excess)
-    return proven_answer(pipeline, (nothing, nothing), 1)
+    return proven_answer(pipeline, (no_cuts, no_cuts), 1)
 
 
 def _length(pipeline: Pipeline, plan: Cuts | None) -> float:
@@ -232,8 +231,8 @@ def proven_answer(
 ) -> Answer:
     """Return a plan as an answer; without ``bound`` the plan counts as proven."""
     answer = answer_of(pipeline, plan, evaluations)
-    least = answer.cost if bound is None else min(bound, answer.cost)
-    return replace(answer, proven=bound is None, bound=least)
+    lower = answer.cost if bound is None else min(bound, answer.cost)
+    return replace(answer, proven=bound is None, bound=lower)
 
 
 def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
@@ -246,14 +245,14 @@ def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
     )
 
 
-def usable(pipeline: Pipeline, incumbent: Answer | None) -> Cuts | None:
+def legal_plan(pipeline: Pipeline, incumbent: Answer | None) -> Cuts | None:
     """Return the plan of an answer if it is legal on the problem."""
     if incumbent is None or not pipeline.report(incumbent.plan).legal:
         return None
     return cuts_of(incumbent.plan)
 
 
-def least_excess(pipeline: Pipeline) -> tuple[Cuts, float]:
+def leanest_plan(pipeline: Pipeline) -> tuple[Cuts, float]:
     """The plan whose fullest stage needs the least memory, and the bytes that it lacks.
 
     Bisects the memory: each test finds a plan within it or proves that there is none, so that the
@@ -291,7 +290,7 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
     devices may end at any pivot up to its reach.
     """
     if not pipeline.fractions:
-        return _whole_within(pipeline, limit)
+        return _plan_of_whole_samples(pipeline, limit)
     n, devices, stages = len(pipeline.profile), pipeline.cluster.devices, pipeline.stages
     variables = pipeline.variable_sum
     weights = formulas.weight_bytes(pipeline.parameter_sum, pipeline.copies)
@@ -305,7 +304,8 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
         legal &= weights[:-1] <= (stages - k) * weights_limit
         p = np.flatnonzero(legal) if k < stages else np.zeros(1, dtype=np.int64)
         first_end = np.searchsorted(variables, variables[p], side="right")  # with a variable
-        fewest, choice = np.full(len(p), devices + 1), np.zeros((2, 1, n + 1), dtype=np.int64)
+        fewest = np.full(len(p), devices + 1)
+        end_of, group_of = choice = np.zeros((2, 1, n + 1), dtype=np.int64)
         devices_behind = RangeTable(needed_devices)
         furthest = _reach(pipeline, p, devices - stages + 1, k, limit)
         rows = np.flatnonzero(first_end <= furthest)  # for which more devices may be of use
@@ -315,11 +315,12 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
             reach = _reach(pipeline, p[rows], group, k, limit)
             legal = first_end[rows] <= reach
             row, last = rows[legal], reach[legal]
-            end = devices_behind.place(first_end[row], last + 1)
+            end = devices_behind.index(first_end[row], last + 1)
             total = needed_devices[end] + group
-            fewer = total < fewest[row]
-            fewest[row[fewer]] = total[fewer]
-            choice[0, 0, p[row[fewer]]], choice[1, 0, p[row[fewer]]] = end[fewer], group
+            better = total < fewest[row]
+            improved = row[better]
+            fewest[improved] = total[better]
+            end_of[0, p[improved]], group_of[0, p[improved]] = end[better], group
             rows = rows[(reach < furthest[rows]) & (group + 1 < fewest[rows])]
         needed_devices = np.full(n + 1, devices + 1)
         needed_devices[p] = fewest
@@ -327,26 +328,26 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
         choices.append(np.broadcast_to(choice, (2, devices + 1, n + 1)))
         if needed_devices.min() > devices:
             return None
-    return _chosen(choices) if needed_devices[0] <= devices else None
+    return _traced_plan(choices) if needed_devices[0] <= devices else None
 
 
-def _whole_within(pipeline: Pipeline, limit: float) -> Cuts | None:
+def _plan_of_whole_samples(pipeline: Pipeline, limit: float) -> Cuts | None:
     """``plan_within`` where devices share no sample, so that more of them are not always allowed.
 
-    States are the pivots from p on over exactly d devices.
+    A dynamic program whose states are the pivots from p on over exactly d devices.
     """
     n, devices, stages = len(pipeline.profile), pipeline.cluster.devices, pipeline.stages
     variables, sizes = pipeline.variable_sum, np.flatnonzero(pipeline.is_group).tolist()
     fits = np.zeros((devices + 1, n + 1), dtype=np.bool_)
     fits[0, n] = True
     choices: list[np.ndarray] = []
-    places = np.arange(n + 1)
+    pivots = np.arange(n + 1)
     for k in range(1, stages + 1):
         p = np.arange(n) if k < stages else np.zeros(1, dtype=np.int64)
         first_end = np.minimum(np.searchsorted(variables, variables[p], side="right"), n)
         has_variable = variables[-1] > variables[p]
-        # Of each place, the next one from which the stages behind can go on.
-        following = np.where(fits, places, n + 1)
+        # Of each pivot, the next one from which the stages behind fit.
+        following = np.where(fits, pivots, n + 1)
         following = np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1]
         end_of, group_of = choice = np.zeros((2, devices + 1, n + 1), dtype=np.int64)
         for group in sizes:
@@ -357,23 +358,24 @@ def _whole_within(pipeline: Pipeline, limit: float) -> Cuts | None:
             group_of[row + group, p[column]] = group
         fits = end_of > 0
         choices.append(choice)
-    return _chosen(choices) if fits[devices, 0] else None
+    return _traced_plan(choices) if fits[devices, 0] else None
 
 
-def _chosen(choices: list[np.ndarray]) -> Cuts:
-    """Return the plan of what was chosen for 1, 2, ... last stages; the last takes what is left.
+def _traced_plan(choices: list[np.ndarray]) -> Cuts:
+    """Trace the plan back from the choices of a dynamic program for 1, 2, ... last stages.
 
     Choices are (2, D+1, n+1): where the first of the stages ends and how many devices it has, by
-    the devices left and its first pivot.
+    the devices left and its first pivot. The last stage takes what is left.
     """
-    start, left = 0, choices[0].shape[1] - 1
+    start = 0
+    left = devices = choices[0].shape[1] - 1
     plan = []
     for choice in choices[:0:-1]:
         start, group = choice[:, left, start].tolist()
         left -= group
-        plan.append((start, left))
-    cuts, devices_left = np.array(plan).reshape(-1, 2).T
-    return cuts, choices[0].shape[1] - 1 - devices_left
+        plan.append((start, devices - left))
+    cuts, device_cuts = np.array(plan).reshape(-1, 2).T
+    return cuts, device_cuts
 
 
 def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 
 from parenvs.cluster import group_bandwidth, same_server
@@ -60,18 +62,19 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
     best: tuple[float, float, Cuts] | None = None
     for start in range(0, evaluations, _BATCH):
         size = min(_BATCH, evaluations - start)
-        cuts, device_cuts = space.plan(_episodes(space, size, rng))
+        cuts, device_cuts = space.plan(_random_episodes(space, size, rng))
         excess = np.maximum(pipeline.excess_bytes(cuts, device_cuts), 0.0)
         length = pipeline.length(cuts, device_cuts)
         # Least excess first: of plans that fit, whose excess is 0, the shortest.
         i = int(np.lexsort((length, excess))[0])
-        if best is None or (excess[i], length[i]) < best[:2]:
-            best = float(excess[i]), float(length[i]), (cuts[i], device_cuts[i])
+        plan = float(excess[i]), float(length[i]), (cuts[i], device_cuts[i])
+        best = min(filter(None, (best, plan)), key=itemgetter(0, 1))
     assert best is not None
-    return answer_of(pipeline, best[2], evaluations)
+    _, _, shortest = best
+    return answer_of(pipeline, shortest, evaluations)
 
 
-def _episodes(space: CutSpace, count: int, rng: np.random.Generator) -> np.ndarray:
+def _random_episodes(space: CutSpace, count: int, rng: np.random.Generator) -> np.ndarray:
     """(count, S-1) int64 candidates, each drawn uniformly from the legal ones."""
     followers = space.followers()
     chosen = np.full((count, space.stages - 1), -1)  # entry -1: what may be the first cut
@@ -117,9 +120,11 @@ def pipedream(pipeline: Pipeline) -> Answer:
     # its last group inside one server or not; the link to the next group depends on nothing else.
     value = np.full((devices + 1, 2, n + 1), np.inf)
     value[0, 1, 0] = 0.0
-    steps = []
+    predecessors = []
     for k in range(1, stages + 1):
-        after, step = np.full_like(value, np.inf), np.zeros((devices + 1, 2, n + 1, 3), np.int32)
+        after = np.full_like(value, np.inf)
+        # Pivot, device and ``inside`` of the best prefix of one stage less.
+        predecessor = np.zeros((3, devices + 1, 2, n + 1), np.int32)
         ends = (variables >= k) & (variables[-1] - variables >= stages - k)
         ends[n] = k == stages
         for a in range(k, devices - stages + k + 1) if k < stages else (devices,):
@@ -128,7 +133,7 @@ def pipedream(pipeline: Pipeline) -> Answer:
             targets = np.flatnonzero(ends & busy)
             for e in range(k - 1, a):
                 inside = int(same_server(e, a, server))
-                position = _stage_scale(pipeline, e, a)
+                position = _stage_sums(pipeline, e, a)
                 for inside_before in (0, 1):
                     candidates = np.flatnonzero(value[e, inside_before] <= upper)
                     if not (candidates.size and targets.size):
@@ -147,14 +152,15 @@ def pipedream(pipeline: Pipeline) -> Answer:
                     better = np.flatnonzero(slowest < after[a, inside, targets])
                     improved = targets[better]
                     after[a, inside, improved] = slowest[better]
-                    step[a, inside, improved, 0] = candidates[index[better]]
-                    step[a, inside, improved, 1:] = e, inside_before
+                    pivots, edges, sides = predecessor[:, a, inside]
+                    pivots[improved] = candidates[index[better]]
+                    edges[improved], sides[improved] = e, inside_before
         value = after
-        steps.append(step)
+        predecessors.append(predecessor)
     pivot, device, inside = n, devices, int(value[devices, :, n].argmin())
     bounds = []
-    for step in reversed(steps):
-        pivot, device, inside = (int(entry) for entry in step[device, inside, pivot])
+    for predecessor in reversed(predecessors):
+        pivot, device, inside = predecessor[:, device, inside, pivot].tolist()
         bounds.append((pivot, device))
     cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
     return answer_of(pipeline, (cuts, device_cuts), evaluations)
@@ -166,13 +172,13 @@ def bottleneck_seconds(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.nda
     p = np.concatenate([[0], cuts, [len(pipeline.profile)]])
     d = np.concatenate([[0], device_cuts, [cluster.devices]])
     stages = [
-        np.diff(_stage_scale(pipeline, d[k], d[k + 1])[p[k : k + 2]])[0] for k in range(len(p) - 1)
+        np.diff(_stage_sums(pipeline, d[k], d[k + 1])[p[k : k + 2]])[0] for k in range(len(p) - 1)
     ]
     links = 2 * pipeline.cut_before[cuts] / (cluster.bandwidth(d[:-2], d[2:]) * np.diff(d[1:]))
     return float(max(*stages, links.max()))
 
 
-def _stage_scale(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
+def _stage_sums(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
     """(n+1,) seconds: a stage [i, j) on the devices [first, end) takes entry j minus entry i."""
     m = end - first
     bandwidth = pipeline.cluster.bandwidth(np.array([first]), np.array([end]))
@@ -181,37 +187,37 @@ def _stage_scale(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
 
 
 def best_last_stage(
-    have: np.ndarray, at: np.ndarray, to: np.ndarray, count: np.ndarray
+    prefix: np.ndarray, start: np.ndarray, end: np.ndarray, count: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best last stage of plans that are as slow as their slowest stage or link.
 
-    For each target t, the least over ``i < count[t]`` of ``max(have[i], to[t] - at[i])``.
+    For each target t, the minimum over ``i < count[t]`` of ``max(prefix[i], end[t] - start[i])``.
 
     Args:
-        have: (m,) seconds of the best plan up to place i, and of the link behind it.
-        at: (m,) position of place i, ascending, seconds.
-        to: (t,) position of each target, seconds.
-        count: (t,) number of places at which the last stage to a target may start.
+        prefix: (m,) seconds of the best plan up to start i, and of the link behind it.
+        start: (m,) cumulative seconds at which the last stage starts, ascending.
+        end: (t,) cumulative seconds at which it ends, at each target.
+        count: (t,) number of starts of a target.
 
     Returns:
-        (t,) seconds, infinite where count is 0, and (t,) the places i.
+        (t,) seconds, infinite where count is 0, and (t,) the starts i.
     """
-    value, index = np.full(len(to), np.inf), np.zeros(len(to), dtype=np.int64)
+    value, index = np.full(len(end), np.inf), np.zeros(len(end), dtype=np.int64)
     reachable = np.flatnonzero(count > 0)
     if not reachable.size:
         return value, index
-    to, count, plans = to[reachable], count[reachable], RangeTable(have)
-    # From later places the last stage is shorter, but fewer plans are left to choose from. The best
-    # place is where the two cross, or one place before.
+    end, count, plans = end[reachable], count[reachable], RangeTable(prefix)
+    # From later starts the last stage is shorter, but fewer plans are left to choose from. The best
+    # start is where the two cross, or the one before: found by bisection, for all targets at once.
     low, high = np.zeros_like(count), count - 1
-    while (open_ := low < high).any():
+    while (is_open := low < high).any():
         middle = (low + high) // 2
-        crossed = plans.value(middle, count) >= to - at[middle]
-        high = np.where(open_ & crossed, middle, high)
-        low = np.where(open_ & ~crossed, middle + 1, low)
-    crossing = plans.place(low, count)
-    earlier = plans.place(np.maximum(low - 1, 0), count)
-    slowest, slowest_earlier = (np.maximum(have[i], to - at[i]) for i in (crossing, earlier))
+        crossed = plans.value(middle, count) >= end - start[middle]
+        high = np.where(is_open & crossed, middle, high)
+        low = np.where(is_open & ~crossed, middle + 1, low)
+    crossing = plans.index(low, count)
+    earlier = plans.index(np.maximum(low - 1, 0), count)
+    slowest, slowest_earlier = (np.maximum(prefix[i], end - start[i]) for i in (crossing, earlier))
     value[reachable] = np.minimum(slowest, slowest_earlier)
     index[reachable] = np.where(slowest_earlier < slowest, earlier, crossing)
     return value, index
@@ -238,7 +244,7 @@ def few_points(space: PointSpace, count: int) -> np.ndarray:
     return np.sort(np.append(np.searchsorted(space.pivots, even), cheap + 1))
 
 
-def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:
+def to_whole_samples(pipeline: Pipeline, plan: Cuts) -> Cuts:
     """Move device cuts as little as needed so that no devices share a sample, see ``is_group``.
 
     Where no stages of such groups fit the memory, they are moved as if it were no limit.
@@ -251,27 +257,28 @@ def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:
     if pipeline.is_group[np.diff(edges)].all():
         return cuts, device_cuts
     stages, devices = len(cuts) + 1, pipeline.cluster.devices
-    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    bounds = np.concatenate([[0], cuts, [len(pipeline.profile)]])
     sizes = np.flatnonzero(pipeline.is_group)
     # First within the memory; where nothing fits, as near as possible without a limit.
     for limit in (pipeline.memory_limit, np.inf):
-        away = np.full(devices + 1, np.inf)  # sum of distances, by the devices dealt out
-        away[0] = 0.0
+        # A dynamic program over the stages: sum of distances, by the devices dealt out.
+        total = np.full(devices + 1, np.inf)
+        total[0] = 0.0
         chosen = np.zeros((stages, devices + 1), dtype=np.int64)
         for s in range(stages):
-            first, end = np.full_like(sizes, ends[s]), np.full_like(sizes, ends[s + 1])
+            first, end = np.full_like(sizes, bounds[s]), np.full_like(sizes, bounds[s + 1])
             needed = pipeline.memory_of(first, end, sizes, np.full_like(sizes, stages - s))
             after = np.full(devices + 1, np.inf)
             for size in sizes[needed <= limit].tolist():
                 distance = np.abs(np.arange(size, devices + 1) - edges[s + 1])
-                moved = away[: devices + 1 - size] + distance
+                moved = total[: devices + 1 - size] + distance
                 nearer = np.flatnonzero(moved < after[size:])
                 after[size + nearer], chosen[s, size + nearer] = moved[nearer], size
-            away = after
-        if np.isfinite(away[devices]):
-            bounds = [devices]
+            total = after
+        if np.isfinite(total[devices]):
+            ends = [devices]
             for s in range(stages - 1, 0, -1):
-                bounds.insert(0, int(bounds[0] - chosen[s, bounds[0]]))
-            return cuts, np.array(bounds[:-1], dtype=np.int64)
+                ends.append(int(ends[-1] - chosen[s, ends[-1]]))
+            return cuts, np.array(ends[:0:-1], dtype=np.int64)
     check_split(pipeline.with_stages(stages))
     raise AssertionError("unreachable")

@@ -109,7 +109,7 @@ class Machine(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """One layer of labels, sorted by (same, device, pivot, core).
+    """One layer of labels, sorted by (shared, device, pivot, core).
 
     Attributes:
         start: (2, D+2) int64; of each device the first of its labels, in row 1 those for a stage in
@@ -130,7 +130,7 @@ class Labels(NamedTuple):
 
 
 @compiled
-def put(
+def insert_label(
     cores: np.ndarray,
     tails: np.ndarray,
     parents: np.ndarray,
@@ -170,19 +170,19 @@ def put(
 
 
 @compiled
-def _longer(values):
+def _doubled(values):
     grown = np.empty((len(values), 2 * values.shape[1]), dtype=values.dtype)
     grown[:, : values.shape[1]] = values
     return grown
 
 
 @compiled
-def fits(chain, machine, p, q, group, flight):
+def fits_memory(chain, machine, p, q, group, flight):
     """Whether a stage [p, q) over ``group`` devices fits the memory, to the judge's last bit."""
-    row, end_row = chain.rank[p], chain.rank[q]
-    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
-    frozen = chain.frozen[q] - chain.frozen[p] + chain.frozen_again[row, end_row]
-    weights = _weight_bytes(held, machine.copies, frozen)
+    rank, end_rank = chain.rank[p], chain.rank[q]
+    variable_bytes = chain.parameters[q] - chain.parameters[p] + chain.again[rank, end_rank]
+    frozen_bytes = chain.frozen[q] - chain.frozen[p] + chain.frozen_again[rank, end_rank]
+    weights = _weight_bytes(variable_bytes, machine.copies, frozen_bytes)
     if machine.keeps:
         activations = _kept_bytes(chain.resident[q] - chain.resident[p], flight)
     else:
@@ -197,13 +197,13 @@ def fits(chain, machine, p, q, group, flight):
 @compiled
 def reduce_seconds(chain, machine, p, q, near, group):
     """Seconds to synchronize gradients of a stage [p, q) over a group, ``near`` in one server."""
-    row, end_row = chain.rank[p], chain.rank[q]
-    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
-    return machine.sync[near, group] * held + chain.shared[row, end_row] / machine.exchange
+    rank, end_rank = chain.rank[p], chain.rank[q]
+    size = chain.parameters[q] - chain.parameters[p] + chain.again[rank, end_rank]
+    return machine.sync[near, group] * size + chain.shared[rank, end_rank] / machine.exchange
 
 
 @compiled
-def _extend(chain, machine, labels, states, flight, first, end, last, saved):
+def _extend_labels(chain, machine, labels, states, flight, first, end, last, saved):
     """Put a stage in front of labels for the states [first, end), then a transfer.
 
     Args:
@@ -218,15 +218,15 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
         saved: seconds by which limits are lower than ``states`` has them.
 
     Returns:
-        Labels as rows of (state, parent) and of (core, tail), by ``same``; their numbers; the least
-        bound of plans through them; and of the shortest plan core, tail, state and parent (-1).
+        Rows of (state, parent) and of (core, tail) by ``shared``: whether a stage in front starts
+        in the server; their numbers; the least bound; core, tail, state, parent of the best plan.
     """
     m, devices = machine.micro_batches, len(machine.is_group) - 1
     cores, tails = np.empty((2, _FRONT)), np.empty((2, _FRONT))
     parents = np.empty((2, _FRONT), dtype=np.int64)
     merged_cores, merged_tails = np.empty((1, 2 * _FRONT)), np.empty((1, 2 * _FRONT))
     merged_parents = np.empty((1, 2 * _FRONT), dtype=np.int64)
-    index_rows = np.empty((4, 1024), dtype=np.int64)  # state and parent for ``same`` 0, then for 1
+    index_rows = np.empty((4, 1024), dtype=np.int64)  # state and parent, by ``shared``
     second_rows = np.empty((4, 1024))
     counts, sizes = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
     bound = best_core = best_tail = np.inf
@@ -241,18 +241,18 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
             if not machine.is_group[group]:
                 continue
             near = 1 if e // machine.server == (d - 1) // machine.server else 0
-            same = 1 if e // machine.server == d // machine.server else 0
+            shared = 1 if e // machine.server == d // machine.server else 0
             link = min(fast, slow) if near else slow
             # The transfer in front adds at least link to the core, and half of it to the sum.
             core_most, sum_most = core_limit - link, sum_limit - link / 2
-            begin, stop = labels.start[same, d], labels.start[same, d + 1]
+            begin, stop = labels.start[shared, d], labels.start[shared, d + 1]
             while begin < stop:  # the first label behind p
                 middle = (begin + stop) // 2
                 if labels.pivot[middle] <= p:
                     begin = middle + 1
                 else:
                     stop = middle
-            stop = labels.start[same, d + 1]
+            stop = labels.start[shared, d + 1]
             q, is_fit = -1, 0
             x = backward = reduce = 0.0
             for label in range(begin, stop):
@@ -274,12 +274,12 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
                 if core + tail > sum_most:
                     continue
                 if is_fit == 0:  # looked at once a stage, when a label comes so far
-                    is_fit = 1 if fits(chain, machine, p, q, group, flight) else -1
+                    is_fit = 1 if fits_memory(chain, machine, p, q, group, flight) else -1
                     if is_fit < 0:
                         continue
                 if sizes[near] == cores.shape[1]:
-                    cores, tails, parents = _longer(cores), _longer(tails), _longer(parents)
-                sizes[near] = put(
+                    cores, tails, parents = _doubled(cores), _doubled(tails), _doubled(parents)
+                sizes[near] = insert_label(
                     cores[near], tails[near], parents[near], sizes[near], core, tail, label
                 )
         if last:
@@ -298,32 +298,32 @@ def _extend(chain, machine, labels, states, flight, first, end, last, saved):
                         best_state, best_parent = i, parents[near, j]
             continue
         # Unless e is the first device of its server, the stage before may start there, too.
-        for same in range(2 if e % machine.server else 1):
+        for shared in range(2 if e % machine.server else 1):
             size = 0
             if sizes[0] + sizes[1] > merged_cores.shape[1]:
                 merged_cores = np.empty((1, 2 * (sizes[0] + sizes[1])))
                 merged_tails = np.empty_like(merged_cores)
                 merged_parents = np.empty(merged_cores.shape, dtype=np.int64)
             for near in range(2):
-                link = fast if same and near else slow
+                link = fast if shared and near else slow
                 for j in range(sizes[near]):
                     core = prepend_core(cores[near, j], link, m, max)
                     tail = prepend_tail(tails[near, j], link / 2, hidden, max)
                     if core <= core_limit and core + tail <= sum_limit:
-                        size = put(
+                        size = insert_label(
                             merged_cores[0], merged_tails[0], merged_parents[0], size, core, tail,
                             parents[near, j],
                         )  # fmt: skip
-            while counts[same] + size > index_rows.shape[1]:
-                index_rows, second_rows = _longer(index_rows), _longer(second_rows)
+            while counts[shared] + size > index_rows.shape[1]:
+                index_rows, second_rows = _doubled(index_rows), _doubled(second_rows)
             for j in range(size):
-                at, core, tail = counts[same] + j, merged_cores[0, j], merged_tails[0, j]
-                index_rows[2 * same, at], index_rows[2 * same + 1, at] = i, merged_parents[0, j]
-                second_rows[2 * same, at], second_rows[2 * same + 1, at] = core, tail
+                at, core, tail = counts[shared] + j, merged_cores[0, j], merged_tails[0, j]
+                index_rows[2 * shared, at], index_rows[2 * shared + 1, at] = i, merged_parents[0, j]
+                second_rows[2 * shared, at], second_rows[2 * shared + 1, at] = core, tail
                 bound = min(
                     bound, max(core + states.before[i], core + tail + states.before_forward[i])
                 )
-            counts[same] += size
+            counts[shared] += size
     return index_rows, second_rows, counts, bound, best_core, best_tail, best_state, best_parent
 
 
@@ -357,8 +357,8 @@ class LabelSearch:
     ) -> None:
         prepare()
         self.pipeline, self.targets = pipeline, targets
-        every = np.arange(pipeline.cluster.devices + 1)
-        self.devices = every if devices is None else devices
+        all_devices = np.arange(pipeline.cluster.devices + 1)
+        self.devices = all_devices if devices is None else devices
         self.upper, self.deadline, self.whole = upper, deadline, whole
         self.best: tuple[np.ndarray, np.ndarray] | None = None
         self.bound, self.evaluations = 0.0, 0
@@ -383,7 +383,7 @@ class LabelSearch:
                     self.pipeline, np.asarray(pivots), budget, self.deadline, self.devices
                 )
             for k in range(1, stages):
-                labels, bound = self._extended(k, self.layers[-1])
+                labels, bound = self._extended_layer(k, self.layers[-1])
                 self.layers.append(labels)
                 # By fact 5.
                 self.bound = max(self.bound, min(formulas.compose(bound, 0.0), self.upper))
@@ -392,14 +392,14 @@ class LabelSearch:
         self.bound = self.upper
         return True
 
-    def _extended(self, k: int, labels: Labels) -> tuple[Labels, float]:
+    def _extended_layer(self, k: int, labels: Labels) -> tuple[Labels, float]:
         """Put a stage in front of all labels; the last layer is completed, and stays empty.
 
         Returns:
             The new layer, and a lower bound of core plus tail of plans through it, seconds.
         """
         parts: list[list[tuple[np.ndarray, ...]]] = [[], []]
-        least, is_last = np.inf, k == self.pipeline.stages - 1 and not self.whole
+        lowest, is_last = np.inf, k == self.pipeline.stages - 1 and not self.whole
         flight = int(formulas.in_flight(np.array(k), self.pipeline.micro_batches))
         chunk = max(_PAIRS // max(len(labels.core), 1), 1)
         for states in self._states(k):
@@ -410,62 +410,59 @@ class LabelSearch:
                 end = min(first + chunk, len(states.pivot))
                 # Plans that were found meanwhile lower the limits of the states.
                 saved = upper - self.upper if np.isfinite(upper) else 0.0
-                indices, seconds, counts, bound, core, tail, state, parent = _extend(
+                indices, seconds, counts, bound, core, tail, state, parent = _extend_labels(
                     self.chain, self.machine, labels, states, flight, first, end,
                     is_last, saved,
                 )  # fmt: skip
-                least = min(least, bound)
+                lowest = min(lowest, bound)
                 self.evaluations += int(counts.sum())
                 if state >= 0:
-                    self._keep(states, state, parent, formulas.compose(core, tail))
+                    self._update_best(states, state, parent, formulas.compose(core, tail))
                 if is_last:
                     continue
-                for same in (0, 1):
-                    rows, count = slice(2 * same, 2 * same + 2), counts[same]
+                for shared in (0, 1):
+                    rows, count = slice(2 * shared, 2 * shared + 2), counts[shared]
                     state_of, parents = indices[rows, :count]
                     cores, tails = seconds[rows, :count]
-                    places = states.pivot[state_of], states.device[state_of]
-                    parts[same].append((*places, cores, tails, parents))
+                    positions = states.pivot[state_of], states.device[state_of]
+                    parts[shared].append((*positions, cores, tails, parents))
         columns_of = zip(*parts[0], *parts[1], strict=True)
-        nothing = np.zeros(0, dtype=np.int64)
-        merged = [np.concatenate(column) for column in columns_of] or [nothing] * 5
+        empty = np.zeros(0, dtype=np.int64)
+        merged = [np.concatenate(column) for column in columns_of] or [empty] * 5
         count = sum(len(part[0]) for part in parts[0])
         numbers = np.arange(self.pipeline.cluster.devices + 2)
-        start = np.stack(
-            [
-                np.searchsorted(merged[1][:count], numbers),
-                count + np.searchsorted(merged[1][count:], numbers),
-            ]
-        )
-        return Labels(start, *merged), least
+        _, device, *_ = merged
+        outside, inside = (np.searchsorted(x, numbers) for x in (device[:count], device[count:]))
+        return Labels(np.stack([outside, inside + count]), *merged), lowest
 
     def _states(self, k: int) -> Iterator[Columns]:
         """Yield the states at which the last k stages may start, some devices at a time."""
         pipeline, devices = self.pipeline, self.pipeline.cluster.devices
-        front = pipeline.stages - k
+        stages_before = pipeline.stages - k
         sizes = np.flatnonzero(pipeline.is_group).tolist()
         pivots: list[np.ndarray] = []
-        firsts: list[np.ndarray] = []
-        starts = self.devices[(self.devices >= front) & (self.devices <= devices - k)].tolist()
+        devices_of: list[np.ndarray] = []
+        in_range = (self.devices >= stages_before) & (self.devices <= devices - k)
+        starts = self.devices[in_range].tolist()
         for e in starts:
-            here = self.targets
-            if not isinstance(here, np.ndarray):
-                here = here(k, e)
+            pivots_here = self.targets
+            if not isinstance(pivots_here, np.ndarray):
+                pivots_here = pivots_here(k, e)
             if not pipeline.fractions:
                 # The k last stages share the devices from e on, those in front the others.
-                shared = can_split(devices - e, k, sizes) and can_split(e, front, sizes)
-                here = here if shared else here[:0]
-            pivots.append(here)
-            firsts.append(np.full(len(here), e))
+                shared = can_split(devices - e, k, sizes) and can_split(e, stages_before, sizes)
+                pivots_here = pivots_here if shared else pivots_here[:0]
+            pivots.append(pivots_here)
+            devices_of.append(np.full(len(pivots_here), e))
             if sum(map(len, pivots)) > _STATES or e == starts[-1]:
                 if time.perf_counter() > self.deadline:
                     raise OutOfTimeError
                 yield self._bounds.columns(
-                    k, np.concatenate(firsts), np.concatenate(pivots), self.upper
+                    k, np.concatenate(devices_of), np.concatenate(pivots), self.upper
                 )
-                pivots, firsts = [], []
+                pivots, devices_of = [], []
 
-    def _keep(self, states: Columns, state: int, parent: int, length: float) -> None:
+    def _update_best(self, states: Columns, state: int, parent: int, length: float) -> None:
         if length >= self.upper * (1.0 - SLACK):
             return
         self.upper = length
@@ -480,9 +477,9 @@ class LabelSearch:
 
 def _chain_of(pipeline: Pipeline) -> Chain:
     """Return the arrays of a problem; without tied weights, tables of them are zeros."""
-    tied, one = pipeline.tied_weights, np.zeros((1, 1))
-    none = np.zeros(len(pipeline.profile) + 1, dtype=np.int64)
-    tables = (none, one, one, one)
+    tied, no_bytes = pipeline.tied_weights, np.zeros((1, 1))
+    no_ranks = np.zeros(len(pipeline.profile) + 1, dtype=np.int64)
+    tables = (no_ranks, no_bytes, no_bytes, no_bytes)
     if tied is not None:
         tables = (tied.rank, tied.again, tied.frozen, tied.shared)
     return Chain(
@@ -511,13 +508,11 @@ def _machine_of(pipeline: Pipeline) -> Machine:
 @cache
 def prepare() -> None:
     """Compile the loops, or load them, once per process: that is no part of a search."""
-    nothing, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((1, 1))
-    chain = Chain(
-        number, number, number, nothing, number, number, number, one, nothing, one, one, one
-    )
+    empty, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((1, 1))
+    chain = Chain(number, number, number, empty, number, number, number, one, empty, one, one, one)
     machine = Machine(1, 1, np.zeros(1, dtype=np.bool_), one, 1.0, 1.0, 1.0, False)
-    labels = Labels(np.zeros((2, 2), dtype=np.int64), nothing, nothing, number, number, nothing)
+    labels = Labels(np.zeros((2, 2), dtype=np.int64), empty, empty, number, number, empty)
     states = Columns(
-        nothing, nothing, number, number, number, number, number, number, number, number, number
+        empty, empty, number, number, number, number, number, number, number, number, number
     )
-    _extend(chain, machine, labels, states, 1, 0, 0, False, 0.0)
+    _extend_labels(chain, machine, labels, states, 1, 0, 0, False, 0.0)

@@ -22,7 +22,13 @@ from parenvs.agents.pipeline.exact import (
     is_large,
     within_memory,
 )
-from parenvs.agents.pipeline.heuristics import answer_of, even_cut, pipedream, random_search, whole
+from parenvs.agents.pipeline.heuristics import (
+    answer_of,
+    even_cut,
+    pipedream,
+    random_search,
+    to_whole_samples,
+)
 from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
@@ -143,18 +149,15 @@ class PipelineRequest(PipelineSearch, Request):
 
 
 def _whole_answer(answer: Answer) -> Answer:
-    problem, plan = answer.problem, cuts_of(answer.plan)
-    moved = whole(problem, plan)
-    if (moved[1] == plan[1]).all():
+    """The answer with devices that share no sample, where the problem asks for that."""
+    problem, (cuts, device_cuts) = answer.problem, cuts_of(answer.plan)
+    moved = _, moved_device_cuts = to_whole_samples(problem, (cuts, device_cuts))
+    if (moved_device_cuts == device_cuts).all():
         return answer
     notes = (*answer.notes, "device cuts moved to whole samples for each device (--fractions)")
     other = answer_of(problem, moved, answer.evaluations)
-    same: dict[str, Any] = {
-        "method": answer.method,
-        "seconds": answer.seconds,
-        "among": answer.among,
-    }
-    return replace(other, notes=notes, **same)
+    other = replace(other, method=answer.method, seconds=answer.seconds, among=answer.among)
+    return replace(other, notes=notes)
 
 
 def reference(space: CutSpace | PointSpace) -> Answer:

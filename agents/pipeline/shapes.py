@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from parenvs.agents.pipeline.bounds import SLACK, least_lengths
 from parenvs.agents.pipeline.exact import (
     infeasible,
     is_large,
-    least_excess,
+    leanest_plan,
     one_stage,
     plan_within,
     proven_answer,
@@ -191,11 +192,11 @@ class _Run:
         self._pivots = distinct_pivots(pipeline)
         if fewest == 1:
             for cluster in clusters:
-                self._try_one_stage(cluster)
+                self._add_one_stage(cluster)
         for cluster in clusters:
-            for trial in self._shapes(cluster):
+            for trial in self._trials_on(cluster):
                 self.trials.append(trial)
-                if self._is_out(trial):
+                if self._is_excluded(trial):
                     break  # so are those of more stages
         self.trials.sort(key=lambda trial: trial.bound)  # stable: fewer stages, more devices first
 
@@ -211,24 +212,24 @@ class _Run:
         for cluster in self.clusters:
             if not devices or cluster.devices <= _FEWER * devices[-1]:
                 devices.append(cluster.devices)
-        for trial in self._open():
+        for trial in self._open_trials():
             if trial.stages in _LADDER and trial.devices in devices:
                 self._search_corridors(trial, _QUICK, end)
 
     def climb(self) -> None:
         """Search the best shape, and others in stages, ever closer, until none is better."""
         end = self.begin + _CLIMB_SHARE * self.time_limit
-        done: set[int] = set()
+        searched: set[int] = set()
         assert self.best is not None
         # Length changes slowly with the stages: large steps first, halved where none gains.
         step = max(self.best.stages // 4, 1)
         while step:
             center = self.best
-            for trial in self._open():
-                away = abs(trial.stages - center.stages)
-                near = trial.devices == center.devices and away in (0, step)
-                if near and id(trial) not in done:
-                    done.add(id(trial))
+            for trial in self._open_trials():
+                distance = abs(trial.stages - center.stages)
+                is_neighbor = trial.devices == center.devices and distance in (0, step)
+                if is_neighbor and id(trial) not in searched:
+                    searched.add(id(trial))
                     self._search_corridors(trial, _THOROUGH, end)
             if self.best is center:
                 step //= 2
@@ -247,35 +248,35 @@ class _Run:
         largest = [trial for trial in self.trials if trial.cluster == self.clusters[0]]
         # Where devices share no sample, fewer of them may be divided better.
         for trial in largest if self.pipeline.fractions else self.trials:
-            plan = None if self._is_out(trial) else plan_within(trial.pipeline, limit)
+            plan = None if self._is_excluded(trial) else plan_within(trial.pipeline, limit)
             if plan is not None:
-                self._keep(trial, plan)
+                self._update_best(trial, plan)
                 return
         shapes = [trial.pipeline for trial in largest or self.trials]
         if not shapes:
             check_split(self.pipeline.with_stages(self.fewest, self.clusters[0]))
         shapes = [shape for shape in shapes if shape.can_split(shape.stages)] or shapes
-        sample = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
-        lacking = [least_excess(shape)[1] for shape in sample]
-        excess, shape = min(zip(lacking, sample, strict=True), key=lambda pair: pair[0])
-        more = "; another number of stages does not fit either" if len(shapes) > 1 else ""
-        raise InfeasibleError(f"{infeasible(shape, excess)}{more}")
+        examples = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
+        excesses = [excess for _, excess in map(leanest_plan, examples)]
+        excess, shape = min(zip(excesses, examples, strict=True), key=itemgetter(0))
+        hint = "; another number of stages does not fit either" if len(shapes) > 1 else ""
+        raise InfeasibleError(f"{infeasible(shape, excess)}{hint}")
 
     def search_all(self) -> None:
         """Search all shapes that are left over all pivots, in turns, until the time is over."""
         for seconds in _TURNS:
-            for trial in self._open():
-                now = time.perf_counter()
-                if now > self.deadline:
+            for trial in self._open_trials():
+                begin = time.perf_counter()
+                if begin > self.deadline:
                     return
-                end = min(self.deadline, now + seconds)
+                end = min(self.deadline, begin + seconds)
                 search = LabelSearch(trial.pipeline, self._pivots, self.upper, end)
                 search.run()
                 self.evaluations += search.evaluations
                 trial.bound = max(trial.bound, min(search.bound, self.upper))
                 trial.settled = search.bound >= search.upper
                 if search.best is not None:
-                    self._keep(trial, search.best)
+                    self._update_best(trial, search.best)
 
     def survey(self) -> None:
         """Look for good plans on the devices that are not the best, to tell how good they are."""
@@ -284,27 +285,27 @@ class _Run:
         # The table of shapes says how near plans on other devices come.
         for cluster in (x for x in self.clusters if x != best):
             end = min(self.deadline, time.perf_counter() + _SURVEY_SECONDS)
-            known = {trial.stages: trial for trial in trials.get(cluster.devices, ())}
-            upper = min((trial.length for trial in known.values()), default=np.inf)
-            for trial in self._shapes(cluster):
+            by_stages = {trial.stages: trial for trial in trials.get(cluster.devices, ())}
+            upper = min((trial.length for trial in by_stages.values()), default=np.inf)
+            for trial in self._trials_on(cluster):
                 if trial.bound >= upper or time.perf_counter() > end:
                     break
                 if trial.stages not in _LADDER:
                     continue
-                if trial.stages not in known:
-                    known[trial.stages] = replace(trial, settled=True)
-                    self.trials.append(known[trial.stages])
-                self._search_corridors(known[trial.stages], _QUICK, end)
-                upper = min(upper, known[trial.stages].length)
+                if trial.stages not in by_stages:
+                    by_stages[trial.stages] = replace(trial, settled=True)
+                    self.trials.append(by_stages[trial.stages])
+                self._search_corridors(by_stages[trial.stages], _QUICK, end)
+                upper = min(upper, by_stages[trial.stages].length)
 
     def choice(self) -> Choice:
         """The best plan, and what is known of each number of devices."""
         assert self.best is not None and self.best.plan is not None
-        bounds = [trial.bound for trial in self.trials if not self._is_out(trial)]
+        bounds = [trial.bound for trial in self.trials if not self._is_excluded(trial)]
         bound = min(bounds) if bounds else None
         answer = proven_answer(self.best.pipeline, self.best.plan, self.evaluations, bound)
         trials, counts = self._by_devices(), [x.devices for x in self.clusters]
-        tried = tuple(self._tried(count, trials.get(count, [])) for count in counts)
+        tried = tuple(self._tried_on(count, trials.get(count, [])) for count in counts)
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
     def _by_devices(self) -> dict[int, list[Trial]]:
@@ -314,22 +315,22 @@ class _Run:
             groups.setdefault(trial.devices, []).append(trial)
         return groups
 
-    def _tried(self, devices: int, trials: list[Trial]) -> Tried:
+    def _tried_on(self, devices: int, trials: list[Trial]) -> Tried:
         bound = min((min(trial.bound, trial.length) for trial in trials), default=np.inf)
         shortest = min(trials, key=lambda trial: trial.length, default=None)
         if shortest is None or shortest.plan is None:
             return Tried(devices, None, np.inf, bound)
         return Tried(devices, shortest.stages, shortest.length, bound)
 
-    def _try_one_stage(self, cluster: Cluster) -> None:
+    def _add_one_stage(self, cluster: Cluster) -> None:
         trial = Trial(self.pipeline, 1, cluster, np.inf, settled=True)
         self.trials.append(trial)
         with suppress(InfeasibleError):
             answer = one_stage(trial.pipeline)
             self.evaluations += 1
-            self._keep(trial, cuts_of(answer.plan))
+            self._update_best(trial, cuts_of(answer.plan))
 
-    def _shapes(self, cluster: Cluster) -> Iterator[Trial]:
+    def _trials_on(self, cluster: Cluster) -> Iterator[Trial]:
         shape = self.pipeline.with_stages(1, cluster)
         counts: Sequence[int] = range(1, min(cluster.devices, int(shape.variable_sum[-1])) + 1)
         if not shape.fractions:
@@ -340,20 +341,19 @@ class _Run:
             if stages >= max(self.fewest, 2):
                 yield Trial(self.pipeline, stages, cluster, float(bounds[stages - 1]))
 
-    def _is_out(self, trial: Trial) -> bool:
+    def _is_excluded(self, trial: Trial) -> bool:
         return trial.settled or trial.bound >= self.upper * (1 - SLACK)
 
-    def _open(self) -> Iterator[Trial]:
-        """The trials that may hold a shorter plan; each is looked at when its turn comes."""
-        return (trial for trial in self.trials if not self._is_out(trial))
+    def _open_trials(self) -> Iterator[Trial]:
+        return (trial for trial in self.trials if not self._is_excluded(trial))
 
     def _search_corridors(self, trial: Trial, sweeps: int | None, end: float) -> None:
         if time.perf_counter() < end and is_large(trial.pipeline, self._pivots):
             plan = corridor.search(trial.pipeline, trial.plan, sweeps, deadline=end)
             if plan is not None:
-                self._keep(trial, plan)
+                self._update_best(trial, plan)
 
-    def _keep(self, trial: Trial, plan: Cuts) -> None:
+    def _update_best(self, trial: Trial, plan: Cuts) -> None:
         length = float(trial.pipeline.length(*plan))
         if length < trial.length:
             trial.plan, trial.length = plan, length

@@ -15,7 +15,7 @@ import numpy as np
 from parenvs.agents.pipeline.exact import exact_points
 from parenvs.agents.pipeline.labels import (
     LabelSearch,
-    fits,
+    fits_memory,
     reduce_seconds,
     through,
     transfer_seconds,
@@ -54,10 +54,10 @@ class Ends:
             points: (k,) first points of the stages so far; the last one's end is to be chosen.
             units: (k,) their first units.
         """
-        space, left = self.space, self.space.stages - len(points)
-        flight = formulas.in_flight(np.array(left + 1), space.pipeline.micro_batches)
+        space, stages_left = self.space, self.space.stages - len(points)
+        flight = formulas.in_flight(np.array(stages_left + 1), space.pipeline.micro_batches)
         core, tail = _ends(
-            self.chain, self.machine, self.layers[left], self.bandwidth, space.pivots,
+            self.chain, self.machine, self.layers[stages_left], self.bandwidth, space.pivots,
             space.devices, space.pivots[points], space.devices[units], int(flight),
         )  # fmt: skip
         return np.asarray(formulas.compose(core, tail))
@@ -97,8 +97,8 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
             before_core = max(core, through(before, 2 * link, m))
             before_hidden += link
         near = 1 if e // server == (d - 1) // server else 0
-        same = 1 if e // server == d // server else 0
-        label, stop = labels.start[same, d], labels.start[same, d + 1]
+        shared = 1 if e // server == d // server else 0
+        label, stop = labels.start[shared, d], labels.start[shared, d + 1]
         for point in range(1, len(pivots) - 1):
             q = pivots[point]
             while label < stop and labels.pivot[label] < q:
@@ -107,18 +107,18 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
                 continue
             if chain.variables[q] == chain.variables[p]:
                 continue
-            if not fits(chain, machine, p, q, d - e, flight):
+            if not fits_memory(chain, machine, p, q, d - e, flight):
                 continue
             x = (chain.work[q] - chain.work[p]) / (d - e)
-            here = max(before_core, through(before + x, x, m))
+            prefix_core = max(before_core, through(before + x, x, m))
             reduce = reduce_seconds(chain, machine, p, q, near, d - e)
-            rest = max(tail, reduce - before_hidden)
-            hides = before_hidden + (chain.backward[q] - chain.backward[p]) / (d - e)
+            prefix_tail = max(tail, reduce - before_hidden)
+            prefix_hidden = before_hidden + (chain.backward[q] - chain.backward[p]) / (d - e)
             while label < stop and labels.pivot[label] == q:
-                whole = max(here, before + x + labels.core[label])
-                after = max(rest, labels.tail[label] - hides, 0.0)
-                if whole + after < cores[point, unit] + tails[point, unit]:
-                    cores[point, unit], tails[point, unit] = whole, after
+                plan_core = max(prefix_core, before + x + labels.core[label])
+                plan_tail = max(prefix_tail, labels.tail[label] - prefix_hidden, 0.0)
+                if plan_core + plan_tail < cores[point, unit] + tails[point, unit]:
+                    cores[point, unit], tails[point, unit] = plan_core, plan_tail
                 label += 1
     return cores, tails
 
@@ -130,20 +130,20 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
     """
     if not isinstance(game, PipelinePlanning):
         return None
-    known: dict[int, Ends] = {}
+    cached: dict[int, Ends] = {}
 
-    def worth() -> np.ndarray:
-        nonlocal known
+    def action_values() -> np.ndarray:
+        nonlocal cached
         rows = np.flatnonzero(~game.over).tolist()
-        played = {id(game.space_of(row)) for row in rows}
-        known = {key: ends for key, ends in known.items() if key in played}
+        current = {id(game.space_of(row)) for row in rows}
+        cached = {key: ends for key, ends in cached.items() if key in current}
         result = np.full(game.legal.shape, np.nan, dtype=np.float32)
         for row in rows:
             space = game.space_of(row)
-            if id(space) not in known:
-                known[id(space)] = Ends(space)
+            if id(space) not in cached:
+                cached[id(space)] = Ends(space)
             stage, is_unit = divmod(int(game.choices[row]), 2)
-            ends = known[id(space)]
+            ends = cached[id(space)]
             seconds = ends.seconds(game.points[row, : stage + 1], game.units[row, : stage + 1])
             # The ends of the chain and of the devices are no actions.
             value = (ends.shortest / seconds)[:-1, :-1]
@@ -155,4 +155,4 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
                 result[row, : len(value)] = np.where(value > 0, value, np.nan)
         return np.where(game.legal, result, np.nan)
 
-    return worth
+    return action_values

@@ -25,6 +25,8 @@ class ChainArrays(NamedTuple):
 
 Family = Callable[[np.random.Generator, int], ChainArrays]
 
+COMPUTE, WEIGHTS, CUT = range(3)
+"""Columns of operations: FLOPs, parameters, and the cut right behind."""
 MIN_PIVOTS = 24
 """Smallest number of pivots that every family can make a chain of."""
 MIN_VARIABLES = 8
@@ -73,11 +75,13 @@ def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
     encoder = _stack(rng, np.concatenate([attention, forward]), in_encoder)
     decoder = _stack(rng, np.concatenate([attention, attention, forward]), body - in_encoder)
     table = 0.0 if rng.random() < 0.5 else vocabulary  # the embedding is tied or not
-    behind = np.concatenate([[[0.01, table, 1.0]], decoder, _logits(rng, head, vocabulary)])
-    behind[:, [0, 2]] *= rng.uniform(0.3, 1.5)  # tokens of the decoder per token of the encoder
-    behind[: len(decoder), 2] += 1.0  # the encoder's output, up to its last reader
-    front = _embedding(n - len(encoder) - len(behind), vocabulary)
-    return _chain(rng, np.concatenate([front, encoder, behind]))
+    decoder_side = np.concatenate([[[0.01, table, 1.0]], decoder, _logits(rng, head, vocabulary)])
+    decoder_side[:, [COMPUTE, CUT]] *= rng.uniform(
+        0.3, 1.5
+    )  # tokens of the decoder per token of the encoder
+    decoder_side[: len(decoder), CUT] += 1.0  # the encoder's output, up to its last reader
+    front = _embedding(n - len(encoder) - len(decoder_side), vocabulary)
+    return _chain(rng, np.concatenate([front, encoder, decoder_side]))
 
 
 def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
@@ -100,15 +104,16 @@ def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
         # FLOPs per pivot stay even, as activations shrink while weights grow.
         scale = [rng.lognormal(0.0, 0.2), grow**group, shrink**-group]
         section = np.tile(block * scale, (count, 1))
-        section[-1, 2] *= pool
+        section[-1, CUT] *= pool
         rows.append(section)
     pyramid = np.concatenate(rows)
     compute, weights, _ = pyramid.sum(axis=0)
     head = np.zeros((dense + loss, 3))
-    head[:, 2] = pyramid[-1, 2] * log_uniform(rng, 0.005, 0.1)
-    head[:dense, 0] = 1e-3 * compute * rng.random(dense)
+    head[:, CUT] = pyramid[-1, CUT] * log_uniform(rng, 0.005, 0.1)
+    head[:dense, COMPUTE] = 1e-3 * compute * rng.random(dense)
     share = rng.uniform(0.05, 0.9)
-    head[:dense, 1] = np.sort(rng.dirichlet(np.ones(dense)))[::-1] * share / (1 - share) * weights
+    falling = np.sort(rng.dirichlet(np.ones(dense)))[::-1]
+    head[:dense, WEIGHTS] = falling * share / (1 - share) * weights
     return _chain(rng, np.concatenate([pyramid, head]))
 
 
@@ -128,7 +133,7 @@ def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
     for depth, count in zip(level, _counts(rng, blocks, len(level)), strict=True):
         section = np.tile(block * [1.0, 4.0**depth, shrink**-depth], (count, 1))
         if skips:  # outputs of the levels above are kept for the way up
-            section[:, 2] += (shrink ** -np.arange(depth)).sum()
+            section[:, CUT] += (shrink ** -np.arange(depth)).sum()
         rows.append(section)
     rows.append(np.array([[0.05, 0.01, 1.0]]))
     return _chain(rng, np.concatenate(rows))
@@ -137,15 +142,15 @@ def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
 def heavy_head(rng: np.random.Generator, n: int) -> ChainArrays:
     """Draw an even chain; one to four pivots at an end have most weights, compute or both."""
     rows = np.ones((n, 3))
-    rows[:, :2] *= rng.lognormal(0.0, 0.3, (n, 2))
-    rows[:, 1] *= rng.random(n) >= rng.uniform(0.0, 0.7)
-    rows[:, 2] = np.exp(np.cumsum(rng.normal(0.0, rng.uniform(0.0, 0.1), n)))
+    rows[:, [COMPUTE, WEIGHTS]] *= rng.lognormal(0.0, 0.3, (n, 2))
+    rows[:, WEIGHTS] *= rng.random(n) >= rng.uniform(0.0, 0.7)
+    rows[:, CUT] = np.exp(np.cumsum(rng.normal(0.0, rng.uniform(0.0, 0.1), n)))
     count = int(rng.integers(1, 5))
     heavy = slice(0, count) if rng.random() < 0.5 else slice(n - count, n)
-    which = int(rng.integers(3))  # 0 weights, 1 compute, 2 both
-    rows[heavy, 1] = rng.uniform(0.2, 1.0, count)
-    for column, low, high in ((0, 0.5, 0.8), (1, 0.5, 0.95)):
-        if which in (2, 1 - column):
+    columns = ((WEIGHTS,), (COMPUTE,), (COMPUTE, WEIGHTS))[rng.integers(3)]
+    rows[heavy, WEIGHTS] = rng.uniform(0.2, 1.0, count)
+    for column, low, high in ((COMPUTE, 0.5, 0.8), (WEIGHTS, 0.5, 0.95)):
+        if column in columns:
             # A share s of the total is s / (1 - s) of all others.
             share = rng.uniform(low, high)
             others = rows[:, column].sum() - rows[heavy, column].sum()
@@ -201,16 +206,16 @@ def _feed_forward(rng: np.random.Generator) -> np.ndarray:
 def _embedding(count: int, vocabulary: float) -> np.ndarray:
     """Return ``count`` pivots: the table, then positions, norms and masks."""
     rows = np.tile([0.01, 0.0, 1.0], (count, 1))
-    rows[0, 1] = vocabulary
-    rows[1::3, 1] = 0.1
+    rows[0, WEIGHTS] = vocabulary
+    rows[1::3, WEIGHTS] = 0.1
     return rows
 
 
 def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarray:
     """Return ``count`` pivots: logits over the vocabulary (half of them tied), softmax and loss."""
     rows = np.tile([0.01, 0.0, log_uniform(rng, 4, 60)], (count, 1))
-    rows[0, 0] = vocabulary
-    rows[0, 1] = vocabulary if rng.random() < 0.5 else 0.001
+    rows[0, COMPUTE] = vocabulary
+    rows[0, WEIGHTS] = vocabulary if rng.random() < 0.5 else 0.001
     return rows
 
 
@@ -274,12 +279,11 @@ def _merged(
     # The last operation always ends a pivot; of the others, count - 1 do.
     ends = np.append(np.sort(rng.choice(last, count - 1, replace=False, p=chances)), last)
     merged = np.add.reduceat(operations, np.append(0, ends[:-1] + 1), axis=0)
-    merged[:, 2] = operations[ends, 2]
+    merged[:, CUT] = operations[ends, CUT]
     return merged
 
 
 def _counts(rng: np.random.Generator, total: int, parts: int) -> np.ndarray:
-    """Draw whole numbers >= 1 that add up to ``total``, (parts,)."""
     return 1 + rng.multinomial(total - parts, rng.dirichlet(np.full(parts, 4.0)))
 
 
@@ -291,7 +295,7 @@ def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 def _independent(rng: np.random.Generator, n: int, sample: Callable[[], np.ndarray]) -> ChainArrays:
     """Draw forward, parameters and cut independently; up to 0.8 of the pivots have no variable."""
     rows = np.stack([sample(), sample(), sample()], axis=1)
-    rows[:, 1] *= rng.random(n) >= rng.uniform(0.0, 0.8)
+    rows[:, WEIGHTS] *= rng.random(n) >= rng.uniform(0.0, 0.8)
     return _finished(rng, rows, 0.0, 0.0)
 
 
@@ -310,8 +314,8 @@ def _finished(
     bytes cross the cut behind the last pivot.
     """
     n = len(rows)
-    forward = rows[:, 0] * rng.lognormal(0.0, time_noise, n)
-    parameters, cut = (rows[:, k] * rng.lognormal(0.0, size_noise, n) for k in (1, 2))
+    forward = rows[:, COMPUTE] * rng.lognormal(0.0, time_noise, n)
+    parameters, cut = (rows[:, k] * rng.lognormal(0.0, size_noise, n) for k in (WEIGHTS, CUT))
     costless = (parameters == 0) & (rng.random(n) < rng.uniform(0.0, 0.6))
     forward = np.where(costless, 0.0, forward)
     backward = rng.uniform(1.3, 2.2) * forward * rng.lognormal(0.0, time_noise, n)

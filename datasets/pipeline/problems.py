@@ -177,16 +177,17 @@ class Ranges:
 
     def __post_init__(self) -> None:
         """Raise ``ParenvsError`` for chains too short, or plans of too many stages."""
-        if self.pivots[0] < MIN_PIVOTS or self.stages[1] > self.pivots[0]:
+        (fewest_pivots, _), (_, most_stages) = self.pivots, self.stages
+        if fewest_pivots < MIN_PIVOTS or most_stages > fewest_pivots:
             raise ParenvsError(
                 f"ranges: at least {MIN_PIVOTS} pivots and at most as many stages, not "
-                f"{self.pivots[0]} and {self.stages[1]}"
+                f"{fewest_pivots} and {most_stages}"
             )
 
     def contain(self, devices: int, stages: int) -> bool:
         """Return whether problems may have ``devices`` devices and ``stages`` stages."""
-        inside = self.devices[0] <= devices <= self.devices[1]
-        inside = inside and self.stages[0] <= stages <= self.stages[1]
+        pairs = (devices, self.devices), (stages, self.stages)
+        inside = all(low <= count <= high for count, (low, high) in pairs)
         return inside and not (self.without is not None and self.without.contain(devices, stages))
 
 
@@ -226,7 +227,7 @@ def draw(
         family = list(FAMILIES)[int(rng.integers(len(FAMILIES)))]
     check_family(family)
     for _ in range(TRIES):
-        problem = _attempt(rng, family, ranges, name or f"generated/{family}")
+        problem = _draw_once(rng, family, ranges, name or f"generated/{family}")
         try:
             # Many stages do not fit a PointSpace; a plan of graded stages shows that some plan
             # fits.
@@ -255,12 +256,7 @@ def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:
 
 
 def generated(
-    family: str,
-    name: str,
-    arrays: ChainArrays,
-    cluster: Cluster,
-    micro_batches: int,
-    stages: int,
+    family: str, name: str, arrays: ChainArrays, cluster: Cluster, micro_batches: int, stages: int
 ) -> DrawnProblem:
     """Make a problem of a chain that was drawn, ``arrays`` in seconds and bytes."""
     pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], dtype=object)
@@ -279,19 +275,19 @@ def generated_cluster(
     return Cluster(servers, devices_per_server, device, intra_bw, inter_bw)
 
 
-def _attempt(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
+def _draw_once(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
     cluster, stages = _cluster_and_stages(rng, ranges)
     micro_batches = _log_integer(rng, *ranges.micro_batches)
     n = _log_integer(rng, *ranges.pivots)
     relative = FAMILIES[family](rng, n)
-    wanted = _ratios(rng, ranges, micro_batches, stages)
+    target = _ratios(rng, ranges, micro_batches, stages)
     # The memory gives the weights; weights and network give the seconds; seconds the activations.
-    weight_bytes = wanted.parameters * cluster.memory_limit / COPIES
-    device_seconds = 2.0 * weight_bytes / cluster.inter_bw / (micro_batches * wanted.all_reduce)
+    weight_bytes = target.parameters * cluster.memory_limit / COPIES
+    device_seconds = 2.0 * weight_bytes / cluster.inter_bw / (micro_batches * target.all_reduce)
     time_unit = (
         device_seconds * cluster.devices / (relative.forward.sum() + relative.backward.sum())
     )
-    median_cut_bytes = wanted.transfer * device_seconds * cluster.inter_bw
+    median_cut_bytes = target.transfer * device_seconds * cluster.inter_bw
     arrays = ChainArrays(
         forward=significant(relative.forward * time_unit),
         backward=significant(relative.backward * time_unit),
@@ -302,7 +298,6 @@ def _attempt(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -
 
 
 def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Cluster, int]:
-    """Draw a cluster and a number of stages, in ``TRIES`` draws at most."""
     fewest_devices, most_devices = ranges.devices
     for _ in range(TRIES):
         devices_per_server = int(rng.choice(ranges.devices_per_server))
@@ -323,7 +318,6 @@ def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Clust
 
 
 def _ratios(rng: np.random.Generator, ranges: Ranges, micro_batches: int, stages: int) -> Ratios:
-    """Draw the ratios of a problem, in ``TRIES`` draws at most."""
     low, high = ranges.min_ratios, ranges.max_ratios
     low_parameters = TIGHT if rng.random() < ranges.tight else low.parameters
     for _ in range(TRIES):
@@ -344,7 +338,6 @@ def _median_cut(cut_bytes: np.ndarray) -> float:
 
 
 def _log_integer(rng: np.random.Generator, low: int, high: int) -> int:
-    """Draw a whole number from ``low`` to ``high``, both included, about log-uniform."""
     return min(int(log_uniform(rng, low, high + 1)), high)
 
 
@@ -496,14 +489,14 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
     Raises:
         ParenvsError: the format cannot hold a problem exactly, as it was not drawn by ``draw``.
     """
-    known = list(FAMILIES)
+    families = list(FAMILIES)
     for problem in problems:
         check_family(problem.family, f"{path}: ")
     arrays: dict[str, Any] = {
         "schema": [SCHEMA],
-        "families": np.frombuffer("\n".join(known).encode(), dtype=np.uint8),
+        "families": np.frombuffer("\n".join(families).encode(), dtype=np.uint8),
         "offset": np.cumsum([0, *(len(problem.pipeline.profile) for problem in problems)]),
-        "family": [known.index(problem.family) for problem in problems],
+        "family": [families.index(problem.family) for problem in problems],
         "memory_bytes": [problem.pipeline.cluster.device.memory_bytes for problem in problems],
         "micro_batches": [problem.pipeline.micro_batches for problem in problems],
         "stages": [problem.stages for problem in problems],
@@ -519,7 +512,7 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
     typed: dict[str, Any] = {
         key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
     }
-    for problem, restored in zip(problems, _problems(typed, Path(path)), strict=True):
+    for problem, restored in zip(problems, _problems_of(typed, Path(path)), strict=True):
         # A set stores 13 bits per number and no settings: refuse what would be read back otherwise.
         if _identity(problem) != _identity(restored):
             raise ParenvsError(
@@ -534,12 +527,12 @@ def make_set(name: str, seed: int) -> list[DrawnProblem]:
     """Draw the problems of a shipped set, each from ``seed``, its set's place and its number."""
     count, ranges = SETS[name]
     families, stream = list(FAMILIES), list(SETS).index(name)
-    every: Iterable[int] = range(count)
+    numbers: Iterable[int] = range(count)
     if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
-        every = track(every, description=name)
+        numbers = track(numbers, description=name)
     return [
         draw(np.random.default_rng([seed, stream, i]), families[i % len(families)], ranges)
-        for i in every
+        for i in numbers
     ]
 
 
@@ -560,10 +553,10 @@ def _read(path: Path) -> list[DrawnProblem]:
     except UNREADABLE as error:
         reason = f"not a set of problems, or damaged ({one_line(error)})"
         raise ParenvsError(f"{path}: {reason}; {_remedy(path)}") from None
-    fault = _inconsistency(arrays)
+    fault = _fault(arrays)
     if fault:
         raise ParenvsError(f"{path}: {fault}; {_remedy(path)}")
-    return _problems(arrays, path)
+    return _problems_of(arrays, path)
 
 
 def _remedy(path: Path) -> str:
@@ -572,7 +565,7 @@ def _remedy(path: Path) -> str:
     return "write it anew with save_set"
 
 
-def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
+def _fault(arrays: dict[str, np.ndarray]) -> str:
     """Return the fault in the arrays' lengths, types or values in words, or an empty string."""
     if set(arrays) != set(_TYPES):
         unmatched = sorted(set(arrays) ^ set(_TYPES))
@@ -599,7 +592,7 @@ def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
+def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
     """Return the problems of consistent arrays, or raise an error that names file and problem."""
     chains = [
         np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
@@ -612,10 +605,10 @@ def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
         name = f"{path.stem}/{family}-{count_by_family[family]:03d}"
         count_by_family[family] += 1
         chain = ChainArrays(*(values[offset[i] : offset[i + 1]] for values in chains))
-        figures = [arrays[key][i].item() for key in _CLUSTER]
+        cluster_fields = [arrays[key][i].item() for key in _CLUSTER]
         micro_batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
         try:
-            cluster = generated_cluster(*figures)
+            cluster = generated_cluster(*cluster_fields)
             most_stages = min(cluster.devices, int(np.count_nonzero(chain.parameters)))
             if not 2 <= stages <= most_stages:
                 raise ParenvsError(f"field 'stages' is {stages}, not from 2 to {most_stages}")
@@ -708,9 +701,9 @@ def _costs_of(name: str) -> BestValue | None:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     about = "Make the sets of generated pipelines again."
-    return write_files(command_line(MODULE, about, SEED), SETS, write_set, given)
+    return write_files(command_line(MODULE, about, SEED), SETS, write_set, words)
 
 
 if __name__ == "__main__":

@@ -359,7 +359,7 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
         cut = data.draw(st.integers(begin, end - 1))
         if step + 1 < kernel.cuts:
             chains = np.concatenate([chains, np.full((1, count), cut)])
-            peaks, paces = kernel.settle(step, chains, peaks, paces)
+            peaks, paces = kernel.add_stage(step, chains, peaks, paces)
         chain.append(cut)
     plan, chain = space.plan(chain[1:]), [*chain, kernel.end]
     expected = float(space.pipeline.length(*plan)), float(space.pipeline.excess_bytes(*plan))

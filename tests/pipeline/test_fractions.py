@@ -10,8 +10,8 @@ import pytest
 from cases import slow
 
 from parenvs import Pipeline, StageProfile, judge, load_plan, problem, solve
-from parenvs.agents.pipeline.exact import exact_candidates, exact_full, least_excess, plan_within
-from parenvs.agents.pipeline.heuristics import whole
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full, leanest_plan, plan_within
+from parenvs.agents.pipeline.heuristics import to_whole_samples
 from parenvs.agents.pipeline.planners import PipelineRequest
 from parenvs.agents.pipeline.shapes import exact_shape
 from parenvs.errors import InfeasibleError
@@ -49,7 +49,7 @@ def test_exact__equals_brute_force_over_whole_samples(seed):
                 exact_full(pipeline)
             continue
         best = bf.best_of(pipeline, plans)
-        assert least_excess(pipeline)[1] == pytest.approx(best.excess, abs=0.5)
+        assert leanest_plan(pipeline)[1] == pytest.approx(best.excess, abs=0.5)
         assert (plan_within(pipeline, pipeline.memory_limit) is None) == (best.excess > 0)
         if best.excess > 0:
             seen.add("full")
@@ -106,7 +106,7 @@ def test_every_planner__gives_plans_of_whole_samples():
     even = request.run("even")
     assert "whole samples" in even.notes[0] and not even.proven
     cuts = (np.array([4, 8]), np.array([2, 5]))  # groups of 2, 3 and 2 devices
-    assert np.diff([0, *whole(own, cuts)[1], 7]).tolist() == [2, 4, 1]
+    assert np.diff([0, *to_whole_samples(own, cuts)[1], 7]).tolist() == [2, 4, 1]
 
 
 def test_judge__says_who_shares_a_sample():

@@ -340,7 +340,7 @@ def test_range_table__every_range(values):
     for greatest, best in ((False, min), (True, max)):
         table = RangeTable(np.array(values), greatest)
         assert table.value(first, end).tolist() == [best(values[a:b]) for a, b in ranges]
-        place = table.place(first, end)
+        place = table.index(first, end)
         assert ((first <= place) & (place < end)).all()
         assert table.values[place].tolist() == [best(values[a:b]) for a, b in ranges]
-        assert table.place(np.array(0), np.array(n)) == values.index(best(values))  # the first
+        assert table.index(np.array(0), np.array(n)) == values.index(best(values))  # the first

@@ -21,7 +21,7 @@ from parenvs.agents.pipeline.exact import (
     exact_candidates,
     exact_full,
     exact_points,
-    least_excess,
+    leanest_plan,
     plan_within,
 )
 from parenvs.agents.pipeline.heuristics import even_plan
@@ -100,7 +100,7 @@ def test_exact_full__equals_brute_force(seed, large, monkeypatch):
     for case in range(seed, seed + 10):
         pipeline = random_problem(case, 2)
         best = best_of(pipeline)
-        assert least_excess(pipeline)[1] == pytest.approx(best.excess, abs=0.5)
+        assert leanest_plan(pipeline)[1] == pytest.approx(best.excess, abs=0.5)
         assert (plan_within(pipeline, pipeline.memory_limit) is None) == (best.excess > 0)
         if best.length == np.inf:
             with pytest.raises(InfeasibleError, match="no plan fits the memory"):
@@ -154,7 +154,7 @@ def test_exact__time_limit_gives_a_plan_and_a_valid_bound(limit):
 @pytest.mark.thorough
 def test_exact__infeasible_says_by_how_much():
     pipeline = layers(240, cluster="A", weights=750e6).with_stages(2)
-    excess = least_excess(pipeline)[1]
+    excess = leanest_plan(pipeline)[1]
     assert 0 < 30e9 - pipeline.memory_limit < excess < 30.2e9 - pipeline.memory_limit
     line = f"best one needs {excess:,.0f} bytes more than the 28,800,000,000 allowed on its fullest"
     for solve in (exact_full, lambda x: exact_candidates(CutSpace.build(x))):
@@ -168,7 +168,7 @@ def test_exact__infeasible_says_by_how_much():
 @pytest.mark.thorough
 def test_exact_full__takes_a_memory_limit_that_a_single_plan_meets():
     pipeline = layers(240, cluster="A", weights=750e6).with_stages(4)
-    plan, excess = least_excess(pipeline)
+    plan, excess = leanest_plan(pipeline)
     size = (excess + pipeline.memory_limit) * (1 + 1e-9) / 0.9
     device = replace(pipeline.cluster.device, memory_bytes=size)
     tight = replace(pipeline, cluster=replace(pipeline.cluster, device=device))

@@ -87,9 +87,9 @@ class Program:
         counted = chain_bytes(written, pivots)
         borders = borders_of(written, pivots, counted).cut_at(cuts)
         flow = Flow(written)
-        if borders.told_by == "variables":
+        if borders.source == "variables":
             notes.append("no scope is numbered: layers are told by the paths of variables")
-        if borders.told_by == "flow":
+        if borders.source == "flow":
             notes.append(
                 "nothing is numbered: a layer is what lies between two places that one tensor "
                 f"crosses; {len(borders.names)} found"

@@ -89,14 +89,14 @@ class Borders:
         names: (n,) what the layers are called.
         keys: scope -> layer, where scopes told the layers.
         level: which numbered part of a scope did.
-        told_by: ``"scopes"``, ``"variables"`` or ``"flow"``.
+        source: ``"scopes"``, ``"variables"`` or ``"flow"``.
     """
 
     bounds: np.ndarray
     names: tuple[str, ...]
     keys: dict[Path, int]
     level: int
-    told_by: str
+    source: str
 
     def cut_at(self, cuts: Iterable[int]) -> Borders:
         """Return the borders with others added: a layer that one lies in is two, of no scope.
@@ -120,7 +120,7 @@ class Borders:
         return replace(self, bounds=np.array(bounds), names=tuple(names), keys=keys)
 
 
-Meets = tuple[np.ndarray, np.ndarray]
+Contacts = tuple[np.ndarray, np.ndarray]
 """Pivots at which data meet weights: in any way, and in products."""
 
 
@@ -132,18 +132,20 @@ def forward_part(graph: Graph) -> Graph:
     new[keep] = np.arange(len(keep))
     _, operands = graph.uses(keep)
     _, results = graph.makes(keep)
-    ends = [np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
-            for offset in (graph.operand_offset, graph.result_offset)]  # fmt: skip
-    alike = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
+    operand_offset, result_offset = (
+        np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
+        for offset in (graph.operand_offset, graph.result_offset)
+    )
+    per_instruction = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
     return replace(
         graph,
         operands=operands,
-        operand_offset=ends[0],
+        operand_offset=operand_offset,
         results=results,
-        result_offset=ends[1],
+        result_offset=result_offset,
         parent=new[graph.parent[keep]],
         outputs=graph.outputs[np.isin(graph.outputs, results)],
-        **{name: getattr(graph, name)[keep] for name in alike},
+        **{name: getattr(graph, name)[keep] for name in per_instruction},
     )
 
 
@@ -155,38 +157,38 @@ def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders
         pivots: (N,) its pivots.
         counted: their bytes.
     """
-    working = _on_data(graph, pivots)
+    working = _depend_on_batch(graph, pivots)
     names = graph.op_names(pivots).tolist()
     parsed = {name: scopes_of(name, True)[0] for name in dict.fromkeys(names)}
-    meeting = working & _reads_weights(graph, pivots)
+    meeting = working & _read_weights(graph, pivots)
     codes = [code for code, name in enumerate(graph.opcodes) if name in PRODUCTS]
     multiplies = np.isin(graph.opcode[pivots], codes)
-    meets = np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies)
+    contacts = np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies)
     scoped = [parsed[name] if works else () for name, works in zip(names, working, strict=True)]
     read = [tuple(path.split("/")) if path else () for path in counted.reads.tolist()]
     return (
-        _numbered_borders(scoped, counted, meets, "scopes")
-        or _numbered_borders(read, counted, meets, "variables")
+        _numbered_borders(scoped, counted, contacts, "scopes")
+        or _numbered_borders(read, counted, contacts, "variables")
         or _flow_borders(graph, pivots, counted)
     )
 
 
 def key_of(path: Path, level: int) -> Path | None:
     """The part of a path up to its ``level``-th numbered part, or to the last; None without any."""
-    numbered = [place for place, part in enumerate(path) if NUMBERED.search(part)]
+    numbered = [index for index, part in enumerate(path) if NUMBERED.search(part)]
     if not numbered:
         return None
-    place = numbered[min(level, len(numbered)) - 1]
-    part = _PART.fullmatch(path[place])  # a part of a stack: layers/q[3] is of layer layers/[3]
-    return (*path[:place], part[2]) if part else path[: place + 1]
+    index = numbered[min(level, len(numbered)) - 1]
+    part = _PART.fullmatch(path[index])  # a part of a stack: layers/q[3] is of layer layers/[3]
+    return (*path[:index], part[2]) if part else path[: index + 1]
 
 
 def _numbered_borders(
-    named: list[Path], counted: ChainBytes, meets: Meets, told_by: str
+    named: list[Path], counted: ChainBytes, contacts: Contacts, source: str
 ) -> Borders | None:
     """The layers that numbered names tell, or None if there are not at least two."""
-    outer = _level_borders(named, counted, meets, told_by, 1)
-    inner = _level_borders(named, counted, meets, told_by, 2)
+    outer = _level_borders(named, counted, contacts, source, 1)
+    inner = _level_borders(named, counted, contacts, source, 2)
     if outer is None or inner is None:
         return outer or inner
     # Few outer layers may be stages of a network (ResNet), whose blocks are the layers.
@@ -195,24 +197,22 @@ def _numbered_borders(
     cut = counted.cut
     for first, end in itertools.pairwise(outer.bounds.tolist()):
         within = inner.bounds[(inner.bounds > first) & (inner.bounds < end)]
-        ends = [cut[place - 1] for place in (first, end) if 0 < place < len(cut)]
+        ends = [cut[pivot - 1] for pivot in (first, end) if 0 < pivot < len(cut)]
         if len(within) and cut[within - 1].max() > WIDER * max(ends, default=0.0):
             return outer
     return inner
 
 
 def _level_borders(
-    named: list[Path],
-    counted: ChainBytes,
-    meets: Meets,
-    told_by: str,
-    level: int,
+    named: list[Path], counted: ChainBytes, contacts: Contacts, source: str, level: int
 ) -> Borders | None:
+    """The layers that the ``level``-th numbered parts of names tell, or None if fewer than two."""
+    reads, products = contacts
     spans: dict[Path, list[int]] = {}
-    for place, path in enumerate(named):
+    for pivot, path in enumerate(named):
         key = key_of(path, level)
         if key is not None:
-            spans.setdefault(key, [place, place])[1] = place
+            spans.setdefault(key, [pivot, pivot])[1] = pivot
     groups: list[tuple[int, int, list[Path]]] = []
     for key, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
         if groups and first <= groups[-1][1]:  # they overlap: one layer
@@ -222,23 +222,23 @@ def _level_borders(
             groups.append((first, last, [key]))
     merged: list[tuple[int, int, list[Path]]] = []
     following = [*(first for first, *_ in groups[1:]), 0][: len(groups)]
-    for (first, last, keys), behind in zip(groups, following, strict=True):
-        if merged and not _any_within(meets[0], first, max(behind - 1, last)):
+    for (first, last, keys), next_first in zip(groups, following, strict=True):
+        if merged and not _any_between(reads, first, max(next_first - 1, last)):
             start, _, before = merged.pop()  # it has no weights: part of the layer in front
             first, keys = start, before + keys
         merged.append((first, last, keys))
-    while merged and not _any_within(meets[1], *merged[0][:2]):
+    while merged and not _any_between(products, *merged[0][:2]):
         merged.pop(0)  # a table of words, in front of the first layer
     if len(merged) < 2:
         return None
-    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, meets[0])
+    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, reads)
     names = tuple("/".join(keys[0]) for _, _, keys in merged)
     layer_of = {key: layer for layer, (_, _, keys) in enumerate(merged) for key in keys}
-    return Borders(bounds, names, layer_of, level, told_by)
+    return Borders(bounds, names, layer_of, level, source)
 
 
-def _any_within(places: np.ndarray, first: int, last: int) -> bool:
-    return bool(((places >= first) & (places <= last)).any())
+def _any_between(pivots: np.ndarray, first: int, last: int) -> bool:
+    return bool(((pivots >= first) & (pivots <= last)).any())
 
 
 def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) -> np.ndarray:
@@ -247,18 +247,18 @@ def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) ->
     What lies between two layers goes with the one behind, from the narrowest ``cut``, (N,) bytes,
     on; at pivots ``reads``, data meet weights.
     """
-    first = spans[0][0]
-    ahead = reads[reads < first]
-    bounds = [_narrowest(cut, int(ahead[-1]), first) if len(ahead) else 0]
-    for (_, last), (following, _) in itertools.pairwise(spans):
-        bounds.append(_narrowest(cut, last, following))
-    last = spans[-1][1]
-    behind = reads[reads > last]
-    bounds.append(_narrowest(cut, last, int(behind[0])) if len(behind) else last + 1)
+    (first, _), *_, (_, last) = spans
+    before, after = reads[reads < first], reads[reads > last]
+    bounds = [_narrowest_cut(cut, int(before[-1]), first) if len(before) else 0]
+    bounds += [
+        _narrowest_cut(cut, end, following)
+        for (_, end), (following, _) in itertools.pairwise(spans)
+    ]
+    bounds.append(_narrowest_cut(cut, last, int(after[0])) if len(after) else last + 1)
     return np.array(bounds)
 
 
-def _narrowest(cut: np.ndarray, last: int, following: int) -> int:
+def _narrowest_cut(cut: np.ndarray, last: int, following: int) -> int:
     """The place from which on pivots go with the layer behind: the first narrowest between."""
     return last + 1 + int(cut[last:following].argmin())
 
@@ -272,16 +272,16 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
     count = len(pivots)
     position, tensor = graph.uses(pivots)
     producer, produced = graph.makes(pivots)
-    on_data = _on_data(graph, pivots)
+    on_data = _depend_on_batch(graph, pivots)
     names = np.array([graph.opcodes[code] for code in graph.opcode[pivots]])
     from_data = np.isin(tensor, produced[on_data[producer]])
-    plain = np.bincount(position[~from_data], minlength=count) > 0
-    products = np.flatnonzero(np.isin(names, PRODUCTS) & on_data & plain)
+    reads_weights = np.bincount(position[~from_data], minlength=count) > 0
+    products = np.flatnonzero(np.isin(names, PRODUCTS) & on_data & reads_weights)
     last = np.full(len(graph.element_type), -1)
     np.maximum.at(last, tensor, position)
-    passed = np.searchsorted(products, np.arange(count + 1))
+    products_before = np.searchsorted(products, np.arange(count + 1))
     # Products over which a tensor lives: masks and encoder outputs live over many.
-    span = passed[np.maximum(last[produced], 0)] - passed[producer]
+    span = products_before[np.maximum(last[produced], 0)] - products_before[producer]
     crossing = (last[produced] > producer) & on_data[producer]
     crossing &= span <= max(FEW, FAR * len(products))
     change = np.zeros(count + 1)
@@ -289,47 +289,47 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
     np.subtract.at(change, last[produced[crossing]], 1)
     # Tensors that cross each place: one more behind the producer, one less at the last reader.
     number = np.cumsum(change)[:count]
-    places = [
+    narrow = [
         int(earlier + 1 + number[earlier:later].argmin())
         for earlier, later in itertools.pairwise(products.tolist())
         if number[earlier:later].min() == 1
     ]
-    if len(places) < 2:
+    if len(narrow) < 2:
         return Borders(np.array([0, count]), ("part 0",), {}, 0, "flow")
-    tables = np.flatnonzero((names == "gather") & plain & (np.arange(count) < products[0]))
-    first = _narrowest(counted.cut, int(tables[-1]), int(products[0])) if len(tables) else 0
-    bounds = np.array(sorted({first, *places}))
+    tables = np.flatnonzero((names == "gather") & reads_weights & (np.arange(count) < products[0]))
+    first = _narrowest_cut(counted.cut, int(tables[-1]), int(products[0])) if len(tables) else 0
+    bounds = np.array(sorted({first, *narrow}))
     parts = tuple(f"part {layer}" for layer in range(len(bounds) - 1))
     return Borders(bounds, parts, {}, 0, "flow")
 
 
-def _reads_weights(graph: Graph, pivots: np.ndarray) -> np.ndarray:
+def _read_weights(graph: Graph, pivots: np.ndarray) -> np.ndarray:
     """(N,) bool: pivots that read a weight, or what is made of weights alone."""
     weights = graph.parameter_tensor[graph.weights]
-    return _readers(graph, pivots, weights, ~_on_data(graph, pivots))
+    return _transitive_readers(graph, pivots, weights, ~_depend_on_batch(graph, pivots))
 
 
-def _on_data(graph: Graph, pivots: np.ndarray) -> np.ndarray:
+def _depend_on_batch(graph: Graph, pivots: np.ndarray) -> np.ndarray:
     """(N,) bool: pivots that depend on the batch, not on weights alone."""
     batch = graph.parameter_tensor[graph.parameter_role == Role.BATCH]
-    return _readers(graph, pivots, batch, np.ones(len(pivots), dtype=bool))
+    return _transitive_readers(graph, pivots, batch, np.ones(len(pivots), dtype=bool))
 
 
-def _readers(
-    graph: Graph, pivots: np.ndarray, tensors: np.ndarray, hand_on: np.ndarray
+def _transitive_readers(
+    graph: Graph, pivots: np.ndarray, tensors: np.ndarray, passes_on: np.ndarray
 ) -> np.ndarray:
     """Return which pivots read one of the tensors, (N,) bool.
 
-    Results of readers that ``hand_on``, (N,) bool, are among the tensors from there on.
+    Results of readers that ``passes_on``, (N,) bool, count as such tensors from there on.
     """
-    known = set(tensors.tolist())
+    read = set(tensors.tolist())
     operands, results = graph.operands.tolist(), graph.results.tolist()
-    ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
+    operand_start, result_start = graph.operand_offset.tolist(), graph.result_offset.tolist()
     reads = []
-    for pivot, hands_on in zip(pivots.tolist(), hand_on.tolist(), strict=True):
-        is_reader = not known.isdisjoint(operands[ins[pivot] : ins[pivot + 1]])
-        if is_reader and hands_on:
-            known.update(results[outs[pivot] : outs[pivot + 1]])
+    for pivot, passes in zip(pivots.tolist(), passes_on.tolist(), strict=True):
+        is_reader = not read.isdisjoint(operands[operand_start[pivot] : operand_start[pivot + 1]])
+        if is_reader and passes:
+            read.update(results[result_start[pivot] : result_start[pivot + 1]])
         reads.append(is_reader)
     return np.array(reads, dtype=bool)
 
@@ -364,7 +364,7 @@ def stages(
     report = judge(plan, target)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
-    make = _of_chain if isinstance(target, StageProfile) else _of_graph
+    make = _chain_layers if isinstance(target, StageProfile) else _graph_layers
     names, bounds, run, notes = make(plan, target)
     if report.remarks:
         raise InfeasibleError(f"micro_batch: {report.remarks[0]}; plan anew without --fractions")
@@ -424,8 +424,8 @@ def strategy(report: Report) -> Strategy | Price:
     if not report.stages:
         return Price(own=report.cost_words, notes=("the plan is malformed",))
     if profile.graph is None:
-        nothing = "the chain was measured or drawn, and says nothing of kernels"
-        return Price(own=report.cost_words, notes=(nothing,))
+        reason = "the chain was measured or drawn, and says nothing of kernels"
+        return Price(own=report.cost_words, notes=(reason,))
     summed = SYNC_METHODS[0]
     notes = (f"sync: gradients are summed by {summed}, not by {plan.sync}",)
     return Strategy(
@@ -440,7 +440,7 @@ def strategy(report: Report) -> Strategy | Price:
     )
 
 
-def _of_chain(
+def _chain_layers(
     plan: PipelinePlan, chain: StageProfile
 ) -> tuple[tuple[str, ...], Sequence[int], PipelinePlan, list[str]]:
     """Names and bounds of the layers of a measured chain, the plan that is run, and notes."""
@@ -454,9 +454,10 @@ def _of_chain(
     return tuple(map(str, chain.names)), range(len(chain) + 1), plan, notes
 
 
-def _of_graph(
+def _graph_layers(
     plan: PipelinePlan, graph: Graph | None
 ) -> tuple[tuple[str, ...], Sequence[int], PipelinePlan, list[str]]:
+    """The same of a graph, whose cuts move to the nearest borders between layers."""
     source = load_graph(plan.instance, "forward") if graph is None else graph
     written = forward_part(unrolled(source))
     pivots = written.pivots()
@@ -488,14 +489,14 @@ def nearest_borders(cuts: Sequence[int], borders: np.ndarray) -> list[int]:
     # A dynamic program over cuts: the last one lies on a border in front of the next.
     distance = np.abs(np.subtract.outer(np.asarray(cuts), np.asarray(borders))).astype(float)
     best = np.zeros(count + 1)  # least sum of the cuts so far, on borders below each one
-    came: list[np.ndarray] = []
-    for row in distance:
-        total = best[:-1] + row
-        came.append(np.array([int(np.argmin(total[: k + 1])) for k in range(count)]))
+    choices: list[np.ndarray] = []
+    for distances in distance:
+        total = best[:-1] + distances
+        choices.append(np.array([int(np.argmin(total[: k + 1])) for k in range(count)]))
         best = np.concatenate([[np.inf], np.minimum.accumulate(total)])
     chosen: list[int] = []
     last = count - 1
-    for row_choice in reversed(came):
+    for row_choice in reversed(choices):
         chosen.append(int(row_choice[last]))
         last = chosen[-1] - 1
     return chosen[::-1]

@@ -80,7 +80,7 @@ class CutKernel:
         paces: (pairs, 2) float64: forward plus backward seconds as observations have them (another
             order of sums), and their negative.
         peaks: (pairs, 2) float32: scaled all-reduce, and 0.
-        step_rows: of each step, all that ``rows`` can give.
+        step_rows: of each step, all that ``extremes`` can return.
         step_masks: of each step, (w, c) bool, the legal candidates after each cut of the window
             before (or ``start``).
         first: (c, 3) float32, features before the first cut.
@@ -116,40 +116,40 @@ class CutKernel:
         self.bubble_free, self._limit = pipeline.bubble_free, pipeline.memory_limit
         self._micro_batches = pipeline.micro_batches
 
-        whole = (np.array(0), np.array(cluster.devices))
-        reduce = float(cluster.sync_seconds(pipeline.parameter_sum[-1:], *whole)[0])
-        most_crossing = crossing[:count].max()
-        transfer = float(formulas.transfer_seconds(most_crossing, cluster.bandwidth(*whole)))
+        all_devices = (np.array(0), np.array(cluster.devices))
+        reduce = float(cluster.sync_seconds(pipeline.parameter_sum[-1:], *all_devices)[0])
+        bandwidth = cluster.bandwidth(*all_devices)
+        transfer = float(formulas.transfer_seconds(crossing[:count].max(), bandwidth))
         # The instance's maxima: all parameters over all devices, the largest cut over the cluster.
         # What is always 0 is not divided.
         self._scale = np.array([reduce or 1.0, transfer or 1.0, 1.0])
         self.slow, self.fast = self._scaled(self.transfers, 1)
-        self._ahead = [np.array([self.start]), *(np.arange(*window) for window in windows)]
+        self._cuts_before = [np.array([self.start]), *(np.arange(*window) for window in windows)]
         self.overlaps = [
             bool((self.follower[last] > low).any())
-            for last, low in zip(self._ahead, self.low, strict=False)
+            for last, low in zip(self._cuts_before, self.low, strict=False)
         ]
-        self._rest = self._compute_and_reduce(np.arange(count), np.array(self.end))
+        self._last_stage = self._compute_and_reduce(np.arange(count), np.array(self.end))
 
         # A transfer depends on the cut before and the cut after by way of the edge alone.
-        before = [self._ahead[0], *self._ahead[:-1]]
-        after = [*self._ahead[1:], np.array([self.end])]
+        before = [self._cuts_before[0], *self._cuts_before[:-1]]
+        after = [*self._cuts_before[1:], np.array([self.end])]
         edges = [
             np.unique(self.edge[first].clip(cut[0], cut[-1] + 1))
             for first, cut in zip(before, after, strict=True)
         ]
         self.inside = [bool(edge[-1] > cut[0]) for edge, cut in zip(edges, after, strict=True)]
-        sizes = [len(last) * len(cut) for last, cut in zip(self._ahead, after, strict=True)]
+        sizes = [len(last) * len(cut) for last, cut in zip(self._cuts_before, after, strict=True)]
         variants = sum(size * len(edge) for size, edge in zip(sizes, edges, strict=True))
         # Bytes of the tables: 72 per pair of cuts, 12 per pair and side of a server, and masks.
-        masks = sum(len(last) for last in self._ahead) * count
+        masks = sum(len(last) for last in self._cuts_before) * count
         self.tabulated = 72 * sum(sizes) + 12 * variants + masks <= most_bytes
-        self.step_rows: list[tuple[np.ndarray, np.ndarray]] = []
+        self.step_extremes: list[tuple[np.ndarray, np.ndarray]] = []
         self.step_masks: list[np.ndarray] = []
         self._variants: list[np.ndarray] = []
         if self.tabulated:
             self._tabulate_stages(after, sizes)
-            self._tabulate_rows(before, edges)
+            self._tabulate_extremes(before, edges)
         self.first = self._first_features()
         self.openings = self._opening_features()
         # Environments of a problem share its kernel.
@@ -166,29 +166,31 @@ class CutKernel:
         return kernel_of, (self.space, self._most_bytes)
 
     def reward(self, length: np.ndarray, excess_bytes: np.ndarray) -> np.ndarray:
-        """Return what whole plans of some lengths and excess bytes, (m,) each, are paid."""
+        """Return the rewards of complete plans by their lengths and excess bytes, (m,) each."""
         return np.where(excess_bytes <= 0, formulas.value(length, self.bubble_free), ILLEGAL)
 
     def least_excess(self) -> float:
         """``Pipeline.excess_bytes`` of the plan that needs least; minus infinity without tables."""
         if not self.tabulated:
             return -np.inf
-        fullest = np.zeros(1)  # of the best stages up to each cut of the window before
-        for step, last in enumerate(self._ahead):
-            cut = np.array([self.end]) if step == self.cuts else self._ahead[step + 1]
+        # A dynamic program over the cuts; of each cut, the least fullest stage before it.
+        *_, memory = self.figures
+        fullest = np.zeros(1)
+        for step, last in enumerate(self._cuts_before):
+            cut = np.array([self.end]) if step == self.cuts else self._cuts_before[step + 1]
             pair = last[:, None] * self.columns[step] + cut + self.bias[step]
             legal = self.follower[last][:, None] <= cut
-            after = np.where(legal, np.maximum(fullest[:, None], self.figures[3][pair]), np.inf)
+            after = np.where(legal, np.maximum(fullest[:, None], memory[pair]), np.inf)
             fullest = after.min(axis=0)
-        return float(fullest[0] - self._limit)
+        return float(fullest.item() - self._limit)
 
-    def settle(
+    def add_stage(
         self, step: int, chains: np.ndarray, peaks: np.ndarray, paces: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What is settled once each chain has got its cut ``step``.
+        """Update the extremes over the completed stages for the stage that a new cut completes.
 
         Args:
-            step: number of the stage that this completes.
+            step: number of the stage.
             chains: (step + 2 or more, m), the new cut in row ``step + 1``.
             peaks: (m, 2) float32, longest scaled all-reduce and transfer before (step 0: anything).
             paces: (m, 2) float64, least compute seconds and minus the greatest before.
@@ -219,19 +221,14 @@ class CutKernel:
         return new_peaks, new_paces
 
     def features(
-        self,
-        step: int,
-        chains: np.ndarray,
-        peaks: np.ndarray,
-        paces: np.ndarray,
-        out: np.ndarray,
+        self, step: int, chains: np.ndarray, peaks: np.ndarray, paces: np.ndarray, out: np.ndarray
     ) -> None:
         """Write features after ``step`` >= 1 cuts.
 
         Args:
             step: cuts made.
             chains: (step + 1 or more, m).
-            peaks: (m, 2) float32, what is settled, see ``settle``.
+            peaks: (m, 2) float32, of the completed stages, see ``add_stage``.
             paces: (m, 2) float64, likewise.
             out: (m, c, 3) float32, all zeros.
         """
@@ -241,18 +238,18 @@ class CutKernel:
             part = slice(begin, begin + rows)
             view = out[part, low:high]
             # Candidates that are not legal have paces 0 and -1, of which the ratio is 0.
-            peak, pace = self.rows(step, chains[step - 1, part], chains[step, part])
-            both = peak[:, :2]
-            np.maximum(both, peaks[part, :, None], out=both)
+            peak, pace = self.extremes(step, chains[step - 1, part], chains[step, part])
+            longest, legal = peak[:, :2], peak[:, 2:]
+            np.maximum(longest, peaks[part, :, None], out=longest)
             if self.overlaps[step]:
-                both *= peak[:, 2:]
-            view[..., 0], view[..., 1] = both[:, 0], both[:, 1]
+                longest *= legal
+            view[..., 0], view[..., 1] = longest[:, 0], longest[:, 1]
             np.minimum(pace, paces[part, :, None], out=pace)
             ratio = np.divide(pace[:, 0], pace[:, 1])
             view[..., 2] = np.negative(ratio, out=ratio)
 
-    def evenly(self, step: int, chains: np.ndarray) -> None:
-        """Go on with stages of the same seconds each, as far as candidates are near and legal.
+    def complete_evenly(self, step: int, chains: np.ndarray) -> None:
+        """Complete plans by stages of equal seconds, as nearly as legal candidates allow.
 
         Args:
             step: cuts made less one.
@@ -293,12 +290,10 @@ class CutKernel:
         )
         return formulas.compose(core, tail), np.maximum.reduce(memory) - self._limit
 
-    # What each candidate of a window would add, the rest being one last stage.
-
-    def rows(
+    def extremes(
         self, step: int, before: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What each candidate of a window would add, the rest being one last stage.
+        """Extremes of the stage before and after each candidate, the rest being one last stage.
 
         Args:
             step: cuts made so far, at least 1.
@@ -311,20 +306,20 @@ class CutKernel:
             negative of the greatest; 0 and -1 where not legal. Fresh arrays.
         """
         if not self.tabulated:
-            return self._computed_rows(step, before, last)
-        peaks, paces = self.step_rows[step]
+            return self._compute_extremes(step, before, last)
+        peaks, paces = self.step_extremes[step]
         variant = self._variants[step].take(before) + last
         return peaks.take(variant, axis=0), paces.take(last - self.low[step - 1], axis=0)
 
-    def _computed_rows(
+    def _compute_extremes(
         self, step: int, before: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """``rows`` without tables; for step 0, too: ``before`` and ``last`` are ``start`` then."""
+        """``extremes`` without tables; at step 0 ``before`` and ``last`` are ``start``."""
         cut, first = np.arange(self.low[step], self.high[step]), last[:, None]
         legal = cut >= self.follower[first]
         compute, reduce = self._compute_and_reduce(first, cut)
-        compute_last, reduce_last = (figure[cut] for figure in self._rest)
-        # Transfers over the last cut, which is settled by the candidate, and over the candidate.
+        compute_last, reduce_last = (figure[cut] for figure in self._last_stage)
+        # Transfers over the last cut, whose bandwidth the candidate decides, and the candidate.
         link = np.where(cut < self.edge[before][:, None], self.fast[first], self.slow[first])
         link_new = np.where(self.edge[first] > self.end, self.fast[cut], self.slow[cut])
         peaks = np.zeros((len(last), 3, len(cut)), dtype=np.float32)
@@ -353,35 +348,37 @@ class CutKernel:
 
     # How the tables are filled.
 
-    def _tabulate_rows(self, before: list[np.ndarray], edges: list[np.ndarray]) -> None:
+    def _tabulate_extremes(self, before: list[np.ndarray], edges: list[np.ndarray]) -> None:
+        """Fill the tables of ``extremes``, one for each of the ``edges`` of a step."""
         for step in range(self.cuts):
-            last, edge = self._ahead[step], edges[step]
+            last, edge = self._cuts_before[step], edges[step]
             numbers = np.arange(self.end)
             legal = (numbers >= self.low[step]) & (numbers < self.high[step])
             self.step_masks.append(legal & (numbers >= self.follower[last][:, None]))
             if step == 0:
-                self.step_rows.append((np.empty(0), np.empty(0)))
+                self.step_extremes.append((np.empty(0), np.empty(0)))
                 self._variants.append(np.empty(0))
                 continue
             # One cut of each edge stands for all.
             clipped = self.edge[before[step]].clip(self.low[step], self.high[step])
-            kinds = before[step][[int(np.flatnonzero(clipped == x)[0]) for x in edge]]
-            tables = [self._computed_rows(step, np.full(len(last), x), last) for x in kinds]
-            peaks = np.concatenate([table for table, _ in tables])
-            self.step_rows.append((peaks, tables[0][1]))
+            examples = before[step][[int(np.argmax(clipped == x)) for x in edge]]
+            tables = [self._compute_extremes(step, np.full(len(last), x), last) for x in examples]
+            peaks, (paces, *_) = zip(*tables, strict=True)  # paces do not depend on the edge
+            self.step_extremes.append((np.concatenate(peaks), paces))
             rank = np.searchsorted(edge, self.edge.clip(edge[0], edge[-1]))
             self._variants.append(rank * len(last) - last[0])
 
     def _tabulate_stages(self, after: list[np.ndarray], sizes: list[int]) -> None:
+        """Fill the tables of stages; ``after`` are the cuts that may end each, ``sizes`` pairs."""
         pipeline = self.space.pipeline
         offsets = np.cumsum([0, *sizes])
         self.columns = np.array([len(cut) for cut in after])
-        starts = zip(self._ahead, after, strict=True)
+        starts = zip(self._cuts_before, after, strict=True)
         self.bias = offsets[:-1] - [last[0] * len(cut) + cut[0] for last, cut in starts]
         self.figures = np.empty((4, offsets[-1]))
         self.paces = np.empty((offsets[-1], 2))
         self.peaks = np.zeros((offsets[-1], 2), dtype=np.float32)
-        for stage, (rows, columns) in enumerate(zip(self._ahead, after, strict=True)):
+        for stage, (rows, columns) in enumerate(zip(self._cuts_before, after, strict=True)):
             pairs = slice(offsets[stage], offsets[stage + 1])
             last, cut = np.repeat(rows, len(columns)), np.tile(columns, len(rows))
             # Pairs that are no stage get one pivot and one device, to avoid division by zero; they
@@ -405,7 +402,7 @@ class CutKernel:
 
     def _first_features(self) -> np.ndarray:
         start = np.array([self.start])
-        peaks, paces = self._computed_rows(0, start, start)
+        peaks, paces = self._compute_extremes(0, start, start)
         features = np.zeros((self.end, 3), dtype=np.float32)
         view = features[self.low[0] : self.high[0]]
         view[:, :2] = peaks[0, :2].T
@@ -418,7 +415,7 @@ class CutKernel:
             return None
         chains = np.stack([np.full(len(cut), self.start), cut])
         unset = np.empty(0)
-        peaks, paces = self.settle(0, chains, unset, unset)
+        peaks, paces = self.add_stage(0, chains, unset, unset)
         result = np.zeros((len(cut), self.end, 3), dtype=np.float32)
         self.features(1, chains, peaks, paces, result)
         return result
@@ -530,14 +527,7 @@ class PipelineCut(Rowed):
     * v0: first version.
     """
 
-    options = (
-        "instance",
-        "cluster",
-        *PIPELINE_OPTIONS,
-        "radius",
-        "candidates",
-        "problem",
-    )
+    options = ("instance", "cluster", *PIPELINE_OPTIONS, "radius", "candidates", "problem")
     exact = "parenvs.agents.pipeline.planners:best_of_game"
     rule = "the cut after which the step is shortest if the rest of the chain is cut evenly"
     columns: ClassVar[Mapping[str, str]] = {
@@ -578,22 +568,13 @@ class PipelineCut(Rowed):
         paper: bool = False,
         problem: Pipeline | None = None,
     ) -> None:
+        arguments = locals()
         super().__init__(count)
         if paper and rows is not None:
             raise ParenvsError("paper: its task has no rows; leave them out")
         if problem is None:
-            problem = load_problem(
-                instance,
-                cluster,
-                stages=stages,
-                micro_batch=micro_batch,
-                micro_batches=micro_batches,
-                copies=copies,
-                recompute=recompute,
-                sync=sync,
-                tied=tied,
-                fractions=True,
-            )
+            settings = {name: arguments[name] for name in PIPELINE_OPTIONS}
+            problem = load_problem(instance, cluster, **settings, fractions=True)
         space = CutSpace.build(problem.with_fractions(), radius, "all" if paper else candidates)
         kernel = kernel_of(space)
         lowest_excess = kernel.least_excess()
@@ -627,7 +608,7 @@ class PipelineCut(Rowed):
         self._cuts = np.empty((count, cuts), dtype=np.float32)
         # Legal are the candidates [begin, end) of each episode.
         self._window, self._first_window = np.empty((2, count, 2), dtype=np.int64)
-        # Of the stages settled, see CutKernel.settle.
+        # Extremes over the completed stages, see CutKernel.add_stage.
         self._peaks, self._paces = np.zeros((count, 2), dtype=np.float32), np.zeros((count, 2))
         # Cuts that all have made, if they are as many and no episode is over.
         self._common: int | None = None
@@ -664,7 +645,7 @@ class PipelineCut(Rowed):
         self.over[rows] = False
         self._cuts[rows] = -1.0
         self._window[rows] = self._first_window[rows]
-        self._common = 0 if rows is EVERY else self._alike()
+        self._common = 0 if rows is EVERY else self._common_step()
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: cut at a candidate in each episode."""
@@ -683,19 +664,21 @@ class PipelineCut(Rowed):
         self.over[illegal], self.figures[:, illegal] = True, np.nan
         for kernel, step, index in self._groups(rows, legal):
             rewards[index] = self._cut(kernel, step, rows[index], actions[index])
-        self._common = self._alike()
+        self._common = self._common_step()
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
         features = self._features(rows)
         if self.shown:
-            return self.rowed(rows, features, self.legal[rows])
+            return self.row_observation(rows, features, self.legal[rows])
         if self._paper:
             return {"features": features}
         return {"features": features, "cuts": self._cuts[rows], "step": self.steps[rows]}
 
-    def rowed(self, rows: Rows, features: np.ndarray, legal: np.ndarray) -> dict[str, np.ndarray]:
+    def row_observation(
+        self, rows: Rows, features: np.ndarray, legal: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Return what is observed of episodes as rows.
 
         Args:
@@ -722,7 +705,7 @@ class PipelineCut(Rowed):
                 episode, cut = legal[index].nonzero()
                 plans = chains[:, episode]
                 plans[step + 1] = cut
-                kernel.evenly(step, plans)
+                kernel.complete_evenly(step, plans)
                 reward[index[episode], cut] = kernel.reward(*kernel.length_and_excess(plans))
         # Relative to the best legal candidate, the score does not depend on how good the problem
         # is.
@@ -797,7 +780,7 @@ class PipelineCut(Rowed):
                 if index.size:
                     yield kernel, step, index
 
-    def _alike(self) -> int | None:
+    def _common_step(self) -> int | None:
         """Return the number of cuts that all have made, if they are as many and none is over."""
         steps = int(self.steps[0])
         return steps if not self.over.any() and bool((self.steps == steps).all()) else None
@@ -815,7 +798,7 @@ class PipelineCut(Rowed):
         # The next cut lies in its step's window, and behind what may follow this one.
         self._window[rows, 0] = np.maximum(kernel.follower.take(actions), kernel.low[step + 1])
         self._window[rows, 1] = kernel.high[step + 1]
-        self._peaks[rows], self._paces[rows] = kernel.settle(
+        self._peaks[rows], self._paces[rows] = kernel.add_stage(
             step, self.chains[:, rows], self._peaks[rows], self._paces[rows]
         )
         return np.zeros(len(actions))
@@ -829,15 +812,14 @@ class PipelineCut(Rowed):
                 return features
             if step == 1 and kernel.openings is not None:
                 return kernel.openings.take(self.chains[1] - kernel.low[0], axis=0, mode="clip")
-            return self._written(kernel, step, EVERY)
+            return self._computed(kernel, step, EVERY)
         rows = self._rows[rows]
         features = np.zeros((len(rows), size, 3), dtype=np.float32)
         for kernel, step, index in self._groups(rows, ~self.over[rows]):
-            features[index] = self._written(kernel, step, rows[index]) if step else kernel.first
+            features[index] = self._computed(kernel, step, rows[index]) if step else kernel.first
         return features
 
-    def _written(self, kernel: CutKernel, step: int, rows: Rows) -> np.ndarray:
-        """Return ``features`` of episodes of a kernel that have made ``step`` >= 1 cuts."""
+    def _computed(self, kernel: CutKernel, step: int, rows: Rows) -> np.ndarray:
         chains = self.chains[:, rows]
         features = np.zeros((chains.shape[1], kernel.end, 3), dtype=np.float32)
         kernel.features(step, chains, self._peaks[rows], self._paces[rows], features)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.tasks.pipeline.view import cut_labels, device_words, taken_apart, title, verdict
+from parenvs.tasks.pipeline.view import cut_labels, device_words, problem_and_report, title, verdict
 from parenvs.view.page import (
     HEIGHT,
     INK,
@@ -42,7 +42,6 @@ _LINK = 0.42  # height of a link's row in those of stages
 
 
 def _draw_schedule(page: Page, top: float, height: float, report: Report) -> None:
-    """Draw the simulated 1F1B schedule: a row per compute stage, a thinner one per link."""
     table, stages = report.timetable, report.stages
     lengths = {"L": report.length_seconds, "simulated": report.simulated_seconds}
     longest = max(lengths.values())
@@ -96,7 +95,7 @@ def draw(viewable: Report | Pipeline) -> Figure:
     Args:
         viewable: what the judge says of the plan, or the problem.
     """
-    pipeline, report = taken_apart(viewable)
+    pipeline, report = problem_and_report(viewable)
     page = Page()
     reasons = () if report is None else report.reasons
     words = title(pipeline, report), verdict(pipeline, report)
@@ -142,8 +141,8 @@ def _draw_plan(
     top += 0.42
     height = max(0.26 * (HEIGHT - top), 0.9)
     axes = page.axes(WIDTH - _RIGHT - _MEMORY, top, _MEMORY, height)
-    held = [stage.memory_bytes for stage in stages]
-    draw_memory(axes, [f"{k} · {size(x)}" for k, x in enumerate(held)], [(held, colors)], limit)
+    used = [stage.memory_bytes for stage in stages]
+    draw_memory(axes, [f"{k} · {size(x)}" for k, x in enumerate(used)], [(used, colors)], limit)
     axes.set_xlabel("memory per device")
     axes = page.axes(_LEFT, top, width, height)
     _draw_chain(axes, pipeline, share)
@@ -161,7 +160,7 @@ def _draw_plan(
 
 
 def _draw_cut_labels(
-    page: Page, top: float, width: float, places: np.ndarray, names: Sequence[str]
+    page: Page, top: float, width: float, positions: np.ndarray, names: Sequence[str]
 ) -> float:
     """Write names above the chain, as a staircase so that none crosses another or its line.
 
@@ -169,7 +168,7 @@ def _draw_cut_labels(
     where that is too high it is left out. Returns the lower end, inches from the top.
     """
     placed: list[tuple[float, str, int]] = []
-    for x, words in reversed([*zip(places / 100 * width, names, strict=True)]):
+    for x, words in reversed([*zip(positions / 100 * width, names, strict=True)]):
         end = x + text_inches(words, 8.5) + 0.12
         level = 1 + max((at for start, _, at in placed if start < end), default=-1)
         if level < _LEVELS:
@@ -185,7 +184,6 @@ def _draw_cut_labels(
 
 
 def _style_chain(axes: Axes, up: str, across: str = "") -> None:
-    """Style axes over a chain, whose x is the share of compute seconds in %."""
     axes.set(xlim=(0, 100), xlabel=across, ylabel=up)
     axes.spines.bottom.set_visible(True)
     axes.grid(axis="y")

@@ -173,10 +173,7 @@ def length(seconds: StageSeconds, micro_batches: Array) -> Array:
 
 
 def prepend_core(
-    core: Any,
-    seconds: Any,
-    micro_batches: Any,
-    maximum: Callable[[Any, Any], Any] = np.maximum,
+    core: Any, seconds: Any, micro_batches: Any, maximum: Callable[[Any, Any], Any] = np.maximum
 ) -> Any:
     """Core of a suffix of plans with one more resource in front.
 
@@ -195,10 +192,7 @@ def prepend_core(
 
 
 def prepend_tail(
-    tail: Any,
-    backward: Any,
-    all_reduce: Any,
-    maximum: Callable[[Any, Any], Any] = np.maximum,
+    tail: Any, backward: Any, all_reduce: Any, maximum: Callable[[Any, Any], Any] = np.maximum
 ) -> Any:
     """Tail of a suffix with one more resource in front: ``tail' = max(AR, tail - B)``.
 
@@ -264,7 +258,7 @@ FORWARD, BACKWARD = 0, 1
 """Kinds of passes: index of ``Timetable.start`` and ``Timetable.end`` along axis -2."""
 Wave = tuple[int, np.ndarray, np.ndarray]
 """Kind, resources and micro-batches of passes at one time."""
-_KEPT = 10_000
+_CACHED = 10_000
 """Schedules of at most so many resources times micro-batches are kept."""
 
 
@@ -336,8 +330,7 @@ def _waves(resources: int, micro_batches: int) -> Iterator[Wave]:
 
 
 @lru_cache(maxsize=64)
-def _kept_waves(resources: int, micro_batches: int) -> tuple[Wave, ...]:
-    """Return the waves of a small schedule, which are asked for again and again."""
+def _cached_waves(resources: int, micro_batches: int) -> tuple[Wave, ...]:
     return tuple(_waves(resources, micro_batches))
 
 
@@ -358,8 +351,8 @@ def simulate(times: StageTimes, micro_batches: int) -> Timetable:
     # With a row of zeros at either side, the resources at the ends wait for nothing.
     ends = np.zeros((resources + 2, 2, micro_batches, *lead))
     free_at = np.zeros((resources, *lead))  # end of each resource's last pass so far
-    small = resources * micro_batches <= _KEPT
-    for kind, rows, m in (_kept_waves if small else _waves)(resources, micro_batches):
+    small = resources * micro_batches <= _CACHED
+    for kind, rows, m in (_cached_waves if small else _waves)(resources, micro_batches):
         before = rows if kind == FORWARD else rows + 2
         begin = np.maximum(free_at[rows], ends[before, kind, m])
         start[rows, kind, m] = begin

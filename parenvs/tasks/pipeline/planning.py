@@ -81,19 +81,19 @@ class Board:
             "devices": self.space.devices / pipeline.cluster.devices,
         }
 
-    def ended(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def prefix_seconds(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
         """Return core, passed seconds and tail of stages, (3, k), of their starts, (k, s+1) each.
 
         The first s stages count, over the bubble-free time.
         """
-        complete, m = points.shape[1] - 1, self.pipeline.micro_batches
-        if not complete:
+        stages, m = points.shape[1] - 1, self.pipeline.micro_batches
+        if not stages:
             return np.zeros((3, len(points)))
         # As a plan whose last stage is the rest, which does not count, nor the transfer to it.
         times = self.pipeline.stage_seconds(*self.space.plan(points[:, 1:], units[:, 1:]))
-        forward, backward = (x[: 2 * complete - 1] for x in (times.forward, times.backward))
+        forward, backward = (x[: 2 * stages - 1] for x in (times.forward, times.backward))
         seconds = forward + backward
-        core, tail = formulas.core_and_tail(seconds, backward, times.all_reduce[:complete], m)
+        core, tail = formulas.core_and_tail(seconds, backward, times.all_reduce[:stages], m)
         return np.stack([core, seconds.sum(axis=0), tail]) / self.pipeline.bubble_free
 
     def outcome(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ class Board:
         value = formulas.value(length, self.pipeline.bubble_free)
         return np.stack([length, self.pipeline.excess_bytes(*plans), value])
 
-    def ahead(self, points: np.ndarray, units: np.ndarray, choices: int) -> np.ndarray:
+    def best_completion(self, points: np.ndarray, units: np.ndarray, choices: int) -> np.ndarray:
         """Return the best return, (k,), of plans that go on from the choices made in some ways.
 
         Devices that are left are shared evenly, by devices and by servers, or each stage that is
@@ -117,9 +117,10 @@ class Board:
         best = np.full(len(points), -np.inf)
         stages = range(choices // 2, self.space.stages)
         for large, by_server in ((None, False), (None, True), *((stage, True) for stage in stages)):
-            whole = points.copy(), units.copy()
-            self.space.complete(*whole, choices, large, by_server)
-            np.maximum(best, self.outcome(*whole)[2], out=best)
+            plans = points.copy(), units.copy()
+            self.space.complete(*plans, choices, large, by_server)
+            _, _, value = self.outcome(*plans)
+            np.maximum(best, value, out=best)
         return best
 
 
@@ -325,12 +326,9 @@ class PipelinePlanning(Rowed):
         rows: str | None = None,
         problem: Pipeline | PointSpace | None = None,
     ) -> None:
+        arguments = locals()
         super().__init__(count)
-        settings = {
-            "cluster": cluster, "stages": stages, "micro_batch": micro_batch,
-            "micro_batches": micro_batches, "copies": copies, "recompute": recompute,
-            "sync": sync, "tied": tied,
-        }  # fmt: skip
+        settings = {name: arguments[name] for name in ("cluster", *PIPELINE_OPTIONS)}
         self._settings = {key: value for key, value in settings.items() if value is not None}
         if problem is not None and instance is not None:
             raise ParenvsError("instance: the argument problem has its own; leave out one of them")
@@ -379,7 +377,7 @@ class PipelinePlanning(Rowed):
         self._observed["plan"][rows] = -1.0
         self.choices[rows], self.over[rows] = 0, False
         self.figures[:, rows] = np.nan
-        self._look(self._rows[rows])
+        self._update_legal(self._rows[rows])
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: choose a point or a unit in each episode."""
@@ -400,19 +398,19 @@ class PipelinePlanning(Rowed):
         rewards = np.where(legal, 0.0, ILLEGAL)
         # The last choice completes the plan: one point and one unit per stage but the first.
         ended = self.choices[rows] == 2 * (self.stages[rows] - 1)
-        for board, _, index in self._groups(rows[ended]):
+        for board, _, index in self._by_board_and_choices(rows[ended]):
             row, count = rows[ended][index], board.space.stages
             plans = self.points[row, :count], self.units[row, :count]
             self.figures[:, row] = board.outcome(*plans)
         rewards[np.flatnonzero(legal)[ended]] = self.figures[2, rows[ended]]
         self.over[rows[ended]] = True
-        self._look(rows[~ended])
+        self._update_legal(rows[~ended])
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
         if self.shown:
-            return self._rowed(self._rows[rows])
+            return self._row_observation(self._rows[rows])
         constant = {key: values[rows] for key, values in self._observed.items()}
         return {**constant, "step": self.choices[rows]}
 
@@ -463,7 +461,7 @@ class PipelinePlanning(Rowed):
         settings = options if _is_member(instance) else {**self._settings, **options}
         return Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
 
-    def _groups(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
+    def _by_board_and_choices(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
         """Yield a problem, a number of choices made, and the indices of rows with both."""
         choices = self.choices[rows]
         if self._shared is not None:
@@ -476,10 +474,9 @@ class PipelinePlanning(Rowed):
         for (_, number), indices in groups.items():
             yield self._held[rows[indices[0]]], number, np.array(indices)
 
-    def _look(self, rows: np.ndarray) -> None:
-        """Compute the legal actions of episodes that are not over."""
+    def _update_legal(self, rows: np.ndarray) -> None:
         self._legal[rows] = False
-        for board, choices, index in self._groups(rows):
+        for board, choices, index in self._by_board_and_choices(rows):
             row, (stage, is_unit) = rows[index], divmod(choices, 2)
             begin, space = (self.points[row, stage], self.units[row, stage]), board.space
             if is_unit:
@@ -490,14 +487,13 @@ class PipelinePlanning(Rowed):
             first = POINTS * is_unit
             self._legal[row, first : first + legal.shape[1] - 1] = legal[:, :-1]
 
-    def _rowed(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what is observed of episodes as rows."""
+    def _row_observation(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         legal = self.legal[rows]
         columns = dict(zip(self.columns, np.zeros((len(self.columns), *legal.shape)), strict=True))
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
         context[:, :8] = self._observed["numbers"][rows]
         active = np.flatnonzero(~self.over[rows])
-        for board, choices, index in self._groups(rows[active]):
+        for board, choices, index in self._by_board_and_choices(rows[active]):
             index = active[index]
             row, (stage, is_unit) = rows[index], divmod(choices, 2)
             shares, last = board.shares, board.space.stages - 1
@@ -507,37 +503,39 @@ class PipelinePlanning(Rowed):
             even = (last + 1 - stage) / 4.0
             pipeline, pivots = board.pipeline, board.space.pivots
             if is_unit:
-                share = (shares["devices"][:-1] - shares["devices"][unit]) / devices_left
-                here = index[:, None], np.arange(POINTS, POINTS + share.shape[1])
-                columns["devices"][here] = share * even
+                fraction = (shares["devices"][:-1] - shares["devices"][unit]) / devices_left
+                cells = index[:, None], np.arange(POINTS, POINTS + fraction.shape[1])
+                columns["devices"][cells] = fraction * even
                 first, devices = board.space.devices[unit], board.space.devices[None, :-1]
                 ends = np.maximum(devices, first + 1)
-                cuts = pivots[point], pivots[self.points[row, stage + 1, None]]
-                work = pipeline.seconds_sum[cuts[1]] - pipeline.seconds_sum[cuts[0]]
+                cut, end = pivots[point], pivots[self.points[row, stage + 1, None]]
+                work = pipeline.seconds_sum[end] - pipeline.seconds_sum[cut]
                 # All micro-batches on this stage, over those on an even share of the devices.
                 compute = pipeline.micro_batches * formulas.compute_seconds(work, ends - first)
-                columns["compute"][here] = compute / pipeline.bubble_free
-                reduce = pipeline.reduce_seconds(*cuts, first, ends)
-                columns["reduce"][here] = reduce / pipeline.bubble_free
-                columns["server"][here] = devices % pipeline.cluster.devices_per_server == 0
+                columns["compute"][cells] = compute / pipeline.bubble_free
+                all_reduce = pipeline.reduce_seconds(cut, end, first, ends)
+                columns["reduce"][cells] = all_reduce / pipeline.bubble_free
+                columns["server"][cells] = devices % pipeline.cluster.devices_per_server == 0
             else:
                 # Pivots that cost no time may be all that is left.
-                share = shares["seconds"][:-1] - shares["seconds"][point]
-                share /= np.where(seconds_left > 0, seconds_left, 1.0)
-                columns["stage"][index, : share.shape[1]] = share * even
+                fraction = shares["seconds"][:-1] - shares["seconds"][point]
+                fraction /= np.where(seconds_left > 0, seconds_left, 1.0)
+                columns["stage"][index, : fraction.shape[1]] = fraction * even
                 weights = shares["weights"][:-1] - shares["weights"][point]
-                columns["weights"][index, : share.shape[1]] = weights
-                columns["transfer"][index, : share.shape[1]] = board.transfers[:-1]
+                columns["weights"][index, : fraction.shape[1]] = weights
+                columns["transfer"][index, : fraction.shape[1]] = board.transfers[:-1]
             context[index, 8], context[index, 9] = choices / (2 * last), is_unit
             context[index, 10:12] = np.concatenate([seconds_left, devices_left], axis=1)
             starts = self.points[row, : stage + 1], self.units[row, : stage + 1]
-            context[index, 12:] = board.ended(*starts).T
+            context[index, 12:] = board.prefix_seconds(*starts).T
             if self.looks:
                 episode, action = legal[index].nonzero()
                 plans = self.points[row][episode], self.units[row][episode]
                 plans[is_unit][:, stage + 1] = action - POINTS * is_unit
                 points, units = (starts[:, : last + 1] for starts in plans)
-                columns["reward"][index[episode], action] = board.ahead(points, units, choices + 1)
+                columns["reward"][index[episode], action] = board.best_completion(
+                    points, units, choices + 1
+                )
         # Relative to the best legal action, the score does not depend on how good the problem is.
         best = np.where(legal, columns["reward"], -np.inf).max(axis=1, keepdims=True)
         columns["rule"] = SHARP * (columns["reward"] - best)
@@ -588,11 +586,10 @@ def _source(
         return Members(names, partial(_board, settings={}), order)
     if target is not None:
         return Fixed(_board(target, settings))
-    return Repeated(partial(_generated, family, ranges), REPEAT if repeat is None else repeat)
+    return Repeated(partial(_generated_board, family, ranges), REPEAT if repeat is None else repeat)
 
 
 def _is_member(instance: Any) -> bool:
-    """Return whether an instance is a problem of a set or a generated one."""
     first = instance.partition("/")[0] if isinstance(instance, str) else ""
     return first in (*problems.SETS, *problems.DRAWN)
 
@@ -606,25 +603,25 @@ def _board(target: Any, settings: Mapping[str, Any]) -> Board:
     if isinstance(target, PointSpace):
         return Board(target)
     if _is_member(target) and not settings:
-        return _member(target)
+        return _member_board(target)
     settings = dict(settings)
     if not (_is_member(target) or isinstance(target, Pipeline) or "stages" in settings):
         settings["cluster"] = Cluster.parse(settings.get("cluster", "C"))
         settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-    return _playable(load_problem(target, task="pipeline", **settings))
+    return _board_of(load_problem(target, task="pipeline", **settings))
 
 
 @lru_cache(maxsize=KEPT)
-def _member(name: str) -> Board:
-    return _playable(problems.pipeline_of(name))
+def _member_board(name: str) -> Board:
+    return _board_of(problems.pipeline_of(name))
 
 
-def _generated(family: str | None, ranges: str, stream: Stream) -> Board:
+def _generated_board(family: str | None, ranges: str, stream: Stream) -> Board:
     number = int(stream.rng.integers(NUMBERS))
     return Board(problems.problem_of(number, family, ranges).space)
 
 
-def _playable(pipeline: Pipeline) -> Board:
+def _board_of(pipeline: Pipeline) -> Board:
     if pipeline.stages > STAGES:
         raise InfeasibleError(
             f"{pipeline.instance}: {pipeline.stages} stages asked for; PipelinePlan-v0 has at most "

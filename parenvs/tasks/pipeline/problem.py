@@ -92,28 +92,28 @@ class Pipeline(ChainSums):
         fill(self, "cluster", Cluster.parse(self.cluster))
         fill(self, "instance", self.instance or self.profile.name)
         timed, device = self.profile.device, self.cluster.device
-        alike: dict[str, Any] = {"name": "", "memory_bytes": 0}  # what seconds do not depend on
-        if timed and replace(timed, **alike) != replace(device, **alike):
+        ignored: dict[str, Any] = {"name": "", "memory_bytes": 0}  # what seconds do not depend on
+        if timed and replace(timed, **ignored) != replace(device, **ignored):
             raise ProfileError(
                 f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
                 f"{self.cluster} has {device.name} devices; make the chain anew with "
                 "StageProfile.from_graph(graph, cluster.device) or parenvs.problem(graph, cluster)"
             )
-        whole = isinstance(self.micro_batches, (int, np.integer))
-        if not (whole and 1 <= self.micro_batches <= MAX_MICRO_BATCHES):
+        is_whole = isinstance(self.micro_batches, (int, np.integer))
+        if not (is_whole and 1 <= self.micro_batches <= MAX_MICRO_BATCHES):
             raise InfeasibleError(
                 f"micro_batches must be from 1 to {MAX_MICRO_BATCHES}, not "
                 f"{shown(self.micro_batches)}"
             )
         choices = {"recompute": RECOMPUTE, "sync": SYNC_METHODS, "tied": TIED}
-        for name, known in choices.items():
-            refuse_unknown(f"unknown {name}", getattr(self, name), known, InfeasibleError)
+        for name, allowed in choices.items():
+            refuse_unknown(f"unknown {name}", getattr(self, name), allowed, InfeasibleError)
         if self.recompute == "none" and self.profile.resident_bytes is None:
             raise InfeasibleError(
                 f"profile {self.profile.name} has no resident_bytes: recompute='none' needs them"
             )
-        number = isinstance(self.copies, (int, float, np.number))
-        if not (number and 0 <= self.copies <= MOST_COPIES):
+        is_number = isinstance(self.copies, (int, float, np.number))
+        if not (is_number and 0 <= self.copies <= MOST_COPIES):
             raise InfeasibleError(
                 f"copies must be from 0 to {MOST_COPIES}, not {shown(self.copies)}"
             )
@@ -122,14 +122,15 @@ class Pipeline(ChainSums):
         if self.stages is None:
             fill(self, "stages", stages_on(self.cluster))
         if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 1:
-            words = f"a plan needs at least 1 stage, not {self.stages!r}"
-            raise InfeasibleError(f"{self.profile.name}: {words}")
+            message = f"a plan needs at least 1 stage, not {self.stages!r}"
+            raise InfeasibleError(f"{self.profile.name}: {message}")
 
     def with_stages(self, stages: int, cluster: Cluster | None = None) -> Pipeline:
         """Return the problem with other stages, also on another cluster; prefix sums are shared."""
-        return self._sharing(stages=stages, cluster=cluster or self.cluster)
+        return self._replaced(stages=stages, cluster=cluster or self.cluster)
 
-    def _sharing(self, **changes: Any) -> Pipeline:
+    def _replaced(self, **changes: Any) -> Pipeline:
+        """A copy with changes that no prefix sum depends on; it shares those computed so far."""
         other = replace(self, **changes)
         for name, value in vars(self).items():
             if name != "is_group":
@@ -160,7 +161,7 @@ class Pipeline(ChainSums):
 
     def with_fractions(self) -> Pipeline:
         """Return the problem in which devices may share a sample, as environments play it."""
-        return self if self.fractions else self._sharing(fractions=True)
+        return self if self.fractions else self._replaced(fractions=True)
 
     @property
     def bubble_free(self) -> float:
@@ -178,8 +179,8 @@ class Pipeline(ChainSums):
         # Transfers stand at the odd places and synchronize nothing.
         all_reduce = np.zeros_like(seconds.forward)
         all_reduce[::2] = seconds.all_reduce
-        rows = (seconds.forward, seconds.backward, all_reduce)
-        return StageTimes(*(np.moveaxis(row, 0, -1) for row in rows))
+        figures = (seconds.forward, seconds.backward, all_reduce)
+        return StageTimes(*(np.moveaxis(figure, 0, -1) for figure in figures))
 
     def stage_memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Return the bytes on each device of every compute stage, shape (..., S)."""
@@ -363,10 +364,9 @@ class Pipeline(ChainSums):
     def _boundaries(
         self, cuts: np.ndarray, device_cuts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        return (
-            _with_ends(np.asarray(cuts), len(self.profile)),
-            _with_ends(np.asarray(device_cuts), self.cluster.devices),
-        )
+        """First pivots and first devices of all stages, ends included, (S+1, ...) each."""
+        pivots = _with_ends(np.asarray(cuts), len(self.profile))
+        return pivots, _with_ends(np.asarray(device_cuts), self.cluster.devices)
 
 
 @dataclass(frozen=True)

@@ -99,10 +99,10 @@ class StageProfile:
                 )
             bad = np.flatnonzero(~((array >= 0) & (array <= LARGEST)))
             if bad.size:
+                pivot = bad[0]
                 raise ProfileError(
-                    f"profile {self.name}: {key} of pivot {bad[0]} "
-                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0 and at most "
-                    f"{LARGEST:g}"
+                    f"profile {self.name}: {key} of pivot {pivot} ({self.names[pivot]}) is "
+                    f"{array[pivot]}; must be >= 0 and at most {LARGEST:g}"
                 )
             array.setflags(write=False)
             set_(self, key, array)
@@ -171,27 +171,27 @@ class StageProfile:
             efficiency: share of the device's peak FLOP/s that the pivots reach.
         """
         _check_samples(graph.name, micro_batch)
-        read, graph = graph, unrolled(graph)
+        source, graph = graph, unrolled(graph)
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
         # FLOPs / (efficiency * peak), scaled from the graph's batch to the micro-batch.
         forward = graph.flops[pivots] * scale / (efficiency * graph.peak_flops(device)[pivots])
-        counted = chain_bytes(graph, pivots)
+        sizes = chain_bytes(graph, pivots)
         return cls(
             name=graph.name,
             names=graph.op_names(pivots),
             forward=forward,
             backward=BACKWARD_RATIO * forward,
-            cut_bytes=counted.cut * scale,
-            parameter_bytes=counted.variables,
+            cut_bytes=sizes.cut * scale,
+            parameter_bytes=sizes.variables,
             resident_bytes=graph.tensor_bytes_of(pivots) * scale,
             micro_batch=micro_batch,
-            source=read.fingerprint,
+            source=source.fingerprint,
             device=device,
-            frozen_bytes=counted.frozen,
-            tied=counted.tied,
-            reads=counted.reads,
-            graph=read,
+            frozen_bytes=sizes.frozen,
+            tied=sizes.tied,
+            reads=sizes.reads,
+            graph=source,
         )
 
     @classmethod
@@ -214,7 +214,8 @@ class StageProfile:
         except (OSError, UnicodeDecodeError) as error:
             raise ProfileError(f"{path}: cannot be read as text ({error})") from None
         records = _records(text, path)
-        header = [x.strip() for x in next(records, (0, []))[1]]
+        _, titles = next(records, (0, []))
+        header = [x.strip() for x in titles]
         for column in ("name", *_COLUMNS):
             if column not in header:
                 raise ProfileError(
@@ -256,7 +257,7 @@ class StageProfile:
         lines = [f"# {' '.join(words.splitlines())}" for words in comments]
         lines += [",".join(["name", *keys])]
         columns = [
-            [_text(x, key) for x in getattr(self, attribute)] for key, attribute in keys.items()
+            [_field(x, key) for x in getattr(self, attribute)] for key, attribute in keys.items()
         ]
         lines += [
             ",".join((_quoted(str(name)), *row))
@@ -368,7 +369,7 @@ def _number(text: str, where: str, column: str) -> float:
     return value
 
 
-def _text(value: float, column: str) -> str:
+def _field(value: float, column: str) -> str:
     # repr is the shortest text that reads back as the same number.
     number = Decimal(repr(float(value)))
     return str(number.scaleb(3) if column.endswith("_ms") else number)
@@ -392,25 +393,25 @@ class TiedWeights:
     """
 
     def __init__(self, reads: Sequence[Reads], pivots: int) -> None:
-        places = np.unique([p for weight in reads for p in weight.positions]).astype(np.int64)
-        self.rank = np.searchsorted(places, np.arange(pivots + 1))
-        size = len(places) + 1
+        readers = np.unique([p for weight in reads for p in weight.positions]).astype(np.int64)
+        self.rank = np.searchsorted(readers, np.arange(pivots + 1))
+        size = len(readers) + 1
         self.again, self.frozen, self.shared = np.zeros((3, size, size))
         bytes_of: dict[tuple[tuple[int, ...], bool], float] = defaultdict(float)
         for weight in reads:
             bytes_of[weight.positions, weight.trainable] += weight.size
         for (positions, trainable), bytes_ in bytes_of.items():
-            before = np.searchsorted(positions, np.append(places, pivots), side="left")
+            before = np.searchsorted(positions, np.append(readers, pivots), side="left")
             inside = before[None, :] - before[:, None]  # of its reads, between two ranks
-            reads_it = inside > 0
+            is_read = inside > 0
             # An earlier pivot has read the weight if one of its reads lies before the first rank.
-            again = bytes_ * (reads_it & (before[:, None] > 0))
+            read_again = bytes_ * (is_read & (before[:, None] > 0))
             if trainable:
-                self.again += again
+                self.again += read_again
                 # Another pivot reads it as well if some of its reads lie outside.
-                self.shared += bytes_ * (reads_it & (inside < len(positions)))
+                self.shared += bytes_ * (is_read & (inside < len(positions)))
             else:
-                self.frozen += again
+                self.frozen += read_again
 
     def between(self, table: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return the bytes that one of the tables has of stages ``[first, end)``, elementwise."""
@@ -441,29 +442,33 @@ class RangeTable:
 
     def value(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """The best value of each range ``[first, end)``, elementwise; ``first < end``."""
-        level = np.frexp(end - first)[1] - 1
-        # Two ranges of 2^level values, which may overlap, cover [first, end).
-        last = end - (1 << level)
+        level, last = self._cover(first, end)
         return self._best(self.rows[level, first], self.rows[level, last])
 
-    def place(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def index(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Index of the best value of each range ``[first, end)``; ``first < end``."""
-        level = np.frexp(end - first)[1] - 1
-        left, right = self._places[level, first], self._places[level, end - (1 << level)]
+        level, last = self._cover(first, end)
+        left, right = self._indices[level, first], self._indices[level, last]
         return np.where(self._better(self.values[right], self.values[left]), right, left)
 
+    @staticmethod
+    def _cover(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Level and start of the second of two ranges of 2**level values that cover a range."""
+        _, bits = np.frexp(end - first)
+        return bits - 1, end - (1 << (bits - 1))
+
     @cached_property
-    def _places(self) -> np.ndarray:
-        """Where the values of the rows are; of equal ones in halves of a range, the left one's."""
-        rows = [np.arange(len(self.values))]
-        for j in range(1, len(self.rows)):
-            half = 1 << (j - 1)
-            row = rows[-1].copy()
-            values = self.rows[j - 1]
-            right = np.flatnonzero(self._better(values[half:], values[:-half]))
-            row[right] = rows[-1][right + half]
-            rows.append(row)
-        return np.stack(rows)
+    def _indices(self) -> np.ndarray:
+        """(levels, n) index in ``values`` of each entry of ``rows``; of equal ones the left."""
+        levels = [np.arange(len(self.values))]
+        for level, values in enumerate(self.rows[:-1]):
+            half = 1 << level
+            left = levels[-1]
+            indices = left.copy()
+            right_is_better = np.flatnonzero(self._better(values[half:], values[:-half]))
+            indices[right_is_better] = left[right_is_better + half]
+            levels.append(indices)
+        return np.stack(levels)
 
 
 class ChainSums:
@@ -537,19 +542,16 @@ class ChainSums:
     def weight_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return the bytes of all copies of the weights of stages ``[first, end)``, elementwise."""
         frozen_bytes = self.frozen_sum[end] - self.frozen_sum[first]
-        if self.tied_weights is not None:
-            frozen_bytes = frozen_bytes + self.tied_weights.between(
-                self.tied_weights.frozen, first, end
-            )
-        held_bytes = self.variable_bytes(first, end)
-        return formulas.weight_bytes(held_bytes, self.copies, frozen_bytes)
+        if tied := self.tied_weights:
+            frozen_bytes = frozen_bytes + tied.between(tied.frozen, first, end)
+        return formulas.weight_bytes(self.variable_bytes(first, end), self.copies, frozen_bytes)
 
     def variable_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return the bytes of the variables of the stages ``[first, end)``, elementwise."""
-        held_bytes = self.parameter_sum[end] - self.parameter_sum[first]
-        if self.tied_weights is not None:
-            held_bytes = held_bytes + self.tied_weights.between(self.tied_weights.again, first, end)
-        return held_bytes
+        variable_bytes = self.parameter_sum[end] - self.parameter_sum[first]
+        if tied := self.tied_weights:
+            variable_bytes = variable_bytes + tied.between(tied.again, first, end)
+        return variable_bytes
 
 
 def _prefix(values: np.ndarray) -> np.ndarray:

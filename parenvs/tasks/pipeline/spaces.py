@@ -92,10 +92,7 @@ class CutSpace:
 
     @classmethod
     def build(
-        cls,
-        pipeline: Pipeline,
-        radius: int = RADIUS,
-        candidates: str = "minima",
+        cls, pipeline: Pipeline, radius: int = RADIUS, candidates: str = "minima"
     ) -> CutSpace:
         """Find the candidates of a problem.
 
@@ -246,8 +243,8 @@ def shaped(
     if groups is None:
         ends = pipeline.seconds_sum[np.concatenate([[0], cuts, [len(pipeline.profile)]])]
         groups = np.maximum(np.diff(ends), 1e-9 * ends[-1])
-    wanted = np.rint(devices * np.cumsum(groups)[:-1] / groups.sum())
-    return cuts, spaced(wanted.astype(np.int64), devices)
+    ideal = np.rint(devices * np.cumsum(groups)[:-1] / groups.sum())
+    return cuts, spaced(ideal.astype(np.int64), devices)
 
 
 def ascending(pipeline: Pipeline, cuts: np.ndarray) -> np.ndarray:
@@ -321,7 +318,7 @@ class PointSpace:
                 f"has at most one for each of {len(devices) - 1} units of devices"
             )
         pivots = points(pipeline, max_points, by_network)
-        latest = _latest(pipeline, pivots, devices)
+        latest = _latest_starts(pipeline, pivots, devices)
         if latest[stages, 0].max() < 0:
             raise InfeasibleError(
                 f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {stages} stages over "
@@ -390,26 +387,26 @@ class PointSpace:
         for choice in range(choices, 2 * (self.stages - 1)):
             stage, is_unit = divmod(choice, 2)
             point, unit = points[:, stage], units[:, stage]
-            left, devices = self.stages - stage, self.devices[-1] - self.devices[unit]
-            share = np.full(len(points), 1.0 / left)
+            stages_left, devices = self.stages - stage, self.devices[-1] - self.devices[unit]
+            share = np.full(len(points), 1.0 / stages_left)
             if large is not None and large >= stage:
                 small = np.minimum(per_server / devices, 0.5 * share)
-                share = 1.0 - (left - 1) * small if stage == large else small
+                share = 1.0 - (stages_left - 1) * small if stage == large else small
             elif is_unit:
                 work = seconds[points[:, stage + 1]] - seconds[point]
-                rest = seconds[-1] - seconds[point]
-                np.divide(work, rest, out=share, where=rest > 0)
+                remaining_work = seconds[-1] - seconds[point]
+                np.divide(work, remaining_work, out=share, where=remaining_work > 0)
             if is_unit:
-                shared, chosen = self.devices, units
+                measure, chosen = self.devices, units
                 legal = self.legal_units(stage, point, unit, points[:, stage + 1])
             else:
-                shared, chosen = seconds, points
+                measure, chosen = seconds, points
                 legal = self.legal_points(stage, point, unit)
-            first = shared[chosen[:, stage]]
-            ideal = first + (shared[-1] - first) * share
-            distance = np.abs(shared - ideal[:, None])
+            first = measure[chosen[:, stage]]
+            ideal = first + (measure[-1] - first) * share
+            distance = np.abs(measure - ideal[:, None])
             if is_unit and by_server:
-                distance += inside * float(shared[-1])
+                distance += inside * float(measure[-1])
             chosen[:, stage + 1] = np.where(legal, distance, np.inf).argmin(axis=1)
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -544,17 +541,17 @@ def fewest_devices(pipeline: Pipeline, first: np.ndarray, end: np.ndarray, left:
     return np.where(group <= max_devices, group, np.inf)
 
 
-def _latest(pipeline: Pipeline, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
+def _latest_starts(pipeline: Pipeline, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
     """Compute ``PointSpace.latest`` from the last stage to the first.
 
     More devices never hurt, so a stage of the points [i, j) may start on any unit up to the last
     one that leaves it enough devices before the latest start of the stages from point j on.
     """
     m, stages = len(pivots) - 1, pipeline.stages
-    every_first, every_end = np.triu_indices(m + 1, 1)
+    all_first, all_end = np.triu_indices(m + 1, 1)
     variables = pipeline.variable_sum[pivots]
-    has_variable = variables[every_end] > variables[every_first]
-    every_first, every_end = every_first[has_variable], every_end[has_variable]
+    has_variable = variables[all_end] > variables[all_first]
+    all_first, all_end = all_first[has_variable], all_end[has_variable]
     latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
     last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
     last_unit[m] = len(devices) - 1
@@ -564,10 +561,10 @@ def _latest(pipeline: Pipeline, pivots: np.ndarray, devices: np.ndarray) -> np.n
     for k in range(1, stages + 1):
         # Only a stage before a point from which the others can run is of use; the first stage of
         # all starts the chain.
-        chosen = last_unit[every_end] >= 0
+        chosen = last_unit[all_end] >= 0
         if k == stages:
-            chosen &= every_first == 0
-        first, end = every_first[chosen], every_end[chosen]
+            chosen &= all_first == 0
+        first, end = all_first[chosen], all_end[chosen]
         fewest = fewest_devices(pipeline, pivots[first], pivots[end], k)
         first_device = devices[last_unit[end]] - fewest
         valid = np.flatnonzero(first_device >= 0)

@@ -60,7 +60,7 @@ def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> l
     for cut in pivots:
         label = printable(chain.label(cut))
         prefix = AFTER if label.startswith(AFTER) else ""
-        words[cut] = prefix + _fit(label.removeprefix(prefix), width)
+        words[cut] = prefix + _shortened(label.removeprefix(prefix), width)
     # Shortening may have made two names equal; those cuts are named by their pivots.
     count = Counter(words.values())
     return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in pivots]
@@ -77,8 +77,7 @@ class _Chain:
         self.profile = profile
         names = [str(name) for name in profile.names]
         parsed = {name: scopes_of(name, bool(profile.source)) for name in dict.fromkeys(names)}
-        self.paths = [parsed[name][0] for name in names]
-        self.operations = [parsed[name][1] for name in names]
+        self.paths, self.operations = zip(*(parsed[name] for name in names), strict=True)
         self.spans: dict[Path, list[int]] = {}
         for pivot, path in enumerate(self.paths):
             for depth in range(1, len(path) + 1):
@@ -101,12 +100,12 @@ class _Chain:
         if cut == len(self.paths):
             return "end"
         before, after = self.paths[cut - 1], self.paths[cut]
-        ended = self._outermost(before, 1, cut - 1)
-        begun = self._outermost(after, 0, cut)
-        if ended and not (begun and len(begun) < len(ended)):
-            return f"{AFTER}{_suffix(ended, self.spans)}"
-        if begun:
-            return f"before {_suffix(begun, self.spans)}"
+        ending = self._outermost(before, 1, cut - 1)
+        starting = self._outermost(after, 0, cut)
+        if ending and not (starting and len(starting) < len(ending)):
+            return f"{AFTER}{_suffix(ending, self.spans)}"
+        if starting:
+            return f"before {_suffix(starting, self.spans)}"
         reader = min((pivot for pivot in self.variables if pivot >= cut), default=None)
         if reader is not None and not _numbered(before):
             variable = _suffix(self.variables[reader], self.prefixes, least=2)
@@ -115,16 +114,17 @@ class _Chain:
         return f"{AFTER}{self._occurrence(cut - 1)}"
 
     def _outermost(self, path: Path, end: int, pivot: int) -> Path:
+        """The outermost scope of a path that starts (``end`` 0) or ends (1) at a pivot, or ()."""
         scopes = (path[:depth] for depth in range(1, len(path) + 1))
         return next((scope for scope in scopes if self.spans[scope][end] == pivot), ())
 
     def _occurrence(self, pivot: int) -> str:
         """The pivot's scope and instruction, and which of those of that name it is."""
         path, operation = self.paths[pivot], self.operations[pivot]
-        pairs = list(zip(self.paths, self.operations, strict=True))
-        same = [other for other, pair in enumerate(pairs) if pair == (path, operation)]
+        pairs = zip(self.paths, self.operations, strict=True)
+        namesakes = [other for other, pair in enumerate(pairs) if pair == (path, operation)]
         parts = (_suffix(path, self.spans), operation)
-        number = f" {same.index(pivot) + 1}" if len(same) > 1 else ""
+        number = f" {namesakes.index(pivot) + 1}" if len(namesakes) > 1 else ""
         return "/".join(part for part in parts if part) + number
 
 
@@ -154,17 +154,17 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
     return "/".join(path[max(min(start, len(path) - least), 0) :])
 
 
-def _fit(words: str, width: int) -> str:
-    """The words in at most ``width`` characters.
+def _shortened(label: str, width: int) -> str:
+    """A label in at most ``width`` characters.
 
     The word pivots and the words between two numbers go first, ``stages/2/layers/3`` becomes
     ``stages/2/3``; then the end goes.
     """
-    if len(words) <= width:
-        return words
-    words = re.sub(r"^(\d+) pivots? ", r"\1 ", words)
-    words = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", words)
-    return clip(words, width)
+    if len(label) <= width:
+        return label
+    label = re.sub(r"^(\d+) pivots? ", r"\1 ", label)
+    label = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", label)
+    return clip(label, width)
 
 
 WIDTH = 100
@@ -187,7 +187,7 @@ def text(viewable: Report | Pipeline, color: bool = False) -> str:
         Lines without a newline at the end: the verdict, the chain, and, unless the plan is
         malformed, a table of its stages and a coarse Gantt chart.
     """
-    pipeline, report = taken_apart(viewable)
+    pipeline, report = problem_and_report(viewable)
     lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
     if report is not None:
         lines += reason_lines(report.reasons, WIDTH)
@@ -199,7 +199,7 @@ def text(viewable: Report | Pipeline, color: bool = False) -> str:
     return "\n".join(lines)
 
 
-def taken_apart(viewable: Report | Pipeline) -> tuple[Pipeline, Report | None]:
+def problem_and_report(viewable: Report | Pipeline) -> tuple[Pipeline, Report | None]:
     """The problem, and the report if there is one."""
     return (viewable.pipeline, viewable) if isinstance(viewable, Report) else (viewable, None)
 
@@ -237,13 +237,13 @@ def answer(report: Report) -> str:
     if not report.stages:
         return "malformed"
     counts = ", ".join(str(x.device_end - x.device_first) for x in report.stages)
-    held = max(stage.memory_bytes for stage in report.stages) / 1e9
-    words = (
+    used = max(stage.memory_bytes for stage in report.stages) / 1e9
+    parts = (
         f"{duration(report.length_seconds)} a step",
         f"{plural(len(report.stages), 'stage')} on {clip(counts, _MOST_LETTERS)} devices",
-        f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
+        f"{used:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
     )
-    return SEPARATOR.join(words)
+    return SEPARATOR.join(parts)
 
 
 def device_range(stage: Stage) -> str:
@@ -302,7 +302,7 @@ def _gantt(report: Report, color: bool) -> list[str]:
         stage, link = divmod(row, 2)
         passes = [(table.start[row, kind], table.end[row, kind]) for kind in (0, 1)]
         passes.append((table.reduce_start[[row]], table.reduce_end[[row]]))
-        covered = np.stack([_covered(edges, *times) for times in passes])
+        covered = np.stack([_covered_seconds(edges, *times) for times in passes])
         marks = np.where(covered.max(axis=0) > 1e-9 * span, 1 + covered.argmax(axis=0), 0)
         track = "".join(_MARKS[link][k] for k in marks).rstrip()
         label = "  link" if link else f"stage {stage}"
@@ -310,8 +310,7 @@ def _gantt(report: Report, color: bool) -> list[str]:
     return [*lines, f"{'':9}0{duration(span):>{_TRACK - 1}}", f"{'':9}{_LEGEND}"]
 
 
-def _covered(edges: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """(len(edges)-1,) seconds of every column that the boxes cover."""
+def _covered_seconds(edges: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     before = np.clip(edges - start[:, None], 0.0, (end - start)[:, None]).sum(axis=0)
     return np.diff(before)
 
