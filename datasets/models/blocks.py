@@ -168,7 +168,7 @@ def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
     def one(first: Array, part: Array) -> tuple[Array, Array]:
         return first + chunk, core(part, k, v, True, first)
 
-    outputs = lax.scan(one, jnp.int32(0), chunks)[1]
+    _, outputs = lax.scan(one, jnp.int32(0), chunks)
     # The result is kept, or ``recomputing`` would run the whole loop a second time.
     return checkpoint_name(outputs.swapaxes(0, 1).reshape(q.shape), KEPT)
 

@@ -166,16 +166,17 @@ def lstm(
         """Run a layer over (tokens, batch, width)."""
         gates = x @ weights["input"] + weights["bias"]  # of all tokens at once
 
-        def step(state: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
+        def step(state: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
             hidden, cell = state
             # Input, forget and output gates, and the candidate g of the cell.
-            i, f, g, o = jnp.split(given + hidden @ weights["recurrent"], 4, axis=-1)
+            i, f, g, o = jnp.split(inputs + hidden @ weights["recurrent"], 4, axis=-1)
             cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
             hidden = (jax.nn.sigmoid(o) * jnp.tanh(cell)) @ weights["projection"]
             return (hidden, cell), hidden
 
         start = jnp.zeros(x.shape[1:], x.dtype), jnp.zeros((x.shape[1], cells), x.dtype)
-        return lax.scan(step, start, gates)[1]
+        _, outputs = lax.scan(step, start, gates)
+        return outputs
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("embedding"):
@@ -293,24 +294,24 @@ def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
         Dispatch mask and combining weights, both (groups, tokens, experts, capacity) float32. The
         two weights of a token sum to one.
     """
-    taken = jnp.zeros_like(gates[:, 0])  # places that are taken, (groups, experts)
-    left, chosen = gates, []
+    occupied = jnp.zeros_like(gates[:, 0])  # places that are occupied, (groups, experts)
+    remaining, chosen = gates, []
     for _ in range(2):
-        best = left.max(-1, keepdims=True)
+        best = remaining.max(-1, keepdims=True)
         # One-hot over experts, in place of an index, so that it can be partitioned.
-        expert = lax.stop_gradient(left == best).astype(gates.dtype)
+        expert = lax.stop_gradient(remaining == best).astype(gates.dtype)
         # A token's place is the number of tokens that chose the expert before it.
-        position = jnp.cumsum(expert, axis=1) - expert + taken[:, None]
-        taken = taken + expert.sum(1)
+        position = jnp.cumsum(expert, axis=1) - expert + occupied[:, None]
+        occupied = occupied + expert.sum(1)
         chosen.append((expert, position))
         # Probabilities are at least 0, so -1 is never chosen again.
-        left = jnp.where(expert > 0, -1.0, left)
-    weight = [(expert * gates).sum(-1) for expert, _ in chosen]
-    total = weight[0] + weight[1]
+        remaining = jnp.where(expert > 0, -1.0, remaining)
+    first, second = weights = [(expert * gates).sum(-1) for expert, _ in chosen]
+    total = first + second
     shape = (*gates.shape, capacity)
     positions = lax.broadcasted_iota(jnp.float32, shape, 3)
     dispatch, combine = jnp.zeros(shape), jnp.zeros(shape)
-    for (expert, position), share in zip(chosen, weight, strict=True):
+    for (expert, position), share in zip(chosen, weights, strict=True):
         # A position beyond the capacity equals none of ``positions``: the token is dropped.
         takes = jnp.where(position[..., None] == positions, expert[..., None], 0.0)
         dispatch = dispatch + takes

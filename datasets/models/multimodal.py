@@ -160,11 +160,11 @@ def dlrm(
             features = [x]
             for i in range(len(rows)):
                 with named_scope(f"table_{i}"):
-                    taken = nn.embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
-                    features.append(taken.astype(x.dtype))
+                    row = nn.embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
+                    features.append(row.astype(x.dtype))
         with named_scope("products"):
-            both = jnp.stack(features, 1)
-            products = jnp.einsum("bid,bjd->bij", both, both)
+            stacked = jnp.stack(features, 1)
+            products = jnp.einsum("bid,bjd->bij", stacked, stacked)
             # Products are symmetric, so each pair is taken once, without the squares.
             below = [products[:, i, :i] for i in range(1, vectors)]
             x = jnp.concatenate([x, *below], 1)

@@ -129,14 +129,15 @@ def dit(
                 with named_scope(f"layer_{i}"):
                     with named_scope("modulation"):
                         # adaLN-Zero: shift, scale and gate, of attention and feed-forward block.
-                        given = jnp.split(nn.dense(weights["modulation"], y), 6, axis=-1)
+                        modulation = jnp.split(nn.dense(weights["modulation"], y), 6, axis=-1)
+                        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = modulation
                     with named_scope("attention"):
-                        z = modulated(x, given[0], given[1])
+                        z = modulated(x, shift, scale)
                         z = nn.attention(weights["attention"], z, z, heads)
-                        x += given[2][:, None] * z
+                        x += gate[:, None] * z
                     with named_scope("ffn"):
-                        z = nn.feed_forward(weights["ffn"], modulated(x, given[3], given[4]))
-                        x += given[5][:, None] * z
+                        z = nn.feed_forward(weights["ffn"], modulated(x, ffn_shift, ffn_scale))
+                        x += ffn_gate[:, None] * z
         with named_scope("final"):
             shift, scale = jnp.split(nn.dense(params["final"]["modulation"], y), 2, axis=-1)
             x = nn.dense(params["final"], modulated(x, shift, scale))
@@ -371,26 +372,26 @@ def unet(
         "stem": nn.dense_shapes(3, 3, features, widths[0]),
     }
     # The way up reads each result of the way down, the last one first.
-    skips, now = [widths[0]], widths[0]
+    skips, current = [widths[0]], widths[0]
     for level, width in enumerate(widths):
         for i in range(blocks):
-            params[f"down{level}_block{i}"] = block_shapes(now, width, attends[level])
-            now = width
-            skips.append(now)
+            params[f"down{level}_block{i}"] = block_shapes(current, width, attends[level])
+            current = width
+            skips.append(current)
         if level + 1 < len(widths):
-            params[f"down{level}_resize"] = nn.dense_shapes(3, 3, now, now)
-            skips.append(now)
+            params[f"down{level}_resize"] = nn.dense_shapes(3, 3, current, current)
+            skips.append(current)
     down = [key for key in params if key.startswith("down")]
-    params["middle_block0"] = block_shapes(now, now, True)
-    params["middle_block1"] = block_shapes(now, now, False)
+    params["middle_block0"] = block_shapes(current, current, True)
+    params["middle_block1"] = block_shapes(current, current, False)
     for level in reversed(range(len(widths))):
         for i in range(blocks + 1):
-            inputs, now = now + skips.pop(), widths[level]
-            params[f"up{level}_block{i}"] = block_shapes(inputs, now, attends[level])
+            inputs, current = current + skips.pop(), widths[level]
+            params[f"up{level}_block{i}"] = block_shapes(inputs, current, attends[level])
         if level:
-            params[f"up{level}_resize"] = nn.dense_shapes(3, 3, now, now)
+            params[f"up{level}_resize"] = nn.dense_shapes(3, 3, current, current)
     up = [key for key in params if key.startswith("up")]
-    params["final"] = {"norm": nn.norm_shapes(now), **nn.dense_shapes(3, 3, now, features)}
+    params["final"] = {"norm": nn.norm_shapes(current), **nn.dense_shapes(3, 3, current, features)}
 
     def residual(weights: Tree, x: Array, step: Array) -> Array:
         y = nn.conv(weights["conv1"], jax.nn.silu(nn.group_norm(weights["norm1"], x)))
