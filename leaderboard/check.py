@@ -166,13 +166,13 @@ def check(
         ParenvsError: a method is to be judged on another seed, and there is no runner; or its
             script is not the one that the entry names.
     """
-    known = tasks(entry.tasks)
-    task, kind = known.task(entry.task), kind_of(entry.task)
-    seed = known.seed if seed is None else seed
+    task_list = tasks(entry.tasks)
+    task, kind = task_list.task(entry.task), kind_of(entry.task)
+    seed = task_list.seed if seed is None else seed
     if kind.policies is not None:
         return CheckedEntry(entry, task, tuple(_policy_verdicts(entry, task, seed)))
     # On its list's own seed the entry has plans; on any other its script must run.
-    if kind.draw is not None and (runner or seed != known.seed):
+    if kind.draw is not None and (runner or seed != task_list.seed):
         entry, task = rerun(entry, seed, runner, script)
     verdicts = (
         judged(problem, entry.plans[problem.name])
@@ -203,7 +203,7 @@ def _policy_verdicts(entry: Entry, task: Task, seed: int) -> Iterable[Verdict]:
             except (ValueError, TypeError, OverflowError) as error:
                 yield _illegal(drawn, where, [str(error)])
             else:
-                yield _priced(drawn, where, report)
+                yield _legal(drawn, where, report)
 
 
 def judged(problem: TaskProblem, content: Any) -> Verdict:
@@ -213,7 +213,7 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
     """
     where = f"field 'plans.{problem.name}'"
     content = current(content) if isinstance(content, Mapping) else content
-    reasons = _reasons_of_head(problem, content)
+    reasons = _head_faults(problem, content)
     if reasons:
         return _illegal(problem, where, reasons)
     try:
@@ -230,34 +230,36 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
     report = problem.judge(plan)
     if not report.legal:
         return _illegal(problem, where, list(report.reasons), report)
-    return _priced(problem, where, report)
+    return _legal(problem, where, report)
 
 
-def _priced(problem: TaskProblem, where: str, report: Any) -> Verdict:
+def _legal(problem: TaskProblem, where: str, report: Any) -> Verdict:
+    """The verdict on a legal plan, unless it costs less than is proven to be possible."""
     cost, reference = problem.cost(report), problem.reference
-    what, proven = "lower bound", reference.bound
+    limit_name, limit = "lower bound", reference.bound
     if reference.proven:
-        what, proven = "optimum", reference.cost
+        limit_name, limit = "optimum", reference.cost
     # A reference without proof has a bound below its cost; a plan may be between them.
-    if is_less(cost, proven):
-        words = (
-            f"cost {cost!r} is better than the proven {what} {proven!r}: the proof or the "
+    if is_less(cost, limit):
+        reason = (
+            f"cost {cost!r} is better than the proven {limit_name} {limit!r}: the proof or the "
             "judge is wrong; please open an issue with this file"
         )
-        return _illegal(problem, where, [words], report)
+        return _illegal(problem, where, [reason], report)
     improves = problem.improves(cost)
     return Verdict(problem, PlanState.LEGAL, cost, report=report, improves=improves)
 
 
 def _illegal(problem: TaskProblem, where: str, reasons: list[str], report: Any = None) -> Verdict:
-    more = len(reasons) - _REASONS
-    if more > 0:
-        reasons = [*reasons[:_REASONS], f"and {more:,} more reasons"]
-    words = tuple(cleaned(f"{where}: {reason}") for reason in reasons)
-    return Verdict(problem, PlanState.ILLEGAL, problem.trivial, words, report)
+    hidden = len(reasons) - _REASONS
+    if hidden > 0:
+        reasons = [*reasons[:_REASONS], f"and {hidden:,} more reasons"]
+    texts = tuple(cleaned(f"{where}: {reason}") for reason in reasons)
+    return Verdict(problem, PlanState.ILLEGAL, problem.trivial, texts, report)
 
 
-def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
+def _head_faults(problem: TaskProblem, content: Any) -> list[str]:
+    """Why a plan's fields that say what it is for are not the problem's."""
     if not isinstance(content, Mapping):
         return [f"must be a plan, an object, not {shown(content)}"]
     reasons = []
@@ -294,8 +296,8 @@ def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Referen
     references: dict[str, dict[str, Reference]] = {}
     for checked in (x for x in entries if x.entry.tasks == tasks().version):
         for verdict in checked.verdicts:
-            known = references.get(checked.task.name, {}).get(verdict.problem.name)
-            if not verdict.improves or (known is not None and known.cost <= verdict.cost):
+            best = references.get(checked.task.name, {}).get(verdict.problem.name)
+            if not verdict.improves or (best is not None and best.cost <= verdict.cost):
                 continue
             old = verdict.problem.reference
             # Whoever proved the bound stays named when another plan becomes the reference.

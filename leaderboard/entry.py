@@ -127,8 +127,8 @@ class Entry:
         if not isinstance(content, dict):
             raise EntryError(where, ["expected one JSON object"])
         version = content.get("tasks")
-        known = tasks(version if type(version) is int and version in tasks().seeds else None)
-        checks = _Checks(content, known)
+        task_list = tasks(version if type(version) is int and version in tasks().seeds else None)
+        checks = _Checks(content, task_list)
         fields = checks.fields()
         if checks.reasons:
             raise EntryError(where, checks.reasons)
@@ -325,8 +325,8 @@ _LATER = ("commit", "settings")
 
 
 class _Checks:
-    def __init__(self, content: dict[str, Any], known: TaskList) -> None:
-        self.content, self.known = content, known
+    def __init__(self, content: dict[str, Any], task_list: TaskList) -> None:
+        self.content, self.task_list = content, task_list
         task = content.get("task")
         self.kind = kinds().get(task) if isinstance(task, str) else None
         self.reasons: list[str] = []
@@ -337,19 +337,19 @@ class _Checks:
     def fields(self) -> dict[str, Any]:
         """Check everything, and return the arguments of ``Entry``, as far as they are valid."""
         content, fields = self.content, {}
-        task = self._head()
+        task = self.check_head()
         for key, (is_valid, wanted, default) in _FIELDS.items():
             fields[key] = value = content.get(key, NOT_RECORDED if key == "commit" else default)
             if key in content and not is_valid(value):
                 self.refuse(key, f"must be {wanted}, not {shown(value)}")
                 fields[key] = default
-        self._people(fields)
+        self.check_people(fields)
         if self.kind is not None and self.kind.policies is not None:
             fields["policy"] = content.get("policy")
-            self._policy(task)
+            self.check_policy(task)
         else:
             fields |= {key: content.get(key) for key in ("plans", "seconds")}
-            self._plans(task)
+            self.check_plans(task)
         if self._is_drawn:
             fields["script"] = content.get("script")
             if not _HASH.fullmatch(str(content.get("script"))):
@@ -362,7 +362,7 @@ class _Checks:
     def _is_drawn(self) -> bool:
         return self.kind is not None and self.kind.draw is not None
 
-    def _head(self) -> Task | None:
+    def check_head(self) -> Task | None:
         content = self.content
         name = content.get("task")
         has_policy = self.kind is not None and self.kind.policies is not None
@@ -372,28 +372,28 @@ class _Checks:
         for key in keys:
             if key not in content:
                 self.refuse(key, "is missing")
-        known = (*keys, *_LATER)
-        unknown = [key for key in content if key not in known]
+        allowed = (*keys, *_LATER)
+        unknown = [key for key in content if key not in allowed]
         for key in unknown[:_MOST_NAMED]:
-            self.reasons.append(f"unknown field {shown(key)}{did_you_mean(key[:80], known)}")
+            self.reasons.append(f"unknown field {shown(key)}{did_you_mean(key[:80], allowed)}")
         if len(unknown) > _MOST_NAMED:
             self.reasons.append(f"and {len(unknown) - _MOST_NAMED:,} more unknown fields")
-        for key, version in (("schema", SCHEMA), ("tasks", self.known.version)):
+        for key, version in (("schema", SCHEMA), ("tasks", self.task_list.version)):
             value = content.get(key)
             if key in content and (type(value) is not int or value != version):
                 self.refuse(key, f"is {shown(value)}; this version of parenvs takes {version}")
         fault = entry_fault(content.get("entry", "x"))
         if fault:
             self.refuse("entry", fault)
-        if isinstance(name, str) and name in self.known.tasks:
-            return self.known.tasks[name]
+        if isinstance(name, str) and name in self.task_list.tasks:
+            return self.task_list.tasks[name]
         if "task" in content:
-            gone = removed("task", name)
-            listed = f"is {shown(name)}; known: {', '.join(self.known.tasks)}"
-            self.refuse("task", f"is {shown(name)}: {gone}" if gone else listed)
+            removal = removed("task", name)
+            listed = f"is {shown(name)}; known: {', '.join(self.task_list.tasks)}"
+            self.refuse("task", f"is {shown(name)}: {removal}" if removal else listed)
         return None
 
-    def _people(self, fields: dict[str, Any]) -> None:
+    def check_people(self, fields: dict[str, Any]) -> None:
         for name in fields["authors"]:
             fault = author_fault(name)
             if fault:
@@ -401,13 +401,13 @@ class _Checks:
         learned, sources = fields["learned"], fields["trained_on"]
         for source in sources:
             if source not in TRAINED_ON and not re.match("other: .", source):
-                known = ", ".join(map(repr, TRAINED_ON))
-                self.refuse("trained_on", f"holds {shown(source)}; known: {known}, 'other: ...'")
+                allowed = ", ".join(map(repr, TRAINED_ON))
+                self.refuse("trained_on", f"holds {shown(source)}; known: {allowed}, 'other: ...'")
         if learned != bool(sources) and "trained_on" in self.content:
             remedy = "name something" if learned else "be empty"
             self.refuse("trained_on", f"must {remedy}, as 'learned' is {str(learned).lower()}")
 
-    def _policy(self, task: Task | None) -> None:
+    def check_policy(self, task: Task | None) -> None:
         """Check a policy, and that what it is recorded for are problems of the task."""
         if "policy" not in self.content:
             return
@@ -418,14 +418,14 @@ class _Checks:
         except PolicyError as error:
             self.refuse("policy", str(error))
         if isinstance(policy, dict) and isinstance(policy.get("plans"), dict) and task is not None:
-            self._names("policy", policy["plans"], task)
+            self.check_names("policy", policy["plans"], task)
 
-    def _plans(self, task: Task | None) -> None:
+    def check_plans(self, task: Task | None) -> None:
         for key in ("plans", "seconds"):
             value = self.content.get(key)
             if isinstance(value, dict):
                 if task is not None:
-                    self._names(key, value, task)
+                    self.check_names(key, value, task)
             elif key in self.content:
                 self.refuse(key, f"must be an object of problems, not {shown(value)}")
         if self.content.get("plans") == {}:
@@ -436,7 +436,7 @@ class _Checks:
             if not (is_number and 0 <= value <= _MAX_SECONDS):
                 self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
 
-    def _names(self, key: str, values: Mapping[str, Any], task: Task) -> None:
+    def check_names(self, key: str, values: Mapping[str, Any], task: Task) -> None:
         unknown = [name for name in values if name not in task.problems]
         for name in unknown[:_MOST_NAMED]:
             near = did_you_mean(name[:80], task.problems)

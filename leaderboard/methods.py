@@ -74,9 +74,9 @@ def rerun(entry: Entry, seed: int, runner: str, script: Path | None) -> tuple[En
         raise ParenvsError(f"{script}: not the script whose SHA-256 the entry has")
     task = solved_task(entry.task, seed)
     outcomes = {x.name: run(task.name, x, script, runner) for x in task.problems.values()}
-    planned = {name: pair for name, pair in outcomes.items() if pair[0] is not None}
-    plans = {name: plan for name, (plan, _) in planned.items()}
-    seconds = {name: spent for name, (_, spent) in planned.items()}
+    solved = {name: pair for name, pair in outcomes.items() if pair[0] is not None}
+    plans = {name: plan for name, (plan, _) in solved.items()}
+    seconds = {name: spent for name, (_, spent) in solved.items()}
     return replace(entry, plans=plans, seconds=seconds), task
 
 

@@ -141,14 +141,14 @@ def standings_json(entries: Sequence[CheckedEntry]) -> dict[str, Any]:
     """Return the list of tasks with the standings of each; older lists are in ``older``."""
     first, *older = [
         {
-            "version": known.version,
-            "revision": known.revision,
+            "version": task_list.version,
+            "revision": task_list.revision,
             "tasks": [
                 {**task.to_json(), "standings": [s.to_json() for s in ranking(task, group)]}
-                for task in known.tasks.values()
+                for task in task_list.tasks.values()
             ],
         }
-        for known, group in by_version(entries)
+        for task_list, group in by_version(entries)
     ]
     return {**first, "older": older}
 
@@ -160,7 +160,7 @@ def compare(standings: Sequence[Standing]) -> dict[str, Marks]:
         standings: of ``ranking``.
     """
     lengths = {standing.name: standing.simulated for standing in standings}
-    same = _same_plans(standings)
+    twins = _same_plans(standings)
     marks = {}
     for standing in standings:
         length = lengths[standing.name]
@@ -172,11 +172,11 @@ def compare(standings: Sequence[Standing]) -> dict[str, Marks]:
             and length is not None
             and round(length, DIGITS) >= round(other, DIGITS)
         )
-        marks[standing.name] = Marks(length, equal, same.get(standing.name, ""))
+        marks[standing.name] = Marks(length, equal, twins.get(standing.name, ""))
     return marks
 
 
-def turned(standings: Sequence[Standing]) -> dict[str, set[str]]:
+def unconfirmed(standings: Sequence[Standing]) -> dict[str, set[str]]:
     """Return the problems on which the simulation does not confirm the best plan.
 
     Returns:
@@ -217,11 +217,11 @@ def _same_plans(standings: Sequence[Standing]) -> dict[str, str]:
         if plans:
             # Entries with equal decisions on all problems share a key.
             groups.setdefault(json.dumps(plans, sort_keys=True), []).append(standing)
-    same: dict[str, str] = {}
+    twins: dict[str, str] = {}
     for group in groups.values():
         first = min(group, key=lambda x: (x.checked.entry.authors != ("parenvs",), x.name))
-        same |= {standing.name: first.name for standing in group if standing is not first}
-    return same
+        twins |= {standing.name: first.name for standing in group if standing is not first}
+    return twins
 
 
 def about(task: Task) -> str:
@@ -245,27 +245,27 @@ def page(entries: Sequence[CheckedEntry]) -> str:
     Tasks without an entry are named alone, so that one's own come first. Entries for older lists
     of tasks follow, ranked among themselves.
     """
-    (known, todays), *older = by_version(entries)
+    (task_list, current), *older = by_version(entries)
     parts = [
         "# Leaderboard",
-        f"List of tasks: version {known.version}, revision {known.revision}. Score of a problem: "
-        "cost of the reference / cost of the plan; of a task: the geometric mean over all its "
-        "problems. A problem without a legal plan scores as the trivial plan and is marked, its "
-        "score in brackets. Seconds are by the author's word and do not rank.",
-        *_sections(known, todays),
+        f"List of tasks: version {task_list.version}, revision {task_list.revision}. "
+        "Score of a problem: cost of the reference / cost of the plan; of a task: the geometric "
+        "mean over all its problems. A problem without a legal plan scores as the trivial plan and "
+        "is marked, its score in brackets. Seconds are by the author's word and do not rank.",
+        *_lines_of_tasks(task_list, current),
     ]
     for old, group in older:
         words = f"# Entries of version {old.version}", "Judged by the list that they were made for."
-        parts += [*words, *_sections(old, group)]
+        parts += [*words, *_lines_of_tasks(old, group)]
     return "\n\n".join(parts) + "\n"
 
 
 def summary(entries: Sequence[CheckedEntry]) -> str:
     """Return the rankings as one table with a line for each task that has entries."""
-    (known, todays), *_ = by_version(entries)
+    (task_list, current), *_ = by_version(entries)
     rows = []
-    for task in known.tasks.values():
-        scores = [f"{escaped(s.name)} {s.score:.4f}" for s in ranking(task, todays)]
+    for task in task_list.tasks.values():
+        scores = [f"{escaped(s.name)} {s.score:.4f}" for s in ranking(task, current)]
         if scores:
             count = str(len(task.counted))
             row = {"task": task.name, "problems": count}
@@ -273,29 +273,29 @@ def summary(entries: Sequence[CheckedEntry]) -> str:
     return _table(rows) + "\n"
 
 
-def _sections(known: TaskList, entries: Sequence[CheckedEntry]) -> list[str]:
+def _lines_of_tasks(task_list: TaskList, entries: Sequence[CheckedEntry]) -> list[str]:
     parts, without = [], []
-    for task in known.tasks.values():
+    for task in task_list.tasks.values():
         standings = ranking(task, entries)
         if standings:
-            parts += _section(task, standings)
+            parts += _task_lines(task, standings)
         else:
             without.append(f"`{task.name}`")
     return [*parts, f"No entry yet: {', '.join(without)}."] if without else parts
 
 
-def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
+def _task_lines(task: Task, standings: Sequence[Standing]) -> list[str]:
     figures = kind_of(task.name).figures
     words = "".join(f" `{figure.title}`: {figure.words}." for figure in figures)
     parts = [f"## {task.name}", f"{about(task)}{words}"]
-    marks, others = compare(standings), turned(standings)
+    marks, others = compare(standings), unconfirmed(standings)
     ratios = [
         verdict.simulated / verdict.cost
         for standing in standings
         for verdict in standing.checked.verdicts
         if verdict.simulated is not None
     ]
-    rows = [_row(standing, marks[standing.name], bool(ratios)) for standing in standings]
+    rows = [_standing_cells(standing, marks[standing.name], bool(ratios)) for standing in standings]
     parts.append(_table(rows))
     if ratios:
         parts.append(
@@ -310,7 +310,7 @@ def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
     scores = []
     for name, problem in task.problems.items():
         cells = [
-            _cell(by_name[name]) + " ≈" * (standing.name in others.get(name, ()))
+            _score_cell(by_name[name]) + " ≈" * (standing.name in others.get(name, ()))
             for standing, by_name in zip(standings, verdicts, strict=True)
         ]
         reference = problem.reference
@@ -323,7 +323,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     return table([*rows[0]], [[*row.values()] for row in rows], left=left)
 
 
-def _row(standing: Standing, marks: Marks, is_simulated: bool) -> dict[str, str]:
+def _standing_cells(standing: Standing, marks: Marks, is_simulated: bool) -> dict[str, str]:
     entry, seconds = standing.checked.entry, standing.seconds
     name = escaped(entry.entry)
     figures = dict(standing.checked.figures)
@@ -352,7 +352,7 @@ def _proof(reference: Reference) -> str:
     return "optimal" if reference.proven else f"within {gap:{'.1f' if gap >= 0.05 else '.1g'}} %"
 
 
-def _cell(verdict: Verdict) -> str:
+def _score_cell(verdict: Verdict) -> str:
     score = f"{verdict.score:.4f}"
     if verdict.state == PlanState.LEGAL:
         return score

@@ -51,9 +51,9 @@ VERSION = 1
 """Version of the list. When it grows, the old list stays beside it, for entries of then."""
 Item = tuple[TaskProblem, float]
 """A problem without reference, and the time limit of each search in seconds."""
-Found: TypeAlias = TaskProblem | str
+Outcome: TypeAlias = TaskProblem | str
 """The problem with its reference, or why no plan fits."""
-Spread = Callable[[Callable[[Item], Found], Iterable[Item]], Iterable[Found]]
+Mapper = Callable[[Callable[[Item], Outcome], Iterable[Item]], Iterable[Outcome]]
 """Calls a function for each item, and yields what it returns in their order."""
 
 
@@ -71,33 +71,32 @@ def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
     )
 
 
-def is_same_cost(one: float, other: float) -> bool:
+def is_same_cost(first: float, second: float) -> bool:
     """Return whether two costs of one plan are equal but for rounding."""
-    return not (is_less(one, other) or is_less(other, one))
+    return not (is_less(first, second) or is_less(second, first))
 
 
-def has_same_costs(problem: TaskProblem, trivial: float, known: TaskProblem) -> bool:
+def has_same_costs(problem: TaskProblem, trivial: float, listed: TaskProblem) -> bool:
     """Return whether a problem of the list costs what it did: its trivial plan, by its settings."""
     # Floats are found with the reference, see ``TaskProblem.found``.
-    given = {key: x for key, x in problem.settings.items() if not isinstance(x, float)}
-    same = all(known.settings.get(key) == value for key, value in given.items())
-    return same and is_same_cost(trivial, known.trivial)
+    fixed = {key: x for key, x in problem.settings.items() if not isinstance(x, float)}
+    same_settings = all(listed.settings.get(key) == value for key, value in fixed.items())
+    return same_settings and is_same_cost(trivial, listed.trivial)
 
 
 def changes(old: TaskList, new: TaskList) -> list[tuple[str, ...]]:
     """Return task, problem, and costs of reference and trivial plan, old and new, that changed."""
-    rows = []
+    changed = []
     for name, task in new.tasks.items():
-        known = old.tasks[name].problems if name in old.tasks else {}
+        problems = old.tasks[name].problems if name in old.tasks else {}
         for key, problem in task.problems.items():
-            if key in known:
-                before = known[key]
-                costs = (
-                    before.reference.cost, problem.reference.cost, before.trivial, problem.trivial
-                )  # fmt: skip
-                if not all(is_same_cost(*pair) for pair in (costs[:2], costs[2:])):
-                    rows.append((name, key, *(f"{cost:.6g}" for cost in costs)))
-    return rows
+            if key in problems:
+                before = problems[key]
+                references = before.reference.cost, problem.reference.cost
+                trivials = before.trivial, problem.trivial
+                if not (is_same_cost(*references) and is_same_cost(*trivials)):
+                    changed.append((name, key, *(f"{cost:.6g}" for cost in references + trivials)))
+    return changed
 
 
 def make_task(
@@ -107,30 +106,30 @@ def make_task(
     seed: int,
     seconds: float = SECONDS,
     only_changed: bool = False,
-    spread: Spread = map,
+    mapper: Mapper = map,
 ) -> Task:
     """Solve the problems of a task again; of references without proof, keep the better.
 
     ``only_changed`` keeps the problems whose costs are still the same as they are.
     """
-    known = old.tasks[name].problems if name in old.tasks else {}
-    order, kept, due = [], {}, []
+    old_problems = old.tasks[name].problems if name in old.tasks else {}
+    order, unchanged, to_solve = [], {}, []
     for problem in unsolved(name, seed, instances):
-        before = known.get(problem.name)
-        same = before is not None and has_same_costs(problem, problem.trivial_cost(), before)
+        listed = old_problems.get(problem.name)
+        is_same = listed is not None and has_same_costs(problem, problem.trivial_cost(), listed)
         order.append(problem.name)
-        if before is not None and same:
-            kept[problem.name] = before
-        if not (only_changed and same):
-            due.append((replace(problem), seconds))  # without what it has read for its cost
-    by_name = dict(kept) if only_changed else {}
-    for (problem, _), new in zip(due, spread(_solved, due), strict=True):
+        if listed is not None and is_same:
+            unchanged[problem.name] = listed
+        if not (only_changed and is_same):
+            to_solve.append((replace(problem), seconds))  # without what it has read for its cost
+    by_name = dict(unchanged) if only_changed else {}
+    for (problem, _), new in zip(to_solve, mapper(_outcome, to_solve), strict=True):
         if isinstance(new, str):
             print(f"{name} {problem.name}: left out, {new}", file=sys.stderr)
             continue
         # The same problem at the same costs: the better bound and the better plan stay.
-        if problem.name in kept:
-            new = replace(new, reference=better(new.reference, kept[problem.name].reference))
+        if problem.name in unchanged:
+            new = replace(new, reference=better(new.reference, unchanged[problem.name].reference))
         by_name[new.name] = new
         best = new.reference
         print(
@@ -141,7 +140,7 @@ def make_task(
     return Task(name, **kind_of(name).fields(), problems=solved_problems)
 
 
-def _solved(item: Item) -> Found:
+def _outcome(item: Item) -> Outcome:
     try:
         return solved(*item)
     except NO_PLAN as error:
@@ -160,20 +159,20 @@ def better(new: Reference, old: Reference) -> Reference:
 
 def differences(solved_task: Task, known: Task, instances: Sequence[str] | None) -> list[str]:
     """Return the differences between a task solved again and the list in the file, in words."""
-    known_problems = {
+    listed = {
         key: problem
         for key, problem in known.problems.items()
         if instances is None or problem.instance in instances
     }
-    unmatched = solved_task.problems.keys() ^ known_problems
+    unmatched = solved_task.problems.keys() ^ listed
     lines = [f"{known.name} {name}: in one list only" for name in unmatched]
-    for name in solved_task.problems.keys() & known_problems.keys():
-        new, old = solved_task.problems[name], known_problems[name]
-        same = (new.instance, new.fingerprint, new.settings, new.reference.status) == (
-            (old.instance, old.fingerprint, old.settings, old.reference.status)
-        )
+    for name in solved_task.problems.keys() & listed.keys():
+        new, old = solved_task.problems[name], listed[name]
+        keys = ("instance", "fingerprint", "settings")
+        is_same = all(getattr(new, key) == getattr(old, key) for key in keys)
+        is_same = is_same and new.reference.status == old.reference.status
         pairs = (new.reference.cost, old.reference.cost), (new.trivial, old.trivial)
-        if not same or not all(is_same_cost(a, b) for a, b in pairs):
+        if not is_same or not all(is_same_cost(a, b) for a, b in pairs):
             lines.append(f"{known.name} {name}: {new.to_json()} anew, {old.to_json()} in the file")
     return sorted(lines)
 
@@ -195,7 +194,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         parser.error("tasks are made whole; --instances goes with --check")
     try:
         if options.check:
-            return _check(options)
+            return _compare_with_file(options)
         with locked(options.out, beside=True):
             # Another process may have written it before this one had the lock.
             _renew(options)
@@ -205,14 +204,15 @@ def main(arguments: Iterable[str] | None = None) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> int:
+def _compare_with_file(options: argparse.Namespace) -> int:
+    """Print what differs from the file if problems are solved again; return the exit status."""
     if not options.out.exists():
         raise ParenvsError(f"no file {options.out}")
     old = read_tasks(options.out)
     lines: list[str] = []
     for name in options.tasks:
         task = make_task(
-            name, options.instances, old, old.seed, options.seconds, spread=_spread(options)
+            name, options.instances, old, old.seed, options.seconds, mapper=_mapper(options)
         )
         lines += differences(task, old.task(name), options.instances)
     for line in lines:
@@ -220,7 +220,7 @@ def _check(options: argparse.Namespace) -> int:
     return 2 if lines else 0
 
 
-def _spread(options: argparse.Namespace) -> Spread:
+def _mapper(options: argparse.Namespace) -> Mapper:
     if options.engine == RAY:
         return partial(on_ray, jobs=options.jobs, address=options.address, in_order=True)
     return map
@@ -241,13 +241,13 @@ def _renew(options: argparse.Namespace) -> None:
     renewed = TaskList(VERSION, revision, tasks, seeds, old.lodged)
     for name in (name for name in kinds() if name in options.tasks):
         tasks[name] = make_task(
-            name, None, old, seeds[VERSION], options.seconds, options.changed, _spread(options)
+            name, None, old, seeds[VERSION], options.seconds, options.changed, _mapper(options)
         )
         ordered = {key: tasks[key] for key in kinds() if key in tasks}
         is_new = ordered.keys() != old.tasks.keys()
         # A revision is a change that moves scores, or a new ranking.
-        grown = is_old and (is_new or bool(changes(old, TaskList(0, 0, ordered))))
-        renewed = TaskList(VERSION, revision + grown, ordered, seeds, old.lodged)
+        has_changed = is_old and (is_new or bool(changes(old, TaskList(0, 0, ordered))))
+        renewed = TaskList(VERSION, revision + has_changed, ordered, seeds, old.lodged)
         renewed.save(options.out)
     if changed := changes(old, renewed):
         listed = options.out.with_name("revisions.md")

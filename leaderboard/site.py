@@ -23,7 +23,7 @@ from parenvs.errors import ParenvsError
 from parenvs.files import locked, remove_leftovers, replacing_folder
 from parenvs.leaderboard.check import CheckedEntry, PlanState
 from parenvs.leaderboard.entry import Entry
-from parenvs.leaderboard.ranking import Standing, about, by_version, compare, ranking, turned
+from parenvs.leaderboard.ranking import Standing, about, by_version, compare, ranking, unconfirmed
 from parenvs.leaderboard.tasks import Task as Board
 from parenvs.leaderboard.tasks import TaskList
 
@@ -60,8 +60,8 @@ def write_site(
 
     Entries for older lists of tasks get a site of their own within it, for each version.
     """
-    (known, todays), *older = by_version(entries)
-    files = site_files(known, todays, docs, [old.version for old, _ in older])
+    (newest, current), *older = by_version(entries)
+    files = site_files(newest, current, docs, [old.version for old, _ in older])
     for old, group in older:
         pages = site_files(old, group)
         files |= {f"version-{old.version}/{path}": text for path, text in pages.items()}
@@ -70,12 +70,12 @@ def write_site(
 
 
 def site_files(
-    known: TaskList, entries: Sequence[CheckedEntry], docs: str = "", older: Sequence[int] = ()
+    task_list: TaskList, entries: Sequence[CheckedEntry], docs: str = "", older: Sequence[int] = ()
 ) -> dict[str, str]:
     """Return all files of the site, path -> content; equal entries give equal files.
 
     Args:
-        known: the list of tasks.
+        task_list: the list of tasks.
         entries: judged entries, at most one of each name in a task.
         docs: address of the documentation, seen from the site; empty: no page links there.
         older: versions of older lists that have a site within it.
@@ -83,27 +83,23 @@ def site_files(
     Raises:
         ParenvsError: two entries would have the same page.
     """
-    rankings = {name: ranking(task, entries) for name, task in known.tasks.items()}
-    files = {"index.html": _index(known, rankings, docs, older)}
-    for name, task in known.tasks.items():
+    rankings = {name: ranking(task, entries) for name, task in task_list.tasks.items()}
+    files = {"index.html": _index(task_list, rankings, docs, older)}
+    for name, task in task_list.tasks.items():
         standings = rankings[name]
-        section, others = _section(task, standings), turned(standings)
+        section, others = _section(task, standings), unconfirmed(standings)
         files[f"tasks/{name}.html"] = _page("task.html", "../", section=section, turned=others)
         for place, standing in enumerate(standings):
             path = f"entries/{name}/{standing.name}.html"
             if path in files:
                 raise ParenvsError(f"two entries would be {path}")
             pictures = {} if place else _pictures(standing)
-            plans = [
-                (
-                    verdict,
-                    [view.text(x) for x in verdict.problem.views(verdict.report)]
-                    if verdict.report is not None
-                    else [],
-                    [x for x in pictures if x.endswith(f"/{verdict.problem.name}.svg")],
-                )
-                for verdict in standing.checked.verdicts
-            ]
+            plans = []
+            for verdict in standing.checked.verdicts:
+                problem, report = verdict.problem, verdict.report
+                texts = [] if report is None else list(map(view.text, problem.views(report)))
+                drawn = [x for x in pictures if x.endswith(f"/{problem.name}.svg")]
+                plans.append((verdict, texts, drawn))
             files[path] = _page(
                 "entry.html", "../../", standing=standing, entrants=len(standings), plans=plans
             )
@@ -114,7 +110,7 @@ def site_files(
 
 
 def _index(
-    known: TaskList, rankings: Mapping[str, Sequence[Standing]], docs: str, older: Sequence[int]
+    task_list: TaskList, rankings: Mapping[str, Sequence[Standing]], docs: str, older: Sequence[int]
 ) -> str:
     by_entry: dict[str, dict[str, Standing]] = {}
     for name, standings in rankings.items():
@@ -123,19 +119,18 @@ def _index(
     return _page(
         "index.html",
         "",
-        known=known,
+        known=task_list,
         docs=docs,
         older=older,
         # Those of many tasks first: they can be compared across the table.
         by_entry=dict(sorted(by_entry.items(), key=lambda pair: (-len(pair[1]), pair[0]))),
-        problems=sum(len(task.counted) for task in known.tasks.values()),
+        problems=sum(len(task.counted) for task in task_list.tasks.values()),
         entries=sum(map(len, rankings.values())),
-        sections=[_section(task, rankings[name]) for name, task in known.tasks.items()],
+        sections=[_section(task, rankings[name]) for name, task in task_list.tasks.items()],
     )
 
 
 def _page(template: str, root: str, **data: Any) -> str:
-    """Write a page; ``root`` leads from its folder to that of the site."""
     return _TEMPLATES.get_template(template).render(root=root, **data)
 
 

@@ -40,11 +40,7 @@ def check_agent(task: Task, agent: str) -> None:
 
 
 def submission(
-    task: str,
-    plan: Planner,
-    *,
-    say: Callable[[str], None] = lambda _: None,
-    **fields: Any,
+    task: str, plan: Planner, *, say: Callable[[str], None] = lambda _: None, **fields: Any
 ) -> Entry:
     """Plan every problem of a task, and make an entry of the plans.
 
@@ -68,11 +64,11 @@ def submission(
     plans: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     for problem in tasks().task(task).problems.values():
-        content, spent, words = _planned(problem, plan)
+        content, elapsed, outcome = _plan_problem(problem, plan)
         if content is not None:
             plans[problem.name] = content
-            seconds[problem.name] = float(f"{spent:.3g}")
-        say(f"{task} {fields['entry']} {problem.name}: {words}")
+            seconds[problem.name] = float(f"{elapsed:.3g}")
+        say(f"{task} {fields['entry']} {problem.name}: {outcome}")
     if not plans:
         raise ParenvsError(f"{task}: no problem got a legal plan; there is nothing to enter")
     return _entry(task, plans=plans, seconds=seconds, **fields)
@@ -105,12 +101,12 @@ def script_submission(
     if kind_of(tasks().task(task).name).draw is None:
         raise ParenvsError(f"task {task!r} takes plans, not scripts")
     tree = ast.parse(script.read_text(encoding="utf-8"))
-    words = (ast.get_docstring(tree) or "").split("\n\n")[0]
+    summary, *_ = (ast.get_docstring(tree) or "").split("\n\n")
     return submission(
         task,
         lambda problem: run(task, problem, script, PLAIN)[0],
         entry=entry or script.stem,
-        method=" ".join(words.split()) or f"The script {script.name}.",
+        method=" ".join(summary.split()) or f"The script {script.name}.",
         learned=bool(trained_on),
         trained_on=trained_on,
         search_budget=ONE,
@@ -218,7 +214,7 @@ def this_hardware() -> str:
     return cleaned(f"{processor()}, {counted(cores())}", 200)
 
 
-def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:
+def _plan_problem(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:
     """Return the plan file's content (None: no legal plan), seconds, and words to print."""
     missing = problem.missing()
     if missing:

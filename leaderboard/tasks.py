@@ -79,7 +79,7 @@ class TaskList:
         refuse_unknown("unknown task", name, self.tasks)
         return self.tasks[name]
 
-    def of_word(self, word: str) -> list[Task]:
+    def matching(self, word: str) -> list[Task]:
         """Return the task called ``word``, or else the tasks whose plans are of the task ``word``.
 
         Raises:
@@ -147,20 +147,20 @@ def tasks(version: int | None = None) -> TaskList:
     """
     path = tasks_file()
     # The time of the last change is a part of the cache's key.
-    known = _tasks(path, path.stat().st_mtime_ns)
-    if version is not None and version != known.version:
-        if version not in known.seeds:
-            raise ParenvsError(f"no list of tasks of version {version}; known: {[*known.seeds]}")
+    newest = _cached_tasks(path, path.stat().st_mtime_ns)
+    if version is not None and version != newest.version:
+        if version not in newest.seeds:
+            raise ParenvsError(f"no list of tasks of version {version}; known: {[*newest.seeds]}")
         # Seeds of all versions stand in today's file alone.
         path = older_file(path, version)
-        return replace(_tasks(path, path.stat().st_mtime_ns), seeds=known.seeds)
-    others = {name: kind for name, kind in kinds().items() if name not in known.tasks}
+        return replace(_cached_tasks(path, path.stat().st_mtime_ns), seeds=newest.seeds)
+    others = {name: kind for name, kind in kinds().items() if name not in newest.tasks}
     if not others:
-        return known
+        return newest
     solved = {
-        name: solved_task(name, known.seed, SECONDS, id(kind)) for name, kind in others.items()
+        name: solved_task(name, newest.seed, SECONDS, id(kind)) for name, kind in others.items()
     }
-    return replace(known, tasks={**known.tasks, **solved})
+    return replace(newest, tasks={**newest.tasks, **solved})
 
 
 def unsolved(name: str, seed: int, instances: Sequence[str] | None = None) -> list[TaskProblem]:
@@ -201,7 +201,7 @@ def split(name: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4)
-def _tasks(path: Path, stamp: int) -> TaskList:
+def _cached_tasks(path: Path, stamp: int) -> TaskList:
     return read_tasks(path)
 
 
@@ -212,16 +212,16 @@ def read_tasks(path: Path) -> TaskList:
         ParenvsError: the file has another schema, or a task that is not known.
     """
     content = read_object(path, SCHEMA)
-    known = kinds()
+    kinds_by_name = kinds()
     for task in content["tasks"]:
-        refuse_unknown(f"{path}: field 'tasks' names", task["name"], known)
-    tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
+        refuse_unknown(f"{path}: field 'tasks' names", task["name"], kinds_by_name)
+    tasks_by_name = {task["name"]: _task_of_json(task) for task in content["tasks"]}
     seeds = {int(version): seed for version, seed in content["seeds"].items()}
     lodged = {int(version): tuple(hashes) for version, hashes in content["lodged"].items()}
     return TaskList(content["version"], content["revision"], tasks_by_name, seeds, lodged)
 
 
-def _task(content: dict[str, Any]) -> Task:
+def _task_of_json(content: dict[str, Any]) -> Task:
     problem_class = kind_of(content["name"]).problem
     problems = {}
     for settings in content["problems"]:

@@ -87,7 +87,7 @@ def submit(
     check_range("--seed", seed, 0)
     check_range("--steps", steps, 1)
     known = tasks()
-    chosen = dict.fromkeys(x for word in task or known.tasks for x in known.of_word(word))
+    chosen = dict.fromkeys(x for word in task or known.tasks for x in known.matching(word))
     common: dict[str, Any] = {
         "entry": entry,
         "authors": author or ("parenvs",),

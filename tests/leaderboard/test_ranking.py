@@ -8,7 +8,7 @@ import pytest
 from parenvs.leaderboard import ranking as ranks
 from parenvs.leaderboard.check import PlanState, check
 from parenvs.leaderboard.entry import load_entry
-from parenvs.leaderboard.ranking import by_version, compare, page, ranking, summary, turned
+from parenvs.leaderboard.ranking import by_version, compare, page, ranking, summary, unconfirmed
 from parenvs.leaderboard.tasks import tasks
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions"
@@ -65,7 +65,7 @@ def test_compare__slower_by_the_closed_form_and_not_by_the_simulation():
     close = replace(even, verdicts=(faster, *best.verdicts[1:]))
     standings = ranking(best.task, [close, best])
     assert compare(standings)["even"].words == "equal to exact within the model's error"
-    assert turned(standings) == {problem.name: {"even"}}
+    assert unconfirmed(standings) == {problem.name: {"even"}}
     assert "equal to exact within the model's error" in page([close, best])
 
 
