@@ -22,17 +22,17 @@ def of(*words: str) -> Completed:
     return completed(lambda _: words)
 
 
-def completed(known: Callable[[Any], Iterable[str]]) -> Completed:
+def completed(words: Callable[[Any], Iterable[str]]) -> Completed:
     """Return what completes one of the words that a function gives for the context."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{word}" for word in known(ctx) if word.startswith(last)]
+        return [f"{before}{comma}{word}" for word in words(ctx) if word.startswith(last)]
 
     return complete
 
 
-class _Fast:
+class _FastCompletion:
     """Takes arguments as texts where a shell completes a word.
 
     To make values of them takes some versions of typer longer than all else.
@@ -42,19 +42,19 @@ class _Fast:
         if not ctx.resilient_parsing:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         parser = self.make_parser(ctx)
-        given, ctx.args, _ = parser.parse_args(args=list(args))
+        values, ctx.args, _ = parser.parse_args(args=list(args))
         ctx._opt_prefixes.update(parser._opt_prefixes)
         for parameter in self.get_params(ctx):
-            ctx.params[parameter.name], source = parameter.consume_value(ctx, given)
+            ctx.params[parameter.name], source = parameter.consume_value(ctx, values)
             ctx.set_parameter_source(parameter.name, source)
         return ctx.args
 
 
-class Group(_Fast, TyperGroup):
+class Group(_FastCompletion, TyperGroup):
     """A group of commands."""
 
 
-class Command(_Fast, TyperCommand):
+class Command(_FastCompletion, TyperCommand):
     """A command whose help leaves the options of some panels to ``--help-all``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -222,8 +222,8 @@ def legend(axes: Axes, colors: Mapping[str, str], **look: Any) -> None:
         for words, x in colors.items()
     ]
     handles += axes.get_legend_handles_labels()[0]
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(handles), **look}
-    axes.legend(handles=handles, **place)
+    where = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(handles), **look}
+    axes.legend(handles=handles, **where)
 
 
 def draw_passes(
@@ -233,9 +233,9 @@ def draw_passes(
 
     The time of the axes has its end, and ``begin`` and ``end``, (M,), are in its unit.
     """
-    place, right = axes.get_position(), axes.get_xlim()[1]
-    across = WIDTH * place.width / right  # inches
-    high = tall * HEIGHT * place.height / abs(np.diff(axes.get_ylim()).item())
+    box, right = axes.get_position(), axes.get_xlim()[1]
+    across = WIDTH * box.width / right  # inches
+    high = tall * HEIGHT * box.height / abs(np.diff(axes.get_ylim()).item())
     numbers = np.flatnonzero(begin < right)
     begin, end = begin[numbers], np.minimum(end[numbers], right)
     pixel, span = 1 / (DPI * across), end - begin
@@ -271,19 +271,19 @@ def draw_memory(
         parts: bytes, (S,), and the color of each part, or its colors by stage.
         limit: bytes.
     """
-    rows, total = np.arange(len(stages)), np.sum([held for held, _ in parts], axis=0)
-    most = max(limit, total.max()) * 1.02
-    axes.barh(rows, most, 0.76, color=TRACK)
+    rows, total = np.arange(len(stages)), np.sum([part_bytes for part_bytes, _ in parts], axis=0)
+    right_end = max(limit, total.max()) * 1.02
+    axes.barh(rows, right_end, 0.76, color=TRACK)
     begin = np.zeros(len(stages))
-    for held, color in parts:
-        axes.barh(rows, held, 0.76, left=begin, color=color)
-        begin = begin + held
+    for part_bytes, color in parts:
+        axes.barh(rows, part_bytes, 0.76, left=begin, color=color)
+        begin = begin + part_bytes
     axes.axvline(limit, color=INK, linewidth=1.2, linestyle="--")
-    side = "right" if limit > most / 2 else "left"
+    side = "right" if limit > right_end / 2 else "left"
     look = {"xycoords": ("data", "axes fraction"), "color": INK, "ha": side, "size": 8.5}
     note(axes, f"limit {size(limit)}", (limit, 1), (0, 3), **look)
     named = rows[:: math.ceil(len(stages) * 0.15 / (HEIGHT * axes.get_position().height))]
-    axes.set(xlim=(0, most), ylim=(len(stages) - 0.5, -0.5))
+    axes.set(xlim=(0, right_end), ylim=(len(stages) - 0.5, -0.5))
     axes.set_yticks(named, [stages[k] for k in named])
     for label, k in zip(axes.get_yticklabels(), named, strict=True):
         label.set_color(RED if total[k] > limit else QUIET)

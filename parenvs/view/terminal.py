@@ -179,8 +179,8 @@ def usage_in_one_line() -> Iterator[None]:
         if is_help or not (hasattr(error, "format_message") and hasattr(error, "ctx")):
             raise
         words = " ".join(str(error.format_message()).split())
-        place = getattr(context, "command_path", "parenvs")
-        raise ParenvsError(f"{printable(words).rstrip('.')}; see {place} --help") from None
+        command = getattr(context, "command_path", "parenvs")
+        raise ParenvsError(f"{printable(words).rstrip('.')}; see {command} --help") from None
 
 
 _noted: dict[str, None] = {}
@@ -248,8 +248,8 @@ class Step:
 def say_json(content: Any) -> None:
     """Print an object of JSON types as one line, with what was noted in the command."""
     if isinstance(content, dict) and _noted:
-        told = [*content.get("notes", ()), *_noted]
-        content = {**content, "notes": list(dict.fromkeys(told))}
+        notes = [*content.get("notes", ()), *_noted]
+        content = {**content, "notes": list(dict.fromkeys(notes))}
     sys.stdout.write(json.dumps(content) + "\n")
 
 

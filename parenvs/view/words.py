@@ -99,6 +99,7 @@ def printable_text(text: str, painted: bool = False) -> str:
     lines = text.split("\n")
     if not painted:
         return "\n".join(map(printable, lines))
+    # Splitting by a group of a pattern gives texts and escapes in turn.
     parts = (enumerate(_PAINT.split(line)) for line in lines)
     return "\n".join("".join(x if k % 2 else printable(x) for k, x in row) for row in parts)
 
@@ -133,24 +134,24 @@ def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
     >>> layers(["encoder/layer_0/conv1/bias", "encoder/layer_1/conv1/bias", "norm/bias"])
     [('encoder/layer_0', 'conv1/bias'), ('encoder/layer_1', 'conv1/bias'), ('', 'norm/bias')]
     """
-    split = [path.split("/") for path in paths]
-    seen: dict[str, set[str]] = {}
-    for parts in split:
+    parts_of_paths = [path.split("/") for path in paths]
+    variants: dict[str, set[str]] = {}
+    for parts in parts_of_paths:
         for k, part in enumerate(parts[:-1]):
             if re.search(r"\d", part):
                 prefix = "/".join(parts[: k + 1])
-                seen.setdefault(kind_of(prefix), set()).add(prefix)
+                variants.setdefault(kind_of(prefix), set()).add(prefix)
     nested: list[list[str]] = []  # names of the layers that each variable is in, outermost first
-    for parts in split:
+    for parts in parts_of_paths:
         ends = [k for k, part in enumerate(parts[:-1]) if re.search(r"\d", part)]
         exact = [k for k in ends if parts[k].isdecimal()]
-        varied = [k for k in ends if len(seen[kind_of("/".join(parts[: k + 1]))]) > 1]
+        varied = [k for k in ends if len(variants[kind_of("/".join(parts[: k + 1]))]) > 1]
         nested.append(["/".join(parts[: k + 1]) for k in exact or varied or ends[:1]])
     families: dict[str, list[list[str]]] = {}
     for names in nested:
         if names:
             families.setdefault(kind_of(names[0]), []).append(names)
-    depth = {kind: _depth(members) for kind, members in families.items()}
+    depth = {kind: _table_depth(members) for kind, members in families.items()}
     named = []
     for path, names in zip(paths, nested, strict=True):
         layer = names[min(depth[kind_of(names[0])], len(names)) - 1] if names else ""
@@ -158,15 +159,16 @@ def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
     return named
 
 
-def _depth(nested: Sequence[Sequence[str]]) -> int:
+def _table_depth(nested: Sequence[Sequence[str]]) -> int:
     """How deep the layers of a table lie so that it has about as many rows as columns."""
     deepest = max(map(len, nested))
-    numbers = nested[0][0].rpartition("/")[2].isdecimal()
+    (outermost, *_), *_ = nested
+    is_number = outermost.rpartition("/")[2].isdecimal()
     sides = {}
     for depth in range(1, deepest + 1):
         rows = Counter(names[min(depth, len(names)) - 1] for names in nested)
         sides[depth] = len(rows), max(rows.values())
-    if not numbers:  # a number in a name may also tell two parts of a layer apart: conv1, conv2
+    if not is_number:  # a number in a name may also tell two parts of a layer apart: conv1, conv2
         return next((d for d, (_, columns) in sides.items() if columns <= MAX_COLUMNS), deepest)
     return min(sides, key=lambda depth: (max(sides[depth]), -depth))
 
@@ -215,7 +217,8 @@ def _ranges(numbers: Sequence[str]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    words = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
-    if len(words) > _MAX_RANGES:
-        words[_MAX_RANGES - 1 : -1] = ["…"]
-    return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+    ranges = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
+    if len(ranges) > _MAX_RANGES:
+        ranges[_MAX_RANGES - 1 : -1] = ["…"]
+    text = ",".join(ranges)
+    return text if len(ranges) == 1 else f"{{{text}}}"
