@@ -21,7 +21,7 @@ from parenvs.files import write_text
 from parenvs.instances import data_folder
 from parenvs.jobs.driver import CORE
 from parenvs.jobs.journal import Job
-from parenvs.jobs.run import prepared
+from parenvs.jobs.run import prepare
 from parenvs.view.page import write
 
 BUILD = Path("build/elastic_run")
@@ -67,7 +67,7 @@ def driven(policy: str, build: Path, again: bool) -> Row:
         str(trace), source, policy, NODES, batch=BATCH, speed=SPEED, step_seconds=STEP_SECONDS,
         cluster=str(cluster),
     )  # fmt: skip
-    happened = prepared(job, build / policy).driven(progress, verify=True)
+    happened = prepare(job, build / policy).drive(progress, verify=True)
     write(PICTURE, happened.figure)
     return {**happened.to_json(), "page": happened.markdown()}
 

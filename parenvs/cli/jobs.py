@@ -202,7 +202,7 @@ def run(
     from parenvs.agents.elastic.planners import policy_of
     from parenvs.files import write_text
     from parenvs.jobs.member import nodes_of_ray
-    from parenvs.jobs.run import prepared
+    from parenvs.jobs.run import prepare
     from parenvs.view.page import write
 
     job = Job(trace, source, **values_in(Job, given))
@@ -217,8 +217,8 @@ def run(
     with ExitStack() as stack:
         where = stack.enter_context(nodes_of_ray(address)) if launcher == "ray" else ()
         with Step("planning the model", 1.0):
-            ready = prepared(job, folder)
-        happened = ready.driven(say_progress, verify, *where)
+            ready = prepare(job, folder)
+        happened = ready.drive(say_progress, verify, *where)
     write_text(folder / "run.md", "\n\n".join(happened.markdown()) + "\n")
     write(folder / "run.png", happened.figure)
     if as_json:

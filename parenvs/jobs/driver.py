@@ -23,7 +23,7 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.exports.checkpoint import INDEX, Files
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph
-from parenvs.jobs.journal import INTERVALS, WAYS, Interval, Journal, Step
+from parenvs.jobs.journal import INTERVALS, LOADED, MOVED, STARTED, Interval, Journal, Step
 from parenvs.jobs.member import STATE, Fleet, LostError, Settings
 from parenvs.tasks.elastic.library import (
     CHECKPOINT,
@@ -97,7 +97,7 @@ class Plans:
     graph: Graph
     exported: dict[Degrees, TorchPlan]
 
-    def words(self, degrees: Degrees) -> TorchPlan:
+    def torch_plan(self, degrees: Degrees) -> TorchPlan:
         """Return a plan in PyTorch's words."""
         if degrees not in self.exported:
             self.exported[degrees] = torch_plan(self.plans[degrees], self.graph)
@@ -105,7 +105,7 @@ class Plans:
 
 
 def plans_of(
-    graph: Graph, path: str, cluster: Cluster, batch: int, one: float, costs: Costs = LOCAL
+    graph: Graph, path: str, cluster: Cluster, batch: int, step_seconds: float, costs: Costs = LOCAL
 ) -> Plans:
     """Return the plans of degrees that fill whole nodes, divide the batch and run in PyTorch.
 
@@ -117,7 +117,7 @@ def plans_of(
         path: of its file, which plans name.
         cluster: what the nodes stand for.
         batch: samples of a step.
-        one: seconds of a step of the plan with the fewest devices.
+        step_seconds: of a step of the plan with the fewest devices.
         costs: of changes.
 
     Raises:
@@ -162,7 +162,7 @@ def plans_of(
         )
     smallest = min(plans, key=lambda x: (x.ranks, judged[x]))
     # Only proportions of the cost model count; the smallest plan takes as long as was measured.
-    seconds = {x: one * judged[x] / judged[smallest] for x in plans}
+    seconds = {x: step_seconds * judged[x] / judged[smallest] for x in plans}
     devices = cluster.devices_per_server
     candidates = chosen([(x, batch / seconds[x]) for x in plans], devices)
     library = Library(path, State.of(model, PER_PARAMETER), costs, devices, candidates)
@@ -202,9 +202,9 @@ class Driver:
         self.folder = Path(settings.folder)
         self.fleet = fleet(settings, problem.library.devices)
         self.alive: list[int] = []  # by age, the oldest first
-        self.ranks: list[int] = []  # node of each host-full of ranks in training
-        self.old: list[int | None] = []  # the same of the state that is held; None: it is gone
-        self.held = 0  # the plan that it is held for
+        self.rank_nodes: list[int] = []  # node of each host-full of ranks in training
+        self.holders: list[int | None] = []  # the same of the state that is held; None: it is gone
+        self.held_plan = 0  # plan of the state
         self.plan = 0
         self.steps = 0
         self.pending: tuple[float, list[int], float] | None = None
@@ -220,38 +220,39 @@ class Driver:
         problem, course, journal = self.problem, self.course, self.journal
         self._check()
         self.policy.start(problem)
-        first, event, since, number = len(journal.intervals), 0, 0, 0
+        first, event, since, next_node = len(journal.intervals), 0, 0, 0
         for row in journal.intervals:  # what a policy remembers
             moment = Moment(row.interval, row.nodes, self.plan, row.event, row.since)
             self._choose(moment)
             self.plan, self.steps = row.plan, row.steps
         if self.plan:
             event = GONE
-        bits, every = course.bits().tolist(), problem.library.costs.every
+        bits, save_every = course.bits().tolist(), problem.library.costs.every
         before = time.perf_counter()
         try:
             for t in range(first, problem.intervals):
-                gone = [x for k, x in enumerate(self.alive) if bits[t] >> k & 1]
-                coming = int(course.nodes[t]) - (len(self.alive) - len(gone))
-                coming_nodes = range(number, number + coming)
-                number += coming
-                for node in coming_nodes:
+                leaving = [x for k, x in enumerate(self.alive) if bits[t] >> k & 1]
+                count = int(course.nodes[t]) - (len(self.alive) - len(leaving))
+                joining = range(next_node, next_node + count)
+                next_node += count
+                for node in joining:
                     self.fleet.start(node)
                 if t == first:  # whatever made processes of this machine possible is over
                     begin = before = time.perf_counter()
                 self.row = Interval(t, int(course.nodes[t]), since=since)
-                event = self._leave(gone, event)
-                self.alive = [x for x in self.alive if x not in gone] + list(coming_nodes)
+                event = self._remove_leaving(leaving, event)
+                self.alive = [x for x in self.alive if x not in leaving] + list(joining)
                 self.row.event = event
                 chosen = self._choose(Moment(t, len(self.alive), self.plan, event, since))
                 saves = chosen == CHECKPOINT
-                self._change(self.plan if saves else chosen, event)
+                self._change_plan(self.plan if saves else chosen, event)
                 self._train(begin + (t + 1 - first) * problem.seconds)
-                since = min(since + 1, every)
-                if self.ranks and (saves or since == every or t + 1 == problem.intervals):
+                since = min(since + 1, save_every)
+                is_due = since == save_every or t + 1 == problem.intervals
+                if self.rank_nodes and (saves or is_due):
                     self._save()
                     since = 0
-                since = min(since, every - 1)
+                since = min(since, save_every - 1)
                 self.row.plan, self.row.steps = self.plan, self.steps
                 now = time.perf_counter()
                 self.row.seconds, before = now - before, now
@@ -266,16 +267,16 @@ class Driver:
         for t, row in enumerate(self.journal.intervals):
             nodes = counts[t] if t < problem.intervals else None
             plans = [] if nodes is None else problem.fits(nodes).nonzero()[0].tolist()
-            for name, holds, known in (
+            for name, is_valid, expected in (
                 ("interval", nodes is not None, f"there are {problem.intervals}"),
                 ("nodes", row.nodes == nodes, f"the trace has {nodes}"),
                 ("plan", row.plan in plans, f"plans for {nodes} nodes are {plans}"),
                 ("event", row.event < EVENTS, f"events are 0 to {EVENTS - 1}"),
             ):
-                if not holds:
+                if not is_valid:
                     raise ParenvsError(
                         f"{self.journal.folder / INTERVALS}: line {t + 1}: field {name!r} is "
-                        f"{getattr(row, name)}; {known}; give another --out"
+                        f"{getattr(row, name)}; {expected}; give another --out"
                     )
 
     def _choose(self, moment: Moment) -> int:
@@ -286,174 +287,176 @@ class Driver:
             raise ParenvsError(f"policy {self.policy.name}: interval {t}: {refused}")
         return int(chosen)
 
-    def _leave(self, gone: Sequence[int], event: int) -> int:
-        lost = [x for x in gone if x in self.ranks]
-        left = [x for x in self.alive if x not in gone]
-        ready = len(lost) <= sum(x not in self.ranks for x in left) and (
-            len(lost) <= self.problem.library.spares[self.plan]
-        )
+    def _remove_leaving(self, leaving: Sequence[int], event: int) -> int:
+        """Kill the nodes that leave, with notice after their step; return the interval's event."""
+        lost = [x for x in leaving if x in self.rank_nodes]
+        idle = [x for x in self.alive if x not in (*leaving, *self.rank_nodes)]
+        is_ready = len(lost) <= min(len(idle), self.problem.library.spares[self.plan])
         if lost and self.notice:
             if not self.problem.fits(self.row.nodes)[1:].any():
                 self._save()
-            self._stop()
+            self._pause()
         elif lost:
-            self.fleet.tell(self.ranks, "step")
-        self._kill([node for node in gone if not (self.notice and node in lost)])
+            self.fleet.send_order(self.rank_nodes, "step")
+        self._kill([node for node in leaving if not (self.notice and node in lost)])
         if not lost:
             return event
         if not self.notice:
-            self._lost(lost)
-            if not self._is_whole():
+            self._record_lost(lost)
+            if not self._is_state_complete():
                 return GONE
-        return READY + len(lost) if ready else min(len(lost), LOST)
+        return READY + len(lost) if is_ready else min(len(lost), LOST)
 
     def _kill(self, nodes: Collection[int]) -> None:
         for node in nodes:
             self.fleet.kill(node)
-        self.old = [None if x in nodes else x for x in self.old]
+        self.holders = [None if x in nodes else x for x in self.holders]
 
-    def _lost(self, nodes: Sequence[int]) -> None:
+    def _record_lost(self, nodes: Sequence[int]) -> None:
         """Note that nodes are gone, and let the others hold what they have."""
-        self.ranks, self.pending, gone = [], None, set(nodes)
+        self.rank_nodes, self.pending, gone = [], None, set(nodes)
         while True:
-            self.old = [None if x in gone else x for x in self.old]
-            left = [x for x in self.old if x is not None]
+            self.holders = [None if x in gone else x for x in self.holders]
+            left = [x for x in self.holders if x is not None]
             try:
                 # A collective without its partners fails; its reply is taken from the pipe first.
                 with suppress(ParenvsError):
-                    self.fleet.heard(left)
+                    self.fleet.receive(left)
                 self.fleet.ask(left, "pause")
                 return
             except LostError as error:
                 gone |= set(error.nodes)
 
-    def _died(self, error: LostError) -> None:
+    def _restart_dead(self, error: LostError) -> None:
         """Nodes ended without the trace: they come back with nothing."""
         self.say(f"node {', '.join(map(str, error.nodes))} ended by itself, and starts again")
-        self._lost(error.nodes)
+        self._record_lost(error.nodes)
         for node in error.nodes:
             if node in self.alive:
                 self.fleet.start(node)
-        self.row.event = min(len(error.nodes), LOST) if self._is_whole() else GONE
+        self.row.event = min(len(error.nodes), LOST) if self._is_state_complete() else GONE
 
-    def _again(self, work: Callable[[], Any]) -> Any:
+    def _retried(self, work: Callable[[], Any]) -> Any:
+        """Run ``work``, again where nodes died meanwhile and started anew."""
         while True:
             try:
                 return work()
             except LostError as error:
-                self._died(error)
-                self._change(self.plan, 1)
+                self._restart_dead(error)
+                self._change_plan(self.plan, 1)
 
     def _commit(self) -> None:
         """Let the last step count: once it was told, it does in all processes that are left."""
         if self.pending is not None:
-            self.fleet.tell(self.ranks, "commit")
+            self.fleet.send_order(self.rank_nodes, "commit")
             loss, ids, seconds = self.pending
             self.journal.add(Step(self.steps, self.row.interval, loss, ids, seconds))
             self.steps += 1
             self.row.trained += 1
             self.pending = None
-            self.fleet.heard(self.ranks)
+            self.fleet.receive(self.rank_nodes)
 
-    def _stop(self) -> None:
-        if self.ranks:
+    def _pause(self) -> None:
+        if self.rank_nodes:
             try:
-                self.fleet.ask(self.ranks, "pause")
-                self.ranks = []
+                self.fleet.ask(self.rank_nodes, "pause")
+                self.rank_nodes = []
             except LostError as error:
-                self._died(error)
+                self._restart_dead(error)
 
-    def _is_whole(self) -> bool:
-        if not self.old:
+    def _is_state_complete(self) -> bool:
+        if not self.holders:
             return False
         library = self.problem.library
-        degrees = library.candidates[self.held - 1].degrees
+        degrees = library.candidates[self.held_plan - 1].degrees
         files = Files.of(self.plans.plans[degrees])
         names = list(map(files.name, files.ranks()))
         # Replicas have the same name: one of each is enough.
-        left = {x for rank, x in enumerate(names) if self.old[rank // library.devices] is not None}
+        left = {x for k, x in enumerate(names) if self.holders[k // library.devices] is not None}
         return left == set(names)
 
-    def _change(self, plan: int, event: int) -> None:
+    def _change_plan(self, plan: int, event: int) -> None:
         degrees = [None, *(x.degrees for x in self.problem.library.candidates)]
-        if self.ranks and event == 0 and degrees[plan] == degrees[self.plan]:
+        if self.rank_nodes and event == 0 and degrees[plan] == degrees[self.plan]:
             self.plan = plan
             return
         start = time.perf_counter()
-        self._stop()
+        self._pause()
         self.plan = plan
         while plan:
             try:
                 self._build(plan)
                 break
             except LostError as error:
-                self._died(error)
+                self._restart_dead(error)
         self._kill(set(self.fleet.processes) - set(self.alive))  # what they held has moved
         self.row.change_seconds += time.perf_counter() - start
         if plan:
-            self.say(self._words(plan))
+            self.say(self._change_words(plan))
 
     def _build(self, plan: int) -> None:
+        """Move or load the state, and build the module for a plan on the nodes that run it."""
         library, inside = self.problem.library, self.problem.library.devices
         degrees = library.candidates[plan - 1].degrees
-        new = self.plans.plans[degrees], self.plans.words(degrees)
+        new = self.plans.plans[degrees], self.plans.torch_plan(degrees)
         takers = self.alive[: int(library.used[plan])]
-        others = [x for x in self.old if x is not None and x not in takers]
+        others = [x for x in self.holders if x is not None and x not in takers]
         order: list[int] = []
         restore = False
-        if self._is_whole():
-            every = [*takers, *others]
-            self.fleet.form(every)
-            replies = self.fleet.ask(every, "move", (*new, inside, len(takers)))
-            at = {rank: k for k, (rank, _) in enumerate(replies) if rank is not None}
-            order = [at[rank] for rank in range(degrees.ranks)]
+        if self._is_state_complete():
+            nodes = [*takers, *others]
+            self.fleet.form(nodes)
+            replies = self.fleet.ask(nodes, "move", (*new, inside, len(takers)))
+            process_of = {rank: k for k, (rank, _) in enumerate(replies) if rank is not None}
+            order = [process_of[rank] for rank in range(degrees.ranks)]
             sent = np.array([x for _, x in replies], dtype=np.int64)
-            between = sent.reshape(len(every), inside, len(every), inside).sum(axis=(1, 3))
+            between = sent.reshape(len(nodes), inside, len(nodes), inside).sum(axis=(1, 3))
             # Bytes that stay on a node cross no network.
             np.fill_diagonal(between, 0)
-            old = library.candidates[self.held - 1].degrees
-            holds = [self.old.index(x) if x in self.old else None for x in every]
+            old = library.candidates[self.held_plan - 1].degrees
+            holds = [self.holders.index(x) if x in self.holders else None for x in nodes]
             self.row.priced = library.moved(old, degrees, holds, len(takers)).egress_bytes
             self.row.sent, self.row.busiest = int(sent.sum()), int(between.sum(axis=1).max())
-            self.row.way = WAYS[2]
+            self.row.way = MOVED
         else:
             restore = (self.folder / STATE / INDEX).exists()
-            self.row.way = WAYS[3] if restore else WAYS[1]
+            self.row.way = LOADED if restore else STARTED
         self.fleet.form(takers, degrees.ranks, order)
         arguments = (*new, self.plans.seconds[degrees], restore)
-        steps = self.fleet.ask(takers, "build", arguments)[0]
+        steps, *_ = self.fleet.ask(takers, "build", arguments)
         self.row.lost += max(self.steps - steps, 0)
-        self.steps, self.held = steps, plan
+        self.steps, self.held_plan = steps, plan
         ranks = order or list(range(degrees.ranks))
-        self.ranks = [takers[ranks[k] // inside] for k in range(0, degrees.ranks, inside)]
-        self.old = list(self.ranks)
+        self.rank_nodes = [takers[ranks[k] // inside] for k in range(0, degrees.ranks, inside)]
+        self.holders = list(self.rank_nodes)
         self.fleet.ask([*takers, *others], "go")
 
     def _train(self, end: float) -> None:
+
         def step() -> None:
             self._commit()
-            self.pending = self.fleet.ask(self.ranks, "step")[0]
+            self.pending, *_ = self.fleet.ask(self.rank_nodes, "step")
 
         if self.per_interval is not None:
-            for _ in range(self.per_interval if self.ranks else 0):
-                self._again(step)
-        elif self.ranks:
+            for _ in range(self.per_interval if self.rank_nodes else 0):
+                self._retried(step)
+        elif self.rank_nodes:
             while time.perf_counter() < end:
-                self._again(step)
+                self._retried(step)
         else:
             time.sleep(max(0.0, end - time.perf_counter()))
-        self._again(self._commit)
+        self._retried(self._commit)
 
     def _save(self) -> None:
-        self._again(lambda: self.fleet.ask(self.ranks, "save"))
+        self._retried(lambda: self.fleet.ask(self.rank_nodes, "save"))
         self.row.saved = True
 
-    def _words(self, plan: int) -> str:
+    def _change_words(self, plan: int) -> str:
         row, candidate = self.row, self.problem.library.candidates[plan - 1]
         how = {
-            WAYS[1]: "from the beginning",
-            WAYS[2]: f"moved {row.sent:,} bytes, the busiest node sent {row.busiest:,}",
-            WAYS[3]: f"from the checkpoint, {row.lost} steps lost",
+            STARTED: "from the beginning",
+            MOVED: f"moved {row.sent:,} bytes, the busiest node sent {row.busiest:,}",
+            LOADED: f"from the checkpoint, {row.lost} steps lost",
         }[row.way]
         return (
             f"interval {row.interval}: {row.nodes} nodes, {candidate.degrees}, {how}, "

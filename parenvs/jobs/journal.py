@@ -18,7 +18,7 @@ JOB, INTERVALS, STEPS = "job.json", "intervals.jsonl", "steps.jsonl"
 SCHEMA = 1
 SHORTEST = 1e-9
 """Seconds of a step at least, and its inverse at most."""
-WAYS = ("none", "start", "move", "checkpoint")
+UNCHANGED, STARTED, MOVED, LOADED = WAYS = ("none", "start", "move", "checkpoint")
 """Where the state of a plan came from: nothing changed, initial values, other processes, the disk.
 """
 
@@ -95,7 +95,7 @@ class Interval:
     plan: Index = 0
     event: Index = 0
     since: Index = 0
-    way: Annotated[str, one_of(*WAYS)] = WAYS[0]
+    way: Annotated[str, one_of(*WAYS)] = UNCHANGED
     seconds: Number = 0.0
     change_seconds: Number = 0.0
     sent: Annotated[int, whole(0, 2**62)] = 0
@@ -124,7 +124,7 @@ class Journal:
     steps: dict[int, Step] = field(default_factory=dict)
 
     @classmethod
-    def opened(cls, folder: Path, about: dict[str, Any]) -> Journal:
+    def open(cls, folder: Path, about: dict[str, Any]) -> Journal:
         """Return the journal of a folder, of the same job; it is begun if there is none.
 
         Args:
@@ -136,18 +136,18 @@ class Journal:
         """
         path = folder / JOB
         if path.exists():
-            known = {**read_object(str(path), SCHEMA)}
+            stored = {**read_object(str(path), SCHEMA)}
             for key, value in about.items():
-                if known.get(key) != value:
+                if stored.get(key) != value:
                     raise ParenvsError(
-                        f"{path}: field {key!r} is {shown(known.get(key))}, and this job has "
+                        f"{path}: field {key!r} is {shown(stored.get(key))}, and this job has "
                         f"{shown(value)}; give another --out, or the same job to go on with it"
                     )
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            known = {"schema": SCHEMA, **about}
-            write_text(path, json.dumps(known) + "\n")
-        times = read(_Measured, {x.name: known.get(x.name) for x in fields(_Measured)}, str(path))
+            stored = {"schema": SCHEMA, **about}
+            write_text(path, json.dumps(stored) + "\n")
+        times = read(_Measured, {x.name: stored.get(x.name) for x in fields(_Measured)}, str(path))
         steps = {row.step: row for row in _rows(folder / STEPS, Step)}
         journal = cls(
             folder, times.measured, times.tracing, _rows(folder / INTERVALS, Interval), steps

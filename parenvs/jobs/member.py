@@ -58,7 +58,7 @@ class Model:
     takes_keys: bool
 
     @classmethod
-    def made(cls, source: str, seed: int = 0) -> Model:
+    def from_source(cls, source: str, seed: int = 0) -> Model:
         """Make the model of a user's function, the same in every process.
 
         Args:
@@ -72,16 +72,17 @@ class Model:
         torch.manual_seed(seed)
         result = called(source)
         parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
-        known = len(parts) in (3, 4) and isinstance(parts[0], nn.Module) and callable(parts[1])
-        if not known or not hasattr(parts[2], "__getitem__") or not hasattr(parts[2], "__len__"):
+        # Missing parts are None, which is none of these; an optimizer has a default.
+        module, loss, samples, *others = (*parts, *[None] * 3)[: max(len(parts), 3)]
+        is_data = hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
+        if not (isinstance(module, nn.Module) and callable(loss) and is_data and len(others) < 2):
             raise ParenvsError(
                 f"{source}: returns {shown(result)}; it has to return a torch.nn.Module, its loss "
                 "and a data set with a length and items (inputs, then the target), and may return "
                 "a function that makes an optimizer of parameters"
             )
-        module, loss, samples = parts[:3]
+        (optimizer,) = others or [partial(torch.optim.Adam, lr=RATE)]
         names = list(inspect.signature(module.forward).parameters)
-        optimizer = parts[3] if len(parts) == 4 else partial(torch.optim.Adam, lr=RATE)
         return cls(module, loss, samples, optimizer, names[-1:] == ["keys"])
 
     def batch(self, stream: Stream) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -92,7 +93,7 @@ class Model:
         return tuple(inputs), target
 
 
-def alone(source: str, batch: int, seed: int, steps: int) -> tuple[list[float], list[list[int]]]:
+def run_solo(source: str, batch: int, seed: int, steps: int) -> tuple[list[float], list[list[int]]]:
     """Train without a change in this process, and return losses and samples of each step.
 
     Args:
@@ -101,7 +102,7 @@ def alone(source: str, batch: int, seed: int, steps: int) -> tuple[list[float], 
         seed: of initial values and of the order of samples.
         steps: how many.
     """
-    model = Model.made(source, seed)
+    model = Model.from_source(source, seed)
     stream = Stream(len(model.samples), batch, seed)
     optimizer = model.optimizer(model.module.parameters())
     losses, ids = [], []
@@ -169,12 +170,12 @@ class Member:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.model = Model.made(settings.source, settings.seed)
+        self.model = Model.from_source(settings.source, settings.seed)
         self.graph = load_graph(settings.graph)
         self.store = dist.TCPStore(
             settings.host, settings.port, None, False, timedelta(seconds=LIMIT_SECONDS)
         )
-        self.others: set[str] = set()
+        self.spared: set[str] = set()  # connections that were open before the group formed
         self.active: Active | None = None
         self.next: Active | None = None
         self.holding: Holding | None = None
@@ -183,7 +184,7 @@ class Member:
     def form(self, name: str, rank: int, size: int) -> None:
         """Become one of a group of processes."""
         self._leave()
-        self.others = {target for _, target in _sockets()}
+        self.spared = {target for _, target in _sockets()}
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(name, self.store),
@@ -298,9 +299,10 @@ def hang_up(port: int, spared: Container[str]) -> None:
         if target in spared:
             continue
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
-            is_network = link.family in (socket.AF_INET, socket.AF_INET6)
-            if is_network and port not in (link.getsockname()[1], link.getpeername()[1]):
-                link.shutdown(socket.SHUT_RDWR)
+            if link.family in (socket.AF_INET, socket.AF_INET6):
+                (_, own_port, *_), (_, peer_port, *_) = link.getsockname(), link.getpeername()
+                if port not in (own_port, peer_port):
+                    link.shutdown(socket.SHUT_RDWR)
 
 
 class Server:
@@ -312,20 +314,20 @@ class Server:
         self.settings = settings
         self.member: Member | None = None
 
-    def answer(self, order: str = "", given: Sequence[Any] = ()) -> tuple[str, Any]:
+    def answer(self, order: str = "", arguments: Sequence[Any] = ()) -> tuple[str, Any]:
         """Return ``DONE`` and the result of an order, or ``FAILED`` and why."""
         try:
             if self.member is None:
                 self.member = Member(self.settings)
                 return DONE, None
-            return DONE, getattr(self.member, order)(*given)
-        except Exception as error:  # told by the driver, or due to a process that is gone
-            words = str(error) if isinstance(error, ParenvsError) else first_line(error)
+            return DONE, getattr(self.member, order)(*arguments)
+        except Exception as error:  # reported by the driver, or due to a process that is gone
+            reason = str(error) if isinstance(error, ParenvsError) else first_line(error)
         if self.member is not None:
             # Wakes processes that wait for this one.
-            hang_up(self.settings.port, self.member.others)
+            hang_up(self.settings.port, self.member.spared)
             self.member.pause()
-        return FAILED, words
+        return FAILED, reason
 
 
 def serve(pipe: Any, settings: Settings) -> None:
@@ -406,68 +408,71 @@ class Fleet:
         self.groups += 1
         size = len(nodes) * self.devices if size is None else size
         ranks = {process: rank for rank, process in enumerate(order or range(size))}
-        given = {number: (f"group {self.groups}", rank, size) for number, rank in ranks.items()}
+        name = f"group {self.groups}"
         # Processes beyond the size are not asked, and stay outside.
-        self.ask(nodes, "form", given)
+        self.ask(nodes, "form", {number: (name, rank, size) for number, rank in ranks.items()})
 
-    def ask(self, nodes: Sequence[int], order: str, given: Arguments = ()) -> list[Any]:
+    def ask(self, nodes: Sequence[int], order: str, arguments: Arguments = ()) -> list[Any]:
         """Give processes an order, and return their replies.
 
         Args:
             nodes: whose processes.
             order: name of a method of ``Member``.
-            given: its arguments; or those of some processes, by their number among these.
+            arguments: those of the order; or of some processes, by their number among these.
 
         Raises:
             LostError: processes have ended; the others were waited for.
             ParenvsError: one failed although none has ended.
         """
-        self.tell(nodes, order, given)
-        return self.heard(nodes)
+        self.send_order(nodes, order, arguments)
+        return self.receive(nodes)
 
-    def tell(self, nodes: Sequence[int], order: str, given: Arguments = ()) -> None:
-        """Give an order, see ``ask``; ``heard`` has the replies."""
-        # It raises unless all nodes are there, so numbers of processes are those of ``given``.
-        self.heard(nodes)
-        every = self._of(nodes)
-        orders = given if isinstance(given, Mapping) else dict.fromkeys(range(len(every)), given)
-        for number, arguments in orders.items():
-            process = every[number][1]
-            process.waits = True
+    def send_order(self, nodes: Sequence[int], order: str, arguments: Arguments = ()) -> None:
+        """Give an order, see ``ask``; ``receive`` returns the replies."""
+        # It raises unless all nodes are there, so numbers of processes are those of ``arguments``.
+        self.receive(nodes)
+        processes = [process for _, process in self._processes_of(nodes)]
+        if not isinstance(arguments, Mapping):
+            arguments = dict.fromkeys(range(len(processes)), arguments)
+        for number, values in arguments.items():
+            processes[number].waits = True
             with suppress(OSError):  # it has ended, which the reply says
-                process.pipe.send((order, tuple(arguments)))
+                processes[number].pipe.send((order, tuple(values)))
 
-    def heard(self, nodes: Sequence[int]) -> list[Any]:
+    def receive(self, nodes: Sequence[int]) -> list[Any]:
         """Wait for the replies of nodes to their last order, see ``ask``."""
-        every = self._of(nodes)
+        pairs = self._processes_of(nodes)
+        processes = [process for _, process in pairs]
         replies: dict[int, Any] = {}
         deadline = time.monotonic() + _HANGS
-        while waiting := {x.pipe: k for k, (_, x) in enumerate(every) if x.waits}:
+        while waiting := {x.pipe: k for k, x in enumerate(processes) if x.waits}:
             ready = self._ready(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
                 for k in waiting.values():
-                    every[k][1].process.kill()
+                    processes[k].process.kill()
             for pipe in ready:
                 k = waiting[pipe]
                 replies[k] = None
                 with suppress(EOFError, OSError):
                     replies[k] = pipe.recv()
-                every[k][1].waits = False
-        dead = {every[k][0] for k, reply in replies.items() if reply is None}
+                processes[k].waits = False
+        dead = {node for k, (node, _) in enumerate(pairs) if replies.get(k, DONE) is None}
         lost = [node for node in nodes if node in dead or node not in self.processes]
         if lost:
             for node in lost:
                 self.kill(node)
             raise LostError(lost)
-        for k, reply in replies.items():
-            if reply[0] != DONE:
-                raise ParenvsError(f"process {k} of {len(every)}: {reply[1]}")
-        return [replies[k][1] if k in replies else None for k in range(len(every))]
+        results: list[Any] = [None] * len(pairs)
+        for k, (status, result) in replies.items():
+            if status != DONE:
+                raise ParenvsError(f"process {k} of {len(pairs)}: {result}")
+            results[k] = result
+        return results
 
     def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
         return connection.wait(pipes, seconds)
 
-    def _of(self, nodes: Sequence[int]) -> list[tuple[int, Process]]:
+    def _processes_of(self, nodes: Sequence[int]) -> list[tuple[int, Process]]:
         return [(node, x) for node in nodes for x in self.processes.get(node, ())]
 
 
@@ -523,7 +528,8 @@ class RayFleet(Fleet):
 
     def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
         replies = {x.reply: x for x in pipes}
-        return [replies[x] for x in self.ray.wait(list(replies), timeout=seconds)[0]]
+        ready, _ = self.ray.wait(list(replies), timeout=seconds)
+        return [replies[x] for x in ready]
 
 
 class _Actor:

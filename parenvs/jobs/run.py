@@ -23,8 +23,8 @@ from parenvs.graph.graph import Graph
 from parenvs.graph.sources import from_torch
 from parenvs.instances import load_graph
 from parenvs.jobs.driver import CORE, LOCAL, Driver, Plans, plans_of
-from parenvs.jobs.journal import WAYS, Interval, Job, Journal, Step
-from parenvs.jobs.member import Fleet, Model, Settings, alone
+from parenvs.jobs.journal import LOADED, MOVED, UNCHANGED, Interval, Job, Journal, Step
+from parenvs.jobs.member import Fleet, Model, Settings, run_solo
 from parenvs.markdown import table
 from parenvs.tasks.elastic.problem import Elastic, Recorded, Run
 from parenvs.tasks.elastic.problems import load_trace
@@ -49,7 +49,7 @@ class Happened:
 
     Attributes:
         predicted: what its policy was expected to do and to earn.
-        alone: losses of as many steps of one process without a change; empty: it was not run.
+        undisturbed: losses of as many steps of one process without a change; empty: it was not run.
         in_order: whether every sample came once, in the order of that process; None: not known.
     """
 
@@ -57,15 +57,15 @@ class Happened:
     intervals: Sequence[Interval]
     steps: Sequence[Step]
     batch: int
-    alone: Sequence[float] = ()
+    undisturbed: Sequence[float] = ()
     in_order: bool | None = None
 
     @property
     def worst(self) -> float | None:
         """Largest relative difference of a loss to the undisturbed run; None without one."""
-        if not self.alone:
+        if not self.undisturbed:
             return None
-        pairs = zip(self.steps, self.alone, strict=True)
+        pairs = zip(self.steps, self.undisturbed, strict=True)
         return max((abs(step.loss / loss - 1) for step, loss in pairs), default=0.0)
 
     @property
@@ -78,9 +78,9 @@ class Happened:
         seconds, egress = self.predicted.problem.library.tables
         before, changes = 0, []
         for row in self.intervals:
-            if row.way != WAYS[0]:
-                which = row.event, before, row.plan
-                changes.append((row, float(seconds[which]), float(egress[which])))
+            if row.way != UNCHANGED:
+                key = row.event, before, row.plan
+                changes.append((row, float(seconds[key]), float(egress[key])))
             before = row.plan
         return changes
 
@@ -91,9 +91,9 @@ class Happened:
             "seconds": sum(x.seconds for x in rows),
             "steps": len(self.steps),
             "samples": len(self.steps) * self.batch,
-            "changes": sum(x.way != WAYS[0] for x in rows),
+            "changes": sum(x.way != UNCHANGED for x in rows),
             "nodes_lost": sum(x.event > 0 for x in rows),
-            "from_checkpoint": sum(x.way == WAYS[3] for x in rows),
+            "from_checkpoint": sum(x.way == LOADED for x in rows),
             "steps_lost": sum(x.lost for x in rows),
             "change_seconds": sum(x.change_seconds for x in rows),
             "bytes": sum(x.sent for x in rows),
@@ -126,7 +126,7 @@ class Happened:
             [
                 str(x.interval), str(x.nodes), plan_name(self.predicted, x.plan), x.way,
                 f"{x.change_seconds:.1f}", f"{seconds:.1f}",
-                *((f"{x.busiest:,}", f"{x.priced:,.0f}") if x.way == WAYS[2] else ("", "")),
+                *((f"{x.busiest:,}", f"{x.priced:,.0f}") if x.way == MOVED else ("", "")),
                 f"{egress:,.0f}", str(x.lost),
             ]
             for x, seconds, egress in self.changes
@@ -140,16 +140,16 @@ class Happened:
     @property
     def verdict(self) -> str:
         """What is true of samples and losses, in a sentence."""
-        words = f"{len(self.steps):,} steps count"
+        sentence = f"{len(self.steps):,} steps count"
         if self.steps:
-            words += f", loss {self.steps[0].loss:.4f} -> {self.steps[-1].loss:.4f}"
+            sentence += f", loss {self.steps[0].loss:.4f} -> {self.steps[-1].loss:.4f}"
         if self.worst is not None:
             order = "every sample came once, in order" if self.in_order else "SAMPLES DIFFER"
-            words += (
+            sentence += (
                 f"; beside one process that nothing disturbs: {order}, and losses differ by at "
                 f"most {self.worst:.1e}"
             )
-        return f"{words}."
+        return f"{sentence}."
 
     def figure(self) -> Figure:
         """Draw nodes, samples, changes and losses; ``view.page.style`` has to be in force."""
@@ -157,30 +157,30 @@ class Happened:
         verdict = self.verdict.rstrip(".").split("; ")
         name = f"{run.problem.name}, {run.policy}: what happened, and what was predicted (line)"
         top = page.heading(name, verdict) + 0.1
-        panels = stacked(page, top, _HEIGHTS, _GAP)
-        for axes, words in zip(panels, _LABELS, strict=True):
-            axes.set_ylabel(words, size=8)
+        panels = nodes, samples, changes, losses = stacked(page, top, _HEIGHTS, _GAP)
+        for axes, label in zip(panels, _LABELS, strict=True):
+            axes.set_ylabel(label, size=8)
         rows, edges = self.intervals, np.arange(len(self.intervals) + 1)
         used = run.problem.library.used
         blue, green = mix("#5FB3DE", "#FFFFFF", 0.2), "#2A9D84"
-        panels[0].stairs([x.nodes for x in rows], edges, color=INK, linewidth=1.0)
-        panels[0].stairs(used[[x.plan for x in rows]], edges, fill=True, color=blue)
+        nodes.stairs([x.nodes for x in rows], edges, color=INK, linewidth=1.0)
+        nodes.stairs(used[[x.plan for x in rows]], edges, fill=True, color=blue)
         rate = [x.trained * self.batch / max(x.seconds, 1e-9) for x in rows]
-        panels[1].stairs(rate, edges, fill=True, color=green)
-        known = run.samples / run.problem.seconds
-        panels[1].stairs(np.maximum(known, 0), np.arange(len(known) + 1), color=INK, linewidth=0.9)
+        samples.stairs(rate, edges, fill=True, color=green)
+        speed = run.samples / run.problem.seconds
+        samples.stairs(np.maximum(speed, 0), np.arange(len(speed) + 1), color=INK, linewidth=0.9)
         for x, seconds, _ in self.changes:
-            color = RED if x.way == WAYS[3] else "#4B4AA0"
-            panels[2].bar(x.interval + 0.5, x.change_seconds, 0.7, color=color)
-            panels[2].hlines(seconds, x.interval, x.interval + 1, color=INK, linewidth=1.2)
-        panels[2].set_xlabel("interval", size=8)
-        for axes in panels[:3]:
+            color = RED if x.way == LOADED else "#4B4AA0"
+            changes.bar(x.interval + 0.5, x.change_seconds, 0.7, color=color)
+            changes.hlines(seconds, x.interval, x.interval + 1, color=INK, linewidth=1.2)
+        changes.set_xlabel("interval", size=8)
+        for axes in (nodes, samples, changes):
             axes.set_xlim(0, max(len(rows), 1))
-        panels[3].plot([x.loss for x in self.steps], color=green, linewidth=2.4)
-        panels[3].plot(list(self.alone), color=INK, linewidth=0.8)
+        losses.plot([x.loss for x in self.steps], color=green, linewidth=2.4)
+        losses.plot(list(self.undisturbed), color=INK, linewidth=0.8)
         for x, *_ in self.changes:
-            panels[3].axvline(x.steps - x.trained, color=QUIET, linewidth=0.5)
-        panels[3].set_xlabel("step; changes are gray lines", size=8)
+            losses.axvline(x.steps - x.trained, color=QUIET, linewidth=0.5)
+        losses.set_xlabel("step; changes are gray lines", size=8)
         return page.figure
 
 
@@ -208,7 +208,7 @@ class Prepared:
     problem: Elastic
     plans: Plans
 
-    def driven(
+    def drive(
         self,
         say: Callable[[str], None] = lambda words: None,
         verify: bool = False,
@@ -239,11 +239,11 @@ class Prepared:
         happened = Happened(predicted, journal.intervals, steps, job.batch)
         if not verify:
             return happened
-        losses, ids = alone(job.source, job.batch, job.seed, len(steps))
-        return replace(happened, alone=losses, in_order=[x.ids for x in steps] == ids)
+        losses, ids = run_solo(job.source, job.batch, job.seed, len(steps))
+        return replace(happened, undisturbed=losses, in_order=[x.ids for x in steps] == ids)
 
 
-def prepared(job: Job, folder: Path) -> Prepared:
+def prepare(job: Job, folder: Path) -> Prepared:
     """Read a job's trace, plan its model, and begin its folder if there is none.
 
     Raises:
@@ -262,8 +262,8 @@ def prepared(job: Job, folder: Path) -> Prepared:
     graph: Graph | None = None
     if Journal.is_new(folder):
         graph, measured, tracing = _traced(job)
-        Journal.opened(folder, {**asdict(job), "measured": measured, "tracing": tracing})
-    journal = Journal.opened(folder, asdict(job))
+        Journal.open(folder, {**asdict(job), "measured": measured, "tracing": tracing})
+    journal = Journal.open(folder, asdict(job))
     path = folder / GRAPH
     # A kill may have come between the journal's beginning and the graph.
     if not path.exists():
@@ -288,7 +288,7 @@ def _traced(job: Job) -> tuple[Graph, float, float]:
         The graph, seconds of a step, and those to trace and cut the module, as a process of a
         pipeline does.
     """
-    model = Model.made(job.source, job.seed)
+    model = Model.from_source(job.source, job.seed)
     stream = Stream(len(model.samples), job.batch, job.seed)
     inputs, target = model.batch(stream)
     with left_out():
@@ -300,7 +300,7 @@ def _traced(job: Job) -> tuple[Graph, float, float]:
     if job.step_seconds is not None:
         return graph, job.step_seconds, tracing
     # A first step warms up PyTorch and is not timed.
-    alone(job.source, job.batch, job.seed, 1)
+    run_solo(job.source, job.batch, job.seed, 1)
     start = time.perf_counter()
-    alone(job.source, job.batch, job.seed, _TIMED)
+    run_solo(job.source, job.batch, job.seed, _TIMED)
     return graph, (time.perf_counter() - start) / _TIMED, tracing

@@ -178,7 +178,7 @@ def journal(folder):
     """What a job wrote down: its intervals, and the samples of each step that counts."""
     from parenvs.jobs.journal import Journal
 
-    found = Journal.opened(folder / "job", {})
+    found = Journal.open(folder / "job", {})
     return [row.interval for row in found.intervals], [step.ids for step in found.trained]
 
 

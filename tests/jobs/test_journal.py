@@ -13,7 +13,7 @@ ABOUT = {"model": "net.py:build", "nodes": 4}
 
 @pytest.fixture
 def folder(tmp_path):
-    journal = Journal.opened(tmp_path / "job", {**ABOUT, "measured": 0.5, "tracing": 2})
+    journal = Journal.open(tmp_path / "job", {**ABOUT, "measured": 0.5, "tracing": 2})
     for number in range(3):
         journal.add(Step(number, 0, 1.5 - number / 4, [2 * number, 2 * number + 1], 0.25))
     journal.add(Interval(0, 4, way="start", seconds=0.75, sent=2**40, steps=3, trained=3))
@@ -23,7 +23,7 @@ def folder(tmp_path):
 def test_journal__goes_on_with_what_is_written(folder):
     with (folder / STEPS).open("a") as stream:
         stream.write('{"step": 3, "inter')  # a kill
-    journal = Journal.opened(folder, ABOUT)
+    journal = Journal.open(folder, ABOUT)
     assert [step.loss for step in journal.trained] == [1.5, 1.25, 1.0]
     assert (journal.measured, journal.tracing) == (0.5, 2)
     assert journal.intervals == [
@@ -58,7 +58,7 @@ def test_journal__damage_is_one_line(folder, name, change, words):
     lines = before.splitlines()
     path.write_text("\n".join([*lines[:-1], json.dumps(change(json.loads(lines[-1])))]) + "\n")
     with pytest.raises(ParenvsError, match=words):
-        Journal.opened(folder, ABOUT)
+        Journal.open(folder, ABOUT)
     path.write_text(before)
 
 
@@ -66,4 +66,4 @@ def test_journal__damage_is_one_line(folder, name, change, words):
 def test_journal__what_is_no_json_is_one_line(folder, content):
     (folder / STEPS).write_bytes(content)
     with pytest.raises(ParenvsError, match="a line is not JSON"):
-        Journal.opened(folder, ABOUT)
+        Journal.open(folder, ABOUT)
