@@ -294,7 +294,7 @@ class TaskCommand:
         taken = {name: values.pop(_identifier(name)) for name in self._merged()}
         # None is what typer gives for an option that was not typed.
         given = {name: x for name, x in taken.items() if x is not None}
-        with cache.keeping() if keeps else nullcontext():
+        with cache.enabled() if keeps else nullcontext():
             self._function(given, **values)
 
     @property

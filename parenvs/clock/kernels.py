@@ -32,7 +32,7 @@ from parenvs.clock.members import (
 )
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, one_line
-from parenvs.graph.flow import reached
+from parenvs.graph.flow import reachable
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import awake_cores, hold_cores
@@ -422,7 +422,7 @@ def _makers(tensor: torch.Tensor, made_by: dict[Any, int]) -> set[int]:
     def before(node: Any) -> list[Any]:
         return [] if node in made_by else [x for x, _ in node.next_functions if x is not None]
 
-    return {made_by[node] for node in reached([tensor.grad_fn], before) if node in made_by}
+    return {made_by[node] for node in reachable([tensor.grad_fn], before) if node in made_by}
 
 
 def _cut_bytes(calls: Sequence[_Call]) -> list[int]:

@@ -502,7 +502,7 @@ def run(
     proto = module_for(graph, plan).proto
     function, positional, named = jax_function(source, arguments, parts=True)
     leaves = leaves_of(graph, source, positional, named)
-    pairing = Pairing.of(graph, layout.taken_places, function, positional, named)
+    pairing = Pairing.of(graph, layout.updated_inputs, function, positional, named)
     feeds = pairing.feeds
     values, notes = values_of(graph, leaves, feeds)
     if not feeds:

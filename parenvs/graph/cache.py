@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from parenvs.graph.sources import Lowered
 
 FOLDER = "PARENVS_CACHE"
-"""Variable of the environment that names the folder; empty: nothing is kept."""
+"""Variable of the environment that names the folder; empty: no cache."""
 _FORM = 2
 """Version of what entries hold."""
 _SUITE, _PYTHON = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
@@ -46,15 +46,15 @@ def folder() -> Path | None:
     given = os.environ.get(FOLDER)
     if given is not None:
         return Path(given) if given else None
-    with suppress(RuntimeError):  # nobody's home
-        place = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(place) / "parenvs" / "models"
+    with suppress(RuntimeError):  # the user has no home directory
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(base) / "parenvs" / "models"
     return None
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
-    """Let models that are lowered in the block be kept in the user's folder."""
+def enabled() -> Iterator[None]:
+    """Cache models that are lowered in the block in the user's folder."""
     global _folder  # of a command
     before, _folder = _folder, folder()
     try:
@@ -68,15 +68,15 @@ def is_users(file: str) -> bool:
     return not (file.startswith((_SUITE, _PYTHON)) or any(part in file for part in _LIBRARIES))
 
 
-def kept(name: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
-    """Return the model of a name (JSON types) from the cache, or make and keep it."""
+def load_or_make(key: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
+    """Return the model of a key (JSON types) from the cache, or make and store it."""
     if _folder is None:
         return make()
     settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
-    packages = sorted((x.name, x.version) for x in metadata.distributions())
-    key = [_FORM, __version__, sys.version, sys.path, packages, settings, *name]
+    packages = sorted((package.name, package.version) for package in metadata.distributions())
+    versions = [_FORM, __version__, sys.version, sys.path, packages, settings, *key]
     # The stem is what is known before the user's code runs; contents are compared in the entry.
-    stem = _digest(json.dumps(key).encode())
+    stem = _digest(json.dumps(versions).encode())
     for entry in _entries(_folder, f"{stem}-*"):
         with suppress(*UNREADABLE):
             model = _read(entry)
@@ -105,46 +105,46 @@ def _sources() -> dict[str, str]:
 
 
 def _read(entry: Path) -> Lowered | None:
-    """Return what an entry holds, or None if a file changed since; raises if it is broken."""
+    """Return the model of an entry, None if a source file changed since; raises if it is broken."""
     from parenvs.graph.graph import Role
     from parenvs.graph.sources import Lowered
 
     with entry.open("rb") as stream:
-        head = json.loads(stream.readline())
-        if any(_digest(Path(file).read_bytes()) != x for file, x in head["files"].items()):
+        header = json.loads(stream.readline())
+        if any(_digest(Path(file).read_bytes()) != old for file, old in header["files"].items()):
             return None
-        packed = stream.read()
-    if _digest(packed) != head["digest"]:
+        compressed = stream.read()
+    if _digest(compressed) != header["digest"]:
         raise ValueError("another content")
-    names = (str(head["name"]), tuple(Role(x) for x in head["roles"]))
-    texts = (tuple(map(str, head["notes"])), tuple(map(str, head["results"])))
-    return Lowered(zlib.decompress(packed), *names, *texts, kept=True)
+    names = (str(header["name"]), tuple(Role(x) for x in header["roles"]))
+    texts = (tuple(map(str, header["notes"])), tuple(map(str, header["results"])))
+    return Lowered(zlib.decompress(compressed), *names, *texts, kept=True)
 
 
-def _write(place: Path, stem: str, model: Lowered, files: dict[str, str]) -> None:
+def _write(directory: Path, stem: str, model: Lowered, files: dict[str, str]) -> None:
     """Write an entry, and remove the oldest beyond the limit."""
-    packed = zlib.compress(model.proto, 1)
-    head = json.dumps({
+    compressed = zlib.compress(model.proto, 1)
+    header = json.dumps({
         "files": files, "name": model.name, "roles": list(map(int, model.roles)),
-        "notes": model.notes, "results": model.results, "digest": _digest(packed),
+        "notes": model.notes, "results": model.results, "digest": _digest(compressed),
     }).encode()  # fmt: skip
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with replacing(place / f"{stem}-{_digest(head)[:16]}.model") as stream:
-        stream.write(head + b"\n" + packed)
-    # The last used first: what is beyond the limit is what was not used for longest.
-    left = _TOTAL
-    for entry in _entries(place, "*.model"):
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with replacing(directory / f"{stem}-{_digest(header)[:16]}.model") as stream:
+        stream.write(header + b"\n" + compressed)
+    # Least recently used entries are evicted (LRU).
+    remaining = _TOTAL
+    for entry in _entries(directory, "*.model"):
         with suppress(OSError):
-            left -= entry.stat().st_size
-            if left < 0:
+            remaining -= entry.stat().st_size
+            if remaining < 0:
                 entry.unlink()
 
 
-def _entries(place: Path, pattern: str) -> list[Path]:
+def _entries(directory: Path, pattern: str) -> list[Path]:
     """Return the entries of a pattern, the last used first."""
     result = []
     with suppress(OSError):
-        for entry in place.glob(pattern):
+        for entry in directory.glob(pattern):
             with suppress(OSError):
                 result.append((-entry.stat().st_mtime_ns, entry))
     return [entry for _, entry in sorted(result)]

@@ -31,38 +31,39 @@ Array = tuple[int, tuple[int, ...]]
 """Element type and dimensions."""
 
 
-class Inside(NamedTuple):
+class Computation(NamedTuple):
     """A computation of a loop or branch: arrays of its parameters and result, tuples flattened."""
 
-    taken: Sequence[Array]
+    parameters: Sequence[Array]
     returned: Sequence[Array]
 
 
 def wrong_nesting(
-    opcode: str, operands: Sequence[Array], results: Sequence[Array], inside: Sequence[Inside]
+    opcode: str, operands: Sequence[Array], results: Sequence[Array], parts: Sequence[Computation]
 ) -> str:
     """Return what is wrong with a loop or branch, "" if nothing is.
 
-    Operands and results have their tuples flattened; ``inside`` holds its computations, of a loop
+    Operands and results have their tuples flattened; ``parts`` holds its computations, of a loop
     its body, then its condition.
     """
     operands, results = list(operands), list(results)
     if opcode == "while":
-        if len(inside) != 2:
-            return f"a while has {len(inside)} computations, not a body and a condition"
-        if not operands == results == list(inside[0].taken) == list(inside[0].returned):
+        if len(parts) != 2:
+            return f"a while has {len(parts)} computations, not a body and a condition"
+        body, condition = parts
+        if not operands == results == list(body.parameters) == list(body.returned):
             return "a while, its body's parameter and its body's result differ"
-        if list(inside[1].taken) != operands:
+        if list(condition.parameters) != operands:
             return "the parameter of a while's condition is not what the loop carries"
-        tests = [dims for _, dims in inside[1].returned]
+        tests = [dims for _, dims in condition.returned]
         return "" if tests == [()] else "the condition of a while is not one scalar"
-    if not inside:
+    if not parts:
         return "a conditional has no computation"
     if [dims for _, dims in operands[:1]] != [()]:
         return "a conditional's first operand is not one scalar"
-    if [array for part in inside for array in part.taken] != operands[1:]:
+    if [array for part in parts for array in part.parameters] != operands[1:]:
         return "the computations of a conditional take other arrays than it is given"
-    if any(list(part.returned) != results for part in inside):
+    if any(list(part.returned) != results for part in parts):
         return "the computations of a conditional return other arrays than it does"
     return ""
 
@@ -147,25 +148,25 @@ _FIELDS = msgspec.json.Decoder(_Fields)
 
 
 def read_arrays(
-    path: str | os.PathLike[str] | BinaryIO, most: int | None = None
+    path: str | os.PathLike[str] | BinaryIO, limit: int | None = None
 ) -> dict[str, np.ndarray]:
     """Read all arrays of a ``.npz`` that holds numbers only; they are read-only.
 
     Args:
         path: the file, or a stream of it.
-        most: bytes that it may unpack to (default: ``MOST_BYTES``).
+        limit: bytes that it may unpack to (default: ``MOST_BYTES``).
 
     Raises:
-        ValueError: it would unpack to more than ``most``, or an array's header does not fit
+        ValueError: it would unpack to more than ``limit``, or an array's header does not fit
             its bytes; the text names the array.
         Exception: one of ``UNREADABLE``: the file is damaged or no such file.
     """
-    most = MOST_BYTES if most is None else most
+    limit = MOST_BYTES if limit is None else limit
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         total = sum(member.file_size for member in members)
-        if total > most:
-            raise ValueError(f"it unpacks to {total:,} bytes, and may to at most {most:,}")
+        if total > limit:
+            raise ValueError(f"it unpacks to {total:,} bytes, and may to at most {limit:,}")
         arrays = {}
         for member in members:
             with archive.open(member) as stream:
@@ -198,11 +199,11 @@ class Head(msgspec.Struct):
     twins: tuple[tuple[int, int], ...] = ()
 
 
-Wrong = Iterator[tuple[str, str]]
-"""Array and reason of each thing that is wrong."""
+Faults = Iterator[tuple[str, str]]
+"""Array and reason of each fault."""
 
 
-def wrong(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> Wrong:
+def faults(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> Faults:
     """Yield what is wrong with the arrays of a graph; the first is certain.
 
     Args:
@@ -227,13 +228,13 @@ def texts_of(array: np.ndarray) -> list[str]:
     return array.tobytes().decode().split("\n")
 
 
-def _wrong_types(arrays: Arrays, types: Mapping[str, str]) -> Wrong:
+def _wrong_types(arrays: Arrays, types: Mapping[str, str]) -> Faults:
     for key, array in arrays.items():
         if array.dtype.str != types[key] or array.ndim != 1:
             yield key, f"it must have one dimension and element type {types[key]}"
 
 
-def _wrong_texts(arrays: Arrays) -> Wrong:
+def _wrong_texts(arrays: Arrays) -> Faults:
     for key in ("opcode_names", "string_table"):
         try:
             texts = texts_of(arrays[key])
@@ -244,7 +245,7 @@ def _wrong_texts(arrays: Arrays) -> Wrong:
             yield key, "an opcode stands twice"
 
 
-def _wrong_offsets(arrays: Arrays) -> Wrong:
+def _wrong_offsets(arrays: Arrays) -> Faults:
     spans = {  # offsets: (rows of the ragged list, flat array)
         "dim_offset": ("element_type", "dims"),
         "operand_offset": ("opcode", "operands"),
@@ -257,7 +258,7 @@ def _wrong_offsets(arrays: Arrays) -> Wrong:
             yield key, f"it does not divide {flat} into {len(arrays[rows])} rows"
 
 
-def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Wrong:
+def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Faults:
     tensors, rows = len(arrays["element_type"]), len(arrays["opcode"])
     inputs = len(arrays["parameter_tensor"])
     texts, opcodes = (len(texts_of(arrays[key])) for key in ("string_table", "opcode_names"))
@@ -289,7 +290,7 @@ def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Wrong:
             yield key, f"its values must be finite, at least {low} and below {high}"
 
 
-def _wrong_tensors(arrays: Arrays) -> Wrong:
+def _wrong_tensors(arrays: Arrays) -> Faults:
     codes = sorted(ELEMENT_TYPES.keys() - {TUPLE})
     if not np.isin(arrays["element_type"], codes).all():
         yield "element_type", "it has a type that does not exist"
@@ -301,91 +302,92 @@ def _wrong_tensors(arrays: Arrays) -> Wrong:
         yield "parameter_tensor", "two parameters are one tensor"
 
 
-def _wrong_order(arrays: Arrays) -> Wrong:
-    """Yield what is used before it is made, or outside the computation that it is made in."""
+def _wrong_order(arrays: Arrays) -> Faults:
+    """Yield tensors that are read before, or outside the computation of, their producer."""
     parent, rows = arrays["parent"], np.arange(len(arrays["opcode"]))
     if (parent >= rows).any():
         yield "parent", "an instruction stands before the one that it is inside, or is its own"
         return
     # Topological order is what every later pass relies on: one walk, no recursion.
-    maker = np.full(len(arrays["element_type"]), -1)
-    producer = np.repeat(rows, np.diff(arrays["result_offset"]))
+    producer_of = np.full(len(arrays["element_type"]), -1)
+    result_row = np.repeat(rows, np.diff(arrays["result_offset"]))
     results = arrays["results"]
     if len(np.unique(results)) < len(results):
         yield "results", "a tensor is made twice"
-    maker[results] = producer
-    if (maker[arrays["parameter_tensor"]] < 0).any():
+    producer_of[results] = result_row
+    if (producer_of[arrays["parameter_tensor"]] < 0).any():
         yield "parameter_tensor", "a tensor that no instruction makes"
-    outputs = maker[arrays["outputs"]]
+    outputs = producer_of[arrays["outputs"]]
     if (outputs < 0).any() or (parent[outputs] >= 0).any():
         yield "outputs", "a tensor that no instruction of the entry makes"
-    user = np.repeat(rows, np.diff(arrays["operand_offset"]))
-    source = maker[arrays["operands"]]
-    if (source < 0).any() or (source >= user).any():
+    reader = np.repeat(rows, np.diff(arrays["operand_offset"]))
+    producer = producer_of[arrays["operands"]]
+    if (producer < 0).any() or (producer >= reader).any():
         yield "operands", "an operand is used before it is made"
         return
     # Loops take all values as operands, so nothing reads a tensor of another computation.
     computation = _computations(arrays)
-    if (computation[source] != computation[user]).any():
+    if (computation[producer] != computation[reader]).any():
         yield "operands", "an operand is of another computation"
 
 
-def _wrong_nesting(arrays: Arrays) -> Wrong:
-    """Yield loops and branches whose insides do not fit, and parameters that no input has."""
+def _wrong_nesting(arrays: Arrays) -> Faults:
+    """Yield malformed computations of loops and branches, and parameters that are no inputs."""
     opcodes, parent = texts_of(arrays["opcode_names"]), arrays["parent"]
     names = [opcodes[code] for code in arrays["opcode"].tolist()]
-    result = rows_of(arrays["results"], arrays["result_offset"])
-    top = [row for row, name in enumerate(names) if name == "parameter" and parent[row] < 0]
-    given = sorted(tensor for row in top for tensor in result[row])
-    if given != sorted(arrays["parameter_tensor"].tolist()):
+    made_by = rows_of(arrays["results"], arrays["result_offset"])
+    entry = [row for row, name in enumerate(names) if name == "parameter" and parent[row] < 0]
+    made = sorted(tensor for row in entry for tensor in made_by[row])
+    if made != sorted(arrays["parameter_tensor"].tolist()):
         yield "parameter_tensor", "it is not what the parameters of the entry make"
-    inside: dict[int, list[int]] = {}
-    for row in np.flatnonzero(parent >= 0).tolist():
-        inside.setdefault(int(parent[row]), []).append(row)
+    inner = np.flatnonzero(parent >= 0).tolist()
+    members: dict[int, list[int]] = {}
+    for row in inner:
+        members.setdefault(int(parent[row]), []).append(row)
     nested = {row for row, name in enumerate(names) if name in NESTED}
-    ends = {row for row, name in enumerate(names) if name == "return"}
-    if not inside.keys() <= nested or not ends <= {x for rows in inside.values() for x in rows}:
+    returns = {row for row, name in enumerate(names) if name == "return"}
+    if not members.keys() <= nested or not returns.issubset(inner):
         yield "parent", "an instruction is inside another that has no computations"
         return
     if not nested:
         return
-    kinds = arrays["element_type"].tolist()
-    tensors = list(zip(kinds, rows_of(arrays["dims"], arrays["dim_offset"]), strict=True))
+    types = arrays["element_type"].tolist()
+    tensors = list(zip(types, rows_of(arrays["dims"], arrays["dim_offset"]), strict=True))
     # Costs, phases and unrolling walk loops by these returns, so each must end as it should.
-    used = rows_of(arrays["operands"], arrays["operand_offset"])
+    read_by = rows_of(arrays["operands"], arrays["operand_offset"])
     for outer in sorted(nested):
-        parts, taken = [], []
+        parts, parameters = [], []
         last = -1
-        for last in inside.get(outer, []):
+        for last in members.get(outer, []):
             if names[last] == "parameter":
-                taken += [tensors[t] for t in result[last]]
-            elif last in ends:
-                parts.append(Inside(taken, [tensors[t] for t in used[last]]))
-                taken = []
-        wrong = "" if last in ends else "a computation does not end"
-        operands, results = ([tensors[t] for t in rows[outer]] for rows in (used, result))
-        wrong = wrong or wrong_nesting(names[outer], operands, results, parts)
-        if wrong:
-            yield "parent", wrong
+                parameters += [tensors[t] for t in made_by[last]]
+            elif last in returns:
+                parts.append(Computation(parameters, [tensors[t] for t in read_by[last]]))
+                parameters = []
+        fault = "" if last in returns else "a computation does not end"
+        operands, results = ([tensors[t] for t in rows[outer]] for rows in (read_by, made_by))
+        fault = fault or wrong_nesting(names[outer], operands, results, parts)
+        if fault:
+            yield "parent", fault
 
 
 def _computations(arrays: Arrays) -> np.ndarray:
     """Return a number for the computation that each instruction is in, (I,) int64."""
     opcodes = texts_of(arrays["opcode_names"])
-    last = opcodes.index("return") if "return" in opcodes else -1
+    return_code = opcodes.index("return") if "return" in opcodes else -1
     result = np.full(len(arrays["opcode"]), -1)
     # Loop or branch -> first row of its open computation, which a return closes.
-    present: dict[int, int] = {}
+    open_row: dict[int, int] = {}
     inner = np.flatnonzero(arrays["parent"] >= 0)
     columns = (inner, arrays["parent"][inner], arrays["opcode"][inner])
     for row, outer, code in zip(*(column.tolist() for column in columns), strict=True):
-        result[row] = present.setdefault(outer, row)
-        if code == last:
-            del present[outer]
+        result[row] = open_row.setdefault(outer, row)
+        if code == return_code:
+            del open_row[outer]
     return result
 
 
-def _wrong_attributes(arrays: Arrays) -> Wrong:
+def _wrong_attributes(arrays: Arrays) -> Faults:
     texts = texts_of(arrays["string_table"])
     for index in np.unique(arrays["attribute"]).tolist():
         try:
@@ -395,18 +397,18 @@ def _wrong_attributes(arrays: Arrays) -> Wrong:
             return
 
 
-def _wrong_shapes(arrays: Arrays) -> Wrong:
+def _wrong_shapes(arrays: Arrays) -> Faults:
     opcodes, texts = texts_of(arrays["opcode_names"]), texts_of(arrays["string_table"])
     fields = {i: fields_of(texts[i]) for i in np.unique(arrays["attribute"]).tolist()}
-    numbers: dict[tuple[int, ...], int] = {}  # of the different shapes
+    index_of: dict[tuple[int, ...], int] = {}  # of distinct shapes
     rows = rows_of(arrays["dims"], arrays["dim_offset"])
-    number = np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
-    shapes = list(numbers)
+    shape_index = np.array([index_of.setdefault(row, len(index_of)) for row in rows], np.int64)
+    shapes = list(index_of)
     columns = (
         arrays["opcode"].tolist(),
         arrays["attribute"].tolist(),
-        rows_of(number[arrays["operands"]], arrays["operand_offset"]),
-        rows_of(number[arrays["results"]], arrays["result_offset"]),
+        rows_of(shape_index[arrays["operands"]], arrays["operand_offset"]),
+        rows_of(shape_index[arrays["results"]], arrays["result_offset"]),
     )
     # Layers repeat, so there are few different instructions.
     for code, attribute, used, result in dict.fromkeys(zip(*columns, strict=True)):
@@ -428,11 +430,11 @@ def rows_of(flat: np.ndarray, offset: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def inverted(rows: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """Return the numbers of the rows that hold each of ``count`` numbers."""
+    """Return the inverted index of ragged rows: the rows that hold each number below ``count``."""
     result: list[list[int]] = [[] for _ in range(count)]
     for number, row in enumerate(rows):
-        for other in row:
-            result[other].append(number)
+        for value in row:
+            result[value].append(number)
     return result
 
 

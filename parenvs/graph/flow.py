@@ -31,21 +31,23 @@ BARRIERS = ("opt-barrier", "optimization-barrier")
 CARRIES = ("while", "conditional")
 """Opcodes through which values go by position, into and out of the computations inside."""
 
+_ANNOTATIONS = ("Sharding", "xla.sdy.", "annotate_device_placement", "MoveTo")
+"""Beginnings of the targets of custom calls that return their operand."""
 _SOURCES = ("constant", "iota", "partition-id", "replica-id")
 """Opcodes that are free and have no operands."""
 _IMPURE = ("rng", "rng-get-and-update-state", "custom-call", "while", "conditional")
 """Opcodes that are never free: they have side effects, draw numbers or call unknown code."""
 
 
-def reached(starts: Iterable[Any], following: Callable[[Any], Iterable[Any]]) -> set[Any]:
-    """Return what can be reached from ``starts``, they included, by steps of ``following``."""
+def reachable(starts: Iterable[Any], successors: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    """Return what is reachable from ``starts``, themselves included (depth-first search)."""
     seen = set(starts)
-    waiting = list(seen)
-    while waiting:
-        for item in following(waiting.pop()):
+    stack = list(seen)
+    while stack:
+        for item in successors(stack.pop()):
             if item not in seen:
                 seen.add(item)
-                waiting.append(item)
+                stack.append(item)
     return seen
 
 
@@ -65,8 +67,10 @@ class Flow:
         self.graph = graph
         names = graph.opcodes
         self.opcode = [names[code] for code in graph.opcode.tolist()]
-        for index in self._annotations():
-            self.opcode[index] = "copy"
+        for index in np.flatnonzero(np.array(self.opcode) == "custom-call").tolist():
+            target = fields_of(graph.strings[graph.attribute[index]]).get("target", "")
+            if target.startswith(_ANNOTATIONS):
+                self.opcode[index] = "copy"
         self.operands = list(map(list, rows_of(graph.operands, graph.operand_offset)))
         self.results = list(map(list, rows_of(graph.results, graph.result_offset)))
         tensors = len(graph.element_type)
@@ -157,12 +161,12 @@ class Flow:
             if opcode in VIEWS or opcode in ("slice", "dynamic-slice"):
                 tensor = self.before[tensor][0]
                 continue
-            source = self._handed_on(tensor) if opcode in (*CARRIES, "parameter") else None
+            source = self._passed_through(tensor) if opcode in (*CARRIES, "parameter") else None
             if source is None:
                 return tensor
             tensor = source
 
-    def _handed_on(self, tensor: int) -> int | None:
+    def _passed_through(self, tensor: int) -> int | None:
         """The tensor outside that a loop or branch hands on unchanged as ``tensor``, if any."""
         # A loop that hands a value on lists itself among its sources.
         sources = set(self.before[tensor]) - {tensor}
@@ -178,17 +182,8 @@ class Flow:
     @staticmethod
     def _closure(tensors: Iterable[int], neighbors: list[list[int]]) -> np.ndarray:
         closed = np.zeros(len(neighbors), dtype=bool)
-        closed[list(reached(tensors, neighbors.__getitem__))] = True
+        closed[list(reachable(tensors, neighbors.__getitem__))] = True
         return closed
-
-    def _annotations(self) -> list[int]:
-        targets = ("Sharding", "xla.sdy.", "annotate_device_placement", "MoveTo")
-        texts = [self.graph.strings[i] for i in self.graph.attribute.tolist()]
-        return [
-            index
-            for index, (opcode, text) in enumerate(zip(self.opcode, texts, strict=True))
-            if opcode == "custom-call" and fields_of(text).get("target", "").startswith(targets)
-        ]
 
     def _carried(self) -> Iterator[tuple[int, int]]:
         """Pairs of a tensor and the tensor that it becomes on its way into or out of a body."""
@@ -196,24 +191,24 @@ class Flow:
         for index in np.flatnonzero(self.graph.parent >= 0).tolist():
             inside.setdefault(int(self.graph.parent[index]), []).append(index)
         for outer, members in inside.items():
-            read, written = self.operands[outer], self.results[outer]
-            given: list[int] = []  # tensors of the computation's own parameters
-            branch = 1  # operand 0 of a conditional chooses the branch
-            body = True  # a loop's body comes before its condition
+            operands, results = self.operands[outer], self.results[outer]
+            parameters: list[int] = []  # of the present computation
+            next_operand = 1  # of a conditional, whose operand 0 chooses the branch
+            in_body = True  # the body of a loop comes before its condition
             for index in members:
                 if self.opcode[index] == "parameter":
-                    given += self.results[index]
+                    parameters += self.results[index]
                 elif self.opcode[index] == "return":
-                    out = self.operands[index]
+                    returned = self.operands[index]
                     if self.opcode[outer] == "while":
-                        yield from zip(read, given, strict=False)
-                        yield from zip(out, given if body else (), strict=False)
+                        yield from zip(operands, parameters, strict=False)
+                        yield from zip(returned, parameters if in_body else (), strict=False)
                     else:
-                        yield from zip(read[branch:], given, strict=False)
-                        branch += len(given)
-                    if body or self.opcode[outer] != "while":
-                        yield from zip(out, written, strict=False)
-                    given, body = [], False
+                        yield from zip(operands[next_operand:], parameters, strict=False)
+                        next_operand += len(parameters)
+                    if in_body or self.opcode[outer] != "while":
+                        yield from zip(returned, results, strict=False)
+                    parameters, in_body = [], False
         for outer, opcode in enumerate(self.opcode):  # a loop that never runs returns its operands
             if opcode == "while":
                 yield from zip(self.operands[outer], self.results[outer], strict=False)
@@ -257,31 +252,31 @@ class ChainBytes:
 def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     """Count the bytes of a chain of (n,) ``pivots``, instructions at the top, ascending."""
     count = len(pivots)
-    position, tensor = graph.uses(pivots)
+    user, tensor = graph.uses(pivots)
     producer, produced = graph.makes(pivots)
     reads, views = weight_reads(graph, pivots)
-    last = np.full(len(graph.element_type), -1)
-    np.maximum.at(last, tensor, position)
-    used_later = last[produced] > producer
+    last_use = np.full(len(graph.element_type), -1)
+    np.maximum.at(last_use, tensor, user)
+    used_later = last_use[produced] > producer
     used_later &= ~np.isin(produced, np.array(sorted(views), dtype=np.int64))
     crossing = produced[used_later]
     # A result crosses every cut from its producer up to its last reader: as differences, whose
     # running sum is what crosses each cut.
     change_bytes = np.zeros(count + 1)
     np.add.at(change_bytes, producer[used_later], graph.tensor_bytes[crossing])
-    np.subtract.at(change_bytes, last[crossing], graph.tensor_bytes[crossing])
-    held = {Role.VARIABLE: np.zeros(count), Role.FROZEN: np.zeros(count)}
+    np.subtract.at(change_bytes, last_use[crossing], graph.tensor_bytes[crossing])
+    weights = {Role.VARIABLE: np.zeros(count), Role.FROZEN: np.zeros(count)}
     tied = []
     paths = np.full(count, "", dtype=object)
     for index, positions in reads.items():
         paths[positions[0]] = paths[positions[0]] or graph.paths[index]
         role = Role(int(graph.parameter_role[index]))
         size = float(graph.tensor_bytes[graph.parameter_tensor[index]])
-        held[role][positions[0]] += size
+        weights[role][positions[0]] += size
         if len(positions) > 1:
             tied.append(Reads(tuple(positions), size, role == Role.VARIABLE))
     cut = np.maximum(np.cumsum(change_bytes)[:count], 0.0)
-    return ChainBytes(cut, held[Role.VARIABLE], held[Role.FROZEN], tuple(tied), paths)
+    return ChainBytes(cut, weights[Role.VARIABLE], weights[Role.FROZEN], tuple(tied), paths)
 
 
 def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]], set[int]]:
@@ -291,14 +286,14 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
         Index of an entry parameter -> places in the chain, ascending, at least one; and tensors.
     """
     weight = {int(graph.parameter_tensor[i]): i for i in graph.weights.tolist()}
-    of = dict(weight)  # tensor -> the weight that it is, or is a view of
-    direct: dict[int, list[int]] = {}  # weight -> pivots that read it itself, views included
-    proper: dict[int, list[int]] = {}  # weight -> pivots that read it or a view, views left out
+    weight_of = dict(weight)  # tensor -> the weight that it is, or is a view of
+    direct: dict[int, list[int]] = {}  # weight -> positions that read it itself
+    computing: dict[int, list[int]] = {}  # readers of views in place of the views
     views: dict[int, list[int]] = {}
     names = graph.opcodes
-    for place, pivot in enumerate(pivots.tolist()):
+    for position, pivot in enumerate(pivots.tolist()):
         start, end = graph.operand_offset[pivot : pivot + 2]
-        read = [t for t in graph.operands[start:end].tolist() if t in of]
+        read = [t for t in graph.operands[start:end].tolist() if t in weight_of]
         if not read:
             continue
         start, end = graph.result_offset[pivot : pivot + 2]
@@ -306,34 +301,32 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
         is_view = names[graph.opcode[pivot]] in VIEWS and len(results) == 1
         for tensor in read:
             if tensor in weight:
-                direct.setdefault(of[tensor], []).append(place)
+                direct.setdefault(weight_of[tensor], []).append(position)
             if not is_view:
-                proper.setdefault(of[tensor], []).append(place)
+                computing.setdefault(weight_of[tensor], []).append(position)
         if is_view:
-            of[results[0]] = of[read[0]]
-            views.setdefault(of[read[0]], []).append(results[0])
+            weight_of[results[0]] = weight_of[read[0]]
+            views.setdefault(weight_of[read[0]], []).append(results[0])
     # A weight counts where it is first computed with: its casts and layouts move with it.
-    firsts = np.sort([min(proper.get(index, places)) for index, places in direct.items()])
+    firsts = np.sort([min(computing.get(index, positions)) for index, positions in direct.items()])
     reads: dict[int, list[int]] = {}
     unsent: set[int] = set()
-    for index, places in direct.items():
-        later = sorted(set(proper.get(index, [])))
+    for index, positions in direct.items():
+        later = sorted(set(computing.get(index, [])))
         # A view far ahead of its reader would send the weight through every cut between.
-        early = bool(later) and _apart(firsts, places[0], later[0])
-        if any(_apart(firsts, places[0], place) for place in later[-1:]):
+        early = bool(later) and _apart(firsts, positions[0], later[0])
+        if any(_apart(firsts, positions[0], position) for position in later[-1:]):
             unsent.update(views.get(index, ()))
-        reads[index] = [later[0] if early else places[0]]
-        for place in later:
-            if place > reads[index][-1] and _apart(firsts, reads[index][-1], place):
-                reads[index].append(place)
+        reads[index] = [later[0] if early else positions[0]]
+        for position in later:
+            if position > reads[index][-1] and _apart(firsts, reads[index][-1], position):
+                reads[index].append(position)
     return reads, unsent
 
 
 def _apart(firsts: np.ndarray, earlier: int, later: int) -> bool:
-    # Places are apart if another weight is first read between: a cut may fall there.
-    after, before = np.searchsorted(firsts, [earlier, later], side="left")
-    local = int(np.searchsorted(firsts, earlier, side="right") - after)
-    return bool(before - after - local > 0)
+    # Positions are apart if another weight is first read between: a cut may fall there.
+    return bool(np.searchsorted(firsts, earlier, side="right") < np.searchsorted(firsts, later))
 
 
 def free_instructions(

@@ -233,8 +233,8 @@ class Graph:
         """Return (position in ``rows``, value) of every entry of those rows of a ragged list."""
         counts = offset[rows + 1] - offset[rows]
         owner = np.repeat(np.arange(len(rows)), counts)
-        place_in_row = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return owner, flat[offset[rows][owner] + place_in_row]
+        offset_in_row = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return owner, flat[offset[rows][owner] + offset_in_row]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to ``path``, a compressed ``.npz``."""
@@ -285,7 +285,7 @@ class Graph:
         """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
         arrays = {key: getattr(self, key) for key in _ARRAYS}
         kinds = {"phase": len(Phase), "parameter_role": len(Role)}
-        for key, reason in checks.wrong(arrays, _TYPES, kinds):
+        for key, reason in checks.faults(arrays, _TYPES, kinds):
             return f"{key} is broken; build the file anew ({reason})"
         return ""
 

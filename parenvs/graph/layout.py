@@ -46,7 +46,7 @@ class MeshAxis:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the judge expects of a step on each device, of its own and by XLA's compiler for CPUs.
+    """Expected all-reduces and memory per device, by the cost model and by XLA's compiler for CPUs.
 
     Attributes:
         arrays: results that are all-reduced; one in a loop counts once.
@@ -99,24 +99,24 @@ class Layout:
         return int(np.prod([axis.size for axis in self.axes]))
 
     @cached_property
-    def taken_places(self) -> dict[int, int]:
-        """Output's tensor -> tensor of the input whose place it takes."""
+    def updated_inputs(self) -> dict[int, int]:
+        """Output tensor -> the input tensor that it updates."""
         return {update.output: update.source for update in find_updates(Flow(self.graph))}
 
     @cached_property
-    def _shared(self) -> dict[int, int]:
-        """Tensor of an input -> its dimension that ZeRO splits: the largest that can be."""
+    def _zero_dimension(self) -> dict[int, int]:
+        """Input tensor -> the dimension that ZeRO shards: the largest that the replicas divide."""
         # ZeRO 1 and 2 differ in gradients alone, which are no inputs of the step.
         roles = WEIGHTS if self.zero == 3 else STATES if self.zero else ()
-        shared: dict[int, int] = {}
+        dimension_of: dict[int, int] = {}
         graph, replicas = self.graph, self.axes[0].size
         inputs = zip(graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True)
         for tensor, role in inputs:
             spec = enumerate(zip(graph.shape(tensor), self.unshared_spec(tensor), strict=True))
-            whole = [(n, -d) for d, (n, axis) in spec if axis is None and n % replicas == 0]
-            if role in roles and whole and replicas > 1:
-                shared[tensor] = -max(whole)[1]
-        return shared
+            divisible = [(n, -d) for d, (n, axis) in spec if axis is None and n % replicas == 0]
+            if role in roles and divisible and replicas > 1:
+                dimension_of[tensor] = -max(divisible)[1]
+        return dimension_of
 
     def unshared_spec(self, tensor: int) -> Spec:
         """Return the axis that splits each dimension of a tensor, without ZeRO."""
@@ -131,9 +131,9 @@ class Layout:
         """Return the axis that splits each dimension of a tensor, None where none does."""
         spec = list(self.unshared_spec(tensor))
         # A new value lies as the input whose place it takes, so the next step can start there.
-        source = self.taken_places.get(tensor, tensor)
-        if source in self._shared and self.graph.shape(tensor) == self.graph.shape(source):
-            spec[self._shared[source]] = self.axes[0].name
+        source = self.updated_inputs.get(tensor, tensor)
+        if source in self._zero_dimension and self.graph.shape(tensor) == self.graph.shape(source):
+            spec[self._zero_dimension[source]] = self.axes[0].name
         return tuple(spec)
 
     @cached_property

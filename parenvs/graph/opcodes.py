@@ -88,7 +88,7 @@ def _convolution(call: Call) -> float:
 
 
 _LONGEST_KERNEL = 2**20
-"""Limit of a window, along each dimension: its places are gone through."""
+"""Limit of a window, along each dimension: its positions are iterated over."""
 
 
 def valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
@@ -102,18 +102,18 @@ def valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
         return 0
     if kernel > _LONGEST_KERNEL:
         raise HloError(f"a window of {kernel:,} is longer than {_LONGEST_KERNEL:,}")
-    # Tap (o, k) reads place o stride + k dilation - padding of the dilated input, whose elements
+    # Tap (o, k) reads index o stride + k dilation - padding of the dilated input, whose elements
     # are the multiples of base: o is in a range, and one residue of a period.
     shared = math.gcd(stride, base)
     period = base // shared
     inverse = pow(stride // shared, -1, period)
     taps = 0
     for k in range(kernel):
-        gap = padding - k * dilation
-        if gap % shared == 0:
-            first = gap // shared * inverse % period
-            low = max(-(-gap // stride), 0)
-            high = min(((size - 1) * base + gap) // stride, output - 1)
+        offset = padding - k * dilation
+        if offset % shared == 0:
+            first = offset // shared * inverse % period
+            low = max(-(-offset // stride), 0)
+            high = min(((size - 1) * base + offset) // stride, output - 1)
             taps += max((high - first) // period - (low - 1 - first) // period, 0)
     return taps
 
@@ -292,7 +292,7 @@ OUT = -1
 """Slot of the first result."""
 
 
-def same_everywhere(x: Instruction) -> Factors:
+def elementwise(x: Instruction) -> Factors:
     """One factor per dimension of the result; operands of another rank are scalars."""
     for d in range(len(x.results[0])):
         operands = [(k, d) for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
@@ -394,19 +394,19 @@ def reshape(x: Instruction) -> Factors:
     i = j = 0
     while i < len(left) and j < len(right):
         yield Factor(((0, left[i][0]), (OUT, right[j][0])))
-        mine, other = left[i][1], right[j][1]
+        left_size, right_size = left[i][1], right[j][1]
         i, j = i + 1, j + 1
-        while mine != other:  # take in minor dimensions until both sides hold as many elements
-            if mine < other:
-                mine, i = mine * left[i][1], i + 1
+        while left_size != right_size:  # absorb minor dimensions until both sizes are equal
+            if left_size < right_size:
+                left_size, i = left_size * left[i][1], i + 1
             else:
-                other, j = other * right[j][1], j + 1
+                right_size, j = right_size * right[j][1], j + 1
 
 
-def all_but(x: Instruction) -> Factors:
+def other_dimensions(x: Instruction) -> Factors:
     """All dimensions but the one that is concatenated, sorted or reversed along."""
     taken = x.dimensions or [0]
-    yield from (factor for d, factor in enumerate(same_everywhere(x)) if d not in taken)
+    yield from (factor for d, factor in enumerate(elementwise(x)) if d not in taken)
 
 
 def dynamic_update_slice(x: Instruction) -> Factors:
@@ -481,7 +481,7 @@ def batch_only(minor: int) -> Rule:
     return rule
 
 
-def shortened(x: Instruction) -> Factors:
+def partial_selection(x: Instruction) -> Factors:
     """All dimensions but the one of which a part is selected; none if that cannot be told."""
     arrays = [k for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
     pairs = list(zip(x.operands[0], x.results[0], strict=False))
@@ -492,20 +492,20 @@ def shortened(x: Instruction) -> Factors:
                 yield Factor(tuple((slot, d) for slot in slots))
 
 
-def generated(x: Instruction) -> Factors:
+def random_bits(x: Instruction) -> Factors:
     """A factor for each dimension of the last result; a generator's state is left alone."""
     for d in range(len(x.results[-1])):
         yield Factor(((-len(x.results), d),))
 
 
-def nothing(x: Instruction) -> Factors:
+def unsplit(x: Instruction) -> Factors:
     """No dimension can be split."""
     return iter(())
 
 
 def custom_call(x: Instruction) -> Factors:
     """What its target does; no dimension can be split where that is not known."""
-    return (target_rule(x.attribute.get("target", "")) or nothing)(x)
+    return (target_rule(x.attribute.get("target", "")) or unsplit)(x)
 
 
 def target_rule(target: str) -> Rule | None:
@@ -523,16 +523,16 @@ _COMBINERS = [["add"], ["multiply"], ["maximum"], ["minimum"], ["and"], ["or"], 
 
 TARGETS: dict[str, Rule] = {
     # Annotations: the value goes through as it is.
-    **dict.fromkeys(("Sharding", "xla.sdy.ShardingConstraint"), same_everywhere),
-    **dict.fromkeys(("xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier"), same_everywhere),
-    **dict.fromkeys(("annotate_device_placement", "MoveToHost", "MoveToDevice"), same_everywhere),
+    **dict.fromkeys(("Sharding", "xla.sdy.ShardingConstraint"), elementwise),
+    **dict.fromkeys(("xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier"), elementwise),
+    **dict.fromkeys(("annotate_device_placement", "MoveToHost", "MoveToDevice"), elementwise),
     # Functions of single elements that StableHLO has no operation for, and random words.
-    **dict.fromkeys(("mhlo.acos*", "mhlo.asin*", "mhlo.atan*", "mhlo.cosh"), same_everywhere),
-    **dict.fromkeys(("mhlo.erf*", "mhlo.sinh", "mhlo.tan"), same_everywhere),
-    **dict.fromkeys(("cu_threefry2x32*", "hip_threefry2x32*"), same_everywhere),
+    **dict.fromkeys(("mhlo.acos*", "mhlo.asin*", "mhlo.atan*", "mhlo.cosh"), elementwise),
+    **dict.fromkeys(("mhlo.erf*", "mhlo.sinh", "mhlo.tan"), elementwise),
+    **dict.fromkeys(("cu_threefry2x32*", "hip_threefry2x32*"), elementwise),
     # The largest of the last dimension, or of any one; permutations.
     **dict.fromkeys(("mhlo.topk", "TopK", "__gpu$TopK"), batch_only(1)),
-    **dict.fromkeys(("ApproxTopK", "PartialReduce"), shortened),
+    **dict.fromkeys(("ApproxTopK", "PartialReduce"), partial_selection),
     **dict.fromkeys(("cu_lu_pivots*", "hip_lu_pivots*"), batch_only(1)),
     # Factorizations and solvers on batches of matrices: LAPACK, CUDA, ROCm, TPU.
     **dict.fromkeys(("lapack_*_ffi", "cublas_*_ffi", "cusolver_*_ffi"), batch_only(2)),
@@ -545,21 +545,21 @@ TARGETS: dict[str, Rule] = {
 _NUMBERED = (convolution, dot, gather, scatter)
 _OTHERS = (bitcast_convert, broadcast, custom_call, dynamic_update_slice, reduce, reshape)
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, same_everywhere),
-    **dict.fromkeys(("copy", "map", "add-dependency", "domain"), same_everywhere),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(("copy", "map", "add-dependency", "domain"), elementwise),
     **dict.fromkeys(("slice", "dynamic-slice", "pad"), whole_dimensions),
-    **dict.fromkeys(("concatenate", "reverse", "sort"), all_but),
+    **dict.fromkeys(("concatenate", "reverse", "sort"), other_dimensions),
     **dict.fromkeys(("reduce-window", "select-and-scatter"), windowed),
-    **dict.fromkeys(("rng", "rng-bit-generator"), generated),
+    **dict.fromkeys(("rng", "rng-bit-generator"), random_bits),
     **dict.fromkeys(("top-k", "topk"), batch_only(1)),
     **dict.fromkeys(("cholesky", "triangular-solve"), batch_only(2)),
     **{rule.__name__.replace("_", "-"): rule for rule in (*_NUMBERED, *_OTHERS, transpose)},
     # All dimensions but the transformed ones, which are the last.
     "fft": lambda x: batch_only(len(x.attribute.get("fft_length", ())))(x),
     # Their operands are no arrays to split, or the graph does not hold what a rule would need.
-    **dict.fromkeys(("after-all", "return", "rng-get-and-update-state", "bitcast"), nothing),
-    **dict.fromkeys(("dynamic-reshape", "get-dimension-size", "set-dimension-size"), nothing),
-    **dict.fromkeys(("batch-norm-grad", "batch-norm-inference", "batch-norm-training"), nothing),
+    **dict.fromkeys(("after-all", "return", "rng-get-and-update-state", "bitcast"), unsplit),
+    **dict.fromkeys(("dynamic-reshape", "get-dimension-size", "set-dimension-size"), unsplit),
+    **dict.fromkeys(("batch-norm-grad", "batch-norm-inference", "batch-norm-training"), unsplit),
 }
 """Opcode -> factors. What is not here has no rule: see ``factors_of``."""
 
@@ -594,7 +594,7 @@ _BINARY = (
     "add and atan2 compare complex divide maximum minimum multiply or power remainder shift-left "
     "shift-right-arithmetic shift-right-logical stochastic-convert subtract xor"
 )
-_COUNTS: dict[str, tuple[int, float]] = {
+_OPERAND_COUNTS: dict[str, tuple[int, float]] = {
     **dict.fromkeys(ELEMENTWISE, (1, 1)),
     **dict.fromkeys(_BINARY.split(), (2, 2)),
     **dict.fromkeys(("broadcast", "transpose", "reshape", "copy", "reverse", "slice"), (1, 1)),
@@ -608,7 +608,7 @@ _COUNTS: dict[str, tuple[int, float]] = {
     "scatter": (3, math.inf),
 }
 """Opcode -> fewest and most operands; opcodes that are not here may have any number."""
-_SEVERAL = ("sort", "reduce", "reduce-window", "scatter", "map", "constant", "parameter")
+_TUPLE_RESULTS = ("sort", "reduce", "reduce-window", "scatter", "map", "constant", "parameter")
 """Of these opcodes, those whose result may be a tuple."""
 
 
@@ -618,9 +618,9 @@ def check_instruction(x: Instruction) -> None:
     Raises:
         HloError: they do not fit; the text says what, without the instruction's name.
     """
-    least, most = _COUNTS.get(x.opcode, (0, math.inf))
-    item = x.opcode in _COUNTS and x.opcode not in _SEVERAL
-    if not least <= len(x.operands) <= most or (item and len(x.results) != 1):
+    minimum, maximum = _OPERAND_COUNTS.get(x.opcode, (0, math.inf))
+    single = x.opcode in _OPERAND_COUNTS and x.opcode not in _TUPLE_RESULTS
+    if not minimum <= len(x.operands) <= maximum or (single and len(x.results) != 1):
         raise HloError(f"{x.opcode} has {len(x.operands)} operands and {len(x.results)} results")
     if x.opcode in ("opt-barrier", "optimization-barrier") and list(x.operands) != list(x.results):
         raise HloError(f"{x.opcode}: its operands and results differ")

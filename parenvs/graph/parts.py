@@ -20,13 +20,13 @@ from parenvs.errors import HloError, listed, one_line
 from parenvs.graph.pieces import (
     Form,
     Interpreter,
-    Made,
+    Kind,
     Pieces,
     Sizes,
     Ties,
     bounds,
-    formed,
-    taken_apart,
+    in_form,
+    split_sizes,
     whole,
 )
 from parenvs.graph.reader import proto_of, read_proto, results_of
@@ -41,7 +41,7 @@ Cut = tuple[int, Sizes]
 
 
 @dataclass(frozen=True)
-class Parted:
+class SplitFunction:
     """A function whose weights that are several in one are arrays of their own."""
 
     function: Callable[..., Any]
@@ -60,48 +60,49 @@ def _note(paths: Sequence[str]) -> str:
     )
 
 
-def parted(
+def split_fused(
     function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]
-) -> Parted | None:
+) -> SplitFunction | None:
     """Return a function in parts, see ``parenvs.in_parts``; None if nothing is taken apart."""
     jitted = function if hasattr(function, "trace") else jax.jit(function, keep_unused=True)
     traced = jitted.trace(*positional, **named)
     closed = traced.jaxpr
-    given = tuple(positional), dict(named)
-    flat, _ = jax.tree_util.tree_flatten_with_path(given)
-    tree: Any = jax.tree.structure(given)
-    if len(flat) != len(closed.jaxpr.invars):
+    args = tuple(positional), dict(named)
+    inputs, _ = jax.tree_util.tree_flatten_with_path(args)
+    tree: Any = jax.tree.structure(args)
+    if len(inputs) != len(closed.jaxpr.invars):
         return None  # some are no arrays
-    leaves = [leaf for _, leaf in flat]
+    leaves = [leaf for _, leaf in inputs]
     try:
-        cuts, met, result = _found(closed, leaves, functools.cache(lambda: _weights(jitted, given)))
+        weights = functools.cache(lambda: _weights(jitted, args))
+        cuts, confirmed, result = _find_cuts(closed, leaves, weights)
     except Exception as error:  # a model that is read whole is worth more than none
         words = f"weights that are several in one stay whole: {one_line(error)}"
-        return Parted(function, *given, note=words)
-    if not met:
+        return SplitFunction(function, *args, note=words)
+    if not confirmed:
         return None
     returned, results = jax.tree_util.tree_flatten_with_path(traced.out_info)
-    outs = _outputs(flat, returned, cuts, result)
+    forms = _outputs(inputs, returned, cuts, result)
 
     @functools.wraps(function)
     def run(*positional: Any, **named: Any) -> Any:
-        values = _run(closed, cuts, tree.flatten_up_to((positional, named)), Ties())
+        values = _interpret(closed, cuts, tree.flatten_up_to((positional, named)), Ties())
         return jax.tree.unflatten(
             results,
             [
-                whole(value) if form is None else _named(formed(value, form).parts, form.sizes)
-                for value, form in zip(values, outs, strict=True)
+                whole(value) if form is None else _by_range(in_form(value, form).parts, form.sizes)
+                for value, form in zip(values, forms, strict=True)
             ],
         )
 
     ordered, named = jax.tree.unflatten(
-        tree, [_cut(x, *cuts[k]) if k in cuts else x for k, x in enumerate(leaves)]
+        tree, [_split_leaf(x, *cuts[k]) if k in cuts else x for k, x in enumerate(leaves)]
     )
     paths = [
-        "/".join(keys_of(_name(flat[k][0]))[1])
-        for k in sorted(met, key=lambda k: (leaves[k].ndim < 2, k))
+        "/".join(keys_of(_name(inputs[k][0]))[1])
+        for k in sorted(confirmed, key=lambda k: (leaves[k].ndim < 2, k))
     ]
-    return Parted(run, ordered, named, _note(paths))
+    return SplitFunction(run, ordered, named, _note(paths))
 
 
 def _name(path: Any) -> str:
@@ -112,27 +113,27 @@ def _name(path: Any) -> str:
 
 
 def _outputs(
-    inputs: Sequence[Any], returned: Sequence[Any], cuts: dict[int, Cut], made: Sequence[Any]
+    inputs: Sequence[Any], returned: Sequence[Any], cuts: dict[int, Cut], results: Sequence[Any]
 ) -> list[Form | None]:
-    """Return how each result is returned: as the input whose path it has, None as a whole."""
+    """Return the form of each result: that of the input with its path, None for a whole array."""
 
     def kind(leaf: Any) -> object:
         return tuple(leaf.shape), str(leaf.dtype)
 
     kinds = [kind(jax.typeof(leaf) if not hasattr(leaf, "dtype") else leaf) for _, leaf in inputs]
-    local = {(kinds[k], axis, sizes) for k, (axis, sizes) in cuts.items()}
-    given = [_name(path) for path, _ in inputs]
-    names = [str(jax.tree_util.keystr(path)) for path, _ in returned]
-    twins = dict(find_twins(given, names, (kinds, [kind(leaf) for _, leaf in returned])))
-    outs: list[Form | None] = []
-    for output, (form, (_, leaf)) in enumerate(zip(made, returned, strict=True)):
+    cut_kinds = {(kinds[k], axis, sizes) for k, (axis, sizes) in cuts.items()}
+    paths_in = [_name(path) for path, _ in inputs]
+    paths_out = [str(jax.tree_util.keystr(path)) for path, _ in returned]
+    twins = dict(find_twins(paths_in, paths_out, (kinds, [kind(leaf) for _, leaf in returned])))
+    forms: list[Form | None] = []
+    for output, (form, (_, leaf)) in enumerate(zip(results, returned, strict=True)):
         if output in twins:
             cut = cuts.get(twins[output])
-            outs.append(None if cut is None else Form(*cut))
+            forms.append(None if cut is None else Form(*cut))
         else:
-            fits = form is not None and (kind(leaf), form.axis, form.sizes) in local
-            outs.append(form if fits else None)
-    return outs
+            fits = form is not None and (kind(leaf), form.axis, form.sizes) in cut_kinds
+            forms.append(form if fits else None)
+    return forms
 
 
 def _weights(jitted: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> set[int]:
@@ -151,82 +152,82 @@ def _weights(jitted: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> set[
     return set(graph.weights.tolist())
 
 
-def _found(
+def _find_cuts(
     closed: Any, leaves: Sequence[Any], weights: Callable[[], set[int]]
 ) -> tuple[dict[int, Cut], set[int], list[Any]]:
-    """Return the inputs that are to be taken apart, those whose product is split, and results.
+    """Return the cuts of inputs, the inputs whose product is split, and the forms of the results.
 
     Several ways of taking an input apart are tried, one after another, until a split finds its
     parts again. What is combined with it element by element goes with it.
     """
-    taken = taken_apart(closed.jaxpr)[0]
-    ways: dict[int, list[Cut]] = {}
+    taken = split_sizes(closed.jaxpr)[0]
+    candidates: dict[int, list[Cut]] = {}
     # Splits into single elements are indexing, not several weights in one.
-    sizes = sorted(known for known in taken if len(known) <= _MOST_WAYS and max(known) > 1)
+    sizes = sorted(way for way in taken if len(way) <= _MOST_WAYS and max(way) > 1)
     for number, leaf in enumerate(leaves):
         if not hasattr(leaf, "dtype") or not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
             continue
-        fitting = [
+        splits = [
             (axis, parts)
             for axis, size in enumerate(leaf.shape)
             for parts in sizes
             if sum(parts) == size
         ]
-        if fitting:
-            ways[number] = fitting
+        if splits:
+            candidates[number] = splits
     cuts: dict[int, Cut] = {}
-    met: set[int] = set()
-    result: list[Any] = []
+    confirmed: set[int] = set()
+    forms: list[Any] = []
 
-    def dry(tried: dict[int, Cut], ties: Ties, given: Any) -> list[Any]:
-        values = _run(closed, tried, given, ties)
-        result[:] = [value.form if isinstance(value, Pieces) else None for value in values]
+    def trace(tried: dict[int, Cut], ties: Ties, given: Any) -> list[Any]:
+        values = _interpret(closed, tried, given, ties)
+        forms[:] = [value.form if isinstance(value, Pieces) else None for value in values]
         return [whole(value) for value in values]
 
-    for attempt in range(min(_ROUNDS, max(map(len, ways.values()), default=0))):
+    for attempt in range(min(_ROUNDS, max(map(len, candidates.values()), default=0))):
         open_ways = {
-            k: known[attempt] for k, known in ways.items() if k not in cuts and attempt < len(known)
+            k: way[attempt] for k, way in candidates.items() if k not in cuts and attempt < len(way)
         }
         if not open_ways:
             continue
         tried, ties = {**cuts, **open_ways}, Ties()
-        jax.eval_shape(functools.partial(dry, tried, ties), _abstract(leaves, tried))
+        jax.eval_shape(functools.partial(trace, tried, ties), _abstract(leaves, tried))
         # The roles cost a lowering, so they are asked for only if something was found.
-        if ties.met:
-            ties.met &= weights()
-        tied = ties.with_met()
-        met |= ties.met
+        if ties.confirmed:
+            ties.confirmed &= weights()
+        tied = ties.confirmed_and_tied()
+        confirmed |= ties.confirmed
         cuts |= {k: tried[k] for k in tied}
-    if met:
-        jax.eval_shape(functools.partial(dry, cuts, Ties()), _abstract(leaves, cuts))
-    return cuts, met, result
+    if confirmed:
+        jax.eval_shape(functools.partial(trace, cuts, Ties()), _abstract(leaves, cuts))
+    return cuts, confirmed, forms
 
 
-def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) -> list[Any]:
+def _interpret(closed: Any, cuts: dict[int, Cut], inputs: Sequence[Any], ties: Ties) -> list[Any]:
     values = [
-        Pieces(cuts[k][0], [value[name] for name in sorted(value)], frozenset([k]), Made.WEIGHT)
+        Pieces(cuts[k][0], [value[name] for name in sorted(value)], frozenset([k]), Kind.WEIGHT)
         if k in cuts
         else value
-        for k, value in enumerate(given)
+        for k, value in enumerate(inputs)
     ]
-    places = taken_apart(closed.jaxpr)[1]
-    return Interpreter(ties, places).run(closed.jaxpr, closed.consts, values)
+    sizes = split_sizes(closed.jaxpr)[1]
+    return Interpreter(ties, sizes).run(closed.jaxpr, closed.consts, values)
 
 
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
-    return [_cut(shape, *cuts[k]) if k in cuts else shape for k, shape in enumerate(shapes)]
+    return [_split_leaf(shape, *cuts[k]) if k in cuts else shape for k, shape in enumerate(shapes)]
 
 
-def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:
+def _by_range(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:
     width = len(str(sum(sizes)))
     names = [f"{start:0{width}}:{end:0{width}}" for start, end in bounds(sizes)]
     return dict(zip(names, parts, strict=True))
 
 
-def _cut(leaf: Any, axis: int, sizes: Sizes) -> dict[str, Any]:
+def _split_leaf(leaf: Any, axis: int, sizes: Sizes) -> dict[str, Any]:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         parts = [leaf[(slice(None),) * axis + (slice(*ends),)] for ends in bounds(sizes)]
-        return _named(parts, sizes)
+        return _by_range(parts, sizes)
     shapes = [(*leaf.shape[:axis], size, *leaf.shape[axis + 1 :]) for size in sizes]
-    return _named([jax.ShapeDtypeStruct(shape, leaf.dtype) for shape in shapes], sizes)
+    return _by_range([jax.ShapeDtypeStruct(shape, leaf.dtype) for shape in shapes], sizes)

@@ -30,15 +30,15 @@ JOINS = ("concatenate", "stack", "pad", "dynamic_update_slice")
 
 @dataclass(frozen=True)
 class Equation:
-    """An equation of a jaxpr with calls inlined; ``before`` is the shape of the first input."""
+    """An equation of a jaxpr with calls inlined; ``input_shape`` is that of the first input."""
 
     name: str
     params: dict[str, Any]
     scope: str
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    before: tuple[int, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    input_shape: tuple[int, ...]
+    output_shapes: tuple[tuple[int, ...], ...]
 
 
 def is_backward(scope: str) -> bool:
@@ -59,69 +59,69 @@ def _shape(atom: Any) -> tuple[int, ...]:
     return tuple(getattr(atom.aval, "shape", ()))
 
 
-def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
+def flat_equations(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
     """Yield the equations of a jaxpr, calls inlined, and those of each loop and branch in it."""
     equations: list[Equation] = []
     loops: list[tuple[Any, str]] = []
     count = itertools.count()
     literals: dict[int, Any] = {}
 
-    def sliced(params: dict[str, Any], shape: Sequence[int], places: Sequence[int]) -> Any:
-        """Parameters of the slice that a dynamic one at constant places is."""
+    def static_slice(params: dict[str, Any], shape: Sequence[int], positions: Sequence[int]) -> Any:
+        """Parameters of the static slice that a dynamic one at constant positions equals."""
         sizes = params["slice_sizes"]
-        starts = constants([literals.get(place) for place in places], shape, sizes)
+        starts = constant_starts([literals.get(position) for position in positions], shape, sizes)
         if starts is None:
             return None
         ends = [start + size for start, size in zip(starts, sizes, strict=True)]
         return {"start_indices": starts, "limit_indices": ends, "strides": None}
 
-    def walk(jaxpr: Any, given: Sequence[Any], scope: str) -> list[Any]:
-        known = dict(zip(jaxpr.invars, given, strict=True))
+    def walk(jaxpr: Any, inputs: Sequence[Any], scope: str) -> list[Any]:
+        number_of = dict(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atom: Any) -> Any:
             # A literal has a value and no name, so each use is an atom of its own.
             if not hasattr(atom, "val"):
-                return known.setdefault(atom, next(count))
+                return number_of.setdefault(atom, next(count))
             number = next(count)
             literals[number] = atom.val
             return number
 
         for equation in jaxpr.eqns:
             inner, operands = inner_of(equation), [read(atom) for atom in equation.invars]
-            names = f"{scope}/{equation.source_info.name_stack}"
+            scopes = f"{scope}/{equation.source_info.name_stack}"
             if inner is not None:
-                result = walk(inner.jaxpr, operands, names)
-                known.update(zip(equation.outvars, result, strict=True))
+                result = walk(inner.jaxpr, operands, scopes)
+                number_of.update(zip(equation.outvars, result, strict=True))
                 continue
             # A loop's body is read apart: what it takes apart is inside one iteration.
             if equation.primitive.name == "scan":
-                loops.append((equation.params["jaxpr"].jaxpr, names))
+                loops.append((equation.params["jaxpr"].jaxpr, scopes))
             name, params = equation.primitive.name, equation.params
-            before = _shape(equation.invars[0]) if operands else ()
+            input_shape = _shape(equation.invars[0]) if operands else ()
             if name == "dynamic_slice":
-                fixed = sliced(params, before, operands[1:])
-                name, params = ("slice", fixed) if fixed else (name, params)
+                static = static_slice(params, input_shape, operands[1:])
+                name, params = ("slice", static) if static else (name, params)
             results = tuple(map(read, equation.outvars))
             shapes = tuple(map(_shape, equation.outvars))
-            item = Equation(name, params, names, tuple(operands), results, before, shapes)
+            item = Equation(name, params, scopes, tuple(operands), results, input_shape, shapes)
             equations.append(item)
         return [read(atom) for atom in jaxpr.outvars]
 
     walk(jaxpr, [next(count) for _ in jaxpr.invars], scope)
     yield equations
-    for loop, names in loops:
-        yield from flat(loop, names)
+    for loop, scopes in loops:
+        yield from flat_equations(loop, scopes)
 
 
-def taken_apart(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
-    """Return the sizes into which weights may be taken apart, and those of all that is.
+def split_sizes(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
+    """Return the sizes into which weights may be split, and those of all splits.
 
-    By ``split``, or by slices that make up the whole, behind a reshape or not; loops included, the
-    backward pass not.
+    Splits are ``split``, or slices that make up the whole, behind a reshape or not; loops included,
+    the backward pass not.
     """
     weights: set[Sizes] = set()
-    places: set[Sizes] = set()
-    for equations in flat(jaxpr):
+    every: set[Sizes] = set()
+    for equations in flat_equations(jaxpr):
         readers: dict[Any, list[Equation]] = {}
         for item in equations:
             for atom in item.inputs if not is_backward(item.scope) else ():
@@ -130,48 +130,56 @@ def taken_apart(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
             if is_backward(item.scope):
                 continue
             if item.name == "split":
-                sizes = _refined(item, readers)
+                sizes = _nested_split_sizes(item, readers)
                 weights.add(sizes)
-                places |= {sizes, tuple(map(int, item.params["sizes"]))}
-            for atom, shape in zip(item.outputs, item.shapes, strict=True):
-                sliced = _tiles(shape, readers.get(atom, ()))
-                weights |= set(sliced.values())
-                places |= set(sliced.values())
+                every |= {sizes, tuple(map(int, item.params["sizes"]))}
+            for atom, shape in zip(item.outputs, item.output_shapes, strict=True):
+                slices = set(_tiles(shape, readers.get(atom, ())).values())
+                weights |= slices
+                every |= slices
             if item.name == "reshape":
-                for axis, sizes in _behind(item.outputs[0], item.shapes[0], readers):
-                    tail = math.prod(item.shapes[0][axis + 1 :])
-                    ahead = math.prod(item.shapes[0][:axis])
-                    for place, size in enumerate(item.before):
-                        inner = math.prod(item.before[place + 1 :])
-                        unit = tail // inner if inner and tail % inner == 0 else 0
-                        if math.prod(item.before[:place]) == ahead and size == unit * sum(sizes):
-                            weights.add(tuple(n * unit for n in sizes))
-                            places |= {sizes, tuple(n * unit for n in sizes)}
-    return weights, places
+                for sizes, input_sizes in _splits_of_reshape(item, readers):
+                    weights.add(input_sizes)
+                    every |= {sizes, input_sizes}
+    return weights, every
 
 
-def takes_apart(jaxpr: Any, places: set[Sizes]) -> bool:
-    """Whether a jaxpr takes anything apart, or joins it, at known places."""
-    known = {sum(sizes) for sizes in places}
-    for item in itertools.chain.from_iterable(flat(jaxpr)):
-        shape = item.before if item.name == "slice" else ()
-        shape = item.shapes[0] if item.name in JOINS else shape
-        if item.name in ("split", "unstack") or not known.isdisjoint(shape):
+def _splits_of_reshape(
+    reshape: Equation, readers: dict[Any, list[Equation]]
+) -> Iterator[tuple[Sizes, Sizes]]:
+    """Yield sizes into which a reshape's result is split, and those of the same split before it."""
+    before, (after, *_) = reshape.input_shape, reshape.output_shapes
+    for axis, sizes in _splits_after(reshape.outputs[0], after, readers):
+        outer, inner = math.prod(after[:axis]), math.prod(after[axis + 1 :])
+        for dimension, size in enumerate(before):
+            stride = math.prod(before[dimension + 1 :])
+            unit = inner // stride if stride and inner % stride == 0 else 0
+            if math.prod(before[:dimension]) == outer and size == unit * sum(sizes):
+                yield sizes, tuple(n * unit for n in sizes)
+
+
+def has_splits(jaxpr: Any, splits: set[Sizes]) -> bool:
+    """Whether a jaxpr splits anything, or joins it, into the sizes of known splits."""
+    lengths = {sum(sizes) for sizes in splits}
+    for item in itertools.chain.from_iterable(flat_equations(jaxpr)):
+        shape = item.input_shape if item.name == "slice" else ()
+        shape = item.output_shapes[0] if item.name in JOINS else shape
+        if item.name in ("split", "unstack") or not lengths.isdisjoint(shape):
             return True
     return False
 
 
-def constants(
-    places: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]
+def constant_starts(
+    positions: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int] | None:
-    """Return where a slice of constant places begins, as it is moved inside; None if none is."""
-    if any(place is None or isinstance(place, Tracer) for place in places):
+    """Return the clamped starts of a slice at constant positions; None if one is not constant."""
+    if any(position is None or isinstance(position, Tracer) for position in positions):
         return None
-    known = [int(np.asarray(place)) for place in places]
+    starts = [int(np.asarray(position)) for position in positions]
     return [
-        # As in JAX: a negative start counts from the end, and the slice is moved inside.
-        max(0, min(start + all_ * (start < 0), all_ - size))
-        for start, all_, size in zip(known, shape, sizes, strict=True)
+        # As in JAX: a negative start counts from the end, and the slice is clamped into the array.
+        max(0, min(start + length * (start < 0), length - size))
+        for start, length, size in zip(starts, shape, sizes, strict=True)
     ]
 
 
@@ -180,21 +188,21 @@ def bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:
     return list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
 
 
-def _refined(one: Equation, readers: dict[Any, list[Equation]]) -> Sizes:
+def _nested_split_sizes(split: Equation, readers: dict[Any, list[Equation]]) -> Sizes:
     """Sizes of a split whose parts may be split again."""
     sizes: list[int] = []
-    for part, size in zip(one.outputs, one.params["sizes"], strict=True):
-        again = [
+    for part, size in zip(split.outputs, split.params["sizes"], strict=True):
+        splits = [
             reader
             for reader in readers.get(part, ())
-            if reader.name == "split" and reader.params["axis"] == one.params["axis"]
+            if reader.name == "split" and reader.params["axis"] == split.params["axis"]
         ]
-        sizes += _refined(again[0], readers) if len(again) == 1 else [int(size)]
+        sizes += _nested_split_sizes(splits[0], readers) if len(splits) == 1 else [int(size)]
     return tuple(sizes)
 
 
 def _tiles(shape: Sequence[int], readers: Sequence[Equation]) -> dict[int, Sizes]:
-    """Dimensions that slices take apart, and the sizes of the slices, which make up the whole."""
+    """Dimensions that slices tile completely, and the sizes of the slices."""
     taken: dict[int, set[tuple[int, int]]] = {}
     result: dict[int, Sizes] = {}
     for reader in readers:
@@ -203,11 +211,12 @@ def _tiles(shape: Sequence[int], readers: Sequence[Equation]) -> dict[int, Sizes
         if reader.name == "slice" and not any(s != 1 for s in reader.params["strides"] or ()):
             starts, ends = reader.params["start_indices"], reader.params["limit_indices"]
             extents = enumerate(zip(starts, ends, shape, strict=True))
-            local = [(axis, (x, y)) for axis, (x, y, size) in extents if (x, y) != (0, size)]
-            if len(local) == 1:
-                taken.setdefault(local[0][0], set()).add(local[0][1])
-    for axis, places in taken.items():
-        ordered = sorted(places)
+            partial = [(axis, (x, y)) for axis, (x, y, size) in extents if (x, y) != (0, size)]
+            if len(partial) == 1:
+                [(axis, extent)] = partial
+                taken.setdefault(axis, set()).add(extent)
+    for axis, slices in taken.items():
+        ordered = sorted(slices)
         ends = [0, *(end for _, end in ordered)]
         # Slices tile the dimension: each begins where the one before ends.
         if [start for start, _ in ordered] == ends[:-1] and ends[-1] == shape[axis]:
@@ -215,20 +224,20 @@ def _tiles(shape: Sequence[int], readers: Sequence[Equation]) -> dict[int, Sizes
     return result
 
 
-def _behind(
+def _splits_after(
     atom: Any, shape: tuple[int, ...], readers: dict[Any, list[Equation]]
 ) -> Iterator[tuple[int, Sizes]]:
-    """Yield dimensions that are taken apart behind transposes and casts, and the sizes."""
+    """Yield dimensions of an array that are split behind transposes and casts, and the sizes."""
     yield from _tiles(shape, readers.get(atom, ())).items()
     for reader in readers.get(atom, ()):
         if reader.name == "split":
             yield reader.params["axis"], tuple(map(int, reader.params["sizes"]))
         elif reader.name == "transpose":
-            order = reader.params["permutation"]
-            for axis, sizes in _behind(reader.outputs[0], reader.shapes[0], readers):
-                yield order[axis], sizes
+            permutation = reader.params["permutation"]
+            for axis, sizes in _splits_after(reader.outputs[0], reader.output_shapes[0], readers):
+                yield permutation[axis], sizes
         elif reader.name == "convert_element_type":
-            yield from _behind(reader.outputs[0], shape, readers)
+            yield from _splits_after(reader.outputs[0], shape, readers)
 
 
 _NAMES = """
@@ -244,8 +253,8 @@ _PASSED = ("optimization_barrier", "sharding_constraint")
 """Primitives that return their operands."""
 
 
-class Made(enum.IntEnum):
-    """What an array in parts is; what is combined is the largest of its own."""
+class Kind(enum.IntEnum):
+    """What an array in parts is; a combination has the largest kind of its operands."""
 
     WEIGHT = 0  # an input, cast or with its dimensions in another order
     OTHER = 1
@@ -259,7 +268,7 @@ class Form:
     axis: int
     sizes: Sizes
     origins: frozenset[int] = frozenset()
-    made: Made = Made.OTHER
+    kind: Kind = Kind.OTHER
 
     def fits(self, other: Form | None) -> bool:
         """Whether the parts are the same."""
@@ -276,7 +285,7 @@ class Pieces:
     axis: int
     parts: list[Any]
     origins: frozenset[int] = frozenset()
-    made: Made = Made.OTHER
+    kind: Kind = Kind.OTHER
     whole: Any = None
 
     @property
@@ -287,20 +296,20 @@ class Pieces:
     @property
     def form(self) -> Form:
         """How it is in parts."""
-        return Form(self.axis, self.sizes, self.origins, self.made)
+        return Form(self.axis, self.sizes, self.origins, self.kind)
 
     @property
     def dtype(self) -> Any:
         """Type of its elements."""
         return self.parts[0].dtype
 
-    def like(self, axis: int, parts: Sequence[Any], made: Made | None = None) -> Pieces:
+    def like(self, axis: int, parts: Sequence[Any], kind: Kind | None = None) -> Pieces:
         """Return other parts that are made of these."""
-        return Pieces(axis, list(parts), self.origins, self.made if made is None else made)
+        return Pieces(axis, list(parts), self.origins, self.kind if kind is None else kind)
 
     def multiplied(self, axis: int, parts: Sequence[Any]) -> Pieces:
         """Return the products of these with something else."""
-        return self.like(axis, parts, Made.OTHER if self.made == Made.OTHER else Made.PRODUCT)
+        return self.like(axis, parts, Kind.OTHER if self.kind == Kind.OTHER else Kind.PRODUCT)
 
 
 @dataclass
@@ -327,24 +336,24 @@ class Ties:
     """Inputs that are combined with each other element by element, in parts.
 
     Attributes:
-        met: numbers of the inputs whose parts a split has found again.
+        confirmed: numbers of the inputs whose parts a split of the function matches.
     """
 
     def __init__(self) -> None:
-        self.met: set[int] = set()
+        self.confirmed: set[int] = set()
         self._groups: list[frozenset[int]] = []
 
     def tie(self, *origins: frozenset[int]) -> frozenset[int]:
         """Tie inputs to each other, and return them."""
         # A weight, its gradient and its moments meet in the update, so they are taken apart alike.
-        every = frozenset().union(*origins)
-        if len(every) > 1:
-            self._groups.append(every)
-        return every
+        tied = frozenset().union(*origins)
+        if len(tied) > 1:
+            self._groups.append(tied)
+        return tied
 
-    def with_met(self) -> set[int]:
-        """Return the inputs that are tied to those that were met."""
-        result, groups = set(self.met), set(self._groups)
+    def confirmed_and_tied(self) -> set[int]:
+        """Return the confirmed inputs and all that ties connect them to (a connected component)."""
+        result, groups = set(self.confirmed), set(self._groups)
         while True:
             joined = {group for group in groups if not result.isdisjoint(group)}
             if not joined:
@@ -375,27 +384,27 @@ def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
     return [lax.slice_in_dim(value, start, end, axis=axis) for start, end in bounds(sizes)]
 
 
-def formed(value: Any, form: Form) -> Pieces:
+def in_form(value: Any, form: Form) -> Pieces:
     """Return an array in the parts of a form."""
     if isinstance(value, Pieces):
         if form.fits(value.form):
-            result = max(form.made, value.made)
+            kind = max(form.kind, value.kind)
             parts = [whole(part) for part in value.parts]
-            return Pieces(form.axis, parts, form.origins | value.origins, result)
+            return Pieces(form.axis, parts, form.origins | value.origins, kind)
         value = whole(value)
     parts = [whole(part) for part in _part(value, form.axis, form.sizes)]
-    return Pieces(form.axis, parts, form.origins, form.made)
+    return Pieces(form.axis, parts, form.origins, form.kind)
 
 
 def _packed(value: Any, form: Form | None) -> Any:
-    return whole(value) if form is None else formed(value, form).parts
+    return whole(value) if form is None else in_form(value, form).parts
 
 
 def _unpacked(value: Any, form: Form | None, steps: int = 0) -> Any:
     """An array of a form; ``steps`` dimensions were added in front since, or taken away."""
     if form is None:
         return value
-    return Pieces(form.axis + steps, list(value), form.origins, form.made)
+    return Pieces(form.axis + steps, list(value), form.origins, form.kind)
 
 
 def _form(value: Any) -> Form | None:
@@ -405,12 +414,12 @@ def _form(value: Any) -> Form | None:
 class Interpreter:
     """Runs a jaxpr on arrays that may be there in parts.
 
-    ``ties`` tells which inputs go together, ``places`` the sizes into which anything is split.
+    ``ties`` collects inputs that go together; ``splits`` are the sizes of the function's splits.
     """
 
-    def __init__(self, ties: Ties, places: set[Sizes]) -> None:
-        self.ties, self.places = ties, places
-        self._concerned: dict[int, bool] = {}
+    def __init__(self, ties: Ties, splits: set[Sizes]) -> None:
+        self.ties, self.splits = ties, splits
+        self._splits_of: dict[int, bool] = {}
         self._scopes: list[str] = []
 
     def run(self, jaxpr: Any, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
@@ -426,24 +435,24 @@ class Interpreter:
             scope = str(equation.source_info.name_stack)
             self._scopes.append(scope)
             with _scoped(scope):
-                result = self.made(equation, operands, scope)
+                result = self.evaluate(equation, operands, scope)
             self._scopes.pop()
             known.update(zip(equation.outvars, result, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def made(self, equation: Any, operands: list[Any], scope: str) -> list[Any]:
-        """Return what an equation makes of its operands."""
+    def evaluate(self, equation: Any, operands: list[Any], scope: str) -> list[Any]:
+        """Return the results of an equation, in parts where a rule can."""
         name, inner = equation.primitive.name, inner_of(equation)
         in_parts = any(isinstance(x, Pieces) for x in operands)
-        if inner is not None and (in_parts or self._concerns(inner.jaxpr)):
+        if inner is not None and (in_parts or self._contains_splits(inner.jaxpr)):
             if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
                 operands = self._barrier(operands)
             return self.run(inner.jaxpr, inner.consts, operands)
-        is_concerned = name == "scan" and self._concerns(equation.params["jaxpr"].jaxpr)
+        is_concerned = name == "scan" and self._contains_splits(equation.params["jaxpr"].jaxpr)
         if name == "broadcast_in_dim" and len(operands) == 1 and not in_parts:
-            kind = equation.outvars[0].aval
-            if equation.invars[0].aval.shape == () and not kind.weak_type:
-                return [Filled(operands[0], tuple(kind.shape), kind.dtype, scope)]
+            aval = equation.outvars[0].aval
+            if equation.invars[0].aval.shape == () and not aval.weak_type:
+                return [Filled(operands[0], tuple(aval.shape), aval.dtype, scope)]
         if in_parts or name in JOINS or is_concerned:
             rule = getattr(self, f"_{name}", None)
             if name in _ELEMENTWISE:
@@ -453,33 +462,33 @@ class Interpreter:
             result = None if rule is None else rule(equation, operands)
             if result is not None:
                 return result if isinstance(result, list) else [result]
-        made = self._bound(equation, operands)
-        return list(made) if equation.primitive.multiple_results else [made]
+        result = self._bind(equation, operands)
+        return list(result) if equation.primitive.multiple_results else [result]
 
-    def _concerns(self, jaxpr: Any) -> bool:
-        if id(jaxpr) not in self._concerned:
-            self._concerned[id(jaxpr)] = takes_apart(jaxpr, self.places)
-        return self._concerned[id(jaxpr)]
+    def _contains_splits(self, jaxpr: Any) -> bool:
+        if id(jaxpr) not in self._splits_of:
+            self._splits_of[id(jaxpr)] = has_splits(jaxpr, self.splits)
+        return self._splits_of[id(jaxpr)]
 
-    def _meet(self, x: Pieces) -> None:
-        if x.made != Made.OTHER and not is_backward("/".join(self._scopes)):
-            self.ties.met |= x.origins
+    def _confirm(self, x: Pieces) -> None:
+        if x.kind != Kind.OTHER and not is_backward("/".join(self._scopes)):
+            self.ties.confirmed |= x.origins
 
     @staticmethod
     def _barrier(operands: list[Any]) -> list[Any]:
         """Hold apart what is computed again, as ``jax.checkpoint`` does."""
-        flat = [
+        arrays = [
             [whole(part) for part in x.parts] if isinstance(x, Pieces) else whole(x)
             for x in operands
         ]
-        held = lax.optimization_barrier(flat)
+        held = lax.optimization_barrier(arrays)
         return [
             x.like(x.axis, parts) if isinstance(x, Pieces) else parts
             for x, parts in zip(operands, held, strict=True)
         ]
 
     @staticmethod
-    def _bound(equation: Any, operands: Sequence[Any]) -> Any:
+    def _bind(equation: Any, operands: Sequence[Any]) -> Any:
         given = equation.primitive.get_bind_params(equation.params)
         functions, given = given if isinstance(given, tuple) else ((), given)
         return equation.primitive.bind(*functions, *map(whole, operands), **given)
@@ -511,7 +520,7 @@ class Interpreter:
     def _joined(self, axis: int, parts: list[Any], sources: list[Pieces]) -> Pieces:
         """Parts that are made of several arrays in parts, whose inputs are tied by that."""
         origins = self.ties.tie(*(x.origins for x in sources))
-        return Pieces(axis, parts, origins, max(x.made for x in sources))
+        return Pieces(axis, parts, origins, max(x.kind for x in sources))
 
     def _combined(self, equation: Any, row: Sequence[Any]) -> Any:
         """One part of what is made element by element; nothing is added to by zeros."""
@@ -519,18 +528,18 @@ class Interpreter:
             others = [x for x in row if not (isinstance(x, Filled) and x.is_zero)]
             if len(others) == 1:
                 return others[0]
-        return self._bound(equation, row)
+        return self._bind(equation, row)
 
     def _transpose(self, equation: Any, operands: list[Any]) -> Any:
         order = list(equation.params["permutation"])
         (x,) = operands
-        return x.like(order.index(x.axis), [self._bound(equation, [part]) for part in x.parts])
+        return x.like(order.index(x.axis), [self._bind(equation, [part]) for part in x.parts])
 
     def _squeeze(self, equation: Any, operands: list[Any]) -> Any:
         (x,) = operands
         gone = equation.params["dimensions"]
         axis = x.axis - sum(d < x.axis for d in gone)
-        return x.like(axis, [self._bound(equation, [part]) for part in x.parts])
+        return x.like(axis, [self._bind(equation, [part]) for part in x.parts])
 
     def _broadcast_in_dim(self, equation: Any, operands: list[Any]) -> Any:
         x, *rest = operands
@@ -544,7 +553,7 @@ class Interpreter:
             result.append(lax.broadcast_in_dim(whole(part), tuple(shape), dimensions))
         # A bias that is repeated for each sample is no weight any more.
         same = math.prod(result[0].shape) == math.prod(x.parts[0].shape)
-        return x.like(axis, result, x.made if same else max(x.made, Made.OTHER))
+        return x.like(axis, result, x.kind if same else max(x.kind, Kind.OTHER))
 
     def _reshape(self, equation: Any, operands: list[Any]) -> Any:
         x, *rest = operands
@@ -567,40 +576,40 @@ class Interpreter:
         return None
 
     def _dot_general(self, equation: Any, operands: list[Any]) -> Any:
-        numbers = equation.params["dimension_numbers"]
+        contracting, batching = equation.params["dimension_numbers"]
         sides = [k for k, x in enumerate(operands) if isinstance(x, Pieces)]
         # A product of two arrays in parts follows the one of lower rank.
         side = min(sides, key=lambda k: len(operands[k].parts[0].shape))  # weights before data
         x, other = operands[side], operands[1 - side]
-        gone, shared = list(numbers[0][side]), list(numbers[1][side])
-        if x.axis in gone:
-            axis = numbers[0][1 - side][gone.index(x.axis)]
-            return functools.reduce(operator.add, self._both(equation, side, operands, axis))
-        if x.axis in shared:
-            axis = numbers[1][1 - side][shared.index(x.axis)]
-            return x.multiplied(shared.index(x.axis), self._both(equation, side, operands, axis))
-        local = [d for d in range(len(x.parts[0].shape)) if d not in (*gone, *shared)]
-        out = equation.outvars[0].aval.ndim
-        axis = (len(shared) if side == 0 else out - len(local)) + local.index(x.axis)
-        return x.multiplied(axis, self._each(equation, side, x.parts, [other] * len(x.parts)))
+        contracted, batch = list(contracting[side]), list(batching[side])
+        if x.axis in contracted:
+            axis = contracting[1 - side][contracted.index(x.axis)]
+            return functools.reduce(operator.add, self._partwise(equation, side, operands, axis))
+        if x.axis in batch:
+            axis = batching[1 - side][batch.index(x.axis)]
+            return x.multiplied(batch.index(x.axis), self._partwise(equation, side, operands, axis))
+        free = [d for d in range(len(x.parts[0].shape)) if d not in (*contracted, *batch)]
+        rank = equation.outvars[0].aval.ndim
+        axis = (len(batch) if side == 0 else rank - len(free)) + free.index(x.axis)
+        return x.multiplied(axis, self._products(equation, side, x.parts, [other] * len(x.parts)))
 
-    def _each(
+    def _products(
         self, equation: Any, side: int, parts: Sequence[Any], others: Sequence[Any]
     ) -> list[Any]:
         pairs = zip(parts, others, strict=True)
-        return [self._bound(equation, pair if side == 0 else pair[::-1]) for pair in pairs]
+        return [self._bind(equation, pair if side == 0 else pair[::-1]) for pair in pairs]
 
-    def _both(self, equation: Any, side: int, operands: list[Any], axis: int) -> list[Any]:
+    def _partwise(self, equation: Any, side: int, operands: list[Any], axis: int) -> list[Any]:
         """Products of parts with those of the other operand, along a dimension of it."""
         x, other = operands[side], operands[1 - side]
         fits = isinstance(other, Pieces) and Form(axis, x.sizes).fits(other.form)
         parts = other.parts if fits else _part(whole(other), axis, x.sizes)
-        return self._each(equation, side, x.parts, parts)
+        return self._products(equation, side, x.parts, parts)
 
     def _reduced(self, equation: Any, operands: list[Any]) -> Any:
         (x,) = operands
         axes, name = equation.params["axes"], equation.primitive.name
-        result = [self._bound(equation, [part]) for part in x.parts]
+        result = [self._bind(equation, [part]) for part in x.parts]
         if x.axis in axes:
             # How what is reduced part by part is joined.
             joins = {"sum": operator.add, "prod": operator.mul, "max": lax.max, "min": lax.min}
@@ -615,17 +624,17 @@ class Interpreter:
         if equation.params["axis"] != x.axis:
             return None
         sizes = tuple(map(int, equation.params["sizes"]))
-        taken = [self._between(x, *ends) for ends in bounds(sizes)]
+        taken = [self._parts_between(x, *ends) for ends in bounds(sizes)]
         if any(part is None for part in taken):
             return None
-        self._meet(x)
+        self._confirm(x)
         return taken
 
     def _unstack(self, equation: Any, operands: list[Any]) -> Any:
         (x,) = operands
         if equation.params["axis"] != x.axis or set(x.sizes) != {1}:
             return None
-        self._meet(x)
+        self._confirm(x)
         return [lax.squeeze(whole(part), [x.axis]) for part in x.parts]
 
     def _slice(self, equation: Any, operands: list[Any]) -> Any:
@@ -637,11 +646,11 @@ class Interpreter:
     ) -> Any:
         starts, ends, steps = list(first), list(last), list(strides or [1] * len(first))
         start, end = int(starts[x.axis]), int(ends[x.axis])
-        picked = self._between(x, start, end) if steps[x.axis] == 1 else None
+        picked = self._parts_between(x, start, end) if steps[x.axis] == 1 else None
         if picked is None:
             return None
         if (start, end) != (0, sum(x.sizes)):
-            self._meet(x)
+            self._confirm(x)
 
         def rest(part: Any) -> Any:
             starts[x.axis], ends[x.axis] = 0, part.shape[x.axis]
@@ -652,7 +661,7 @@ class Interpreter:
         return rest(picked)
 
     @staticmethod
-    def _between(x: Pieces, start: int, end: int) -> Any:
+    def _parts_between(x: Pieces, start: int, end: int) -> Any:
         """The parts from one position to another: one, several, or None if they end elsewhere."""
         inside = [
             part
@@ -664,9 +673,9 @@ class Interpreter:
         return inside[0] if len(inside) == 1 else x.like(x.axis, inside)
 
     def _dynamic_slice(self, equation: Any, operands: list[Any]) -> Any:
-        x, *places = operands
+        x, *positions = operands
         sizes = list(equation.params["slice_sizes"])
-        starts = constants(places, equation.invars[0].aval.shape, sizes)
+        starts = constant_starts(positions, equation.invars[0].aval.shape, sizes)
         if starts is not None:
             ends = [start + size for start, size in zip(starts, sizes, strict=True)]
             return self._sliced(x, starts, ends, None)
@@ -675,28 +684,29 @@ class Interpreter:
         result = []
         for part, size in zip(x.parts, x.sizes, strict=True):
             sizes[x.axis] = size
-            result.append(lax.dynamic_slice(whole(part), list(map(whole, places)), sizes))
+            result.append(lax.dynamic_slice(whole(part), list(map(whole, positions)), sizes))
         return x.like(x.axis, result)
 
     def _dynamic_update_slice(self, equation: Any, operands: list[Any]) -> Any:
-        x, update, *places = operands
+        x, update, *positions = operands
         shape, inner = (list(item.aval.shape) for item in equation.invars[:2])
-        starts = constants(places, shape, inner)
-        wide = [axis for axis, size in enumerate(inner) if size != shape[axis]]
-        if starts is not None and isinstance(x, Filled) and len(wide) == 1:
-            return self._padded(update, x.number, wide[0], starts[wide[0]], shape[wide[0]])
-        both = [y for y in (x, update) if isinstance(y, Pieces)]
-        if not both or inner[both[0].axis] != sum(both[0].sizes):
+        starts = constant_starts(positions, shape, inner)
+        partial = [axis for axis, size in enumerate(inner) if size != shape[axis]]
+        if starts is not None and isinstance(x, Filled) and len(partial) == 1:
+            [axis] = partial
+            return self._zero_padded(update, x.number, axis, starts[axis], shape[axis])
+        pieces = [y for y in (x, update) if isinstance(y, Pieces)]
+        form = pieces[0].form if pieces else None
+        if form is None or inner[form.axis] != sum(form.sizes):
             return None
-        form = both[0].form
-        if any(not form.fits(y.form) for y in both):
+        if any(not form.fits(y.form) for y in pieces):
             return None
-        where = list(map(whole, places))
+        indices = list(map(whole, positions))
         result = [
-            lax.dynamic_update_slice(item, part, where)
-            for item, part in zip(*(formed(y, form).parts for y in (x, update)), strict=True)
+            lax.dynamic_update_slice(item, part, indices)
+            for item, part in zip(*(in_form(y, form).parts for y in (x, update)), strict=True)
         ]
-        return self._joined(form.axis, result, both)
+        return self._joined(form.axis, result, pieces)
 
     def _concatenate(self, equation: Any, operands: list[Any]) -> Any:
         axis, sources = equation.params["dimension"], [x for x in operands if isinstance(x, Pieces)]
@@ -704,52 +714,53 @@ class Interpreter:
             return None
         parts = [part for x in operands for part in getattr(x, "parts", [x])]
         result = Pieces(axis, parts, self.ties.tie(*(x.origins for x in sources)))
-        return result if result.sizes in self.places else None
+        return result if result.sizes in self.splits else None
 
     def _stack(self, equation: Any, operands: list[Any]) -> Any:
         axis = equation.params["axis"]
         result = Pieces(axis, [lax.expand_dims(whole(x), [axis]) for x in operands])
-        return result if result.sizes in self.places else None
+        return result if result.sizes in self.splits else None
 
     def _pad(self, equation: Any, operands: list[Any]) -> Any:
         x, number = operands
         padding = equation.params["padding_config"]
-        wide = [k for k, ends in enumerate(padding) if any(ends)]
-        if len(wide) != 1:
+        padded = [k for k, ends in enumerate(padding) if any(ends)]
+        if len(padded) != 1:
             return None
-        before, after, between = map(int, padding[wide[0]])
+        [axis] = padded
+        before, after, between = map(int, padding[axis])
         if min(before, after) < 0 or between:
             return None
-        end = equation.outvars[0].aval.shape[wide[0]]
-        return self._padded(x, number, wide[0], before, end)
+        end = equation.outvars[0].aval.shape[axis]
+        return self._zero_padded(x, number, axis, before, end)
 
-    def _padded(self, x: Any, number: Any, axis: int, before: int, end: int) -> Any:
-        """What is zero around an array, along one dimension, if its parts are at known places."""
+    def _zero_padded(self, x: Any, number: Any, axis: int, before: int, end: int) -> Any:
+        """An array in zeros, along one dimension, if its parts match those of a known split."""
         if not Filled(number, (), x.dtype, "").is_zero:
             return None
         if isinstance(x, Pieces) and x.axis != axis:
             return None
         parts = getattr(x, "parts", [x])
-        local = [part.shape[axis] for part in parts]
-        for sizes in sorted(self.places):
+        part_sizes = [part.shape[axis] for part in parts]
+        for sizes in sorted(self.splits):
             starts, ends = zip(*bounds(sizes), strict=True)
             if ends[-1] != end or before not in starts:
                 continue
             first = starts.index(before)
-            if list(sizes[first : first + len(local)]) != local:
+            if list(sizes[first : first + len(part_sizes)]) != part_sizes:
                 continue
             shape = list(parts[0].shape)
             result = []
             for k, size in enumerate(sizes):
                 shape[axis] = size
-                inside = first <= k < first + len(local)
+                inside = first <= k < first + len(part_sizes)
                 zeros = Filled(number, tuple(shape), parts[0].dtype, "")
                 result.append(parts[k - first] if inside else zeros)
             origins = x.origins if isinstance(x, Pieces) else frozenset()
-            return Pieces(axis, result, origins, getattr(x, "made", Made.OTHER))
+            return Pieces(axis, result, origins, getattr(x, "made", Kind.OTHER))
         return None
 
-    def _settled(
+    def _loop_forms(
         self, call: Callable[[list[Any]], list[Any]], carried: list[Any]
     ) -> tuple[list[Form | None], list[Form | None]]:
         """Return how a loop carries values, and how all that an iteration returns is in parts.
@@ -764,13 +775,13 @@ class Interpreter:
                 _form(x) for x in call(list(map(_unpacked, map(_packed, carried, forms), forms)))
             ]
             changed = False
-            for k, (local, new) in enumerate(zip(forms, result[: len(forms)], strict=True)):
-                if local is not None and new is not None and local.fits(new):
-                    every = self.ties.tie(local.origins, new.origins)
-                    kind = max(local.made, new.made)
-                    if (every, kind) != (local.origins, local.made):
-                        forms[k], changed = replace(local, origins=every, made=kind), True
-                elif local is not None:
+            for k, (old, new) in enumerate(zip(forms, result[: len(forms)], strict=True)):
+                if old is not None and new is not None and old.fits(new):
+                    origins = self.ties.tie(old.origins, new.origins)
+                    kind = max(old.kind, new.kind)
+                    if (origins, kind) != (old.origins, old.kind):
+                        forms[k], changed = replace(old, origins=origins, kind=kind), True
+                elif old is not None:
                     forms[k], changed = None, True
                     refused.add(k)
                 elif new is not None and k not in refused:
@@ -779,6 +790,7 @@ class Interpreter:
                 return forms, result
 
     def _scan(self, equation: Any, operands: list[Any]) -> Any:
+        """Run a loop whose constants, carried values and rows may be in parts."""
         params = equation.params
         body, first = params["jaxpr"], params["num_consts"]
         last = first + params["num_carry"]
@@ -796,7 +808,7 @@ class Interpreter:
             ]
             return self.run(body.jaxpr, body.consts, values)
 
-        def abstract(carried: list[Any]) -> list[Any]:
+        def abstract(carried: list[Any]) -> list[Any]:  # traces one iteration for its forms
             result: list[Any] = []
             forms = [_form(x) for x in carried]
 
@@ -805,11 +817,11 @@ class Interpreter:
                 return [_packed(x, _form(x)) for x in result]
 
             given = [_packed(x, f) for x, f in zip(carried, forms, strict=True)]
-            item = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)
-            jax.eval_shape(call, given, item, fixed)
+            row_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)
+            jax.eval_shape(call, given, row_shapes, fixed)
             return result
 
-        forms, result = self._settled(abstract, carried)
+        forms, result = self._loop_forms(abstract, carried)
         row_results = result[len(forms) :]
 
         def step(given: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -817,8 +829,8 @@ class Interpreter:
             local, out = values[: len(forms)], values[len(forms) :]
             return list(map(_packed, local, forms)), list(map(_packed, out, row_results))
 
-        how = {name: params[name] for name in ("length", "reverse", "unroll")}
-        end, out = lax.scan(step, list(map(_packed, carried, forms)), stacks, **how)
+        options = {name: params[name] for name in ("length", "reverse", "unroll")}
+        end, out = lax.scan(step, list(map(_packed, carried, forms)), stacks, **options)
         return [
             *map(_unpacked, end, forms),
             *(_unpacked(x, f, 1) for x, f in zip(out, row_results, strict=True)),

@@ -225,7 +225,7 @@ class Loop(NamedTuple):
         inputs: tensors that the body starts from.
         body: indices of its instructions, without its parameter and its return.
         outputs: tensors that it returns, in the order of ``inputs``.
-        seen: tensors that the condition starts from.
+        tested: tensors that the condition starts from.
         condition: its instructions, likewise.
         test: tensor that tells whether the loop goes on.
     """
@@ -233,7 +233,7 @@ class Loop(NamedTuple):
     inputs: Sequence[int]
     body: Sequence[int]
     outputs: Sequence[int]
-    seen: Sequence[int]
+    tested: Sequence[int]
     condition: Sequence[int]
     test: int
 
@@ -247,14 +247,14 @@ class Loop(NamedTuple):
             inputs = [t for k in block if rows[k].opcode == "parameter" for t in rows[k].results]
             inner = [k for k in block if rows[k].opcode not in ("parameter", "return")]
             parts.append((inputs, inner, rows[block[-1]].operands))
-        (inputs, body, outputs), (seen, condition, test) = parts
-        return cls(inputs, body, outputs, seen, condition, test[0])
+        (inputs, body, outputs), (tested, condition, test) = parts
+        return cls(inputs, body, outputs, tested, condition, test[0])
 
 
 def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> int | None:
     """Return how often a loop runs from known ``start`` values of its inputs, None if unknown."""
-    condition, tested = _needed(program, loop.condition, {loop.test})
-    carried = {k for k, t in enumerate(loop.seen) if t in tested}
+    condition, needed = _needed(program, loop.condition, {loop.test})
+    carried = {k for k, t in enumerate(loop.tested) if t in needed}
     # Closure: carried values that the test depends on, through any number of iterations.
     while True:
         body, used = _needed(program, loop.body, {loop.outputs[k] for k in carried})
@@ -308,7 +308,7 @@ def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict
 def _goes_on(
     program: Program, loop: Loop, condition: Sequence[int], values: Mapping[int, Numbers | None]
 ) -> bool | None:
-    known = _known(loop.seen, values)
+    known = _known(loop.tested, values)
     learn(program, condition, known)
     return bool(known[loop.test][0]) if loop.test in known else None
 
@@ -316,7 +316,7 @@ def _goes_on(
 def _needed(
     program: Program, indices: Sequence[int], tensors: set[int]
 ) -> tuple[list[int], set[int]]:
-    """Return the instructions that compute ``tensors``, and these with all that they need."""
+    """Return the instructions that compute ``tensors``, and all tensors that they need."""
     needed, result = set(tensors), []
     for index in reversed(indices):
         row = program.rows[index]
@@ -339,12 +339,12 @@ def trip_counts(program: Program) -> dict[int, int | None]:
                 start = [known.get(t) for t in row.operands]
                 counts[index] = trip_count(program, loop, start)
                 # What a loop hands on unchanged has its value inside, too, and behind the loop.
-                fixed: dict[int, Numbers] = {}
+                invariants: dict[int, Numbers] = {}
                 carried = zip(loop.inputs, loop.outputs, row.results, start, strict=True)
-                for before, out, after, value in carried:
-                    if before == out and value is not None:
-                        fixed[before] = known[after] = value
-                visit(loop.body, fixed)
+                for inner, out, result, value in carried:
+                    if inner == out and value is not None:
+                        invariants[inner] = known[result] = value
+                visit(loop.body, invariants)
                 visit(loop.condition, {})
             elif index in inside:
                 visit(inside[index], {})

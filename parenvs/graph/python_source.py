@@ -23,7 +23,7 @@ from typing import Any
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.files import is_function
 from parenvs.graph import sources
-from parenvs.graph.cache import is_users, kept
+from parenvs.graph.cache import is_users, load_or_make
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import proto_of, results_of
 
@@ -45,11 +45,11 @@ def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
         if hasattr(thing, "lower") or takes_arguments(thing):
             return None, None
         result = thing() if memory else without_memory(thing)
-    first, *others = result if isinstance(result, tuple) and result else (result,)
-    first = sources.of_program(first)
-    if not isinstance(first, torch.nn.Module) or len(others) > 1:
+    model, *others = result if isinstance(result, tuple) and result else (result,)
+    model = sources.of_program(model)
+    if not isinstance(model, torch.nn.Module) or len(others) > 1:
         return None, None
-    return first, (others[0] if others else None)
+    return model, (others[0] if others else None)
 
 
 def without_memory(make: Callable[[], Any]) -> Any:
@@ -105,13 +105,14 @@ def lower(instance: str, arguments: str | None = None) -> sources.Lowered:
 
 @lru_cache(maxsize=1)
 def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> sources.Lowered:
-    return kept((str(Path.cwd()), instance, arguments), partial(_anew, instance, arguments))
+    key = (str(Path.cwd()), instance, arguments)
+    return load_or_make(key, partial(_lower_now, instance, arguments))
 
 
-def _anew(instance: str, arguments: str | None) -> sources.Lowered:
+def _lower_now(instance: str, arguments: str | None) -> sources.Lowered:
     with need_extra("jax", "planning a function"):
         import jax
-    with _named(instance, arguments) as (function, given):
+    with _resolved(instance, arguments) as (function, given):
         with _users_code(instance):
             model, loss = torch_model(function)
         if model is None:
@@ -142,7 +143,7 @@ def torch_module(
         The module, its loss or None, positional arguments (with a loss, the last one is what that
         compares with) and keyword arguments.
     """
-    with _named(instance, arguments) as (function, given):
+    with _resolved(instance, arguments) as (function, given):
         with _users_code(instance):
             model, loss = torch_model(function, memory=True)
         if model is None:
@@ -155,13 +156,13 @@ def torch_module(
 
 def called(instance: str) -> Any:
     """Call a function without arguments, named as for ``lower``, and return what it returns."""
-    with _named(instance, None) as (function, _), _users_code(instance):
+    with _resolved(instance, None) as (function, _), _users_code(instance):
         return function()
 
 
 def is_torch(instance: str) -> bool:
     """Return whether an instance (see ``lower``) is a PyTorch module, not a JAX function."""
-    with _named(instance, None) as (function, _), _users_code(instance):
+    with _resolved(instance, None) as (function, _), _users_code(instance):
         return torch_model(function)[0] is not None
 
 
@@ -172,12 +173,12 @@ def jax_function(
 
     ``parts``: whether weights that are several in one are taken apart, as they are planned.
     """
-    with _named(instance, arguments) as (function, given):
+    with _resolved(instance, arguments) as (function, given):
         positional, named = _arguments(given, function, instance)
         with _users_code(instance):
-            from parenvs.graph.parts import parted
+            from parenvs.graph.parts import split_fused
 
-            result = parted(function, positional, named) if parts else None
+            result = split_fused(function, positional, named) if parts else None
     if result is not None:
         return result.function, result.positional, result.named
     return function, positional, named
@@ -188,15 +189,15 @@ _NONE = object()
 
 
 @contextlib.contextmanager
-def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, Any]]:
+def _resolved(instance: str, arguments: str | None) -> Iterator[tuple[Any, Any]]:
     """Yield the function that an instance names, and what gives its arguments."""
     module, name = sources.split_name(instance)
     if module.endswith(".py") and not Path(module).is_file():
         raise ParenvsError(f"instance {instance!r}: no file {module!r}")
-    place, argument_name = module, arguments
+    argument_module, argument_name = module, arguments
     if arguments is not None and is_function(arguments):
-        place, argument_name = sources.split_name(arguments)
-    with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
+        argument_module, argument_name = sources.split_name(arguments)
+    with _importing(module), _importing(argument_module), contextlib.redirect_stdout(sys.stderr):
         function = _attribute(_module(module), name, module)
         if not callable(function):
             raise ParenvsError(
@@ -205,7 +206,7 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, Any]]:
         if argument_name is None:
             yield function, _NONE
         else:
-            yield function, _attribute(_module(place), argument_name, place)
+            yield function, _attribute(_module(argument_module), argument_name, argument_module)
 
 
 def _check_given(given: Any, function: Any, instance: str) -> None:
@@ -233,16 +234,16 @@ def _arguments(given: Any, function: Any, instance: str) -> tuple[tuple[Any, ...
 
 def _lower(jax: Any, jitted: Any, given: Any, where: str) -> sources.Lowered:
     """Lower with the arguments that ``given`` is or returns, abstract ones if they suffice."""
-    ways = [lambda: () if given is _NONE else given]
+    attempts = [lambda: () if given is _NONE else given]
     if callable(given) and not isinstance(given, type):
-        ways = [lambda: jax.eval_shape(given), given]
-    for number, arguments in enumerate(ways, 1):
+        attempts = [lambda: jax.eval_shape(given), given]
+    for number, arguments in enumerate(attempts, 1):
         try:
             positional, named = _call_form(arguments())
             lowered, notes = sources.lowered_of(jitted, positional, named)
             return sources.Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))
         except (Exception, SystemExit) as error:
-            if number == len(ways):
+            if number == len(attempts):
                 raise _one_line(error, where) from None
     raise AssertionError("unreachable")
 
@@ -274,11 +275,11 @@ def _module(module: str) -> Any:
             return importlib.import_module(module)
         path = Path(module).resolve()
         name = path.stem
-        known = sys.modules.get(name)
-        if known is not None and getattr(known, "__parenvs_stamp__", None) is None:
+        existing = sys.modules.get(name)
+        if existing is not None and getattr(existing, "__parenvs_stamp__", None) is None:
             name = f"parenvs_source_{name}"  # another module has the file's name
-        written = (str(path), path.stat().st_mtime_ns)
-        if getattr(sys.modules.get(name), "__parenvs_stamp__", None) == written:
+        stamp = (str(path), path.stat().st_mtime_ns)
+        if getattr(sys.modules.get(name), "__parenvs_stamp__", None) == stamp:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
@@ -289,7 +290,7 @@ def _module(module: str) -> Any:
         except BaseException:
             del sys.modules[name]
             raise
-        result.__parenvs_stamp__ = written
+        result.__parenvs_stamp__ = stamp
         return result
 
 
@@ -314,18 +315,19 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
     if isinstance(error, ParenvsError):
         return error
     if isinstance(error, SyntaxError):
-        place, words = f"{error.filename}:{error.lineno}", error.msg
+        location, words = f"{error.filename}:{error.lineno}", error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
         # The innermost line that the user wrote.
         lines_of_user = [f"{x.filename}:{x.lineno}" for x in frames if is_users(x.filename)]
-        place, words = lines_of_user[-1] if lines_of_user else where, str(error)
+        location, words = lines_of_user[-1] if lines_of_user else where, str(error)
     message = " ".join(line.strip() for line in words.splitlines() if line.strip())
     message = message if len(message) <= _LONGEST else message[:_LONGEST] + "..."
-    return HloError(f"{_near(place)}: {type(error).__name__}" + (f": {message}" if message else ""))
+    suffix = f": {message}" if message else ""
+    return HloError(f"{_short(location)}: {type(error).__name__}{suffix}")
 
 
-def _near(place: str) -> str:
+def _short(location: str) -> str:
     with contextlib.suppress(ValueError, OSError):
-        return str(Path(place).relative_to(Path.cwd()))
-    return place
+        return str(Path(location).relative_to(Path.cwd()))
+    return location

@@ -82,12 +82,12 @@ def by_id(computation: Any) -> list[Any]:
     nodes = list(computation.instructions)
     if _is_topological(nodes):
         return nodes
-    from parenvs.graph.text import in_order  # it loads scipy
+    from parenvs.graph.text import topological_order  # it loads scipy
 
-    place = {node.id: position for position, node in enumerate(nodes)}
-    before = [[place[i] for i in set(x.operand_ids) if i in place] for x in nodes]
-    order = list(in_order(before, lambda position: position))
-    return [nodes[i] for i in order] if len(order) == len(nodes) else nodes
+    position_of = {node.id: position for position, node in enumerate(nodes)}
+    predecessors = [[position_of[i] for i in set(x.operand_ids) if i in position_of] for x in nodes]
+    ordered = list(topological_order(predecessors, lambda position: position))
+    return [nodes[i] for i in ordered] if len(ordered) == len(nodes) else nodes
 
 
 def _is_topological(nodes: Sequence[Any]) -> bool:
@@ -188,8 +188,8 @@ def check_computation(computation: Any) -> None:
     if not nodes or len({node.id for node in nodes}) < len(nodes):
         raise HloError(f"computation {computation.name!r} is empty or repeats an id")
     numbers = sorted(node.parameter_number for node in nodes if node.opcode == "parameter")
-    for place, number in enumerate(numbers):
-        if number != place:
+    for expected, number in enumerate(numbers):
+        if number != expected:
             raise HloError(
                 f"computation {computation.name!r} has a parameter of number {number}; its "
                 f"{len(numbers)} are to be numbered from 0, each once"
@@ -330,7 +330,7 @@ class _Reader:
         program: the instructions so far; their phases are not known yet.
         sizes: bytes of each tensor so far.
         applied: computation id -> FLOPs of one run.
-        count, most: instructions that were read, and may be; ``depth`` counts open computations.
+        count, limit: instructions that were read, and may be; ``depth`` counts open computations.
     """
 
     def __init__(self, module: Any, where: str) -> None:
@@ -341,7 +341,7 @@ class _Reader:
         if module.entry_computation_id not in self.computations:
             raise HloError("no entry computation; not an HLO module, or truncated")
         nodes = [node for c in module.computations for node in c.instructions]
-        self.most = min(MOST_INSTRUCTIONS, FREE_COPIES + MOST_COPIES * len(nodes))
+        self.limit = min(MOST_INSTRUCTIONS, FREE_COPIES + MOST_COPIES * len(nodes))
         self.count = self.depth = 0
         self.has_loops = any(node.opcode == "while" for node in nodes)
         self.program = Program()
@@ -350,7 +350,7 @@ class _Reader:
         self.applied: dict[int, float] = {}
         self.outputs = self.block(self.computations[module.entry_computation_id], None, "", -1)
         self.parameters.sort(key=lambda parameter: parameter.number)
-        self.settle()
+        self.add_loop_costs()
 
     def tensor(self, shape: Any) -> list[int]:
         """Add a tensor for each leaf of ``shape`` and return their numbers."""
@@ -376,20 +376,20 @@ class _Reader:
         return len(self.program.rows) - 1
 
     def block(
-        self, computation: Any, given: list[list[int]] | None, prefix: str, parent: int
+        self, computation: Any, arguments: list[list[int]] | None, prefix: str, parent: int
     ) -> list[int]:
         """Read a computation and return the tensors of its result.
 
-        ``given`` holds the tensors of each of its parameters; None makes the parameters tensors and
-        instructions of their own. ``prefix`` is a scope before each ``op_name``.
+        ``arguments`` holds the tensors of each of its parameters; None makes the parameters tensors
+        and instructions of their own. ``prefix`` is a scope before each ``op_name``.
         """
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
         self.count += len(computation.instructions)
         self.depth += 1
-        if self.count > self.most:
+        if self.count > self.limit:
             raise HloError(
-                f"its calls would become more than {self.most:,} instructions; give a module that "
+                f"its calls would become more than {self.limit:,} instructions; give a module that "
                 "calls its computations less often"
             )
         if self.depth > MOST_CALLS:
@@ -397,9 +397,9 @@ class _Reader:
                 f"its calls, loops and branches are nested more than {MOST_CALLS} deep in "
                 f"{computation.name!r}, or a computation calls itself"
             )
-        taken = sum(node.opcode == "parameter" for node in computation.instructions)
-        if given is not None and taken != len(given):
-            raise HloError(f"{computation.name!r} takes {taken} operands, given {len(given)}")
+        count = sum(node.opcode == "parameter" for node in computation.instructions)
+        if arguments is not None and count != len(arguments):
+            raise HloError(f"{computation.name!r} takes {count} operands, given {len(arguments)}")
         for node in by_id(computation):
             shapes[node.id] = node.shape
             operands = [values[i] for i in node.operand_ids]
@@ -407,8 +407,8 @@ class _Reader:
             if prefix:
                 name = f"{prefix}/{name}" if name else prefix
             if node.opcode == "parameter":
-                if given is not None:
-                    values[node.id] = given[node.parameter_number]
+                if arguments is not None:
+                    values[node.id] = arguments[node.parameter_number]
                 else:
                     values[node.id] = self.parameter(node, name, parent)
             elif node.opcode == "tuple":
@@ -487,17 +487,17 @@ class _Reader:
         row = Row(node.opcode, flat, results, flops, moved, 0, parent, name, attribute)
         index = self.add(row)
         if nested:
-            inside = []
+            parts = []
             for called in node.called_ids:
                 computation = self.computations[called]
-                out = self.block(computation, None, name, index)
-                inside.append(checks.Inside(_taken(computation), self.arrays(out)))
-                self.add(Row("return", out, [], parent=index, name=name))
-            wrong = checks.wrong_nesting(
-                node.opcode, self.arrays(flat), self.arrays(results), inside
+                returned = self.block(computation, None, name, index)
+                parts.append(checks.Computation(_parameters(computation), self.arrays(returned)))
+                self.add(Row("return", returned, [], parent=index, name=name))
+            fault = checks.wrong_nesting(
+                node.opcode, self.arrays(flat), self.arrays(results), parts
             )
-            if wrong:
-                raise HloError(f"instruction {node.name!r}: {wrong}")
+            if fault:
+                raise HloError(f"instruction {node.name!r}: {fault}")
         return results
 
     def arrays(self, tensors: Sequence[int]) -> list[checks.Array]:
@@ -511,11 +511,11 @@ class _Reader:
             inner.program, inner.sizes = Program(), []
             inner.add(Row("computation", [], []))
             inner.block(self.computations[computation_id], None, "", 0)
-            inner.settle()
+            inner.add_loop_costs()
             self.applied[computation_id] = sum(x.flops for x in inner.program.rows if not x.parent)
         return self.applied[computation_id]
 
-    def settle(self) -> None:
+    def add_loop_costs(self) -> None:
         """Give the loops their trip counts, and loops and branches the cost of what is inside."""
         rows = self.program.rows
         for index, trips, flops, moved in inside_costs(self.program):
@@ -538,36 +538,36 @@ class _Reader:
 
         In a module with loops, so do whole numbers and their comparison, for trip counts.
         """
-        out: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         if self.has_loops and len(results) == 1:
             literal = node.literal
             values = (literal.s32s, literal.s64s, literal.u32s, literal.u64s, literal.preds)
-            number = [value for given in values for value in given]
-            if number and holds_numbers(
+            numbers = [value for literals in values for value in literals]
+            if numbers and holds_numbers(
                 self.program.shapes[results[0]], self.program.types[results[0]]
             ):
-                out["value"] = number
+                result["value"] = numbers
             elif node.opcode == "compare":
-                out["direction"] = node.comparison_direction
+                result["direction"] = node.comparison_direction
         if node.opcode in opcodes.ELEMENTWISE:
-            return out
-        out.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
+            return result
+        result.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
         for key in _STRUCTURE:
             if node.HasField(key):
-                out[key] = _plain(getattr(node, key))
+                result[key] = _plain(getattr(node, key))
         if node.slices:
-            out["slices"] = [[s.start, s.limit, s.stride] for s in node.slices]
+            result["slices"] = [[s.start, s.limit, s.stride] for s in node.slices]
         for key in ("feature_group_count", "batch_group_count"):
             if getattr(node, key) > 1:
-                out[key] = getattr(node, key)
+                result[key] = getattr(node, key)
         if node.custom_call_target:
-            out["target"] = node.custom_call_target
+            result["target"] = node.custom_call_target
         if node.called_ids and node.opcode not in checks.NESTED:
-            out["applies"] = [
+            result["applies"] = [
                 [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
                 for i in node.called_ids
             ]
-        return out
+        return result
 
     def twins(self, results: Sequence[str]) -> tuple[tuple[int, int], ...]:
         if len(results) != len(self.outputs):
@@ -596,7 +596,7 @@ class _Reader:
         )
 
 
-def _taken(computation: Any) -> list[checks.Array]:
+def _parameters(computation: Any) -> list[checks.Array]:
     nodes = [node for node in computation.instructions if node.opcode == "parameter"]
     nodes.sort(key=lambda node: node.parameter_number)
     return [

@@ -20,7 +20,7 @@ import numpy as np
 
 from parenvs.errors import HloError, listed
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
-from parenvs.graph.flow import Flow, free_instructions, reached
+from parenvs.graph.flow import Flow, free_instructions, reachable
 from parenvs.graph.graph import Graph, Phase, Role, pack_texts
 from parenvs.graph.opcodes import ELEMENTWISE
 from parenvs.graph.training import (
@@ -56,36 +56,36 @@ def find_twins(
         Pairs of an output's and an input's position. Each has more of its path in common with the
         other than with any that is not in the pair.
     """
-    taken = [keys_of(name) for name in inputs]
-    given = [keys_of(name)[1] for name in outputs]
+    input_keys = [keys_of(name) for name in inputs]
+    output_keys = [keys_of(name)[1] for name in outputs]
     by_key: dict[tuple[str, object], list[int]] = {}
-    for i, ((head, keys), kind) in enumerate(zip(taken, kinds[0], strict=True)):
+    for i, ((head, keys), kind) in enumerate(zip(input_keys, kinds[0], strict=True)):
         # Twins end in one key: comparing only these keeps large trees fast.
         by_key.setdefault((keys[-1] if keys else head, kind), []).append(i)
     nearest: dict[int, int] = {}
     claims: dict[int, list[tuple[int, int]]] = {}
-    for o, (keys, kind) in enumerate(zip(given, kinds[1], strict=True)):
+    for o, (keys, kind) in enumerate(zip(output_keys, kinds[1], strict=True)):
         if not keys or (len(keys) == 1 and keys[0].isdecimal()):
             continue  # a position among the results is no path
-        near = by_key.get((keys[-1], kind), ())
-        distances = sorted((_distance(*taken[i], keys), i) for i in near)
+        candidates = by_key.get((keys[-1], kind), ())
+        distances = sorted((_distance(*input_keys[i], keys), i) for i in candidates)
         # A tie says nothing: an online and a target network have the same paths.
         if distances and (len(distances) == 1 or distances[0][0] < distances[1][0]):
             distance, nearest[o] = distances[0]
             claims.setdefault(nearest[o], []).append((distance, o))
     pairs = []
     for o, i in nearest.items():
-        best = sorted(claims[i])
-        if best[0][1] == o and (len(best) == 1 or best[0][0] < best[1][0]):
+        (distance, closest), *others = sorted(claims[i])
+        if closest == o and (not others or distance < others[0][0]):
             pairs.append((o, i))
     return pairs
 
 
-def _distance(head: str, keys: Sequence[str], result: Sequence[str]) -> int:
+def _distance(head: str, keys: Sequence[str], output_keys: Sequence[str]) -> int:
     """How many keys an input's path and an output's do not have in common, from their ends."""
-    pairs = zip([*keys[::-1], head], result[::-1], strict=False)
+    pairs = zip([*keys[::-1], head], output_keys[::-1], strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return max(len(keys) - common, 0) + len(result) - common
+    return max(len(keys) - common, 0) + len(output_keys) - common
 
 
 Choice = int | str | Sequence[str] | None
@@ -136,15 +136,15 @@ def with_arguments_named(
     named = (Role.VARIABLE, Role.FROZEN, Role.BATCH)
     # Optimizer state has the paths of its weights, which makes nothing ambiguous.
     leaves = [pair for *pair, kind in zip(paths, arguments, role, strict=True) if kind in named]
-    alike = Counter(path for path, _ in leaves)
-    mixed = {argument for path, argument in leaves if alike[path] > 1}
-    strings, places = list(graph.strings), graph.parameter_path.tolist()
+    count_of = Counter(path for path, _ in leaves)
+    ambiguous = {argument for path, argument in leaves if count_of[path] > 1}
+    strings, path_index = list(graph.strings), graph.parameter_path.tolist()
     for index, (name, path, argument) in enumerate(zip(names, paths, arguments, strict=True)):
-        if argument in mixed and path != name:
-            places[index] = len(strings)
+        if argument in ambiguous and path != name:
+            path_index[index] = len(strings)
             strings.append(f"{keys_of(name)[0]}/{path}")
     return replace(
-        graph, parameter_path=np.array(places, dtype=np.int32), string_table=pack_texts(strings)
+        graph, parameter_path=np.array(path_index, dtype=np.int32), string_table=pack_texts(strings)
     )
 
 
@@ -206,10 +206,10 @@ def with_roles(
         role = [Role.FROZEN if assigned == Role.VARIABLE else assigned for assigned in role]
         for index in _without_state(chosen, [assigned for assigned, _ in detected]):
             role[index] = Role.VARIABLE
-    for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
+    for choice, name, forced in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
         for index in _without_state(_chosen(graph, choice, name), role):
             if name == "batch" or kinds[index] in FLOATING | _MASKS:
-                role[index] = given
+                role[index] = forced
     if batch_size is None:
         inputs = [t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.BATCH]
         batch_size, note = samples(Axes(flow), inputs, graph.phase.tolist())
@@ -289,11 +289,11 @@ def _has_gradient(graph: Graph) -> bool:
 def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     """The role of each parameter by the data flow, and the reason in words, (P,)."""
     tensors = graph.parameter_tensor.tolist()
-    kind, shapes = graph.element_type.tolist(), flow.shapes
+    types, shapes = graph.element_type.tolist(), flow.shapes
     detected: Detected = {}
     for tensor in tensors:
         # A floating number may be trained, as a temperature is; a whole one may not.
-        if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
+        if not shapes[tensor] and not (types[tensor] in FLOATING and _has_gradient(graph)):
             detected[tensor] = Role.SCALAR, "it is a number"
     # Keys come first: one that a step carries on would be taken as a counter.
     keys = _by_keys(graph, flow, detected)
@@ -301,32 +301,32 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     for tensor in tensors:
         if not shapes[tensor]:
             detected.setdefault(tensor, (Role.SCALAR, "it is a number"))
-        elif kind[tensor] not in FLOATING and kind[tensor] not in _SMALL:
-            detected.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[kind[tensor]][0]} values"))
+        elif types[tensor] not in FLOATING and types[tensor] not in _SMALL:
+            detected.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[types[tensor]][0]} values"))
     returned = set(graph.outputs.tolist())
     for tensor in filter(returned.__contains__, tensors):
         detected.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
     _by_use(graph, flow, detected)
     retained = [t for t in tensors if detected[t][0] == Role.STATISTICS]
-    given = [t for t in tensors if detected[t][0] == Role.BATCH]
-    if given and (keys or retained):
+    batch = [t for t in tensors if detected[t][0] == Role.BATCH]
+    if batch and (keys or retained):
         axes, phase = Axes(flow), graph.phase.tolist()
         # Whether there is a key per sample, and a state per sample, is known once the batch is.
-        size, _ = samples(axes, given, phase)
+        size, _ = samples(axes, batch, phase)
         for tensor in keys:
             if flow.shapes[tensor][0] == size:
                 detected[tensor] = Role.BATCH, "random numbers are drawn from it for each sample"
-        for tensor in _with_the_batch(axes, retained, given, size, forward_of(phase)):
+        for tensor in _with_the_batch(axes, retained, batch, size, forward_of(phase)):
             detected[tensor] = Role.BATCH, "each sample carries its own part of it on"
     return [detected[t] for t in tensors]
 
 
 def _with_the_batch(
-    axes: Axes, tensors: list[int], given: list[int], size: int, forward: set[int]
+    axes: Axes, tensors: list[int], batch: list[int], size: int, forward: set[int]
 ) -> list[int]:
     """Of some inputs, those of which a dimension meets the samples of batch inputs as theirs."""
     rows: set[tuple[int, int]] = set()
-    for tensor in given if tensors else ():
+    for tensor in batch if tensors else ():
         dimension = leading_samples(axes, tensor, forward)
         if axes.flow.shapes[tensor][dimension : dimension + 1] == (size,):
             rows |= axes.journey(tensor, dimension, forward).reached
@@ -340,7 +340,7 @@ def _with_the_batch(
     ]
 
 
-def _by_keys(graph: Graph, flow: Flow, found: Detected) -> list[int]:
+def _by_keys(graph: Graph, flow: Flow, detected: Detected) -> list[int]:
     """Find random keys by their form, and arrays of keys, which are returned, by their use too."""
     arrays = []
     for tensor in graph.parameter_tensor.tolist():
@@ -348,9 +348,9 @@ def _by_keys(graph: Graph, flow: Flow, found: Detected) -> list[int]:
         if ELEMENT_TYPES[int(graph.element_type[tensor])][0] != "u32" or not shape:
             continue
         if len(shape) == 1 and shape[0] <= _KEY_WORDS:
-            found[tensor] = Role.SCALAR, "it has the form of a random key"
+            detected[tensor] = Role.SCALAR, "it has the form of a random key"
         elif shape[-1] in (_KEY_WORDS // 2, _KEY_WORDS) and _is_drawn_from(flow, tensor):
-            found[tensor] = Role.SCALAR, "random numbers are drawn from it"
+            detected[tensor] = Role.SCALAR, "random numbers are drawn from it"
             arrays.append(tensor)
     return arrays
 
@@ -361,16 +361,16 @@ def _is_drawn_from(flow: Flow, tensor: int) -> bool:
     return not readers.isdisjoint(_MIXERS) and readers <= ELEMENTWISE | _MIXERS
 
 
-def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
+def _by_update(graph: Graph, flow: Flow, detected: Detected) -> None:
     """Find variables, optimizer state and statistics by the outputs that take their place."""
     shapes = flow.shapes
-    place = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
+    names = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
     updates = find_updates(flow)
     if not _has_gradient(graph):
         for update in updates:
             if _is_statistic(flow, update):
-                why = f"{place[update.output]} updates it without a gradient"
-                found.setdefault(update.source, (Role.STATISTICS, why))
+                why = f"{names[update.output]} updates it without a gradient"
+                detected.setdefault(update.source, (Role.STATISTICS, why))
         return
     backward = np.flatnonzero(graph.phase == Phase.BACKWARD).tolist()
     by_gradient = flow.descendants(t for i in backward for t in flow.results[i])
@@ -379,13 +379,13 @@ def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
         for t in graph.parameter_tensor.tolist()
         if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
     }
-    _by_counting(graph, flow, found, by_gradient, place)
+    _by_counting(graph, flow, detected, by_gradient, names)
     by_value = flow.descendants((t for i in backward for t in flow.results[i]), FLOATING)
     trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
     replaced = {u.source for u in updates} | {source for _, source in graph.twins}
-    given = {t for t in graph.parameter_tensor.tolist() if shapes[t] and t not in replaced}
+    fixed = {t for t in graph.parameter_tensor.tolist() if shapes[t] and t not in replaced}
     for update in updates:
-        source, where, is_array = update.source, place[update.output], bool(shapes[update.source])
+        source, where, is_array = update.source, names[update.output], bool(shapes[update.source])
         if not (is_array or by_value[update.output]):
             continue  # gradients decide about a scale of the loss, but it is not made of them
         if not by_gradient[update.output]:
@@ -394,7 +394,7 @@ def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
                 why = f"{where} updates it, but no gradient reaches it"
             else:
                 made_of = flow.ancestors([update.output])
-                of_data = source in forward or any(made_of[t] for t in given)
+                of_data = source in forward or any(made_of[t] for t in fixed)
                 assigned = Role.STATISTICS if of_data else Role.OPTIMIZER
                 why = f"{where} updates it without a gradient"
         elif source not in forward:
@@ -403,25 +403,25 @@ def _by_update(graph: Graph, flow: Flow, found: Detected) -> None:
         elif update.passed.isdisjoint(trained - {update.output}) or _is_mixed(
             flow, source, {u.source for u in updates if u.output in trained}
         ):
-            found[source] = Role.VARIABLE, f"{where} updates it by its gradient"
+            detected[source] = Role.VARIABLE, f"{where} updates it by its gradient"
             continue
         else:
             # An average of trained weights, as a target network is.
             is_array, assigned = True, Role.FROZEN
             why = f"{where} updates it by the new value of other weights, not by its gradient"
         if is_array:
-            found.setdefault(source, (assigned, why))
+            detected.setdefault(source, (assigned, why))
     paired = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
     for output, source in graph.twins:
         if output not in paired and not by_gradient[output] and shapes[source]:
-            why = f"{place[output]}, which has its path, takes its place without a gradient"
-            found.setdefault(source, (Role.STATISTICS, why))
-    _by_readers(graph, flow, found)
+            why = f"{names[output]}, which has its path, takes its place without a gradient"
+            detected.setdefault(source, (Role.STATISTICS, why))
+    _by_readers(graph, flow, detected)
     pairs = returned_gradients(flow, updates, lambda t: bool(by_gradient[t]))
     for output, source in pairs.items():
         if source in forward:
-            why = f"{place[output]} is its gradient, or made of it"
-            found[source] = Role.VARIABLE, why
+            why = f"{names[output]} is its gradient, or made of it"
+            detected[source] = Role.VARIABLE, why
 
 
 def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
@@ -430,20 +430,20 @@ def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
     A distance between both, which is squared and summed, is none.
     """
 
-    def alike(tensor: int) -> Iterator[int]:
+    def mix(tensor: int) -> Iterator[int]:
         for reader in viewed_readers(flow, tensor):
             if flow.graph.phase[reader] == Phase.FORWARD and flow.opcode[reader] in ELEMENTWISE:
                 shape = flow.shapes[source]
                 yield from (t for t in flow.results[reader] if flow.shapes[t] == shape)
 
     others = trained - {source}
-    ends = [t for t in reached([source], alike) - {source} if others & walk(flow, t).inputs.keys()]
+    ends = [t for t in reachable([source], mix) - {source} if others & walk(flow, t).inputs.keys()]
     readers = {flow.opcode[r] for result in ends for r in viewed_readers(flow, result)}
     return bool(readers - ELEMENTWISE) and "reduce" not in readers
 
 
 def _by_counting(
-    graph: Graph, flow: Flow, found: Detected, by_gradient: np.ndarray, place: dict[int, str]
+    graph: Graph, flow: Flow, detected: Detected, by_gradient: np.ndarray, names: dict[int, str]
 ) -> None:
     """Find whole numbers that a step carries on, as the counters of models side by side."""
     twins, inputs = set(graph.twins), graph.parameter_tensor.tolist()
@@ -457,19 +457,19 @@ def _by_counting(
                 continue
             alone = all(t == source or not flow.shapes[t] for t in inputs if made_of[t])
             if alone or by_gradient[output] or (output, source) in twins:
-                found.setdefault(source, (Role.OPTIMIZER, f"{place[output]} counts it on"))
+                detected.setdefault(source, (Role.OPTIMIZER, f"{names[output]} counts it on"))
 
 
-def _by_readers(graph: Graph, flow: Flow, found: Detected) -> None:
+def _by_readers(graph: Graph, flow: Flow, detected: Detected) -> None:
     """Find optimizer state that has no update: what is read by the update and by nothing before."""
     returned = set(graph.outputs.tolist())
     for tensor in graph.parameter_tensor.tolist():
         is_floating = int(graph.element_type[tensor]) in FLOATING
-        if tensor in found or not is_floating or not flow.shapes[tensor]:
+        if tensor in detected or not is_floating or not flow.shapes[tensor]:
             continue
         readers = viewed_readers(flow, tensor)
         if (readers or tensor in returned) and all(graph.phase[r] == Phase.UPDATE for r in readers):
-            found[tensor] = Role.OPTIMIZER, "only the update reads it"
+            detected[tensor] = Role.OPTIMIZER, "only the update reads it"
 
 
 def _is_statistic(flow: Flow, update: Update) -> bool:
@@ -484,31 +484,32 @@ def _is_statistic(flow: Flow, update: Update) -> bool:
     return len(outputs) > 1 and {t for t in outputs if made_of_it[t]} == {update.output}
 
 
-def _by_use(graph: Graph, flow: Flow, found: Detected) -> None:
+def _by_use(graph: Graph, flow: Flow, detected: Detected) -> None:
+    """Tell the other inputs by how they are read, or by the other inputs of their argument."""
     tensors = graph.parameter_tensor.tolist()
     weight = Role.FROZEN if _has_gradient(graph) else Role.VARIABLE
-    unknown = [t for t in tensors if t not in found]
+    unknown = [t for t in tensors if t not in detected]
     if not unknown:
         return
-    arrays = {t: role for t, (role, _) in found.items() if role != Role.SCALAR}
+    arrays = {t: role for t, (role, _) in detected.items() if role != Role.SCALAR}
     known = {t: DATA if role == Role.BATCH else WEIGHT for t, role in arrays.items()}
     use = Use(flow, known, unknown, forward_of(graph.phase.tolist()))
     arguments = graph.parameter_argument.tolist()
     # What nothing identifies is taken as most of its argument is: trees hold things of one kind.
     roles_of: dict[int, Counter[Role]] = {}  # argument -> roles of its arrays
     for tensor, argument in zip(tensors, arguments, strict=True):
-        if tensor not in found and tensor in use.known:
+        if tensor not in detected and tensor in use.known:
             role = weight if use.known[tensor] == WEIGHT else Role.BATCH
-            found[tensor] = role, use.why[tensor]
-        if tensor in found and found[tensor][0] != Role.SCALAR:
-            roles_of.setdefault(argument, Counter())[found[tensor][0]] += 1
+            detected[tensor] = role, use.why[tensor]
+        if tensor in detected and detected[tensor][0] != Role.SCALAR:
+            roles_of.setdefault(argument, Counter())[detected[tensor][0]] += 1
     for tensor, argument in zip(tensors, arguments, strict=True):
-        if tensor in found:
+        if tensor in detected:
             continue
         if argument in roles_of:
             role = roles_of[argument].most_common(1)[0][0]
-            found[tensor] = role, f"most of argument {argument} is"
+            detected[tensor] = role, f"most of argument {argument} is"
         elif argument == 0 and weight == Role.VARIABLE:
-            found[tensor] = weight, f"{_GUESS}, and it is in the first argument"
+            detected[tensor] = weight, f"{_GUESS}, and it is in the first argument"
         else:
-            found[tensor] = Role.BATCH, _GUESS
+            detected[tensor] = Role.BATCH, _GUESS

@@ -72,13 +72,13 @@ def of_program(thing: Any) -> Any:
     torch = sys.modules["torch"]
     if not isinstance(thing, torch.export.ExportedProgram):
         return thing
-    guarded = "check_guards" in inspect.signature(thing.module).parameters
-    module = thing.module(check_guards=False) if guarded else thing.module()
+    has_guards = "check_guards" in inspect.signature(thing.module).parameters
+    module = thing.module(check_guards=False) if has_guards else thing.module()
     # An exported program has lost its module's class but for these records of tracing.
     stacks = (node.meta.get("nn_module_stack") for node in thing.graph.nodes)
-    kinds = [next(iter(stack.values()))[1] for stack in stacks if stack]
-    kind = kinds[0] if kinds else type(module)
-    name = kind if isinstance(kind, str) else kind.__name__
+    classes = [next(iter(stack.values()))[1] for stack in stacks if stack]
+    class_ = classes[0] if classes else type(module)
+    name = class_ if isinstance(class_, str) else class_.__name__
     setattr(module, TITLE, name.rpartition(".")[2])
     module.example_inputs = thing.example_inputs
     return module
@@ -117,18 +117,18 @@ def lower_module(
         from parenvs.graph.pytorch.export import exported
         from parenvs.graph.pytorch.step import Step
     module = of_program(module)
-    given = (tuple(inputs or ()), dict(keywords or {}))
-    given = (example_inputs(module) or given) if given == ((), {}) else given
+    example = (tuple(inputs or ()), dict(keywords or {}))
+    example = (example_inputs(module) or example) if example == ((), {}) else example
 
-    def made() -> tuple[Any, Any]:
-        program = exported(module, *given, loss, targets)
+    def lower_step() -> tuple[Any, Any]:
+        program = exported(module, *example, loss, targets)
         return program, Step.of(program, optimizer, masters)
 
     try:
-        program, step = made()
+        program, step = lower_step()
     except RefusedError as error:
         # In evaluation mode there may be no dropout or statistics that were the reason.
-        raise RefusedError(error.what, _cure(module, made) + error.remedy) from error
+        raise RefusedError(error.what, _eval_remedy(module, lower_step) + error.remedy) from error
     notes = program.notes
     fused = step.program.fused
     if fused:
@@ -141,14 +141,14 @@ def lower_module(
     return Lowered(step.lowered(), program.name, step.roles, notes)
 
 
-def _cure(module: Any, made: Callable[[], Any]) -> str:
+def _eval_remedy(module: Any, lower_step: Callable[[], Any]) -> str:
     """What to do first, if a module that is refused in training is read in evaluation mode."""
     training = [item for item in module.modules() if item.training]
     if not training or example_inputs(module) is not None:
         return ""
     try:
         module.eval()
-        made()
+        lower_step()
     except ParenvsError:
         return ""
     finally:
@@ -229,8 +229,8 @@ def from_torch(
     Raises:
         ParenvsError: see ``lower_module``.
     """
-    local = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
-    return lower_module(module, inputs, keywords, **local).graph(**reading or {})
+    options = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
+    return lower_module(module, inputs, keywords, **options).graph(**reading or {})
 
 
 def in_parts(
@@ -255,8 +255,8 @@ def in_parts(
         ParenvsError: JAX is missing.
     """
     with need_extra("jax", "planning a function"):
-        from parenvs.graph.parts import parted
-    result = parted(function, args, {})
+        from parenvs.graph.parts import split_fused
+    result = split_fused(function, args, {})
     return (function, tuple(args)) if result is None else (result.function, result.positional)
 
 
@@ -269,9 +269,9 @@ def lowered_of(
     """
     import jax
 
-    from parenvs.graph.parts import parted
+    from parenvs.graph.parts import split_fused
 
-    result = parted(jitted, positional, named) if parts and hasattr(jitted, "trace") else None
+    result = split_fused(jitted, positional, named) if parts and hasattr(jitted, "trace") else None
     if result is None:
         return jitted.lower(*positional, **named), ()
     again = jax.jit(result.function, keep_unused=True)

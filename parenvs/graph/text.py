@@ -35,7 +35,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
     """
     # Counters that contradict the operands were given by a pass, not by the trace.
     before = _constraints(names, operands)
-    if sum(1 for _ in in_order(before, lambda position: position)) < len(names):
+    if sum(1 for _ in topological_order(before, lambda position: position)) < len(names):
         return list(range(len(names)))  # the counters are no trace order
     users = Counter(operand for row in operands for operand in row)
     # A result with a single user is most likely traced right before it.
@@ -44,7 +44,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
     members: Lists = [[] for _ in range(max(run, default=-1) + 1)]
     for position, number in enumerate(run):
         members[number].append(position)
-    return [i for r in _merge(members, _between(before, run), _between(operands, run)) for i in r]
+    return [i for r in _merge(members, _contract(before, run), _contract(operands, run)) for i in r]
 
 
 def _constraints(names: Sequence[str], operands: Lists) -> Lists:
@@ -62,21 +62,21 @@ def _constraints(names: Sequence[str], operands: Lists) -> Lists:
     return [sorted(set(row)) for row in before]
 
 
-def in_order(before: Lists, key: Callable[[int], Any]) -> Iterator[int]:
-    """Yield a topological order, of what is ready the least ``key`` first; a cycle is left out.
+def topological_order(predecessors: Lists, key: Callable[[int], Any]) -> Iterator[int]:
+    """Yield a topological order, the least ``key`` first among what is ready; a cycle is left out.
 
     A key is computed when its position is ready, so it may depend on what was yielded before.
     """
-    waiting = [len(row) for row in before]
-    after = inverted(before, len(before))
-    ready = [(key(position), position) for position, count in enumerate(waiting) if not count]
+    missing = [len(row) for row in predecessors]
+    successors = inverted(predecessors, len(predecessors))
+    ready = [(key(position), position) for position, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     while ready:
         position = heapq.heappop(ready)[1]
         yield position
-        for later in after[position]:
-            waiting[later] -= 1
-            if not waiting[later]:
+        for later in successors[position]:
+            missing[later] -= 1
+            if not missing[later]:
                 heapq.heappush(ready, (key(later), later))
 
 
@@ -88,24 +88,24 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
     follow in its run, or -1.
     """
     previous = list(previous)
-    tail = np.repeat(np.arange(len(before)), [len(row) for row in before])
-    head = np.array([i for row in before for i in row], dtype=np.int64)
+    target = np.repeat(np.arange(len(before)), [len(row) for row in before])
+    source = np.array([i for row in before for i in row], dtype=np.int64)
     while True:
         run: list[int] = []
         count = 0
         for operand in previous:
             run.append(run[operand] if operand >= 0 else count)
             count += operand < 0
-        number = np.array(run, dtype=np.int64)
-        crosses = number[head] != number[tail]
-        edges = (np.ones(crosses.sum(), np.int8), (number[head[crosses]], number[tail[crosses]]))
+        runs = np.array(run, dtype=np.int64)
+        crosses = runs[source] != runs[target]
+        edges = (np.ones(crosses.sum(), np.int8), (runs[source[crosses]], runs[target[crosses]]))
         # Runs in one strong component wait for each other; each such component needs a cut.
-        groups, label = connected_components(
+        components, component = connected_components(
             coo_array(edges, shape=(count, count)), directed=True, connection="strong"
         )
-        if groups == count:
+        if components == count:
             return run
-        in_cycle = np.bincount(label)[label] > 1
+        in_cycle = np.bincount(component)[component] > 1
         cut: dict[int, tuple[int, int]] = {}
         for position, operand in enumerate(previous):
             if operand >= 0 and in_cycle[run[position]]:
@@ -115,8 +115,8 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
             previous[position] = -1
 
 
-def _between(rows: Lists, run: list[int]) -> Lists:
-    """Return the relation ``rows`` of instructions as a relation of runs, without loops."""
+def _contract(rows: Lists, run: list[int]) -> Lists:
+    """Return the graph ``rows`` of instructions with each run contracted to a node; no loops."""
     out: list[set[int]] = [set() for _ in range(max(run, default=-1) + 1)]
     for position, row in enumerate(rows):
         out[run[position]].update(run[i] for i in row)
@@ -130,16 +130,16 @@ def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
     text breaks ties.
     """
     users = inverted(operands, len(operands))
-    place: dict[int, int] = {}
+    from_end: dict[int, int] = {}
 
     def key(number: int) -> tuple[int, int]:
-        # Places count from the end, so a large one is an early use.
-        needed = max((place[user] for user in users[number]), default=-1)
+        # Positions count from the end, so a large one is an early use.
+        needed = max((from_end[user] for user in users[number]), default=-1)
         return -needed, -max(members[number])
 
-    for number in in_order(inverted(before, len(before)), key):
-        place[number] = len(place)
-    return [members[number] for number in reversed(place)]
+    for number in topological_order(inverted(before, len(before)), key):
+        from_end[number] = len(from_end)
+    return [members[number] for number in reversed(from_end)]
 
 
 _TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
@@ -198,13 +198,13 @@ def parse(text: str, where: str = "HLO text") -> Any:
     for number, raw in enumerate(text.splitlines(), 1):
         line = (without_comments(raw) if "/*" in raw else raw).rstrip()
         header = _HEADER.match(line) if line.endswith("{") else None
-        if header and "=" not in line.split("(")[0]:
-            computation = module.computations.add(name=header[2], id=len(module.computations) + 1)
-            ids[header[2]] = computation.id
-            names = {}
-            if header[1]:
+        if header and "=" not in line.partition("(")[0]:
+            is_entry, name, _ = header.groups()
+            computation = module.computations.add(name=name, id=len(module.computations) + 1)
+            ids[name], names = computation.id, {}
+            if is_entry:
                 module.entry_computation_id = computation.id
-                module.entry_computation_name = header[2]
+                module.entry_computation_name = name
         elif line.startswith("}"):
             if computation is None or not computation.instructions:
                 raise HloError(f"{where}: line {number}: '}}' behind no instruction")
@@ -238,21 +238,22 @@ def _instruction(computation: Any, names: dict[str, int], line: str) -> tuple[An
     match = _INSTRUCTION.match(line)
     if match is None:
         raise HloError(f"expected 'name = shape opcode(...)', got {line.strip()[:60]!r}")
-    if match[2] in names:
-        raise HloError(f"defines {match[2]!r} a second time")
-    instruction = computation.instructions.add(name=match[2], id=len(names) + 1)
-    names[match[2]] = instruction.id
-    if match[1]:
+    is_root, name, definition = match.groups()
+    if name in names:
+        raise HloError(f"defines {name!r} a second time")
+    instruction = computation.instructions.add(name=name, id=len(names) + 1)
+    names[name] = instruction.id
+    if is_root:
         computation.root_id = instruction.id
-    call = _shape(match[3], instruction.shape)
+    call = _shape(definition, instruction.shape)
     opcode = _OPCODE.match(call)
     if opcode is None:
-        raise HloError(f"no opcode after the shape of {match[2]!r}")
+        raise HloError(f"no opcode after the shape of {name!r}")
     instruction.opcode = opcode[1]
     arguments, after = _balanced(call[opcode.end() - 1 :])
-    if opcode[1] == "parameter":
+    if instruction.opcode == "parameter":
         instruction.parameter_number = int(arguments)
-    elif opcode[1] == "constant":
+    elif instruction.opcode == "constant":
         if re.fullmatch(r"-?\d+|\{[-\d, ]+\}", arguments.strip()):
             numbers, literal = _integers(arguments), instruction.literal
             (literal.u64s if max(numbers) >= 2**63 else literal.s64s).extend(numbers)
@@ -424,31 +425,31 @@ def argument_path(name: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         return ""
-    part: dict[int, tuple[str, int]] = {}  # where a key can begin -> its text, and where it ends
-    nearest = 0  # where the next key in underscores can end
+    key_at: dict[int, tuple[str, int]] = {}  # start of a possible key -> its text and end
+    nearest = 0  # end of the next possible key in underscores
     for start in reversed(range(1, len(name))):
         stop = start + 5  # of a key of one letter
         if name[start + 3 : stop] == "__" and name[start + 2] != "_":
-            nearest = stop if stop == len(name) or stop in part else nearest
+            nearest = stop if stop == len(name) or stop in key_at else nearest
         index = _INDEX.match(name, start)
-        if index and (index.end() == len(name) or index.end() in part):
-            part[start] = f"[{index[1]}]", index.end()
+        if index and (index.end() == len(name) or index.end() in key_at):
+            key_at[start] = f"[{index[1]}]", index.end()
         elif name.startswith("__", start) and nearest and name[start + 2] != "_":
-            part[start] = f"['{name[start + 2 : nearest - 2]}']", nearest
-    if not part:
+            key_at[start] = f"['{name[start + 2 : nearest - 2]}']", nearest
+    if not key_at:
         return ""
-    end = min(part)
+    end = min(key_at)
     path = name[:end]
     while end < len(name):
-        text, end = part[end]
+        text, end = key_at[end]
         path += text
     return path
 
 
 def without_comments(line: str) -> str:
     """Return a line without its ``/*...*/``."""
-    retained, place = [], 0
-    while (start := line.find("/*", place)) >= 0 and (stop := line.find("*/", start + 2)) >= 0:
-        retained.append(line[place:start])
-        place = stop + 2
-    return "".join((*retained, line[place:]))
+    retained, position = [], 0
+    while (start := line.find("/*", position)) >= 0 and (stop := line.find("*/", start + 2)) >= 0:
+        retained.append(line[position:start])
+        position = stop + 2
+    return "".join((*retained, line[position:]))

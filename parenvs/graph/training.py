@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parenvs.graph.checks import FLOATING
-from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow, reached
+from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow, reachable
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE
 
@@ -28,8 +28,8 @@ _AROUND = ("scatter", "dynamic-update-slice", "pad")
 """Opcodes whose result holds the elements of their first operand, but for what else is written."""
 _THROUGH = ELEMENTWISE | VIEWS | PARTS | {"pad", "parameter", *CARRIES}
 """Opcodes at which there is no root."""
-_OTHERS = 2
-"""Rank of inputs that have the path of another output."""
+_CLAIMED = 2
+"""Rank of inputs whose path is that of another output."""
 _SEEN_THROUGH = VIEWS | {"slice", "dynamic-slice", "parameter", *CARRIES}
 """Opcodes through which a tensor is read as it is."""
 
@@ -72,12 +72,12 @@ class Training:
         """Find the step, or None if the data flow shows no gradient."""
         updates = find_updates(flow)
         returned = returned_gradients(flow, updates)
-        taken = {u.output for u in updates} | set(returned)
-        floating = flow.graph.element_type
-        others = [
+        paired = {u.output for u in updates} | set(returned)
+        types = flow.graph.element_type
+        candidates = [
             t
             for t in dict.fromkeys(flow.graph.outputs.tolist())
-            if t not in taken and int(floating[t]) in FLOATING and flow.producer[t] >= 0
+            if t not in paired and int(types[t]) in FLOATING and flow.producer[t] >= 0
         ]
         pairs = [(update.source, update.roots) for update in updates]
         pairs += [(source, walk(flow, output).roots) for output, source in returned.items()]
@@ -86,7 +86,7 @@ class Training:
         if not roots:
             return None
         # Losses and metrics are made of few roots; a norm of the gradients is made of all.
-        losses = _losses(flow, changing, roots, others)
+        losses = _losses(flow, changing, roots, candidates)
         # Without a loss among the outputs, the forward pass is what first reads the variables.
         forward = flow.ancestors(losses or _first_readers(flow, changing, roots))
         gradients = {root for root in roots if not forward[root]}
@@ -127,10 +127,10 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
     roots: list[int] = []
     seen = {output}
     # Breadth first, so that ``distance`` is the least number of steps to an input.
-    waiting = deque([(output, 0)])
+    queue = deque([(output, 0)])
     parents = flow.graph.parent
-    while waiting:
-        tensor, distance = waiting.popleft()
+    while queue:
+        tensor, distance = queue.popleft()
         index, opcode = flow.producer[tensor], flow.maker(tensor)
         if opcode == "parameter" and (index < 0 or parents[index] < 0):
             inputs.setdefault(tensor, distance)
@@ -145,7 +145,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
                 seen |= inner.passed
                 if stack not in seen:
                     seen.add(stack)
-                    waiting.append((stack, distance + 1))
+                    queue.append((stack, distance + 1))
                 continue
         sources = flow.sources(tensor)
         if opcode in _AROUND:
@@ -156,7 +156,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
         for source in sources:
             if source not in seen:
                 seen.add(source)
-                waiting.append((source, distance + 1))
+                queue.append((source, distance + 1))
     return Walk(inputs, roots, seen)
 
 
@@ -168,25 +168,25 @@ def find_updates(flow: Flow) -> list[Update]:
     twice as long as there is another one. One that is returned as it is has no update.
     """
     graph, shapes = flow.graph, flow.shapes
-    twin = dict(graph.twins)
-    claimed = set(twin.values())
-    kind = graph.element_type.tolist()
+    twin_of = dict(graph.twins)
+    claimed = set(twin_of.values())
+    types = graph.element_type.tolist()
     inputs = set(graph.parameter_tensor.tolist())
     outputs = dict.fromkeys(graph.outputs.tolist())
     walks: dict[int, Walk] = {}
     pairs: list[tuple[int, int, int, int, int]] = []
     for output in outputs:
-        if output in inputs or kind[output] not in FLOATING:
+        if output in inputs or types[output] not in FLOATING:
             continue
         walks[output] = walk(flow, output)
-        last = 0 if shapes[output] else -int(flow.ancestors([output]).sum())  # a loss comes early
-        near = []
+        order = 0 if shapes[output] else -int(flow.ancestors([output]).sum())  # a loss comes early
+        candidates = []
         for source, distance in walks[output].inputs.items():
-            if kind[source] == kind[output] and shapes[source] == shapes[output]:
-                rank = 0 if source == twin.get(output) else _OTHERS if source in claimed else 1
-                near.append((rank, last, distance, source, output))
-        if near and (twin.get(output) is None or min(near)[0] < _OTHERS):
-            pairs += near
+            if types[source] == types[output] and shapes[source] == shapes[output]:
+                rank = 0 if source == twin_of.get(output) else _CLAIMED if source in claimed else 1
+                candidates.append((rank, order, distance, source, output))
+        if candidates and (twin_of.get(output) is None or min(candidates)[0] < _CLAIMED):
+            pairs += candidates
     # Nearest first, so that moments do not take the input that a weight's new value is nearer to.
     pairs.sort()
     source_of: dict[int, int] = {}
@@ -196,20 +196,20 @@ def find_updates(flow: Flow) -> list[Update]:
             source_of[output] = source
             taken.add(source)
     for *_, source, output in pairs:  # those of which all inputs are taken; a number is a loss
-        if shapes[output] or source == twin.get(output):
+        if shapes[output] or source == twin_of.get(output):
             source_of.setdefault(output, source)
     # An update may read another output's value before a loop or branch returns it.
-    handed_on = {t: output for output in outputs for t in _handed_on(flow, output)}
+    output_of = {t: output for output in outputs for t in _computed_as(flow, output)}
     updates = []
     for output in filter(source_of.__contains__, walks):
-        passed = {handed_on[t] for t in walks[output].passed & handed_on.keys()} - {output}
+        passed = {output_of[t] for t in walks[output].passed & output_of.keys()} - {output}
         updates.append(Update(output, source_of[output], walks[output].roots, passed))
     return updates
 
 
-def _handed_on(flow: Flow, output: int) -> set[int]:
+def _computed_as(flow: Flow, output: int) -> set[int]:
     """The output, and what the loops or branches that return it have computed it as."""
-    sources = reached([output], lambda t: flow.before[t] if flow.maker(t) in CARRIES else ())
+    sources = reachable([output], lambda t: flow.before[t] if flow.maker(t) in CARRIES else ())
     return {tensor for tensor in sources if flow.maker(tensor) != "parameter"}
 
 
@@ -224,14 +224,14 @@ def returned_gradients(
     defaults to whether the output's roots are needed for the gradients that were found first.
     """
     graph, shapes = flow.graph, flow.shapes
-    kind = graph.element_type.tolist()
-    taken = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
+    types = graph.element_type.tolist()
+    others = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
     open_outputs = {
         t: walk(flow, t).roots
         for t in graph.outputs.tolist()
-        if t not in taken and kind[t] in FLOATING and shapes[t]
+        if t not in others and types[t] in FLOATING and shapes[t]
     }
-    sources = dict.fromkeys(t for t in graph.parameter_tensor.tolist() if kind[t] in FLOATING)
+    sources = dict.fromkeys(t for t in graph.parameter_tensor.tolist() if types[t] in FLOATING)
     for update in updates:
         sources.pop(update.source, None)
     pairs: dict[int, int] = {}
@@ -239,8 +239,8 @@ def returned_gradients(
     def pair(qualifies: Callable[[int, int], bool]) -> None:
         for output in [t for t in open_outputs if t not in pairs]:
             for source in sources:
-                alike = shapes[source] == shapes[output] and kind[source] == kind[output]
-                if alike and qualifies(source, output):
+                same_type = shapes[source] == shapes[output] and types[source] == types[output]
+                if same_type and qualifies(source, output):
                     pairs[output] = source
                     del sources[source]
                     break
@@ -253,13 +253,13 @@ def returned_gradients(
         )
     )
     if is_gradient is None:
-        result = [root for output in pairs for root in open_outputs[output]]
-        needed = flow.ancestors(result)
-        known = set(result)
+        known_roots = [root for output in pairs for root in open_outputs[output]]
+        needed = flow.ancestors(known_roots)
+        known = set(known_roots)
 
         def is_gradient(output: int) -> bool:
             inner = [root for root in open_outputs[output] if root not in known]
-            return bool(result) and not any(needed[root] for root in inner)
+            return bool(known_roots) and not any(needed[root] for root in inner)
 
     gradient, twins = is_gradient, set(graph.twins)
     pair(lambda source, output: (output, source) in twins and gradient(output))
@@ -274,12 +274,12 @@ def is_transpose(flow: Flow, source: int, root: int) -> bool:
     if opcode not in ("dot", "convolution", "scatter"):
         return False
     # y = x w has dL/dw = x^T dL/dy: the gradient's product reads w's partner x again.
-    mine = {flow.origin(t) for t in flow.operands[index]} - {source}
+    gradient_operands = {flow.origin(t) for t in flow.operands[index]} - {source}
     for reader in viewed_readers(flow, source):
-        pair = flow.operands[reader]
+        operands = flow.operands[reader]
         if flow.opcode[reader] in ("dot", "convolution", "gather") and reader != index:
-            partners = {flow.origin(t) for t in pair} - {source}
-            if partners & mine:
+            partners = {flow.origin(t) for t in operands} - {source}
+            if partners & gradient_operands:
                 return True
     return False
 
@@ -291,15 +291,15 @@ def viewed_readers(flow: Flow, tensor: int) -> list[int]:
         targets = flow.after[source]
         return [t for t in targets if flow.opcode[flow.producer[t]] in _SEEN_THROUGH]
 
-    readers = [r for source in reached([tensor], views) for r in flow.readers[source]]
+    readers = [r for source in reachable([tensor], views) for r in flow.readers[source]]
     return [r for r in readers if flow.opcode[r] not in _SEEN_THROUGH | {"return"}]
 
 
-def _losses(flow: Flow, changing: set[int], roots: set[int], others: list[int]) -> list[int]:
+def _losses(flow: Flow, changing: set[int], roots: set[int], candidates: list[int]) -> list[int]:
     """Of the outputs that are no updates, those that need least of the roots: the loss, metrics."""
     fixed = {t for t in flow.graph.parameter_tensor.tolist() if t not in changing}
     needed: dict[int, int] = {}
-    for output in others:
+    for output in candidates:
         made_of = flow.ancestors([output])
         if any(made_of[t] for t in changing) and any(made_of[t] for t in fixed):
             needed[output] = sum(bool(made_of[root]) for root in roots)
@@ -335,15 +335,15 @@ def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
     needed = flow.ancestors(t for root in roots for t in flow.before[root])
     means = {r for r in roots if flow.opcode[flow.producer[r]] == "reduce" and made_of_roots[r]}
     proper = {r for r in roots if not changed[r] and (r not in means or needed[r])} or roots
-    waiting, last = list(proper), set(proper)
-    while waiting:
-        for tensor in flow.after[waiting.pop()]:
+    stack, final = list(proper), set(proper)
+    while stack:
+        for tensor in flow.after[stack.pop()]:
             opcode = flow.opcode[flow.producer[tensor]]
-            summed = opcode == "add" and all(t in last for t in flow.sources(tensor))
-            if (opcode in VIEWS or summed) and tensor not in last:
-                last.add(tensor)
-                waiting.append(tensor)
-    return last
+            summed = opcode == "add" and all(t in final for t in flow.sources(tensor))
+            if (opcode in VIEWS or summed) and tensor not in final:
+                final.add(tensor)
+                stack.append(tensor)
+    return final
 
 
 def _first_readers(flow: Flow, changing: set[int], roots: set[int]) -> list[int]:
@@ -394,14 +394,14 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
     phase = _flow_phases(flow, training)
     used = flow.makers(flow.ancestors(flow.graph.outputs.tolist()))
     phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
-    role = (
+    basis = (
         "what its loss needs is forward"
         if training.losses
         else "it returns no loss, so forward is what the first readers of its variables need"
     )
     note = (
         f"the module has no scopes of automatic differentiation; its phases follow from its data "
-        f"flow: {role}, what the gradients need besides is backward; roles rest on that"
+        f"flow: {basis}, what the gradients need besides is backward; roles rest on that"
     )
     return replace(graph, phase=_filled(flow, phase.tolist(), _FORWARD), notes=(*graph.notes, note))
 
@@ -433,7 +433,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
     """
     phase = list(known)
     parents = flow.graph.parent.tolist()
-    mixed = _mixed(flow, phase, parents)
+    mixed = _with_both_passes(flow, phase, parents)
     for outer in mixed:
         phase[outer] = _FORWARD
     backward = [t for i, p in enumerate(phase) if p == _BACKWARD for t in flow.results[i]]
@@ -461,7 +461,8 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
     return np.array(phase, dtype=np.uint8)
 
 
-def _mixed(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
+def _with_both_passes(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
+    """Loops and branches that hold a backward pass, and a forward one or no phase by scope."""
     inside: dict[int, set[int]] = {}
     for index in range(len(phase) - 1, -1, -1):  # instructions inside have higher numbers
         outer = parents[index]
@@ -494,7 +495,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
         return graph
     outputs = [t for t in graph.outputs.tolist() if t not in dropped]
     # A loop or branch that is needed needs all that it takes, whatever becomes of it.
-    needed = reached(outputs, lambda t: flow.operands[flow.producer[t]])
+    needed = reachable(outputs, lambda t: flow.operands[flow.producer[t]])
     retained = np.zeros(len(flow.opcode), dtype=bool)
     retained[[flow.producer[t] for t in needed]] = True
     # State that other weights' updates need, too, stays: a shared step count.
@@ -509,16 +510,17 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
         f"gradients, updates and optimizer state of {len(frozen)} frozen weights are left "
         "out of the step"
     )
-    selected = _selected(graph, retained, np.array(outputs, dtype=np.int32), state)
+    selected = _subgraph(graph, retained, np.array(outputs, dtype=np.int32), state)
     return replace(selected, notes=(*graph.notes, note))
 
 
-def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int]) -> Graph:
-    rows = np.flatnonzero(kept)
-    number = np.cumsum(kept) - 1
+def _subgraph(graph: Graph, retained: np.ndarray, outputs: np.ndarray, dropped: set[int]) -> Graph:
+    """Return the graph of the retained instructions, without ``dropped`` inputs, renumbered."""
+    rows = np.flatnonzero(retained)
+    new_index = np.cumsum(retained) - 1
     columns = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
     parent = graph.parent[rows]
-    stay = ~np.isin(graph.parameter_tensor, sorted(gone))
+    remaining = ~np.isin(graph.parameter_tensor, sorted(dropped))
     inputs = ("parameter_tensor", "parameter_path", "parameter_argument", "parameter_role")
     users, operands = graph.uses(rows)
     makers, results = graph.makes(rows)
@@ -529,8 +531,8 @@ def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int
     return replace(
         graph,
         **{name: getattr(graph, name)[rows] for name in columns},
-        **{name: getattr(graph, name)[stay] for name in inputs},
-        parent=np.where(parent < 0, -1, number[parent]).astype(np.int32),
+        **{name: getattr(graph, name)[remaining] for name in inputs},
+        parent=np.where(parent < 0, -1, new_index[parent]).astype(np.int32),
         operands=operands,
         operand_offset=offsets(users),
         results=results,

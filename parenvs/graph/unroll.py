@@ -55,7 +55,7 @@ def goes_through_layers(
 ) -> bool:
     """Return whether an iteration's own weights outweigh those that all iterations share.
 
-    Its own are blocks of stacked weights, at places that the counter gives; ``weights`` are inputs
+    Its own are blocks of stacked weights, at indices made of the counter; ``weights`` are inputs
     that hold weights and are the same in every iteration.
     """
     first = {t: v for t, v in zip(loop.inputs, start, strict=True) if v is not None}
@@ -64,21 +64,21 @@ def goes_through_layers(
         t: first[out] for t, out in zip(loop.inputs, loop.outputs, strict=True) if out in first
     }
     learn(program, loop.body, second)
-    stacks, shared, local = set(weights), set(), 0
+    stacks, shared, own = set(weights), set(), 0
     for row in map(program.rows.__getitem__, loop.body):
         used = stacks.intersection(row.operands)
         if not used:
             continue
-        # A place that differs between the first two iterations is the counter's.
+        # An index that differs between the first two iterations is made of the counter.
         if row.opcode in ("dynamic-slice", "gather") and any(
             first.get(t) != second.get(t) for t in row.operands[1:]
         ):
-            local += math.prod(program.shapes[row.results[0]])
+            own += math.prod(program.shapes[row.results[0]])
         elif row.opcode in MAPPED or row.opcode in VIEWS:
             stacks.update(row.results)
         else:
             shared |= used
-    return local > sum(math.prod(program.shapes[t]) for t in shared)
+    return own > sum(math.prod(program.shapes[t]) for t in shared)
 
 
 def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> bool:
@@ -191,21 +191,21 @@ class _Unroller:
 
     Attributes:
         program: the instructions of the old graph.
-        new: those of the new one, at most ``most``.
+        new: those of the new one, at most ``limit``.
         maker: tensor of the new graph -> index of the instruction that computes it.
         value: tensor of the old graph -> its present value.
         known: tensor of the new graph -> the whole numbers that it is known to hold.
         lazy: tensors of the old graph that loops read or write block by block.
         parts: what became a tensor of the entry parameters' parts.
         titles: what the iterations of the loops that were written out are called.
-        here: name of the instruction that is being written.
+        current_name: name of the instruction that is being written.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.old = graph
         self.program, self.new = Program.of(graph), Program()
         self.inside = self.program.inside()
-        self.most = len(graph.opcode) + MOST_INSTRUCTIONS
+        self.limit = len(graph.opcode) + MOST_INSTRUCTIONS
         self.maker: dict[int, int] = {}
         self.value: dict[int, Value] = {}
         self.known: dict[int, Numbers] = {}
@@ -213,7 +213,7 @@ class _Unroller:
         self.outputs: list[int] = []
         self.batches: Counter[int] = Counter()  # leading dimensions of what one micro-batch reads
         self.titles: set[str] = set()
-        self.here = ""
+        self.current_name = ""
         self.lazy = blocks_of_stacks(self.program)
         rows = self.program.rows
         self.free = {t for k in np.flatnonzero(graph.free).tolist() for t in rows[k].results}
@@ -230,8 +230,8 @@ class _Unroller:
             self.outputs.extend(self.tensor(piece, last) for piece in pieces)
 
     def write(self, row: Row) -> None:
-        """Append an instruction to the new graph; raises a ``TooLargeError`` beyond ``most``."""
-        if len(self.new.rows) == self.most:
+        """Append an instruction to the new graph; raises a ``TooLargeError`` beyond ``limit``."""
+        if len(self.new.rows) == self.limit:
             raise TooLargeError
         self.maker.update(dict.fromkeys(row.results, len(self.new.rows)))
         self.new.rows.append(row)
@@ -264,13 +264,13 @@ class _Unroller:
             return
         # So that the limit is not only found after it has been reached.
         written = sum(self.program.rows[k].opcode not in _PERHAPS for k in loop.body)
-        if trips > MOST_ITERATIONS or trips * written > self.most - len(self.new.rows):
+        if trips > MOST_ITERATIONS or trips * written > self.limit - len(self.new.rows):
             raise TooLargeError
         title = self.title(row, loop, carried, rename)
         for k in range(trips or 1):
             name = self.iteration_name(row.name, f"{title}[{k}]" if trips else title)
             # The condition is written as well: it may compute values that have FLOPs.
-            self.value.update(zip(loop.seen, carried, strict=True))
+            self.value.update(zip(loop.tested, carried, strict=True))
             self.block(loop.condition, name)
             self.value.update(zip(loop.inputs, carried, strict=True))
             if one_of_many:
@@ -358,7 +358,7 @@ class _Unroller:
     def path(self, part: Part) -> str:
         return self.old.paths[part.parameter] + part.suffix
 
-    def reading(self, row: Row) -> tuple[int, int] | None:
+    def block_bounds(self, row: Row) -> tuple[int, int] | None:
         """Return start and size of the block that an instruction reads or writes.
 
         None if it is no block along the leading dimension, or its place is not known.
@@ -406,8 +406,8 @@ class _Unroller:
             view = reshaped(source, shape)
             return view if lazy or not isinstance(view, Reshaped) else None
         if row.opcode in _READS and not isinstance(values[0], int):
-            reading = self.reading(row)
-            cut = values[0].cut(*reading) if reading else None
+            bounds = self.block_bounds(row)
+            cut = values[0].cut(*bounds) if bounds else None
             if isinstance(cut, int):
                 return cut if self.new.shapes[cut] == shape else None
             return reshaped(cut, shape)
@@ -427,14 +427,14 @@ class _Unroller:
 
     def written(self, row: Row, values: Sequence[Value]) -> Stack | None:
         """Return the stack after an update along the leading dimension; None for other updates."""
-        writing = self.reading(row)
-        if writing is None:
+        bounds = self.block_bounds(row)
+        if bounds is None:
             return None
         base, block = values[0], values[1]
         if not isinstance(base, Stack) or base.tensors:
             whole = base.tensors[min(base.tensors)] if isinstance(base, Stack) else base
             base = Stack(self.program.shapes[row.results[0]], {}, whole)
-        start, size = writing
+        start, size = bounds
         return base.written(start, block, size)
 
     def joined(self, row: Row, values: Sequence[Value]) -> Stack | None:
@@ -456,7 +456,7 @@ class _Unroller:
         # A tensor of a later phase must not be read earlier: it would widen forward cuts.
         done = [t for p, t in value.tensors.items() if p <= phase]
         if not done:
-            value.tensors[phase] = self.become(value, phase)
+            value.tensors[phase] = self.materialize(value, phase)
             done = [value.tensors[phase]]
         return done[0]
 
@@ -468,7 +468,7 @@ class _Unroller:
             self.write(Row("parameter", [], result, phase=phase, name=self.path(part)))
         return self.parts[part]
 
-    def become(self, value: Reshaped | Mapped | Stack, phase: int) -> int:
+    def materialize(self, value: Reshaped | Mapped | Stack, phase: int) -> int:
         """Write the instruction that computes a view, and return its tensor."""
         if isinstance(value, Reshaped):
             return self.combine("reshape", [value.source], value.shape, phase)
@@ -479,7 +479,7 @@ class _Unroller:
         sources = [self.tensor(s, phase) for s in value.sources]
         result = self.new.tensor(value.shape, self.program.types[row.results[0]])
         part = next(parts_of(value), None)
-        scope = self.here.rpartition("/")[0] if part is None else self.path(part)
+        scope = self.current_name.rpartition("/")[0] if part is None else self.path(part)
         flops, moved = row.flops * value.share, row.bytes_accessed * value.share
         name, phase = f"{scope}/{row.name.rpartition('/')[2]}", max(phase, row.phase)
         new = Row(row.opcode, sources, [result], flops, moved, phase, -1, name, row.attribute)
@@ -489,7 +489,7 @@ class _Unroller:
     def combine(self, opcode: str, values: Sequence[Value], shape: Shape, phase: int) -> int:
         sources = [self.tensor(value, phase) for value in values]
         result = self.new.tensor(shape, self.new.types[sources[0]])
-        name = f"{self.here.rpartition('/')[0]}/{opcode}".lstrip("/")
+        name = f"{self.current_name.rpartition('/')[0]}/{opcode}".lstrip("/")
         attribute = LEADING if opcode == "concatenate" else ""
         self.write(Row(opcode, sources, [result], 0.0, 0.0, phase, -1, name, attribute))
         return result
@@ -497,7 +497,7 @@ class _Unroller:
     def copy(self, index: int, rename: Rename, parent: int = -1) -> None:
         """Write an instruction as it is, with what is inside it."""
         program, row = self.program, self.program.rows[index]
-        name = self.here = rename(row.name)
+        name = self.current_name = rename(row.name)
         operands = [self.tensor(self.value[t], row.phase) for t in row.operands]
         results = [self.new.tensor(program.shapes[t], program.types[t]) for t in row.results]
         self.value.update(zip(row.results, results, strict=True))
@@ -524,22 +524,23 @@ class _Unroller:
                 self.parameter(whole, self.program.rows[0].phase)
 
     def divide(self, read: Sequence[Part]) -> None:
+        """Concatenate the parts of a parameter that contain others from parts that do not."""
         # The largest parts first: what they are divided into may be divided again.
-        waiting = [part for part in read if not any(contains(other, part) for other in read)]
-        while waiting:
-            whole = waiting.pop()
+        stack = [part for part in read if not any(contains(other, part) for other in read)]
+        while stack:
+            whole = stack.pop()
             pieces = division(whole, read)
             if not pieces:
                 continue
             if whole in self.parts:
                 result = self.parts.pop(whole)
-                at = self.maker[result]
-                row = self.new.rows[at]
+                index = self.maker[result]
+                row = self.new.rows[index]
                 sources = [self.parameter(piece, row.phase) for piece in pieces]
-                self.new.rows[at] = row._replace(
+                self.new.rows[index] = row._replace(
                     opcode="concatenate", operands=sources, attribute=LEADING
                 )
-            waiting.extend(pieces)
+            stack.extend(pieces)
 
     def graph(self) -> Graph:
         self.divide_parameters()
@@ -547,8 +548,8 @@ class _Unroller:
         rows = self.new.rows
         entries = [row.opcode == "parameter" and row.parent < 0 for row in rows]
         order = sorted(range(len(rows)), key=entries.__getitem__, reverse=True)
-        place = {before: after for after, before in enumerate(order)} | {-1: -1}
-        rows = self.new.rows = [rows[k]._replace(parent=place[rows[k].parent]) for k in order]
+        new_index = {before: after for after, before in enumerate(order)} | {-1: -1}
+        rows = self.new.rows = [rows[k]._replace(parent=new_index[rows[k].parent]) for k in order]
         parts = sorted(self.parts, key=lambda part: (part.parameter, (*part.indices, part.start)))
         tensors = [self.parts[part] for part in parts]
         sources = [part.parameter for part in parts]

@@ -66,16 +66,16 @@ class Axes:
     def journey(self, tensor: int, dimension: int, instructions: Container[int]) -> Journey:
         """Follow a dimension through some of the instructions, into loops and out of them."""
         flow, journey = self.flow, Journey({(tensor, dimension)})
-        waiting = deque(journey.reached)
-        while waiting:
-            tensor, dimension = waiting.popleft()
+        queue = deque(journey.reached)
+        while queue:
+            tensor, dimension = queue.popleft()
             new: list[tuple[int, int]] = []
             for index in flow.readers[tensor]:
                 if index not in instructions or flow.opcode[index] == "return":
                     continue
-                for place, operand in enumerate(flow.operands[index]):
+                for slot, operand in enumerate(flow.operands[index]):
                     if operand == tensor:
-                        dimensions, done = self.move(index, place, dimension)
+                        dimensions, done = self.move(index, slot, dimension)
                         new += [(flow.results[index][0], d) for d in dimensions]
                         if done:
                             journey.done.setdefault(done, []).append(index)
@@ -85,7 +85,7 @@ class Axes:
             for pair in new:
                 if pair not in journey.reached:
                     journey.reached.add(pair)
-                    waiting.append(pair)
+                    queue.append(pair)
         return journey
 
     def move(self, index: int, place: int, dimension: int) -> Move:
@@ -149,18 +149,18 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     def with_members(index: int, size: int) -> bool:
         """Whether a product pairs a dimension of data with one that weights have of their own."""
         return any(
-            (flow.operands[index][place], dimension) in of_weights(size)
+            (flow.operands[index][slot], dimension) in of_weights(size)
             for factor in axes.factors(index)
             if len(factor.pairs) == _BOTH_AND_RESULT
-            for place, dimension in factor.pairs
-            if place != OUT and not data[flow.operands[index][place]]
+            for slot, dimension in factor.pairs
+            if slot != OUT and not data[flow.operands[index][slot]]
         )
 
     # Each input votes for the size of its first dimension that no loop, attention or ensemble has.
     votes: Counter[int] = Counter()
     floating: set[int] = set()  # of numbers, not of indices, which may be the edges of a graph
     ahead: dict[int, tuple[str, int]] = {}  # size of a dimension in front -> what it is, and loop
-    sizes: dict[int, int] = {}
+    sample_dimension: dict[int, int] = {}
     for tensor in inputs:
         skipped: list[tuple[int, str, int]] = []
         attended: set[int] = set()  # products of data that sum over the leading dimension
@@ -180,17 +180,17 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             elif shared:
                 skipped.append((size, SHARED, -1))
             else:
-                sizes[tensor] = dimension
+                sample_dimension[tensor] = dimension
                 ahead.update((size, (what, loop)) for size, what, loop in skipped)
                 break
-    behind = {flow.shapes[t][d] for t, d in sizes.items() if d}
+    sizes_behind = {flow.shapes[t][d] for t, d in sample_dimension.items() if d}
     for tensor in inputs:
         shape = flow.shapes[tensor]
-        dimension = sizes.get(tensor, 0)
+        dimension = sample_dimension.get(tensor, 0)
         if not dimension and shape[:1] and shape[0] in ahead:
             if len(shape) == 1 and len(inputs) > 1:
                 continue
-            dimension = int(len(shape) > 1 and shape[1] in behind)
+            dimension = int(len(shape) > 1 and shape[1] in sizes_behind)
         if shape and shape[dimension]:
             votes[shape[dimension]] += 1
             if int(flow.graph.element_type[tensor]) in FLOATING:
@@ -202,28 +202,35 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             votes.pop(flow.shapes[flow.operands[index][-1]][0], None)
     # On a tie numbers win: indices may be edges of a graph, of which there are any number.
     size = max(votes, key=lambda size: (votes[size], size in floating))
-    if size not in behind:
+    if size not in sizes_behind:
         return size, ""
-    number, (what, loop) = next(iter(ahead.items()))
+    count, (what, loop) = next(iter(ahead.items()))
+    return _samples_behind(flow, phase, size, count, what, loop)
+
+
+def _samples_behind(
+    flow: Flow, phase: Sequence[int], size: int, count: int, what: str, loop: int
+) -> tuple[int, str]:
+    """The samples per batch, and a note, if ``count`` leading positions are something else."""
     if what == CONTRACTED:
         return size, (
-            f"attention goes over the {number:,} leading positions of batch inputs, taken as time; "
+            f"attention goes over the {count:,} leading positions of batch inputs, taken as time; "
             f"the batch is taken as the {size:,} samples behind them"
         )
     if what == SHARED:
         return size, (
-            f"weights and batch inputs have {number} in front alike, taken as models side by side; "
+            f"weights and batch inputs have {count} in front alike, taken as models side by side; "
             f"the batch is taken as the {size:,} samples that each of them sees"
         )
     products = [k for k, opcode in enumerate(flow.opcode) if opcode in ("dot", "convolution")]
     if any(phase[k] == Phase.BACKWARD and _is_inside(flow, k, loop) for k in products):
         # A step over micro-batches sees all of them before its update.
-        return size * number, (
-            f"a loop with a backward pass goes through the {number:,} leading positions of the "
-            f"batch inputs, taken as micro-batches: the batch is taken as {number:,} x {size:,}"
+        return size * count, (
+            f"a loop with a backward pass goes through the {count:,} leading positions of the "
+            f"batch inputs, taken as micro-batches: the batch is taken as {count:,} x {size:,}"
         )
     return size, (
-        f"a loop goes through the {number:,} leading positions of batch inputs, taken as time; the "
+        f"a loop goes through the {count:,} leading positions of batch inputs, taken as time; the "
         f"batch is taken as the {size:,} samples behind them"
     )
 
@@ -270,15 +277,15 @@ class Use:
         self.why: dict[int, str] = {}
         self._label: dict[int, Label] = {**known, **{t: t for t in unknown}}
         self._summed: set[int] = set()  # data without the batch: sums over it, made of sums
-        self._numbers: set[int] = set()  # numbers made of data that are repeated
+        self._repeated_numbers: set[int] = set()  # numbers made of data that are repeated
         self._samples: Counter[int] = Counter()  # sizes of the batch, by inputs that have it
-        self._rows: dict[int, set[int]] = {}  # tensor -> its dimensions that are the batch
+        self._batch_axes: dict[int, set[int]] = {}  # tensor -> its dimensions that are the batch
         self.looked_up: set[int] = set()
         self._axes = Axes(flow)
         self._forward = forward
         for tensor, label in known.items():
             if label == DATA:
-                self._follow_rows(tensor)
+                self._follow_batch(tensor)
         for index in range(len(flow.opcode)):
             self._read(index)
         # A table that only indices pick rows of is an embedding, if nothing else says otherwise.
@@ -286,7 +293,7 @@ class Use:
         for tensor in self.looked_up:
             self._decide(tensor, WEIGHT, "rows are looked up in it")
 
-    def _of(self, tensor: int) -> Label:
+    def _label_of(self, tensor: int) -> Label:
         label = self._label.get(tensor)
         return self.known.get(label, label) if isinstance(label, int) else label
 
@@ -295,19 +302,19 @@ class Use:
             self.known[source] = verdict
             self.why[source] = why
             if verdict == DATA:
-                self._follow_rows(source)
+                self._follow_batch(source)
 
-    def _follow_rows(self, tensor: int) -> None:
+    def _follow_batch(self, tensor: int) -> None:
         """Find out what has the batch of an input, and as which dimension."""
         if not self.flow.shapes[tensor]:
             return
         start = leading_samples(self._axes, tensor, self._forward)
         self._samples[self.flow.shapes[tensor][start]] += 1
-        self._mark_rows(tensor, start)
+        self._mark_batch(tensor, start)
 
-    def _mark_rows(self, tensor: int, start: int) -> None:
+    def _mark_batch(self, tensor: int, start: int) -> None:
         for reached, dimension in self._axes.journey(tensor, start, self._forward).reached:
-            self._rows.setdefault(reached, set()).add(dimension)
+            self._batch_axes.setdefault(reached, set()).add(dimension)
 
     def _read(self, index: int) -> None:
         """Label the results of an instruction, and decide what it tells of its operands."""
@@ -320,7 +327,7 @@ class Use:
             for tensor in filter(flow.before.__getitem__, flow.results[index]):
                 self._label[tensor] = self._label.get(flow.before[tensor][0])
             return
-        labels = [self._of(t) for t in operands]
+        labels = [self._label_of(t) for t in operands]
         if opcode in ("dot", "convolution") and len(labels) == 2:
             self._product(index, labels)
         elif opcode == "gather" and isinstance(labels[0], int):
@@ -329,15 +336,15 @@ class Use:
         elif opcode == "broadcast" and flow.shapes[operands[0]]:
             self._broadcast(index, labels[0])
         elif sums_rows(flow, index) and DATA in labels[1:]:
-            self._mark_rows(flow.results[index][0], 0)
+            self._mark_batch(flow.results[index][0], 0)
         elif opcode == "reduce":
             self._reduced(index, labels[0])
         elif opcode == "concatenate" and '"dimensions":[0]' not in self._attribute(index):
             for result in labels if DATA in labels else ():
                 self._decide(result, DATA, "it stands beside the batch, row by row")
         elif opcode in ELEMENTWISE or opcode in PARTS:
-            self._together(operands, labels)
-        labels = [self._of(t) for t in operands]
+            self._combined(operands, labels)
+        labels = [self._label_of(t) for t in operands]
         unknown = [x for x in labels if isinstance(x, int)]
         # What is looked up says least of what it is combined with.
         unknown.sort(key=self.looked_up.__contains__)
@@ -358,8 +365,8 @@ class Use:
         data = [t for t, result in zip(operands, labels, strict=True) if result == DATA]
         if label == DATA and data:
             repeated = opcode == "broadcast" and not flow.shapes[operands[0]]
-            if repeated or (opcode in ELEMENTWISE and self._numbers.issuperset(data)):
-                self._numbers.update(flow.results[index])
+            if repeated or (opcode in ELEMENTWISE and self._repeated_numbers.issuperset(data)):
+                self._repeated_numbers.update(flow.results[index])
             if self._is_summed(index, operands, data):
                 self._summed.update(flow.results[index])
 
@@ -382,7 +389,7 @@ class Use:
         """Whether what an instruction makes of data has lost the batch."""
         opcode = self.flow.opcode[index]
         if opcode in VIEWS or opcode in ELEMENTWISE:
-            return self._summed.union(self._numbers).issuperset(data)
+            return self._summed.union(self._repeated_numbers).issuperset(data)
         if opcode == "dot":
             return all(t in self._summed or self._is_contracted(index, t) for t in data)
         shape = self.flow.shapes[operands[0]] if operands else ()
@@ -390,7 +397,7 @@ class Use:
         return leading and shape[:1] == (self.batch_size,)
 
     def _is_contracted(self, index: int, tensor: int, done: str = CONTRACTED) -> bool:
-        rows = self._rows.get(tensor)
+        rows = self._batch_axes.get(tensor)
         place = self.flow.operands[index].index(tensor)
         return bool(rows) and all(self._axes.move(index, place, d)[1] == done for d in rows or ())
 
@@ -403,7 +410,7 @@ class Use:
             return
         outer = int(flow.graph.parent[index])
         for source, tensor in zip(flow.operands[index], flow.results[outer], strict=False):
-            if self._of(source) == DATA or self._label.get(tensor) is None:
+            if self._label_of(source) == DATA or self._label.get(tensor) is None:
                 self._label[tensor] = self._label.get(source)
 
     def _product(self, index: int, labels: list[Label]) -> None:
@@ -438,11 +445,7 @@ class Use:
             self._decide(right, WEIGHT, "it is the right factor of the first product")
 
     def _broadcast(self, index: int, label: Label) -> None:
-        """An input that is repeated along new leading dimensions is no batch.
-
-        Unless it has the batch itself, and the new dimensions, the members of an ensemble, have
-        another size.
-        """
+        """Decide that what is repeated in front is a weight, unless it has the batch itself."""
         first, size = fields_of(self._attribute(index))["dimensions"][0], self.batch_size
         new = self.flow.shapes[self.flow.results[index][0]][:first]
         if not first or not isinstance(label, int):
@@ -455,18 +458,18 @@ class Use:
         if isinstance(label, int) and is_number and self.flow.shapes[label] == (self.batch_size,):
             self._decide(label, DATA, "it is as long as the batch, and summed over it")
 
-    def _together(self, operands: list[int], labels: list[Label]) -> None:
+    def _combined(self, operands: list[int], labels: list[Label]) -> None:
         """What is combined element by element with data has their batch, or is a weight."""
         for tensor, label in zip(operands, labels, strict=True):
             if not isinstance(label, int):
                 continue
             shape = self.flow.shapes[label]
             pairs = zip(operands, labels, strict=True)
-            data = [t for t, other in pairs if other == DATA and t not in self._numbers]
+            data = [t for t, other in pairs if other == DATA and t not in self._repeated_numbers]
             if data and self._summed.issuperset(data):
                 self._decide(label, WEIGHT, "it meets sums over the batch")
             elif data:
-                rows = {d for t in data for d in self._rows.get(t, ())}
+                rows = {d for t in data for d in self._batch_axes.get(t, ())}
                 sizes = {self.flow.shapes[tensor][d] for d in rows} - {1}
                 if rows:  # and what every sample gets has been repeated, and found, before
                     same = not sizes.isdisjoint(shape)

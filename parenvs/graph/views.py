@@ -130,18 +130,18 @@ class Mapped:
         # One view per block, so that its readers share one tensor.
         if (start, size) not in self.cuts:
             sources = [s if isinstance(s, int) else s.cut(start, size) for s in self.sources]
-            result = tuple(s for s in sources if s is not None)
-            if len(result) < len(sources):
+            blocks = tuple(s for s in sources if s is not None)
+            if len(blocks) < len(sources):
                 return None
-            shape = inner = (size, *self.shape[1:])
-            if self.elementwise and all(isinstance(s, Reshaped) for s in result):
-                shapes = {s.source.shape for s in result if isinstance(s, Reshaped)}
+            shape = block_shape = (size, *self.shape[1:])
+            if self.elementwise and all(isinstance(s, Reshaped) for s in blocks):
+                shapes = {s.source.shape for s in blocks if isinstance(s, Reshaped)}
                 if len(shapes) == 1:  # what follows may undo the reshape
-                    (inner,) = shapes
-                    result = tuple(s.source for s in result if isinstance(s, Reshaped))
+                    (block_shape,) = shapes
+                    blocks = tuple(s.source for s in blocks if isinstance(s, Reshaped))
             share = self.share * size / self.shape[0]
-            block = Mapped(self.row, result, inner, self.elementwise, share)
-            self.cuts[start, size] = block if inner == shape else Reshaped(block, shape)
+            block = Mapped(self.row, blocks, block_shape, self.elementwise, share)
+            self.cuts[start, size] = block if block_shape == shape else Reshaped(block, shape)
         return self.cuts[start, size]
 
     def pieces(self) -> list[Value]:
@@ -221,16 +221,16 @@ def reshaped(value: Value | None, shape: Shape) -> Value | None:
     return value if value.shape == shape else Reshaped(value, shape)
 
 
-def is_weight(value: Value, held: Callable[[int], bool]) -> bool:
-    """Return whether a value is made of the parameters that ``held`` tells, and of nothing else."""
+def is_weight(value: Value, holds_weight: Callable[[int], bool]) -> bool:
+    """Return whether a value is made only of parameters for which ``holds_weight`` is true."""
     if isinstance(value, Part):
-        return held(value.parameter)
+        return holds_weight(value.parameter)
     if isinstance(value, int | Computed) or (isinstance(value, Stack) and value.base is not None):
         return False
     sources = _sources(value)
     if isinstance(value, Mapped):  # numbers of tensors are free ones there
         sources = [source for source in sources if not isinstance(source, int)]
-    return all(is_weight(source, held) for source in sources)
+    return all(is_weight(source, holds_weight) for source in sources)
 
 
 def parts_of(value: Value) -> Iterator[Part]:
@@ -276,9 +276,9 @@ def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
     if not inside or any(a.start + a.shape[0] > b.start for a, b in pairwise(ordered)):
         return []
     result: list[Part] = []
-    place, end, rest = whole.start, whole.start + whole.shape[0], whole.shape[1:]
-    while place < end:
-        block = largest.get(place)
-        result.append(block or Part.whole(whole.parameter, rest, (*whole.indices, place)))
-        place += block.shape[0] if block else 1
+    position, end, inner = whole.start, whole.start + whole.shape[0], whole.shape[1:]
+    while position < end:
+        block = largest.get(position)
+        result.append(block or Part.whole(whole.parameter, inner, (*whole.indices, position)))
+        position += block.shape[0] if block else 1
     return result

@@ -47,8 +47,8 @@ def written(file, text):
 
 
 def read(make, name="model.py:build"):
-    with cache.keeping():
-        return cache.kept((name, None), make)
+    with cache.enabled():
+        return cache.load_or_make((name, None), make)
 
 
 def test_kept__is_what_was_lowered(place, tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_kept__files_that_change_meanwhile_are_not_kept(place, tmp_path, monkeyp
 @pytest.mark.slow
 def test_kept__readers_and_writers_side_by_side(place, monkeypatch):
     make = Made(monkeypatch)
-    with cache.keeping(), ThreadPoolExecutor(8) as pool:
-        models = list(pool.map(lambda _: cache.kept(("model", None), make), range(40)))
+    with cache.enabled(), ThreadPoolExecutor(8) as pool:
+        models = list(pool.map(lambda _: cache.load_or_make(("model", None), make), range(40)))
     assert {model.proto for model in models} == {MODEL.proto}
     assert len(list(place.iterdir())) == 1

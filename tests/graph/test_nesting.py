@@ -6,13 +6,13 @@ import pytest
 from cases import each
 
 from parenvs.errors import HloError
-from parenvs.graph.checks import Inside, wrong_nesting
+from parenvs.graph.checks import Computation, wrong_nesting
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
 
 F, S, P = (11, (4, 8)), (4, ()), (1, ())
-LOOP = [S, F], [S, F], [Inside([S, F], [S, F]), Inside([S, F], [P])]
-BRANCH = [P, F, S], [F], [Inside([F], [F]), Inside([S], [F])]
+LOOP = [S, F], [S, F], [Computation([S, F], [S, F]), Computation([S, F], [P])]
+BRANCH = [P, F, S], [F], [Computation([F], [F]), Computation([S], [F])]
 
 
 def test_nesting__what_fits():
@@ -27,11 +27,11 @@ def test_nesting__what_fits():
         ("while", *LOOP[:2], [*LOOP[2], LOOP[2][0]], "has 3 computations"),
         ("while", [F, S], *LOOP[1:], "differ"),
         ("while", LOOP[0], [S, (11, (4, 9))], LOOP[2], "differ"),
-        ("while", *LOOP[:2], [Inside([S, F], [S, S]), LOOP[2][1]], "differ"),
-        ("while", *LOOP[:2], [Inside([S, (12, (4, 8))], [S, F]), LOOP[2][1]], "differ"),
-        ("while", *LOOP[:2], [LOOP[2][0], Inside([S], [P])], "condition is not what"),
-        ("while", *LOOP[:2], [LOOP[2][0], Inside([S, F], [F])], "not one scalar"),
-        ("while", *LOOP[:2], [LOOP[2][0], Inside([S, F], [P, P])], "not one scalar"),
+        ("while", *LOOP[:2], [Computation([S, F], [S, S]), LOOP[2][1]], "differ"),
+        ("while", *LOOP[:2], [Computation([S, (12, (4, 8))], [S, F]), LOOP[2][1]], "differ"),
+        ("while", *LOOP[:2], [LOOP[2][0], Computation([S], [P])], "condition is not what"),
+        ("while", *LOOP[:2], [LOOP[2][0], Computation([S, F], [F])], "not one scalar"),
+        ("while", *LOOP[:2], [LOOP[2][0], Computation([S, F], [P, P])], "not one scalar"),
         ("conditional", *BRANCH[:2], [], "no computation"),
         ("conditional", [F, F, S], *BRANCH[1:], "first operand"),
         ("conditional", [P, F], *BRANCH[1:], "other arrays than it is given"),

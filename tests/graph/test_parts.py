@@ -191,7 +191,7 @@ def test_from_jax__what_fails_in_parts_is_read_whole_and_says_so(monkeypatch):
         raise ValueError("no parts")
 
     step, args = step_of(split)
-    monkeypatch.setattr("parenvs.graph.parts.taken_apart", fails)
+    monkeypatch.setattr("parenvs.graph.parts.split_sizes", fails)
     with pytest.warns(UserWarning, match="several in one stay whole: no parts"):
         assert "fused" in from_jax(step, *args).paths
 

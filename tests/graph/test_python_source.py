@@ -230,7 +230,7 @@ def test_lower__a_kept_model_is_read_as_the_one_that_was_lowered(tmp_path, monke
         python_source._lowered.cache_clear()
         for name in ("kept_model", "kept_sizes"):
             sys.modules.pop(name, None)
-        with cache.keeping():
+        with cache.enabled():
             return lower("kept_model.py:loss", "arguments")
 
     first, second = lowered(), lowered()

@@ -15,7 +15,7 @@ from parenvs.graph.pytorch.operations import operation
 Sizes = Sequence[int]
 
 
-def _of_all(sizes: Sizes, count: int) -> list[int]:
+def _expanded(sizes: Sizes, count: int) -> list[int]:
     """A size for each dimension: one may stand for all."""
     return list(sizes) * count if len(sizes) == 1 else list(sizes)
 
@@ -34,14 +34,14 @@ def _convolution(
     *_: Any,
 ) -> Array:
     count = weight.ndim - 2
-    alone = x.ndim == count + 1  # one image, without a batch
-    x = x[None] if alone else x
+    unbatched = x.ndim == count + 1  # one image, without a batch
+    x = x[None] if unbatched else x
     stride, padding, dilation, output_padding = (
-        _of_all(sizes, count) for sizes in (stride, padding, dilation, output_padding)
+        _expanded(sizes, count) for sizes in (stride, padding, dilation, output_padding)
     )
     spatial = "DHW"[3 - count :]
     layout = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
-    holes: Sizes | None = None
+    input_dilation: Sizes | None = None
     if transposed:
         inputs, outputs, *kernel = weight.shape
         # The transpose of a convolution: a flipped kernel, inputs and outputs exchanged per group,
@@ -49,33 +49,33 @@ def _convolution(
         weight = weight.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
         weight = weight.reshape(groups * outputs, inputs // groups, *kernel)
         weight = jnp.flip(weight, range(2, 2 + count))
-        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
-        stride, holes = [1] * count, stride
+        extent = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        pads = [(r - p, r - p + o) for r, p, o in zip(extent, padding, output_padding, strict=True)]
+        stride, input_dilation = [1] * count, stride
     else:
         pads = [(p, p) for p in padding]
     result = lax.conv_general_dilated(
-        x, weight, stride, pads, holes, dilation, layout, feature_group_count=groups
+        x, weight, stride, pads, input_dilation, dilation, layout, feature_group_count=groups
     )
     if bias is not None:
         result = result + bias.reshape(-1, *[1] * count)
-    return result[0] if alone else result
+    return result[0] if unbatched else result
 
 
 def _windows(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: bool) -> Any:
     """Sizes, strides and padding of the windows over all dimensions."""
     count = len(kernel)
     stride = list(stride) or list(kernel)
-    stride, padding = _of_all(stride, count), _of_all(padding, count)
+    stride, padding = _expanded(stride, count), _expanded(padding, count)
     lead = x.ndim - count
     pads = []
     for size, k, s, p in zip(x.shape[lead:], kernel, stride, padding, strict=True):
-        more = 0
+        extra = 0
         if ceil_mode:
             windows = -(-(size + 2 * p - k) // s) + 1
             windows -= (windows - 1) * s >= size + p  # a window has to begin inside
-            more = max((windows - 1) * s + k - size - 2 * p, 0)
-        pads.append((p, p + more))
+            extra = max((windows - 1) * s + k - size - 2 * p, 0)
+        pads.append((p, p + extra))
     return (1,) * lead + tuple(kernel), (1,) * lead + tuple(stride), [(0, 0)] * lead + pads
 
 
@@ -88,15 +88,15 @@ def _max_pool(
     dilation: Sizes = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Array, Callable[[], Array]]:
-    """Take the maximum of each window, and its place among all places of an image, if asked for."""
+    """Take the maximum of each window, and a function that returns its index in the image."""
     count, lead = len(kernel), x.ndim - len(kernel)
-    wide = _of_all(dilation, count)
-    reach = [d * (k - 1) + 1 for d, k in zip(wide, kernel, strict=True)]
-    _, strides, pads = _windows(x, reach, list(stride) or list(kernel), padding, ceil_mode)
+    gaps = _expanded(dilation, count)
+    extents = [d * (k - 1) + 1 for d, k in zip(gaps, kernel, strict=True)]
+    _, strides, pads = _windows(x, extents, list(stride) or list(kernel), padding, ceil_mode)
     floating = jnp.issubdtype(x.dtype, jnp.inexact)
     # Padding must never be the maximum.
     low = np.asarray(-jnp.inf if floating else jnp.iinfo(x.dtype).min, x.dtype)
-    offsets = [[o * d for o, d in zip(offset, wide, strict=True)] for offset in np.ndindex(*kernel)]
+    offsets = [[o * d for o, d in zip(offset, gaps, strict=True)] for offset in np.ndindex(*kernel)]
 
     def windows(padded: Array, first: int) -> Array:
         """What lies at each offset of each window, the offsets last."""
@@ -104,14 +104,14 @@ def _max_pool(
         for offset in offsets:
             end = list(padded.shape[:first])
             for size, o, r, step in zip(
-                padded.shape[first:], offset, reach, strides[lead:], strict=True
+                padded.shape[first:], offset, extents, strides[lead:], strict=True
             ):
                 end.append(o + (size - r) // step * step + 1)
             steps = [1] * first + list(strides[lead:])
             parts.append(lax.slice(padded, [0] * first + offset, end, steps))
         return jnp.stack(parts, -1)
 
-    def places() -> Array:
+    def indices() -> Array:
         padded = lax.pad(lax.stop_gradient(x), low, [(a, b, 0) for a, b in pads])
         best = jnp.argmax(windows(padded, lead), -1)
         local = np.arange(math.prod(x.shape[lead:])).reshape(x.shape[lead:])
@@ -119,11 +119,11 @@ def _max_pool(
         choices = jnp.broadcast_to(choices, (*best.shape, len(offsets)))
         return jnp.take_along_axis(choices, best[..., None], -1)[..., 0]
 
-    if any(d != 1 for d in wide):  # JAX has no gradient of dilated windows
+    if any(d != 1 for d in gaps):  # JAX has no gradient of dilated windows
         padded = lax.pad(x, low, [(a, b, 0) for a, b in pads])
-        return jnp.max(windows(padded, lead), -1), places
+        return jnp.max(windows(padded, lead), -1), indices
     sizes = (1,) * lead + tuple(kernel)
-    return lax.reduce_window(x, low, lax.max, sizes, strides, pads), places
+    return lax.reduce_window(x, low, lax.max, sizes, strides, pads), indices
 
 
 @operation("avg_pool2d", "avg_pool3d")
@@ -146,11 +146,11 @@ def _avg_pool(
         return total / math.prod(sizes)
     lead = x.ndim - len(kernel)
     ones, pads = np.ones(x.shape[lead:]), pads[lead:]
-    given = [(p, p) for p in _of_all(padding, len(kernel))]
+    own = [(p, p) for p in _expanded(padding, len(kernel))]
     # PyTorch counts its own padding, but not what ceil_mode adds behind it.
     if count_include_pad:
-        ones = np.pad(ones, given, constant_values=1.0)
-        pads = [(0, end - added) for (_, end), (_, added) in zip(pads, given, strict=True)]
+        ones = np.pad(ones, own, constant_values=1.0)
+        pads = [(0, end - added) for (_, end), (_, added) in zip(pads, own, strict=True)]
     image = jnp.asarray(ones, x.dtype)
     return total / lax.reduce_window(image, zero, lax.add, sizes[lead:], strides[lead:], pads)
 
@@ -189,7 +189,7 @@ def _adaptive_max_pool(x: Array, output: Sizes) -> tuple[Array, None]:
 def _resized(
     shape: Sizes, output: Sizes | None, factors: Sequence[float] | None
 ) -> list[tuple[int, int, float]]:
-    """Axis, new size and step between places of each dimension that is resized."""
+    """Axis, new size and step between samples of each dimension that is resized."""
     if output:
         axes = range(len(shape) - len(output), len(shape))
         return [(axis, size, shape[axis] / size) for axis, size in zip(axes, output, strict=True)]
@@ -208,8 +208,8 @@ def _nearest(x: Array, output: Sizes | None, factors: Sequence[float] | None) ->
         if size % x.shape[axis] == 0:  # a repetition leaves the dimension splittable
             x = jnp.repeat(x, size // x.shape[axis], axis)
         else:
-            places = np.minimum(np.floor(np.arange(size) * step), last).astype(np.int32)
-            x = jnp.take(x, places, axis=axis, mode="clip")
+            indices = np.minimum(np.floor(np.arange(size) * step), last).astype(np.int32)
+            x = jnp.take(x, indices, axis=axis, mode="clip")
     return x
 
 
@@ -220,12 +220,12 @@ def _linear(
     for axis, size, step in _resized(x.shape, output, factors):
         last = x.shape[axis] - 1
         if align_corners:
-            at = np.arange(size) * (last / (size - 1) if size > 1 else 0.0)
-        else:  # places are centers of pixels
-            at = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
-        low = np.minimum(np.floor(at), last).astype(np.int32)
+            samples = np.arange(size) * (last / (size - 1) if size > 1 else 0.0)
+        else:  # samples are centers of pixels
+            samples = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
+        low = np.minimum(np.floor(samples), last).astype(np.int32)
         high = np.minimum(low + 1, last)
-        share = jnp.asarray((at - low).reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
+        share = jnp.asarray((samples - low).reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
         below = jnp.take(x, low, axis=axis, mode="clip")
         above = jnp.take(x, high, axis=axis, mode="clip")
         x = below * (1 - share) + above * share
@@ -243,10 +243,10 @@ def _searchsorted(
 ) -> Array:
     if sorter is not None:
         borders = jnp.take_along_axis(borders, sorter, -1)
-    return _counted(borders, x, right or side == "right")
+    return _count_below(borders, x, right or side == "right")
 
 
-def _counted(borders: Array, x: Array, right: bool) -> Array:
+def _count_below(borders: Array, x: Array, right: bool) -> Array:
     if borders.ndim > 1:
         borders = borders[..., None, :]
     return jnp.sum(borders <= x[..., None] if right else borders < x[..., None], -1)
@@ -254,4 +254,4 @@ def _counted(borders: Array, x: Array, right: bool) -> Array:
 
 @operation("bucketize.Tensor")
 def _bucketize(x: Array, borders: Array, out_int32: bool = False, right: bool = False) -> Array:
-    return _counted(borders, x, right)
+    return _count_below(borders, x, right)

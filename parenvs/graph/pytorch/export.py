@@ -31,7 +31,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from parenvs.errors import HloError, listed, one_line, shown
-from parenvs.graph.flow import reached
+from parenvs.graph.flow import reachable
 from parenvs.graph.pytorch.nodes import (
     TITLE,
     ElementType,
@@ -65,12 +65,12 @@ def mark_stops(module: Any) -> None:
         if node.op != "call_function":
             continue
         if node.target is torch.ops.aten.detach.default:
-            _put(graph, node)
+            _mark_uses(graph, node)
         elif str(node.target) == _BLOCK:
             if node.args[0] is False:
                 for user in list(node.users):
                     if isinstance(user.meta.get("val"), Tensor):
-                        _put(graph, user)
+                        _mark_uses(graph, user)
             else:
                 mark_stops(getattr(module, node.args[1].target))
         elif str(node.target) == "wrap_with_autocast":
@@ -78,7 +78,7 @@ def mark_stops(module: Any) -> None:
     module.recompile()
 
 
-def _put(graph: Any, node: Any) -> None:
+def _mark_uses(graph: Any, node: Any) -> None:
     """Put a mark in front of each use of a node, so that it sees what was written in place so far.
 
     What writes into the node itself, and blocks without gradients, which may, are given the node.
@@ -140,10 +140,7 @@ class Loss(nn.Module):
 
 
 def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> Any:
-    """What a module returns; of an exported program, whose nodes keep the submodules they are of.
-
-    Its own code would be traced anew, and lose them.
-    """
+    """Run a module; an exported program by an interpreter, which keeps the submodules of nodes."""
     if not isinstance(module, torch.fx.GraphModule) or not hasattr(module, TITLE):
         return module(*inputs, **keywords)
     flat = fx_pytree.tree_flatten_spec((inputs, keywords), module._in_spec)
@@ -226,16 +223,16 @@ _INSTEAD = {
 def quiet() -> Iterator[None]:
     """Keep PyTorch's own warnings, logs and listings of tracing off the user's screen."""
     logger = logging.getLogger("torch")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
-    written = io.StringIO()
+    output = io.StringIO()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(written):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(output):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
-    sys.stderr.write(written.getvalue())  # what fails is listed there, which the error says
+        logger.setLevel(level)
+    sys.stderr.write(output.getvalue())  # what fails is listed there, which the error says
 
 
 @contextlib.contextmanager
@@ -249,9 +246,9 @@ def masks_as_given() -> Iterator[None]:
         transformer._detect_is_causal_mask = before
 
 
-def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
+def refused(error: Exception, wrapper: nn.Module, name: str) -> RefusedError:
     """Return PyTorch's error in short, and ours: the line, the submodule and the remedy."""
-    paths = {id(m): path for path, m in whole.named_modules()}
+    paths = {id(m): path for path, m in wrapper.named_modules()}
     frames = list(traceback.walk_tb(error.__traceback__))
     functions = {frame.f_code.co_name for frame, _ in frames}
     running = [
@@ -259,16 +256,17 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
         for frame, _ in frames
         if frame.f_code.co_name in ("_call_impl", "forward")
     ]
-    known = [module for module in running if id(module) in paths]
-    path = paths[id(known[-1])].removeprefix(ROOT).lstrip(".").replace(".", "/") if known else ""
-    where = f"{name}, submodule {path} ({type(known[-1]).__name__})" if path else name
+    named = [module for module in running if id(module) in paths]
+    path = paths[id(named[-1])].removeprefix(ROOT).lstrip(".").replace(".", "/") if named else ""
+    where = f"{name}, submodule {path} ({type(named[-1]).__name__})" if path else name
     words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
     kind = type(error).__name__
     signs = ("DataDependent", "DynamicOutput", "data-dependent", ".item()")
     by_value = any(sign in f"{kind} {words}" for sign in signs)
     words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
-    local = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
-    where = f"{local[-1][0].f_code.co_filename}:{local[-1][1]}: {where}" if local else where
+    files = [(frame.f_code.co_filename, line) for frame, line in frames]
+    called = [f"{file}:{line}" for file, line in files if is_called_from(file)]
+    where = f"{called[-1]}: {where}" if called else where
     if any(_is_packed(frame) for frame, _ in frames):
         remedy = (
             "packed sequences have shapes that depend on values: give the recurrent layer the "
@@ -335,21 +333,21 @@ def exported(
     """
     if not isinstance(module, nn.Module):
         raise HloError(f"{shown(module)} is no torch.nn.Module")
-    whole = Loss(module, loss, len(targets))
-    where = _device(module)
+    wrapper = Loss(module, loss, len(targets))
+    device = _device(module)
     arguments, named = pytree.tree_map(
-        lambda leaf: _placed(leaf, where), ((*inputs, *targets), dict(keywords or {}))
+        lambda leaf: _on_device(leaf, device), ((*inputs, *targets), dict(keywords or {}))
     )
     with quiet(), masks_as_given():
         try:
-            program = torch.export.export(whole, arguments, named, strict=False)
+            program = torch.export.export(wrapper, arguments, named, strict=False)
             mark_stops(program.graph_module)
             program = program.run_decompositions(_table())
         except HloError:
             raise
         except Exception as error:
-            raise refused(error, whole, title_of(module)) from error
-    return _flat(program, module, whole, len(inputs))
+            raise refused(error, wrapper, title_of(module)) from error
+    return _flatten(program, module, wrapper, len(inputs))
 
 
 def _table() -> dict[Any, Any]:
@@ -362,7 +360,8 @@ def _table() -> dict[Any, Any]:
     return table
 
 
-def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Exported:
+def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) -> Exported:
+    """Return a traced program as plain data: inputs with their kinds, and the nodes it needs."""
     signature, title = program.graph_signature, title_of(module)
     updated = {_path(path): Value(name) for name, path in signature.buffers_to_mutate.items()}
     outputs = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
@@ -375,9 +374,9 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     # Weights that the loss needs only behind a stop or whole numbers have no gradient.
     reached = _needed(graph, set(outputs), _has_gradient)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-    first = _first_names(module)
-    names = argument_names(module, positional, whole.targets)
-    notes = list(whole.notes)
+    first_name = _first_names(module)
+    names = argument_names(module, positional, wrapper.targets)
+    notes = list(wrapper.notes)
     inputs, nodes = [], []
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     unused, constant = [], []
@@ -385,7 +384,7 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
         if node.op == "placeholder":
             spec = specs[node.name]
             kind, target = spec.kind.name, (spec.target or "").removeprefix(f"{ROOT}.")
-            target = first.get(target, target)
+            target = first_name.get(target, target)
             path = _path(target)
             if kind == "TOKEN":
                 continue  # the order of what checks and prints
@@ -445,7 +444,7 @@ def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None =
     def inputs(node: Any) -> list[Any]:
         return node.all_input_nodes if through is None or through(node) else []
 
-    return reached((node for node in graph.nodes if node.name in names), inputs)
+    return reachable((node for node in graph.nodes if node.name in names), inputs)
 
 
 def _node(node: Any) -> Node:
@@ -505,8 +504,8 @@ def _subprogram(module: Any) -> Subprogram:
     (output,) = (node for node in graph.nodes if node.op == "output")
     needed = _needed(graph, {node.name for node in output.all_input_nodes})
     nodes = tuple(_node(n) for n in graph.nodes if n.op == "call_function" and n in needed)
-    given = output.args[0]
-    results = given if isinstance(given, (tuple, list)) else (given,)
+    returned = output.args[0]
+    results = returned if isinstance(returned, (tuple, list)) else (returned,)
     return Subprogram(inputs, nodes, tuple(map(_argument, results)))
 
 
@@ -523,8 +522,8 @@ def _type(value: Any) -> Any:
 
 
 def _size(size: Any) -> Any:
-    known = getattr(getattr(size, "node", None), "expr", size)
-    return int(known) if getattr(known, "is_number", False) else size
+    number = getattr(getattr(size, "node", None), "expr", size)
+    return int(number) if getattr(number, "is_number", False) else size
 
 
 def _element(dtype: torch.dtype) -> str:
@@ -570,7 +569,7 @@ def _device(module: nn.Module) -> str:
     return "meta" if "meta" in kinds else (tensors[0].device.type if tensors else "cpu")
 
 
-def _placed(leaf: Any, device: str) -> Any:
+def _on_device(leaf: Any, device: str) -> Any:
     """An example input on the module's device: one that needs no memory, if it has to be made."""
     if not isinstance(leaf, torch.Tensor):
         library = type(leaf).__module__.partition(".")[0]

@@ -76,7 +76,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def seen(array: Array, groups: Groups) -> Tensor:
+def grouped(array: Array, groups: Groups) -> Tensor:
     """An array seen in groups; itself, if each is one dimension."""
     return array if all(len(group) == 1 for group in groups) else Merged(array, groups)
 
@@ -116,7 +116,7 @@ def view(x: Tensor, size: Sequence[int]) -> Tensor:
     groups = refined(_array(x).shape, size)
     if groups is None:
         return jnp.reshape(plain(x), size)
-    return seen(_reshaped(_array(x), sum(groups, ())), groups)
+    return grouped(_reshaped(_array(x), sum(groups, ())), groups)
 
 
 def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
@@ -126,7 +126,7 @@ def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
 def _permute(function: Any, x: Merged, dims: Sequence[int]) -> Tensor:
     order = [d % x.ndim for d in dims]
     axes = [axis for d in order for axis in x.axes(d)]
-    return seen(jnp.transpose(x.array, axes), tuple(x.groups[d] for d in order))
+    return grouped(jnp.transpose(x.array, axes), tuple(x.groups[d] for d in order))
 
 
 def _unsqueeze(function: Any, x: Merged, dim: int) -> Tensor:
@@ -135,8 +135,8 @@ def _unsqueeze(function: Any, x: Merged, dim: int) -> Tensor:
 
 
 def _squeeze(function: Any, x: Merged, dims: Sequence[int]) -> Tensor:
-    gone = {d % x.ndim for d in dims if x.shape[d] == 1}
-    return view(x, [n for d, n in enumerate(x.shape) if d not in gone])
+    dropped = {d % x.ndim for d in dims if x.shape[d] == 1}
+    return view(x, [n for d, n in enumerate(x.shape) if d not in dropped])
 
 
 def _expand(function: Any, x: Merged, size: Sequence[int], implicit: bool = False) -> Any:
@@ -148,14 +148,11 @@ def _expand(function: Any, x: Merged, size: Sequence[int], implicit: bool = Fals
     )
     if any(len(a) != len(b) for a, b in zip(groups, new, strict=True)):
         return None
-    return seen(jnp.broadcast_to(array, sum(new, ())), new)
+    return grouped(jnp.broadcast_to(array, sum(new, ())), new)
 
 
 def _split_alike(shapes: Sequence[Groups]) -> Groups | None:
-    """Groups into which the dimensions of several shapes that broadcast can all be split.
-
-    None if there is no way to split them alike.
-    """
+    """Common groups into which the dimensions of several broadcast shapes split, None if none."""
     rank = max(map(len, shapes))
     padded = [((1,),) * (rank - len(groups)) + groups for groups in shapes]
     common = []
@@ -180,14 +177,14 @@ def _split_as(x: Tensor, groups: Groups) -> Array:
     return _reshaped(_array(x), tuple(shape))
 
 
-def _results(made: Any, head: Groups) -> Any:
-    """What a function made of an array, seen in the groups of its leading dimensions."""
-    if isinstance(made, tuple):
-        return tuple(_results(item, head) for item in made)
-    if made is None:
+def _results(result: Any, head: Groups) -> Any:
+    """The result of a function of an array, seen in the groups of its leading dimensions."""
+    if isinstance(result, tuple):
+        return tuple(_results(item, head) for item in result)
+    if result is None:
         return None
     count = sum(map(len, head))
-    return seen(made, head + tuple((n,) for n in made.shape[count:]))
+    return grouped(result, head + tuple((n,) for n in result.shape[count:]))
 
 
 def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
@@ -197,46 +194,46 @@ def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
     array = _reshaped(x.array, sum(groups, ()))
     axis = sum(map(len, groups[:dim]))
 
-    def grouped(made: Any) -> Any:
-        if isinstance(made, tuple):
-            return tuple(map(grouped, made))
-        return seen(made, (*groups[:dim], (made.shape[axis],), *groups[dim + 1 :]))
+    def regroup(result: Any) -> Any:
+        if isinstance(result, tuple):
+            return tuple(map(regroup, result))
+        return grouped(result, (*groups[:dim], (result.shape[axis],), *groups[dim + 1 :]))
 
-    return grouped(function(array, axis))
+    return regroup(function(array, axis))
 
 
-def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:
-    gone = {d % x.ndim for d in dim or range(x.ndim)}
-    axes = [axis for d in sorted(gone) for axis in x.axes(d)]
-    result = function(x.array, axes, True, **how)
-    groups = tuple((1,) * len(group) if d in gone else group for d, group in enumerate(x.groups))
-    left = seen(_reshaped(result, sum(groups, ())), groups)
-    shape = [1 if d in gone else n for d, n in enumerate(x.shape)]
-    return view(left, shape if keepdim else [n for d, n in enumerate(shape) if d not in gone])
+def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **rest: Any) -> Any:
+    reduced = {d % x.ndim for d in dim or range(x.ndim)}
+    axes = [axis for d in sorted(reduced) for axis in x.axes(d)]
+    result = function(x.array, axes, True, **rest)
+    groups = tuple((1,) * len(group) if d in reduced else group for d, group in enumerate(x.groups))
+    kept = grouped(_reshaped(result, sum(groups, ())), groups)
+    shape = [1 if d in reduced else n for d, n in enumerate(x.shape)]
+    return view(kept, shape if keepdim else [n for d, n in enumerate(shape) if d not in reduced])
 
 
 def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
     outputs = _groups(weight)[:-1]
-    result = _contracted(x, weight, weight.ndim - 1, outputs)
-    return result if bias is None else _each(lambda a, b: a + b, result, bias)
+    result = _contract(x, weight, weight.ndim - 1, outputs)
+    return result if bias is None else _elementwise(lambda a, b: a + b, result, bias)
 
 
-def _contracted(x: Tensor, weight: Tensor, inputs: int, outputs: Groups) -> Any:
+def _contract(x: Tensor, weight: Tensor, inputs: int, outputs: Groups) -> Any:
     """Contract the last dimension of ``x`` with dimension ``inputs`` of a matrix or vector."""
     head = _groups(x)[:-1]
     left = _reshaped(_array(x), (*sum(head, ()), x.shape[-1]))
-    local = _groups(weight)
-    local = tuple((weight.shape[d],) if d == inputs else group for d, group in enumerate(local))
-    right = _reshaped(_array(weight), sum(local, ()))
-    axis = sum(len(group) for group in local[:inputs])
+    split = _groups(weight)
+    split = tuple((weight.shape[d],) if d == inputs else group for d, group in enumerate(split))
+    right = _reshaped(_array(weight), sum(split, ()))
+    axis = sum(len(group) for group in split[:inputs])
     result = lax.dot_general(left, right, (((left.ndim - 1,), (axis,)), ((), ())))
-    return seen(result, head + outputs)
+    return grouped(result, head + outputs)
 
 
 def _product(function: Any, x: Tensor, y: Tensor) -> Any:
     """``mm``, ``bmm`` and ``matmul``: the batch dimensions stay apart, and the rows of ``x``."""
     if y.ndim == 2 and x.ndim >= 2:
-        return _contracted(x, y, 0, _groups(y)[1:])
+        return _contract(x, y, 0, _groups(y)[1:])
     if x.ndim != y.ndim or x.ndim < 3:
         return None
     batch = x.ndim - 2
@@ -247,14 +244,14 @@ def _product(function: Any, x: Tensor, y: Tensor) -> Any:
     return _results(jnp.matmul(*pair), groups)
 
 
-def _added(
+def _addmm(
     function: Any, start: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any = 1
 ) -> Any:
     # Scaled sums are rare, and left to the plain function.
     if (beta, alpha) != (1, 1):
         return None
     product = _product(None, x, y)
-    return None if product is None else _each(lambda a, b: a + b, product, start)
+    return None if product is None else _elementwise(lambda a, b: a + b, product, start)
 
 
 def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
@@ -268,13 +265,13 @@ def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
     common = _split_alike([x_groups, groups])
     if common is None:
         return None
-    whole = [(*common[:dim], (item.shape[dim],), *common[dim + 1 :]) for item in (x, index)]
-    array, places = (_split_as(item, split) for item, split in zip((x, index), whole, strict=True))
+    splits = [(*common[:dim], (item.shape[dim],), *common[dim + 1 :]) for item in (x, index)]
+    array, picks = (_split_as(item, split) for item, split in zip((x, index), splits, strict=True))
     axis = sum(map(len, common[:dim]))
-    return seen(jnp.take_along_axis(array, places, axis=axis, mode="clip"), whole[1])
+    return grouped(jnp.take_along_axis(array, picks, axis=axis, mode="clip"), splits[1])
 
 
-def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
+def _elementwise(function: Any, *operands: Any, **keywords: Any) -> Any:
     groups = _split_alike([_groups(x) for x in operands if isinstance(x, Array | Merged)])
     if groups is None:
         return None
@@ -287,11 +284,11 @@ def _slice(
 ) -> Any:
     low, high, _ = slice(start, end).indices(x.shape[dim])
     if step == 1:
-        return _cut(x, dim % x.ndim, low, max(high - low, 0))
+        return _slice_dim(x, dim % x.ndim, low, max(high - low, 0))
     return _along(x, dim, lambda array, axis: function(array, axis, start, end, step))
 
 
-def _cut(x: Merged, dim: int, start: int, length: int) -> Tensor:
+def _slice_dim(x: Merged, dim: int, start: int, length: int) -> Tensor:
     """A part of a dimension: of its first group alone, if it ends with the others."""
     group = x.groups[dim]
     # A part that is whole multiples of the inner groups is a part of the outer one alone.
@@ -303,18 +300,18 @@ def _cut(x: Merged, dim: int, start: int, length: int) -> Tensor:
     count = length // unit
     new = (count, *group[1:]) if count != 1 else group[1:]
     groups = (*x.groups[:dim], new, *x.groups[dim + 1 :])
-    return seen(_reshaped(array, sum(groups, ())), groups)
+    return grouped(_reshaped(array, sum(groups, ())), groups)
 
 
 def _select(function: Any, x: Merged, dim: int, index: int) -> Any:
     dim %= x.ndim
-    item = _cut(x, dim, index % x.shape[dim], 1)
+    item = _slice_dim(x, dim, index % x.shape[dim], 1)
     return view(item, [n for d, n in enumerate(x.shape) if d != dim])
 
 
 def _parts(function: Any, x: Merged, sizes: Sequence[int], dim: int = 0) -> Any:
     starts = accumulate(sizes, initial=0)
-    return tuple(_cut(x, dim % x.ndim, *part) for part in zip(starts, sizes, strict=False))
+    return tuple(_slice_dim(x, dim % x.ndim, *part) for part in zip(starts, sizes, strict=False))
 
 
 def _along_dim(function: Any, x: Merged, dim: int, *how: Any, **more: Any) -> Any:
@@ -346,12 +343,12 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
     "squeeze.dims": _squeeze,
     "expand": _expand,
     **dict.fromkeys(("mm", "bmm", "matmul"), _product),
-    "addmm": _added,
+    "addmm": _addmm,
     "gather": _gather,
     "embedding": _embedding,
     **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), _layer_norm),
     "topk": _topk,
-    "native_dropout": _each,
+    "native_dropout": _elementwise,
     **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _along_dim),
     "slice.Tensor": _slice,
     "split_with_sizes": _parts,
@@ -370,9 +367,9 @@ def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how:
     if name in VIEWS:
         return view(*args)
     if any(isinstance(x, Merged) for x in args):
-        way = _each if elementwise else _TRANSPARENT.get(name)
-        if way is not None and (way not in _FIRST or isinstance(args[0], Merged)):
-            result = way(function, *args, **how)
+        rule = _elementwise if elementwise else _TRANSPARENT.get(name)
+        if rule is not None and (rule not in _FIRST or isinstance(args[0], Merged)):
+            result = rule(function, *args, **how)
             if result is not None:
                 return result
     return function(*map(plain, args), **{key: plain(value) for key, value in how.items()})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.errors import HloError
-from parenvs.graph.flow import reached
+from parenvs.graph.flow import reachable
 
 TITLE = "_parenvs_title"
 """Attribute of an exported program's module: name of the class that was exported."""
@@ -190,18 +190,18 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
             continue
         count = 0
         if node.operation in _WEIGHT:
-            places = (_WEIGHT[node.operation], _BIAS.get(node.operation, -1))
-            arguments = [x for k, x in enumerate(node.arguments) if k in places]
+            positions = (_WEIGHT[node.operation], _BIAS.get(node.operation, -1))
+            arguments = [x for k, x in enumerate(node.arguments) if k in positions]
             # A weight that is multiplied as data is not taken apart behind the product.
             if {value.name for value in _values(arguments)}.issuperset(read):
-                count = _taken_apart(node, users)
+                count = _split_count(node, users)
         elif node.operation == "split_with_sizes" and _dimension(node, 1) == 0:
-            count = _equal(node.arguments[1])
+            count = _equal_parts(node.arguments[1])
         elif node.operation == "slice.Tensor" and _dimension(node, 0) == 0:
             continue  # a part that has been taken already
         for name in read:
             parts.setdefault(name, set()).add(count)
-    seen: dict[str, tuple[tuple[int, ...], ...]] = {}
+    fused: dict[str, tuple[tuple[int, ...], ...]] = {}
     for name, counts in parts.items():
         (count, *others) = counts
         shape = weights[name].type.shape
@@ -209,12 +209,12 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
         if others or not 1 < count <= _MOST_PARTS or not 0 < len(shape) < 3:
             continue
         products = {node.operation for node in users[name]} & (_WEIGHT.keys() - {"linear"})
-        out = int(len(shape) > 1 and bool(products))
-        if shape[out] % count == 0:
-            seen[weights[name].path] = tuple(
-                (count, n // count) if axis == out else (n,) for axis, n in enumerate(shape)
+        axis_split = int(len(shape) > 1 and bool(products))
+        if shape[axis_split] % count == 0:
+            fused[weights[name].path] = tuple(
+                (count, n // count) if axis == axis_split else (n,) for axis, n in enumerate(shape)
             )
-    return seen
+    return fused
 
 
 def _values(arguments: Iterable[object]) -> Iterable[Value]:
@@ -226,26 +226,24 @@ def _values(arguments: Iterable[object]) -> Iterable[Value]:
 
 
 def _dimension(node: Node, before: int) -> int:
-    place = before + 1
-    given = node.arguments[place] if len(node.arguments) > place else node.keywords.get("dim", 0)
-    return int(given)
+    return int(dict(enumerate(node.arguments)).get(before + 1, node.keywords.get("dim", 0)))
 
 
-def _equal(sizes: Sequence[int]) -> int:
+def _equal_parts(sizes: Sequence[int]) -> int:
     least = min(sizes)
     return sum(sizes) // least if least and all(n % least == 0 for n in sizes) else 0
 
 
-def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
-    """Into how many parts the last dimension of a product is taken apart, 0 if it is not."""
+def _split_count(node: Node, users: Mapping[str, list[Node]]) -> int:
+    """Into how many equal parts the last dimension of a product is split, 0 if it is not."""
     if not isinstance(node.result, TensorType):
         return 0
     outputs = node.result.shape[-1]
     counts = set()
-    taken: set[int] = set()  # outputs that slices take
-    waiting = [node]
-    while waiting:
-        result = waiting.pop()
+    sliced: set[int] = set()  # outputs that slices take
+    stack = [node]
+    while stack:
+        result = stack.pop()
         shape = result.result.shape
         last = len(shape) - 1
         for user in users.get(result.name, ()):
@@ -261,36 +259,33 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
                 length = end - start
                 fits = length > 0 and outputs % length == 0 and start % length == 0
                 counts.add(outputs // length if fits else 0)
-                taken.update(range(start, end))
+                sliced.update(range(start, end))
             elif user.operation == "view":
-                count = _split_off(shape, user.result.shape, outputs)
+                count = _split_off(user.result.shape, outputs)
                 if count is None:
                     return 0
                 if count == 1:
-                    waiting.append(user)
+                    stack.append(user)
                 else:
                     counts.add(count if _selected(user, count, users) else 0)
             elif user.operation in ("add.Tensor", "alias", "clone", "_to_copy"):
-                waiting.append(user)
+                stack.append(user)
             else:
                 return 0
-    if taken and len(taken) < outputs:
+    if sliced and len(sliced) < outputs:
         return 0  # some outputs of one layer, no layers side by side
     return counts.pop() if len(counts) == 1 else 0
 
 
-def _split_off(shape: Sequence[int], seen: Sequence[int], outputs: int) -> int | None:
-    """What a view splits off the front of the last dimension: 1 if it leaves it whole.
-
-    None if it merges it with others.
-    """
+def _split_off(new_shape: Sequence[int], outputs: int) -> int | None:
+    """Parts that a view splits off the last dimension: 1 if it stays whole, None if merged."""
     tail = 1
-    for place in range(len(seen) - 1, -1, -1):
-        tail *= seen[place]
+    for axis in range(len(new_shape) - 1, -1, -1):
+        tail *= new_shape[axis]
         if tail == outputs:
-            while seen[place] == 1 and place < len(seen) - 1:
-                place += 1
-            return 1 if seen[place] == outputs else seen[place]
+            while new_shape[axis] == 1 and axis < len(new_shape) - 1:
+                axis += 1
+            return 1 if new_shape[axis] == outputs else new_shape[axis]
         if tail > outputs:
             return None
     return None
@@ -302,6 +297,6 @@ def _selected(node: Node, count: int, users: Mapping[str, list[Node]]) -> bool:
     def inner(name: str) -> list[str]:
         return [user.name for user in users.get(name, ()) if user.operation in _THROUGH]
 
-    names = reached([node.name], inner)
+    names = reachable([node.name], inner)
     ends = {user.operation for name in names for user in users.get(name, ())} - {*_THROUGH}
     return bool(ends) and ends.issubset(_TAKES) and count <= _MOST_PARTS

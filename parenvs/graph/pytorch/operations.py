@@ -36,14 +36,14 @@ def operation(*names: str, kind: set[str] | None = None) -> Callable[[Operation]
     if kind is not None:
         kind.update(names)
 
-    def enter_function(function: Operation) -> Operation:
+    def register_function(function: Operation) -> Operation:
         OPERATIONS.update(dict.fromkeys(names, function))
         return function
 
-    return enter_function
+    return register_function
 
 
-def enter(functions: dict[str, Operation], kind: set[str] | None = None) -> None:
+def register(functions: dict[str, Operation], kind: set[str] | None = None) -> None:
     """Enter functions by the names of the operations that they compute, separated by spaces."""
     for names, function in functions.items():
         operation(*names.split(), kind=kind)(function)
@@ -54,7 +54,7 @@ _SAME_NAME = (
     "logical_and logical_not logical_or logical_xor round sign sin sinh sqrt tan tanh trunc"
 )
 _INVERSE, _COMPARISONS = "cos cosh sin sinh tan tan2 tanh", "eq ge gt le lt ne"
-enter(
+register(
     {
         **{name: getattr(jnp, name) for name in _SAME_NAME.split()},
         **{f"a{name}": getattr(jnp, f"arc{name}") for name in _INVERSE.split()},
@@ -109,17 +109,17 @@ def _bounded(x: Array, low: Any, high: Any) -> Array:
 
 @operation("clamp", "clamp.Tensor", kind=ELEMENTWISE)
 def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
-    kind = jnp.result_type(x, *(bound for bound in (min, max) if bound is not None))
-    return _bounded(x.astype(kind), min, max)
+    dtype = jnp.result_type(x, *(bound for bound in (min, max) if bound is not None))
+    return _bounded(x.astype(dtype), min, max)
 
 
 @operation("div.Tensor_mode", "div.Scalar_mode", kind=ELEMENTWISE)
 def _divide_rounded(x: Array, y: Any, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
-    kind = jnp.result_type(x, y)
-    if rounding_mode == "trunc" and jnp.issubdtype(kind, jnp.integer):
-        return lax.div(*jnp.broadcast_arrays(jnp.asarray(x, kind), jnp.asarray(y, kind)))
+    dtype = jnp.result_type(x, y)
+    if rounding_mode == "trunc" and jnp.issubdtype(dtype, jnp.integer):
+        return lax.div(*jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(y, dtype)))
     return jnp.trunc(x / y) if rounding_mode == "trunc" else x / y
 
 
@@ -166,14 +166,14 @@ def _to_real(x: Array, dim: Sequence[int], normalization: int, last_dim_size: in
     return _scaled(result, normalization, math.prod(sizes))
 
 
-def _done(x: Array) -> Array:
+def _no_error(x: Array) -> Array:
     return jnp.zeros(x.shape[:-2], jnp.int32)
 
 
 @operation("linalg_cholesky_ex")
 def _cholesky(x: Array, upper: bool = False, check_errors: bool = False) -> tuple[Array, Array]:
     lower = lax.linalg.cholesky(x)
-    return (jnp.conj(lower.mT) if upper else lower), _done(x)
+    return (jnp.conj(lower.mT) if upper else lower), _no_error(x)
 
 
 @operation("cholesky_solve")
@@ -207,7 +207,7 @@ def _solve(a: Array, y: Array, left: bool = True, check_errors: bool = False) ->
         result = jnp.linalg.solve(a, y)
     else:  # x a = y is a^T x^T = y^T
         result = jnp.linalg.solve(a.mT, y.mT).mT
-    return result, None, None, _done(a)
+    return result, None, None, _no_error(a)
 
 
 @operation("_linalg_svd")
@@ -228,7 +228,7 @@ def _pseudo_inverse(
     return jnp.linalg.pinv(x, rtol=rtol, hermitian=hermitian)
 
 
-enter(
+register(
     {
         "copy": lambda target, source: jnp.broadcast_to(source, target.shape).astype(target.dtype),
         "view_as_complex": lambda x: lax.complex(x[..., 0], x[..., 1]),
@@ -241,7 +241,7 @@ enter(
         "_linalg_eigh": lambda x, lower="L", compute_v=True: tuple(
             jnp.linalg.eigh(x, UPLO=lower, symmetrize_input=False)
         ),
-        "linalg_inv_ex": lambda x, check_errors=False: (jnp.linalg.inv(x), _done(x)),
+        "linalg_inv_ex": lambda x, check_errors=False: (jnp.linalg.inv(x), _no_error(x)),
         "_linalg_det": lambda x: (jnp.linalg.det(x), None, None),
         "_linalg_slogdet": lambda x: (*jnp.linalg.slogdet(x), None, None),
         "linalg_matrix_exp": linalg.expm,

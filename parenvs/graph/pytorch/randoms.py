@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from parenvs.graph.pytorch.operations import RANDOM, enter, operation
+from parenvs.graph.pytorch.operations import RANDOM, operation, register
 from parenvs.graph.pytorch.reductions import linear
 
 KEY_WORDS = 4
@@ -49,7 +49,7 @@ class Key:
         """Draw int32 numbers from 0 to ``end - 1``."""
         return (self.bits(shape) % jnp.uint32(end)).astype(jnp.int32)
 
-    def keeps(self, shape: Sequence[int], share: float) -> Array:
+    def bernoulli(self, shape: Sequence[int], share: float) -> Array:
         """Draw True with a probability of ``share``."""
         return self.bits(shape) < jnp.uint32(min(int(share * 2**32), 2**32 - 1))
 
@@ -57,7 +57,7 @@ class Key:
         """Drop a share of the elements, and scale the others up."""
         if share >= 1:
             return jnp.zeros_like(x)
-        return jnp.where(self.keeps(x.shape, 1 - share), x / (1 - share), 0)
+        return jnp.where(self.bernoulli(x.shape, 1 - share), x / (1 - share), 0)
 
 
 @operation("native_dropout", kind=RANDOM)
@@ -66,22 +66,22 @@ def _dropout(x: Array, share: float, train: bool | None = True, *, key: Key) -> 
         return x, jnp.ones(x.shape, jnp.bool_)
     if share == 1:
         return jnp.zeros_like(x), jnp.zeros(x.shape, jnp.bool_)
-    retained = key.keeps(x.shape, 1 - share)
+    retained = key.bernoulli(x.shape, 1 - share)
     return jnp.where(retained, x / (1 - share), 0), retained
 
 
 @operation("multinomial", kind=RANDOM)
-def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: Key) -> Array:
-    """Draw places by their shares: those of the largest logarithms with Gumbel noise."""
-    shape = (*shares.shape[:-1], count, shares.shape[-1]) if replacement else shares.shape
+def _multinomial(weights: Array, count: int, replacement: bool = False, *, key: Key) -> Array:
+    """Draw indices by their weights: the largest logarithms with Gumbel noise (Gumbel-top-k)."""
+    shape = (*weights.shape[:-1], count, weights.shape[-1]) if replacement else weights.shape
     noise = -jnp.log(-jnp.log(key.uniform(shape) + 2.0**-25))
-    scores = jnp.log(shares[..., None, :] if replacement else shares) + noise
+    scores = jnp.log(weights[..., None, :] if replacement else weights) + noise
     return jnp.argmax(scores, -1) if replacement else lax.top_k(scores, count)[1]
 
 
-enter(
+register(
     {
-        "bernoulli.p": lambda x, share=0.5, *, key: key.keeps(x.shape, share),
+        "bernoulli.p": lambda x, share=0.5, *, key: key.bernoulli(x.shape, share),
         "rand": lambda size, dtype=None, *, key: key.uniform(size),
         "rand_like": lambda x, dtype=None, *, key: key.uniform(x.shape),
         "uniform": lambda x, low=0.0, high=1.0, *, key: low + (high - low) * key.uniform(x.shape),
@@ -112,8 +112,8 @@ def _lstm_cell(
     state: State, given: Array, weight: Array, bias: Array | None, projection: Array | None = None
 ) -> State:
     gates = given + linear(state[0], weight, bias)
-    enter, forget, new, leave = jnp.split(gates, 4, -1)
-    cell = jax.nn.sigmoid(forget) * state[1] + jax.nn.sigmoid(enter) * jnp.tanh(new)
+    register, forget, new, leave = jnp.split(gates, 4, -1)
+    cell = jax.nn.sigmoid(forget) * state[1] + jax.nn.sigmoid(register) * jnp.tanh(new)
     out = jax.nn.sigmoid(leave) * jnp.tanh(cell)
     return out if projection is None else linear(out, projection), cell
 
@@ -134,52 +134,51 @@ def _plain_cell(function: Callable[[Array], Array]) -> Cell:
     return cell
 
 
-def _run(
+def _recurrent(
     cell: Cell, x: Array, start: Any, weights: Sequence[Array], *how: Any, key: Any
 ) -> tuple[Array, ...]:
-    """Run the layers; returns the outputs and the last states, as PyTorch's operations do.
+    """Run recurrent layers; returns the outputs and the last states, as PyTorch's operations do.
 
-    ``start`` holds the first states: an array, or several. ``how`` says whether there are biases,
-    how many layers, the share of dropout, whether in training, whether both directions, and whether
-    the batch comes first.
+    ``start`` holds the first states: an array, or several; ``how`` are PyTorch's arguments.
     """
     has_biases, layers, dropout, train, bidirectional, batch_first = how
-    each, over = divmod(len(weights), layers * (1 + bidirectional))
-    projected = each - (4 if has_biases else 2)
-    if over or projected not in (0, 1):
+    per_run, rest = divmod(len(weights), layers * (1 + bidirectional))
+    projections = per_run - (4 if has_biases else 2)
+    if rest or projections not in (0, 1):
         raise NotImplementedError(f"{len(weights)} weights of a recurrent layer")
     states = start if isinstance(start, (tuple, list)) else [start]
     x = x.swapaxes(0, 1) if batch_first else x
-    last: list[State] = []
+    finals: list[State] = []
     for layer in range(layers):
         directions = []
         for back in range(1 + bidirectional):
             number = layer * (1 + bidirectional) + back
-            of_input, of_state, *others = weights[each * number : each * (number + 1)]
-            bias, local = others[:2] if has_biases else (None, None)
-            held = (of_state, local, *others[len(others) - projected :])
+            input_weight, state_weight, *others = weights[per_run * number : per_run * (number + 1)]
+            input_bias, state_bias = others[:2] if has_biases else (None, None)
+            parameters = (state_weight, state_bias, *others[len(others) - projections :])
 
-            def step(state: State, given: Array, held: Any = held) -> Any:
-                state = cell(state, given, *held)
+            def step(state: State, given: Array, parameters: Any = parameters) -> Any:
+                state = cell(state, given, *parameters)
                 return state, state[0]
 
             first = tuple(state[number] for state in states)
-            end, result = lax.scan(step, first, linear(x, of_input, bias), reverse=bool(back))
+            projected = linear(x, input_weight, input_bias)
+            final, result = lax.scan(step, first, projected, reverse=bool(back))
             directions.append(result)
-            last.append(end)
+            finals.append(final)
         x = jnp.concatenate(directions, -1) if bidirectional else directions[0]
         if dropout and train and layer < layers - 1:
             x = key.dropout(x, dropout)
-    ends = [jnp.stack(parts) for parts in zip(*last, strict=True)]
-    return (x.swapaxes(0, 1) if batch_first else x, *ends)
+    stacked = [jnp.stack(parts) for parts in zip(*finals, strict=True)]
+    return (x.swapaxes(0, 1) if batch_first else x, *stacked)
 
 
-enter(
+register(
     {
-        "lstm.input": partial(_run, _lstm_cell),
-        "gru.input": partial(_run, _gru_cell),
-        "rnn_tanh.input": partial(_run, _plain_cell(jnp.tanh)),
-        "rnn_relu.input": partial(_run, _plain_cell(jax.nn.relu)),
+        "lstm.input": partial(_recurrent, _lstm_cell),
+        "gru.input": partial(_recurrent, _gru_cell),
+        "rnn_tanh.input": partial(_recurrent, _plain_cell(jnp.tanh)),
+        "rnn_relu.input": partial(_recurrent, _plain_cell(jax.nn.relu)),
     },
     RANDOM,
 )
@@ -189,7 +188,7 @@ Program = Callable[..., tuple[Any, ...]]
 """A branch or body, given arrays."""
 
 
-def _like(program: Program, start: Sequence[Array]) -> Program:
+def _with_types_of(program: Program, start: Sequence[Array]) -> Program:
     """A body whose results have the types of what it starts from, as a loop's have to."""
 
     def body(*given: Array) -> tuple[Any, ...]:
@@ -206,7 +205,7 @@ def _like(program: Program, start: Sequence[Array]) -> Program:
 def _scan(
     body: Program, start: Sequence[Array], rows: Sequence[Array], others: Sequence[Array] = ()
 ) -> tuple[Any, ...]:
-    body = _like(body, start)
+    body = _with_types_of(body, start)
 
     def step(carried: Sequence[Array], row: Sequence[Array]) -> tuple[Any, Any]:
         result = body(*carried, *row, *others)
@@ -221,7 +220,7 @@ def _while(
     condition: Program, body: Program, start: Sequence[Array], others: Sequence[Array] = ()
 ) -> tuple[Any, ...]:
     """Repeat while a condition holds; no gradient goes through it, as its length is not known."""
-    body = _like(body, start)
+    body = _with_types_of(body, start)
 
     @jax.custom_vjp
     def last(start: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -242,8 +241,8 @@ def _while(
 
 
 @operation("cond")
-def _cond(chosen: Any, yes: Program, no: Program, given: Sequence[Array]) -> Any:
-    return lax.cond(jnp.asarray(chosen, jnp.bool_).reshape(()), yes, no, *given)
+def _cond(predicate: Any, if_true: Program, if_false: Program, operands: Sequence[Array]) -> Any:
+    return lax.cond(jnp.asarray(predicate, jnp.bool_).reshape(()), if_true, if_false, *operands)
 
 
 @operation("map_impl")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import RANDOM, enter, operation
+from parenvs.graph.pytorch.operations import RANDOM, operation, register
 from parenvs.graph.pytorch.shapes import sort
 
 Dims = int | Sequence[int] | None
@@ -38,14 +38,12 @@ def _sum(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -
 
 @operation("max.dim")
 def _max_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    place = jnp.argmax(x, dim, keepdims=keepdim)
-    return jnp.max(x, dim, keepdims=keepdim), place
+    return jnp.max(x, dim, keepdims=keepdim), jnp.argmax(x, dim, keepdims=keepdim)
 
 
 @operation("min.dim")
 def _min_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    place = jnp.argmin(x, dim, keepdims=keepdim)
-    return jnp.min(x, dim, keepdims=keepdim), place
+    return jnp.min(x, dim, keepdims=keepdim), jnp.argmin(x, dim, keepdims=keepdim)
 
 
 def moments(
@@ -89,10 +87,10 @@ def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
 
 
 def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
-    """The element of a rank along a dimension, and its place."""
-    values, places = sort(x, dim)
-    at = functools.partial(lax.index_in_dim, index=rank, axis=dim % x.ndim, keepdims=keepdim)
-    return at(values), at(places)
+    """The element of a rank along a dimension, and its index."""
+    values, indices = sort(x, dim)
+    pick = functools.partial(lax.index_in_dim, index=rank, axis=dim % x.ndim, keepdims=keepdim)
+    return pick(values), pick(indices)
 
 
 @operation("_softmax", "_safe_softmax")
@@ -224,8 +222,8 @@ def _addmm(start: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) 
 def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = None) -> Array:
     """Distances of all rows to each other: Euclidean ones by a product, as PyTorch's are."""
     if p != 2:
-        away = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
-        return jnp.max(away, -1) if math.isinf(p) else jnp.sum(away**p, -1) ** (1 / p)
+        gaps = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+        return jnp.max(gaps, -1) if math.isinf(p) else jnp.sum(gaps**p, -1) ** (1 / p)
     # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y, so that the work is one matrix product.
     squares = jnp.sum(x * x, -1)[..., :, None] + jnp.sum(y * y, -1)[..., None, :]
     squares = squares - 2 * jnp.matmul(x, jnp.swapaxes(y, -1, -2))
@@ -266,10 +264,10 @@ def _attention(
         shape = (*query.shape[:-3], key_.shape[-3], groups, *query.shape[-2:])
         query = query.reshape(shape)
     wide = jnp.float32 if query.dtype in _HALF else query.dtype
-    letters = "gqd" if groups > 1 else "qd"
-    result = letters[:-1] + "k"
+    query_axes = "gqd" if groups > 1 else "qd"
+    score_axes = query_axes[:-1] + "k"
     scores = jnp.einsum(
-        f"...{letters},...kd->...{result}", query, key_, preferred_element_type=wide
+        f"...{query_axes},...kd->...{score_axes}", query, key_, preferred_element_type=wide
     )
     scores = scores * scale
     if is_causal:
@@ -278,8 +276,8 @@ def _attention(
         scores = jnp.where(rows >= columns, scores, -jnp.inf)
     if attn_mask is not None:
         if groups > 1 and attn_mask.ndim > 2:
-            some = attn_mask.shape[-3] > 1
-            split = (attn_mask.shape[-3] // groups, groups) if some else (1, 1)
+            per_head = attn_mask.shape[-3] > 1
+            split = (attn_mask.shape[-3] // groups, groups) if per_head else (1, 1)
             attn_mask = attn_mask.reshape(*attn_mask.shape[:-3], *split, *attn_mask.shape[-2:])
         if attn_mask.dtype == jnp.bool_:
             scores = jnp.where(attn_mask, scores, -jnp.inf)
@@ -289,10 +287,10 @@ def _attention(
     if dropout_p > 0:
         weights = key.dropout(weights, dropout_p)
     weights = weights.astype(value.dtype)
-    mixed = jnp.einsum(f"...{result},...kd->...{letters}", weights, value)
+    output = jnp.einsum(f"...{score_axes},...kd->...{query_axes}", weights, value)
     if groups > 1:
-        mixed = mixed.reshape(*mixed.shape[:-4], heads, *mixed.shape[-2:])
-    return mixed
+        output = output.reshape(*output.shape[:-4], heads, *output.shape[-2:])
+    return output
 
 
 @operation("transformers.grouped_mm_fallback", "_grouped_mm")
@@ -305,13 +303,13 @@ def _grouped_product(
     product costs what it costs, and experts can be split, but rows may meet another's matrix.
     """
     experts, rows = weight.shape[0], x.shape[0]
-    each = -(-rows // experts)
-    x = jnp.pad(x, ((0, each * experts - rows), (0, 0))) if rows % experts else x
-    product = jnp.einsum("erd,edf->erf", x.reshape(experts, each, -1), weight)
-    return product.reshape(experts * each, -1)[:rows]
+    count = -(-rows // experts)
+    x = jnp.pad(x, ((0, count * experts - rows), (0, 0))) if rows % experts else x
+    product = jnp.einsum("erd,edf->erf", x.reshape(experts, count, -1), weight)
+    return product.reshape(experts * count, -1)[:rows]
 
 
-enter(
+register(
     {
         "mean mean.dim": lambda x, dim=None, keepdim=False, dtype=None: jnp.mean(
             x, _axes(dim), dtype=dtype, keepdims=keepdim

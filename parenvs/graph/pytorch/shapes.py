@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import enter, operation
+from parenvs.graph.pytorch.operations import operation, register
 
 Dims = Sequence[int]
 Bound = int | None
@@ -19,8 +19,8 @@ Bound = int | None
 @operation("expand")
 def _expand(x: Array, size: Dims, implicit: bool = False) -> Array:
     added = len(size) - x.ndim
-    held = (*size[:added], *x.shape)
-    shape = [old if new == -1 else new for old, new in zip(held, size, strict=True)]
+    padded = (*size[:added], *x.shape)
+    shape = [old if new == -1 else new for old, new in zip(padded, size, strict=True)]
     return jnp.broadcast_to(x, shape)
 
 
@@ -31,9 +31,9 @@ def _squeeze(x: Array, dims: Dims) -> Array:
 
 @operation("cat")
 def _cat(tensors: Sequence[Array], dim: int = 0) -> Array:
-    full = [x for x in tensors if x.shape != (0,)] or list(tensors)
-    kind = jnp.result_type(*tensors)
-    return jnp.concatenate([x.astype(kind) for x in full], dim)
+    nonempty = [x for x in tensors if x.shape != (0,)] or list(tensors)
+    dtype = jnp.result_type(*tensors)
+    return jnp.concatenate([x.astype(dtype) for x in nonempty], dim)
 
 
 def _bounds(x: Array, dim: int, start: Bound, end: Bound) -> tuple[int, int]:
@@ -70,10 +70,10 @@ def _slice_scatter(
     low, high = _bounds(x, dim, start, end)
     if (low, high, step) == (0, x.shape[dim], 1):
         return jnp.broadcast_to(source, x.shape).astype(x.dtype)
-    places: list[Any] = [slice(None)] * x.ndim
-    places[dim] = slice(low, high, step)
+    region: list[Any] = [slice(None)] * x.ndim
+    region[dim] = slice(low, high, step)
     if step != 1:
-        return x.at[tuple(places)].set(source.astype(x.dtype))
+        return x.at[tuple(region)].set(source.astype(x.dtype))
     shape = list(x.shape)
     shape[dim] = high - low
     before = lax.slice_in_dim(x, 0, low, axis=dim)
@@ -97,12 +97,12 @@ def _as_strided(x: Array, size: Dims, stride: Dims, storage_offset: int | None =
         rows = [math.prod(size[k + 1 :]) for k in range(len(size))]
         if all(n == 1 or s == row for n, s, row in zip(size, stride, rows, strict=True)):
             return jnp.reshape(x, tuple(size))
-    places = np.full((1,) * len(size), storage_offset or 0)
+    indices = np.full((1,) * len(size), storage_offset or 0)
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
         shape = [1] * len(size)
         shape[axis] = count
-        places = places + (np.arange(count) * step).reshape(shape)
-    return jnp.take(x.ravel(), places)
+        indices = indices + (np.arange(count) * step).reshape(shape)
+    return jnp.take(x.ravel(), indices)
 
 
 @operation("unfold")
@@ -119,18 +119,18 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
         x = lax.pad(x, jnp.zeros((), x.dtype), padding)
         split = x.reshape(*x.shape[:dim], count, step, *x.shape[dim + 1 :])
         return jnp.moveaxis(lax.slice_in_dim(split, 0, size, axis=dim + 1), dim + 1, -1)
-    places = np.arange(count)[:, None] * step + np.arange(size)
-    return jnp.moveaxis(jnp.take(x, places, axis=dim, mode="clip"), dim + 1, -1)
+    indices = np.arange(count)[:, None] * step + np.arange(size)
+    return jnp.moveaxis(jnp.take(x, indices, axis=dim, mode="clip"), dim + 1, -1)
 
 
-# Tensors made of nothing: their types are those that PyTorch gives them.
+# Tensors without operands: their types are those that PyTorch gives them.
 
 
 @operation("arange.start_step")
 def _arange(start: float, end: float, step: float = 1, dtype: Any = None) -> Array:
     count = max(math.ceil((end - start) / step), 0)
-    places = lax.iota(dtype or jnp.int32, count)
-    return places if (start, step) == (0, 1) else start + places * step
+    steps = lax.iota(dtype or jnp.int32, count)
+    return steps if (start, step) == (0, 1) else start + steps * step
 
 
 @operation("embedding")
@@ -175,10 +175,10 @@ def _embedding_bag(
         rows, retained = rows.reshape(bags, bag_size, -1), retained.reshape(bags, bag_size)
         result, counts = (jnp.max if mode == 2 else jnp.sum)(rows, 1), jnp.sum(retained, 1)
     else:
-        at = jnp.sum(offsets[:bags] <= lax.iota(offsets.dtype, ids.shape[0])[:, None], -1) - 1
+        bag = jnp.sum(offsets[:bags] <= lax.iota(offsets.dtype, ids.shape[0])[:, None], -1) - 1
         start = jnp.full((bags, rows.shape[1]), low, rows.dtype)
-        result = start.at[at].max(rows) if mode == 2 else start.at[at].add(rows)
-        counts = jnp.zeros((bags,), jnp.int32).at[at].add(retained.astype(jnp.int32))
+        result = start.at[bag].max(rows) if mode == 2 else start.at[bag].add(rows)
+        counts = jnp.zeros((bags,), jnp.int32).at[bag].add(retained.astype(jnp.int32))
     if mode == 1:
         result = result / jnp.maximum(counts, 1).astype(result.dtype)[:, None]
     if mode == 2:
@@ -194,16 +194,15 @@ def _wrapped(index: Array, size: int) -> Array:
 
 @operation("index.Tensor")
 def _index(x: Array, indices: Sequence[Array | None]) -> Array:
-    given = [k for k, index in enumerate(indices) if index is not None]
+    indexed = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     # One index is a plain look-up, which keeps the other dimensions splittable.
-    if len(given) == 1:
-        (axis,) = given
-        (index,) = (index for index in indices if index is not None)
+    if len(indexed) == 1:
+        [(axis, index)] = indexed
         return jnp.take(x, _wrapped(index, x.shape[axis]), axis=axis, mode="clip")
-    return x.at[_places(x, indices)].get(mode="clip")
+    return x.at[_wrapped_all(x, indices)].get(mode="clip")
 
 
-def _places(x: Array, indices: Sequence[Array | None]) -> tuple[Any, ...]:
+def _wrapped_all(x: Array, indices: Sequence[Array | None]) -> tuple[Any, ...]:
     return tuple(
         slice(None) if index is None else _wrapped(index, x.shape[axis])
         for axis, index in enumerate(indices)
@@ -215,15 +214,15 @@ def _index_put(
     x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
 ) -> Array:
     values = values.astype(x.dtype)
-    given = [index for index in indices if index is not None]
-    if len(given) == 1 and given[0].dtype == jnp.bool_:
+    arrays = [index for index in indices if index is not None]
+    if len(arrays) == 1 and arrays[0].dtype == jnp.bool_:
         if accumulate or values.size != 1:
             raise NotImplementedError("values at a mask: their number depends on values")
-        before = next(k for k, index in enumerate(indices) if index is not None)
-        mask = given[0].reshape(given[0].shape + (1,) * (x.ndim - before - given[0].ndim))
+        axis = next(k for k, index in enumerate(indices) if index is not None)
+        mask = arrays[0].reshape(arrays[0].shape + (1,) * (x.ndim - axis - arrays[0].ndim))
         return jnp.where(mask, values.reshape(()), x)
-    place = x.at[_places(x, indices)]
-    return place.add(values) if accumulate else place.set(values)
+    region = x.at[_wrapped_all(x, indices)]
+    return region.add(values) if accumulate else region.set(values)
 
 
 @operation("gather")
@@ -237,14 +236,14 @@ def _gather(x: Array, dim: int, index: Array, sparse_grad: bool = False) -> Arra
     return jnp.take_along_axis(x, index, axis=dim, mode="clip")
 
 
-def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
-    local = [lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)]
-    local[dim % index.ndim] = index
-    return tuple(local)
+def _grid(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
+    grids = [lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)]
+    grids[dim % index.ndim] = index
+    return tuple(grids)
 
 
-def _source(source: Any, index: Array, x: Array) -> Array:
-    """What is written at the places of ``index``: the beginning of ``source``, or one number."""
+def _values(source: Any, index: Array, x: Array) -> Array:
+    """What is written at ``index``: the beginning of ``source``, or one number."""
     source = jnp.asarray(source, x.dtype)
     if source.ndim:
         source = source[tuple(slice(0, size) for size in index.shape)]
@@ -255,20 +254,20 @@ def _source(source: Any, index: Array, x: Array) -> Array:
 def _scatter_reduce(
     x: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
 ) -> Array:
-    places, source = _along(x, dim, index), _source(source, index, x)
+    where, source = _grid(x, dim, index), _values(source, index, x)
     if reduce == "mean":
-        ones = jnp.zeros(x.shape, x.dtype).at[places].add(1)
-        total = (x if include_self else x.at[places].set(0)).at[places].add(source)
-        return total / jnp.maximum(ones + int(include_self), 1)
-    start = {"sum": 0, "prod": 1, "amax": -jnp.inf, "amin": jnp.inf}[reduce]
+        counts = jnp.zeros(x.shape, x.dtype).at[where].add(1)
+        total = (x if include_self else x.at[where].set(0)).at[where].add(source)
+        return total / jnp.maximum(counts + int(include_self), 1)
+    neutral = {"sum": 0, "prod": 1, "amax": -jnp.inf, "amin": jnp.inf}[reduce]
     if not include_self:
         if not jnp.issubdtype(x.dtype, jnp.inexact) and reduce in ("amax", "amin"):
             bounds = jnp.iinfo(x.dtype)
-            start = bounds.min if reduce == "amax" else bounds.max
-        # Its elements begin from what leaves the result as it is.
-        x = x.at[places].set(start)
+            neutral = bounds.min if reduce == "amax" else bounds.max
+        # Elements that are written start from the neutral element of the reduction.
+        x = x.at[where].set(neutral)
     method = {"sum": "add", "prod": "multiply", "amax": "max", "amin": "min"}[reduce]
-    return getattr(x.at[places], method)(source)
+    return getattr(x.at[where], method)(source)
 
 
 @operation("topk")
@@ -276,28 +275,28 @@ def _topk(
     x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Array, Array]:
     moved = jnp.moveaxis(x, dim, -1)
-    values, places = lax.top_k(moved if largest else -moved, k)
+    values, indices = lax.top_k(moved if largest else -moved, k)
     values = values if largest else -values
-    return jnp.moveaxis(values, -1, dim), jnp.moveaxis(places, -1, dim)
+    return jnp.moveaxis(values, -1, dim), jnp.moveaxis(indices, -1, dim)
 
 
 @operation("sort", "sort.stable")
 def sort(
     x: Array, dim: int | bool | None = -1, descending: bool = False, stable: bool | None = None
 ) -> tuple[Array, Array]:
-    """Sort along a dimension, stably; places are carried along."""
+    """Sort along a dimension, stably; indices are carried along."""
     axis = int(dim or 0) % x.ndim
-    places = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    indices = lax.broadcasted_iota(jnp.int32, x.shape, axis)
     if not descending:
-        values, order = lax.sort((x, places), dimension=axis, num_keys=1, is_stable=True)
+        values, order = lax.sort((x, indices), dimension=axis, num_keys=1, is_stable=True)
         return values, order
     # ~x reverses the order of whole numbers without overflow; sorting stays stable.
-    turned = -x if jnp.issubdtype(x.dtype, jnp.inexact) else ~x
-    _, values, order = lax.sort((turned, x, places), dimension=axis, num_keys=1, is_stable=True)
+    negated = -x if jnp.issubdtype(x.dtype, jnp.inexact) else ~x
+    _, values, order = lax.sort((negated, x, indices), dimension=axis, num_keys=1, is_stable=True)
     return values, order
 
 
-enter(
+register(
     {
         "view _reshape_copy view_copy": lambda x, size: jnp.reshape(x, tuple(size)),
         "view.dtype": lax.bitcast_convert_type,
@@ -322,11 +321,11 @@ enter(
         ),
         "scalar_tensor": lambda value, dtype=None: jnp.asarray(value, dtype),
         "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim, mode="clip"),
-        "scatter.src scatter.value": lambda x, dim, index, source: x.at[_along(x, dim, index)].set(
-            _source(source, index, x)
+        "scatter.src scatter.value": lambda x, dim, index, source: x.at[_grid(x, dim, index)].set(
+            _values(source, index, x)
         ),
-        "scatter_add": lambda x, dim, index, source: x.at[_along(x, dim, index)].add(
-            _source(source, index, x)
+        "scatter_add": lambda x, dim, index, source: x.at[_grid(x, dim, index)].add(
+            _values(source, index, x)
         ),
     }
 )

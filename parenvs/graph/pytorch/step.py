@@ -62,10 +62,10 @@ class Program:
             if item.kind in kinds
         }
 
-    def shape(self, one: Input) -> tuple[int, ...]:
+    def shape(self, item: Input) -> tuple[int, ...]:
         """The shape of an input: of a weight that is several in one, with its parts apart."""
-        groups = self.fused.get(one.path)
-        return one.type.shape if groups is None else sum(groups, ())
+        groups = self.fused.get(item.path)
+        return item.type.shape if groups is None else sum(groups, ())
 
     @property
     def is_random(self) -> bool:
@@ -82,23 +82,23 @@ class Program:
                 says.
             key: (4,) uint32, for random numbers, if it draws any.
         """
-        drawn = None if key is None else Key(key)
-        known: dict[str, Any] = {}
+        random = None if key is None else Key(key)
+        results: dict[str, Any] = {}
         for item in self.exported.inputs:
             if item.kind == "constant":
-                kind = _dtype(item.type.element)
-                known[item.name] = (
-                    jnp.zeros(item.type.shape, kind)
+                dtype = _dtype(item.type.element)
+                results[item.name] = (
+                    jnp.zeros(item.type.shape, dtype)
                     if item.value is None
-                    else jnp.asarray(item.value, kind)
+                    else jnp.asarray(item.value, dtype)
                 )
             else:
                 groups = self.fused.get(item.path, tuple((n,) for n in item.type.shape))
-                known[item.name] = merged.seen(values[item.path], groups)
-        self._run_all(self.exported.nodes, known, drawn)
-        loss = merged.plain(known[self.exported.loss.name])
+                results[item.name] = merged.grouped(values[item.path], groups)
+        self._run_all(self.exported.nodes, results, random)
+        loss = merged.plain(results[self.exported.loss.name])
         updated = {
-            path: merged.plain(known[value.name]) for path, value in self.exported.updated.items()
+            path: merged.plain(results[value.name]) for path, value in self.exported.updated.items()
         }
         return jnp.reshape(loss, ()), updated
 
@@ -114,13 +114,13 @@ class Program:
         def compute(*arrays: Array) -> tuple[Any, ...]:
             known: dict[str, Any] = dict(zip(program.inputs, arrays, strict=True))
             self._run_all(program.nodes, known, key)
-            return tuple(merged.plain(_given(x, known)) for x in program.outputs)
+            return tuple(merged.plain(_resolved(x, known)) for x in program.outputs)
 
         return compute
 
     def _run(self, node: Node, known: dict[str, Any], key: Key | None) -> Any:
         arguments: list[Any] = [
-            self._inner(x, key) if isinstance(x, Subprogram) else _given(x, known)
+            self._inner(x, key) if isinstance(x, Subprogram) else _resolved(x, known)
             for x in node.arguments
         ]
         if node.operation == _TAKE:
@@ -128,12 +128,12 @@ class Program:
             result = result() if callable(result) else result
             if result is None:
                 raise HloError(
-                    f"{_place(self.exported, node)}: result {arguments[1]} of "
+                    f"{_where(self.exported, node)}: result {arguments[1]} of "
                     f"{node.arguments[0].name} is needed, for which there is no expression"
                 )
             return _checked(self.exported, node, lambda: result)
         name = node.operation
-        keywords = {k: _given(x, known) for k, x in node.keywords.items() if k not in PLACE}
+        keywords = {k: _resolved(x, known) for k, x in node.keywords.items() if k not in PLACE}
         if name in RANDOM:
             keywords["key"] = key
         apply = partial(merged.apply, name, OPERATIONS[name], name in ELEMENTWISE)
@@ -143,14 +143,14 @@ class Program:
 def _checked(exported: Exported, node: Node, compute: Callable[[], Any]) -> Any:
     """What a node computes, of the type that PyTorch gives it; what fails is named."""
     try:
-        return _typed(compute(), node.result)
+        return _checked_type(compute(), node.result)
     except HloError:
         raise
     except NotImplementedError as error:
-        raise HloError(f"{_place(exported, node)}: no expression for {error}") from None
+        raise HloError(f"{_where(exported, node)}: no expression for {error}") from None
     except (TypeError, ValueError, AssertionError, AttributeError, IndexError) as error:
         raise HloError(
-            f"{_place(exported, node)}: the expression for this operation fails "
+            f"{_where(exported, node)}: the expression for this operation fails "
             f"({type(error).__name__}: {one_line(error)}); please report it"
         ) from error
 
@@ -167,16 +167,16 @@ def _draws(node: Node) -> bool:
     return True
 
 
-def _place(exported: Exported, node: Node) -> str:
+def _where(exported: Exported, node: Node) -> str:
     return f"{exported.name}, {node.operation} {node.where}"
 
 
-def _given(value: Any, known: Mapping[str, Any]) -> Any:
+def _resolved(value: Any, known: Mapping[str, Any]) -> Any:
     if isinstance(value, Value):
         return known[value.name]
     if isinstance(value, ElementType):
         return _dtype(value.name)
-    return [_given(x, known) for x in value] if isinstance(value, list) else value
+    return [_resolved(x, known) for x in value] if isinstance(value, list) else value
 
 
 def _dtype(name: str) -> Any:
@@ -184,21 +184,21 @@ def _dtype(name: str) -> Any:
     return jax.dtypes.canonicalize_dtype(jnp.dtype({"bool": "bool_"}.get(name, name)))
 
 
-def _typed(made: Any, wanted: Any) -> Any:
+def _checked_type(result: Any, expected: Any) -> Any:
     """Results with PyTorch's element types; their shapes are checked."""
-    if isinstance(wanted, tuple):
-        if not isinstance(made, tuple) or len(made) < len(wanted):
-            raise TypeError(f"it gives {type(made).__name__}, not {len(wanted)} results")
-        return made  # each is checked where it is taken
-    if not isinstance(wanted, TensorType):
-        return made
-    made = made[0] if isinstance(made, tuple) else made
-    if tuple(made.shape) != wanted.shape:
-        raise TypeError(f"shape {tuple(made.shape)}, and PyTorch's is {wanted.shape}")
-    kind = _dtype(wanted.element)
-    if isinstance(made, merged.Merged):
-        return merged.Merged(lax.convert_element_type(made.array, kind), made.groups)
-    return lax.convert_element_type(made, kind)
+    if isinstance(expected, tuple):
+        if not isinstance(result, tuple) or len(result) < len(expected):
+            raise TypeError(f"it gives {type(result).__name__}, not {len(expected)} results")
+        return result  # each is checked where it is taken
+    if not isinstance(expected, TensorType):
+        return result
+    result = result[0] if isinstance(result, tuple) else result
+    if tuple(result.shape) != expected.shape:
+        raise TypeError(f"shape {tuple(result.shape)}, and PyTorch's is {expected.shape}")
+    dtype = _dtype(expected.element)
+    if isinstance(result, merged.Merged):
+        return merged.Merged(lax.convert_element_type(result.array, dtype), result.groups)
+    return lax.convert_element_type(result, dtype)
 
 
 Tree = dict[str, Any]
@@ -285,7 +285,7 @@ class Step:
         weights = program.abstract("weight")
         if not weights:
             raise ParenvsError(f"{exported.name}: no gradient reaches any parameter of the module")
-        held = program.abstract("frozen", "buffer")
+        constants = program.abstract("frozen", "buffer")
         statistics, batch = program.abstract("statistics"), program.abstract("batch")
         like = {path: _like(w, masters) for path, w in weights.items()}
         state: Tree = {name: dict(like) for name in rule.state}
@@ -306,11 +306,11 @@ class Step:
             (value, updated), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
             gradients = {path: ascent(gradient) for path, gradient in gradients.items()}
             with named_scope(rule_name):
-                weights, optimizer = _updated(rule, weights, gradients, optimizer)
+                weights, optimizer = _update_all(rule, weights, gradients, optimizer)
             return weights, optimizer, updated, value
 
         rule_name = optimizer
-        return cls(train_step, (weights, state, held, statistics, batch, key), program)
+        return cls(train_step, (weights, state, constants, statistics, batch, key), program)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -335,7 +335,7 @@ def ascent(gradient: Array) -> Array:
     return jnp.conj(gradient) if jnp.iscomplexobj(gradient) else gradient
 
 
-def _changed(
+def _update_weight(
     rule: Optimizer, weight: Array, gradient: Array, state: Tree, count: Array
 ) -> tuple[Array, Tree]:
     """One weight's update; the two parts of a complex number change each for itself."""
@@ -345,11 +345,12 @@ def _changed(
         rule.update(part(weight), part(gradient), jax.tree.map(part, state), count)
         for part in (jnp.real, jnp.imag)
     ]
-    changed, local = jax.tree.map(lax.complex, *parts)
-    return changed, local
+    new, new_state = jax.tree.map(lax.complex, *parts)
+    return new, new_state
 
 
-def _updated(rule: Optimizer, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
+def _update_all(rule: Optimizer, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
+    """The new weights and the new state of the optimizer, by path."""
     new_state: Tree = {name: {} for name in state if name != "count"}
     count = jnp.zeros((), jnp.float32)
     if "count" in state:
@@ -358,15 +359,15 @@ def _updated(rule: Optimizer, weights: Tree, gradients: Tree, state: Tree) -> tu
     masters = state.get("master", {})
     new: Tree = {}
     for path, weight in weights.items():
-        local = {name: state[name][path] for name in rule.state}
+        own = {name: state[name][path] for name in rule.state}
         # The master copy is what the optimizer changes; the narrow weight is cast from it.
-        held = masters.get(path, weight)
-        kind = next((part.dtype for part in local.values()), held.dtype)
-        changed, local = _changed(rule, held, gradients[path].astype(kind), local, count)
-        changed = changed.astype(held.dtype)
+        master = masters.get(path, weight)
+        dtype = next((part.dtype for part in own.values()), master.dtype)
+        changed, own = _update_weight(rule, master, gradients[path].astype(dtype), own, count)
+        changed = changed.astype(master.dtype)
         new[path] = changed.astype(weight.dtype)
         if path in masters:
             new_state["master"][path] = changed
         for name in rule.state:
-            new_state[name][path] = local[name]
+            new_state[name][path] = own[name]
     return new, new_state
