@@ -32,7 +32,7 @@ from parenvs import Cluster, HybridPlan, HybridStage, from_torch
 from parenvs.clock.members import run_members
 from parenvs.exports.checkpoint import Files, predicted_bytes, reshard
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.state import Holding, held, install, load, move, save
+from parenvs.exports.state import Holding, current_state, install, load, move, save
 from parenvs.exports.torch import torch_plan
 from parenvs.jobs.driver import PER_PARAMETER
 from parenvs.tasks.elastic.movement import Degrees, Layout, State, atom_bytes, flows
@@ -137,7 +137,7 @@ def member(rank: int, port: int, job: dict[str, Any]) -> list[Row]:
                     told = put()
                 if way != "minimal":
                     own[f"{way}_read"] = sum(told[1].values())
-                digests.add(digest(held(parallel, optimizer, plan)))
+                digests.add(digest(current_state(parallel, optimizer, plan)))
             own |= {"rank": mine, "same": len(digests) == 1}
         if number + 1 < len(job["plans"]):
             optimizer.zero_grad()
@@ -146,7 +146,7 @@ def member(rank: int, port: int, job: dict[str, Any]) -> list[Row]:
             saved = {}
             with timed(saved, "save"):
                 save(folder / "old", parallel, optimizer, plan, number + 1)
-            holding = held(parallel, optimizer, plan, number + 1)
+            holding = current_state(parallel, optimizer, plan, number + 1)
     store.set(f"done {rank}", "1")
     if rank == 0:  # the store is this process's
         for other in range(PROCESSES):

@@ -32,7 +32,7 @@ from parenvs.instances import load_graph
 from parenvs.view.words import plural
 
 Box = tuple[tuple[int, int], ...]
-"""First place and one past the last, of each dimension of a tensor."""
+"""Half-open range of a slice in each dimension of a tensor."""
 
 
 class Place(NamedTuple):
@@ -148,11 +148,11 @@ def check_shape(where: object, name: str, stored: Any, shape: tuple[int, ...], w
         )
 
 
-def _chunk(part: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
-    start, end = part
+def _chunk(interval: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
+    start, end = interval
     # As torch.chunk: parts of equal size, rounded up, so that the last ones may be empty.
-    step = -(-(end - start) // ranks)
-    return min(start + step * rank, end), min(start + step * (rank + 1), end)
+    length = -(-(end - start) // ranks)
+    return min(start + length * rank, end), min(start + length * (rank + 1), end)
 
 
 def sizes(box: Box) -> tuple[int, ...]:
@@ -235,7 +235,7 @@ class Tensor:
 
 
 Slice = tuple[str, str, tuple[Index, ...], tuple[Count, ...], int]
-"""Name and kind of a tensor, first element and size of a box of it, and its first byte."""
+"""Name and kind of a tensor, start and size of a box of it, and its byte offset in the file."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def write_part(
         tensors: all tensors.
         give: the numbers.
     """
-    digest, at = hashlib.sha256(), 0
+    digest, offset = hashlib.sha256(), 0
     slices: list[Slice] = []
     with (folder / file_name(number)).open("wb") as stream:
         for name, box in boxes.items():
@@ -288,9 +288,9 @@ def write_part(
                 data = numbers.view(np.uint8).data
                 stream.write(data)
                 digest.update(data)
-                slices.append((name, kind, tuple(a for a, _ in box), sizes(box), at))
-                at += len(data)
-    return Part(at, digest.hexdigest(), tuple(slices))
+                slices.append((name, kind, tuple(a for a, _ in box), sizes(box), offset))
+                offset += len(data)
+    return Part(offset, digest.hexdigest(), tuple(slices))
 
 
 def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> None:
@@ -335,7 +335,7 @@ class Checkpoint:
                 f"{where}: field 'files': {len(self.parts)} files, and {PLAN} ({self.files.degrees}"
                 f") has {len(self.files)}; the checkpoint is of another plan"
             )
-        self._places: dict[tuple[str, str], dict[Box, list[tuple[int, int]]]] = defaultdict(dict)
+        self._files_of: dict[tuple[str, str], dict[Box, list[tuple[int, int]]]] = defaultdict(dict)
         for number, part in enumerate(self.parts):
             path = self.folder / file_name(number)
             if not path.is_file():
@@ -345,12 +345,12 @@ class Checkpoint:
                     f"{path}: {path.stat().st_size:,} bytes, and {INDEX} says {part.bytes:,}; "
                     "write the checkpoint anew"
                 )
-            for name, kind, start, size, at in part.slices:
+            for name, kind, start, size, offset in part.slices:
                 box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
-                self._places[name, kind].setdefault(box, []).append((number, at))
+                self._files_of[name, kind].setdefault(box, []).append((number, offset))
         for name, tensor in self.head.tensors.items():
             for kind in tensor.kinds:
-                stored = sum(map(elements, self._places[name, kind]))
+                stored = sum(map(elements, self._files_of[name, kind]))
                 if stored != math.prod(tensor.shape):
                     raise ParenvsError(
                         f"{where}: {shown(name)} ({kind}): slices of {stored:,} elements, "
@@ -388,22 +388,22 @@ class Checkpoint:
         Returns:
             whole numbers of the width of the tensor's type.
         """
-        item = ITEM[self.head.tensors[name].kinds[kind]]
-        result = np.zeros(sizes(box), dtype=f"i{item}")
+        item_bytes = ITEM[self.head.tensors[name].kinds[kind]]
+        result = np.zeros(sizes(box), dtype=f"i{item_bytes}")
         filled = 0
-        for stored, copies in self._places[name, kind].items():
-            both = common(stored, box)
-            if elements(both):
+        for stored, copies in self._files_of[name, kind].items():
+            overlap = common(stored, box)
+            if elements(overlap):
                 # Of equal slices in several files the one of the nearest tp rank is read.
-                number, at = copies[place.model * len(copies) // ranks]
+                number, offset = copies[place.model * len(copies) // ranks]
                 path = self.folder / file_name(number)
                 try:
-                    file = np.memmap(path, result.dtype, "r", at, sizes(stored))
+                    file = np.memmap(path, result.dtype, "r", offset, sizes(stored))
                 except ValueError:
                     raise ParenvsError(f"{path}: ends too early") from None
-                result[inside(both, box)] = file[inside(both, stored)]
-                self.read[number] += item * elements(both)
-                filled += elements(both)
+                result[inside(overlap, box)] = file[inside(overlap, stored)]
+                self.read[number] += item_bytes * elements(overlap)
+                filled += elements(overlap)
         if filled != elements(box):
             raise ParenvsError(
                 f"{self.folder / INDEX}: {shown(name)} ({kind}): its slices overlap or leave gaps"
@@ -422,12 +422,12 @@ def _check_slices(files: Iterable[Part], tensors: Mapping[str, Tensor], where: s
     for number, file in enumerate(files):
         end = 0
         for entry in file.slices:
-            name, kind, start, size, at = entry
+            name, kind, start, size, offset = entry
             tensor = tensors.get(name)
             if (
                 tensor is None
                 or kind not in tensor.kinds
-                or at != end
+                or offset != end
                 or not len(start) == len(size) == len(tensor.shape)
                 or any(a + n > whole for a, n, whole in zip(start, size, tensor.shape, strict=True))
             ):
@@ -523,9 +523,9 @@ def reshard(
     with locked(target, beside=True):
         source = Checkpoint(checkpoint)
         if old is not None:
-            stored_plan, given = source.plan.to_json(), old.to_json()
-            for field in dict.fromkeys((*stored_plan, *given)):
-                if stored_plan.get(field) != given.get(field):
+            stored_plan, wanted = source.plan.to_json(), old.to_json()
+            for field in dict.fromkeys((*stored_plan, *wanted)):
+                if stored_plan.get(field) != wanted.get(field):
                     raise ParenvsError(
                         f"{source.folder}: not of the plan given, as field {field!r} differs; its "
                         f"plan is {source.folder / PLAN}"
@@ -538,25 +538,25 @@ def reshard(
                 f"{new.fingerprint[:19]}); plan the model that was trained"
             )
         graph = load_graph(new.instance) if graph is None else graph
-        written, tensors = torch_plan(new, graph), source.head.tensors
-        for name, shape in written.shapes.items():
+        exported, tensors = torch_plan(new, graph), source.head.tensors
+        for name, shape in exported.shapes.items():
             stored = tensors.get(name)
             check_shape(source.folder, name, stored and stored.shape, shape, "the plan")
-        boxes = rank_boxes(written, files, files.places(), tensors, graph)
+        boxes = rank_boxes(exported, files, files.places(), tensors, graph)
         # All is checked before the first byte is written.
         source.verify()
         read, parts = np.zeros((len(source.parts), len(files)), dtype=np.int64), []
         with replacing_folder(target) as folder:
             for number, place in enumerate(files.places()):
                 source.read.clear()
-                give = partial(source.box, place=place, ranks=written.model)
+                give = partial(source.box, place=place, ranks=exported.model)
                 parts.append(write_part(folder, number, boxes[number], tensors, give))
                 for row, count in source.read.items():
                     read[row, number] = count
             write_index(folder, new, source.head, parts)
     # Frozen weights have no optimizer state: then the formula differs.
-    item = max(x.bytes for x in tensors.values())
+    item_bytes = max(x.bytes for x in tensors.values())
     return Resharding(
-        source.plan, new, read, predicted_bytes(source.files, files, graph, item),
-        files.shards.fetched_from(source.files.shards, graph, item),
+        source.plan, new, read, predicted_bytes(source.files, files, graph, item_bytes),
+        files.shards.fetched_from(source.files.shards, graph, item_bytes),
     )  # fmt: skip

@@ -47,7 +47,7 @@ _OWN = "torch.distributed.checkpoint."
 _KNOWN = (
     "torch.Size", "torch.serialization._get_layout", "collections.OrderedDict", "builtins.set",
 )  # fmt: skip
-_DAMAGED = (
+_ERRORS = (
     struct.error, EOFError, AttributeError, ValueError, TypeError, LookupError, OverflowError,
     RecursionError, MemoryError,
 )  # fmt: skip
@@ -71,17 +71,17 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
             f"{folder}: no folder of torch.distributed.checkpoint ({path}: {error.strerror})"
         ) from None
     except pickle.UnpicklingError as error:
-        raise _fault(path, one_line(error)) from None
-    except _DAMAGED:
-        raise _fault(path, "it is damaged") from None
-    state = _state(result, "Metadata")
-    known, data = state.get("state_dict_metadata"), state.get("storage_data")
-    if not isinstance(known, dict) or not isinstance(data, dict):
-        raise _fault(path, "it has no tensors")
+        raise _damaged(path, one_line(error)) from None
+    except _ERRORS:
+        raise _damaged(path, "it is damaged") from None
+    state = _fields(result, "Metadata")
+    described, data = state.get("state_dict_metadata"), state.get("storage_data")
+    if not isinstance(described, dict) or not isinstance(data, dict):
+        raise _damaged(path, "it has no tensors")
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
-    places = dict(_place(path, *pair, sizes) for pair in data.items())
-    entries = {name: _entry(path, name, entry, places) for name, entry in known.items()}
-    return Metadata(entries, storage_data=places)
+    locations = dict(_location(path, *pair, sizes) for pair in data.items())
+    entries = {name: _entry(path, name, entry, locations) for name, entry in described.items()}
+    return Metadata(entries, storage_data=locations)
 
 
 class _Inert(Inert):
@@ -89,55 +89,56 @@ class _Inert(Inert):
         return full in _KNOWN or full.startswith((_OWN, "pathlib."))
 
 
-def _fault(path: Path, words: str) -> ParenvsError:
+def _damaged(path: Path, words: str) -> ParenvsError:
     return ParenvsError(f"{path}: no metadata of torch.distributed.checkpoint ({words})")
 
 
-def _state(thing: Any, name: str) -> dict[str, Any]:
+def _fields(thing: Any, name: str) -> dict[str, Any]:
     is_named = isinstance(thing, Thing) and thing.name == name
     return thing.state if is_named and isinstance(thing.state, dict) else {}
 
 
 def _shape(thing: Any) -> torch.Size | None:
-    given = thing.arguments if isinstance(thing, Thing) and thing.name == "Size" else ()
-    if len(given) != 1 or not isinstance(given[0], tuple) or len(given[0]) > _MOST_DIMENSIONS:
+    arguments = thing.arguments if isinstance(thing, Thing) and thing.name == "Size" else ()
+    size = arguments[0] if len(arguments) == 1 else None
+    if not isinstance(size, tuple) or len(size) > _MOST_DIMENSIONS:
         return None
-    if not all(type(x) is int and 0 <= x <= _LARGEST_NUMBER for x in given[0]):
+    if not all(type(x) is int and 0 <= x <= _LARGEST_NUMBER for x in size):
         return None
-    return torch.Size(given[0]) if math.prod(given[0]) <= _LARGEST_NUMBER else None
+    return torch.Size(size) if math.prod(size) <= _LARGEST_NUMBER else None
 
 
-def _place(
+def _location(
     path: Path, key: Any, value: Any, sizes: dict[str, int]
 ) -> tuple[MetadataIndex, _StorageInfo]:
-    index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
+    index, info = _fields(key, "MetadataIndex"), _fields(value, "_StorageInfo")
     name, offset, number = index.get("fqn"), index.get("offset"), index.get("index")
-    file, at, length = (info.get(x) for x in ("relative_path", "offset", "length"))
+    file, start, length = (info.get(x) for x in ("relative_path", "offset", "length"))
     corner = None if offset is None else _shape(offset)
     if (
         not isinstance(name, str)
         or (offset is not None and corner is None)
         or not (number is None or (type(number) is int and 0 <= number <= _LARGEST_NUMBER))
         or not isinstance(file, str)
-        or not all(type(x) is int and x >= 0 for x in (at, length))
+        or not all(type(x) is int and x >= 0 for x in (start, length))
     ):
-        raise _fault(path, "a place of a tensor is none")
+        raise _damaged(path, "a place of a tensor is none")
     if info.get("transform_descriptors"):
         raise ParenvsError(f"{path}: {shown(name)} is compressed; write it without extensions")
-    if at + length > sizes.get(file, -1):  # type: ignore[operator]
-        held = f"has {sizes[file]:,} bytes" if file in sizes else "is no file of the folder"
+    if start + length > sizes.get(file, -1):  # type: ignore[operator]
+        fault = f"has {sizes[file]:,} bytes" if file in sizes else "is no file of the folder"
         raise ParenvsError(
-            f"{path}: {shown(name)} ends at byte {at + length:,} of {shown(file)}, which {held}"  # type: ignore[operator]
+            f"{path}: {shown(name)} ends at byte {start + length:,} of {shown(file)}, which {fault}"  # type: ignore[operator]
         )
-    return MetadataIndex(name, corner, number), _StorageInfo(file, at, length)  # type: ignore[arg-type]
+    return MetadataIndex(name, corner, number), _StorageInfo(file, start, length)  # type: ignore[arg-type]
 
 
 def _entry(
-    path: Path, name: Any, entry: Any, places: dict[MetadataIndex, _StorageInfo]
+    path: Path, name: Any, entry: Any, locations: dict[MetadataIndex, _StorageInfo]
 ) -> TensorStorageMetadata | BytesStorageMetadata:
     if not isinstance(name, str):
-        raise _fault(path, "a name is no text")
-    fields = _state(entry, "TensorStorageMetadata")
+        raise _damaged(path, "a name is no text")
+    fields = _fields(entry, "TensorStorageMetadata")
     if not fields:
         return BytesStorageMetadata()
     properties = fields.get("properties")
@@ -145,18 +146,18 @@ def _entry(
     dtype = stored[0] if isinstance(stored, tuple) else None
     shape, listed = _shape(fields.get("size")), fields.get("chunks")
     if not isinstance(dtype, torch.dtype) or shape is None or not isinstance(listed, list):
-        raise _fault(path, f"{shown(name)} is no tensor")
+        raise _damaged(path, f"{shown(name)} is no tensor")
     chunks = []
     for item in listed:
-        chunk = _state(item, "ChunkStorageMetadata")
+        chunk = _fields(item, "ChunkStorageMetadata")
         corner, extent = _shape(chunk.get("offsets")), _shape(chunk.get("sizes"))
         if corner is None or extent is None or not len(corner) == len(extent) == len(shape):
-            raise _fault(path, f"{shown(name)}: a piece is none")
-        place = places.get(MetadataIndex(name, corner))
-        if place is None or place.length < math.prod(extent) * dtype.itemsize:
+            raise _damaged(path, f"{shown(name)}: a piece is none")
+        location = locations.get(MetadataIndex(name, corner))
+        if location is None or location.length < math.prod(extent) * dtype.itemsize:
             raise ParenvsError(f"{path}: {shown(name)}: a piece {tuple(extent)} is in no file")
         if any(a + n > whole for a, n, whole in zip(corner, extent, shape, strict=True)):
-            raise _fault(path, f"{shown(name)}: a piece is outside of its {tuple(shape)}")
+            raise _damaged(path, f"{shown(name)}: a piece is outside of its {tuple(shape)}")
         chunks.append(ChunkStorageMetadata(corner, extent))
     if sum(math.prod(x.sizes) for x in chunks) != math.prod(shape):
         raise ParenvsError(f"{path}: {shown(name)}: its pieces are not the whole {tuple(shape)}")
@@ -179,7 +180,7 @@ def export(
     Parameters and the optimizer's tensors are in it, and, as ``parenvs.steps`` and
     ``parenvs.stream.*``, what a job needs to go on; the options of groups are not.
     """
-    state = _named(parallel, optimizer)
+    state = _state_by_name(parallel, optimizer)
     position = stream.state_dict() if stream else {}
     state[f"{OWN}.steps"] = torch.tensor(steps)
     state |= {f"{OWN}.stream.{key}": torch.tensor(int(x)) for key, x in position.items()}
@@ -216,44 +217,44 @@ def load(
         def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
             for item in plan.items:
                 target = planner.resolve_tensor(item).detach()
-                target.copy_(_piece(Path(folder), metadata, item))
+                target.copy_(_read_piece(Path(folder), metadata, item))
                 planner.commit_tensor(item, target)
-            over: Future[None] = Future()
-            over.set_result(None)
-            return over
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
 
-    def wanted() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def read_state() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         entries = metadata.state_dict_metadata.items()
-        known = {name: x for name, x in entries if isinstance(x, TensorStorageMetadata)}
+        stored = {name: x for name, x in entries if isinstance(x, TensorStorageMetadata)}
         state: dict[str, torch.Tensor] = {}
         for name, parameter in parameters_of(parallel):
             # Other programs save a module's state alone, without the prefix.
-            key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
-            entry = known.get(key)
+            key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in stored else name
+            entry = stored.get(key)
             shape = tuple(parameter.shape)
             check_shape(folder, name, entry and entry.size, shape, "the module")
             state[key] = parameter.detach()
-            begin = f"{STATE}.{name}."
+            prefix = f"{STATE}.{name}."
             kinds: dict[str, torch.Tensor] = {}
-            for full in (x for x in known if x.startswith(begin)):
-                kind, entry = full.removeprefix(begin), known[full]
+            for full in (x for x in stored if x.startswith(prefix)):
+                kind, entry = full.removeprefix(prefix), stored[full]
                 if "." not in kind:
-                    alike = entry.size == parameter.shape
-                    like = parameter.detach() if alike else torch.empty(entry.size)
+                    same_shape = entry.size == parameter.shape
+                    like = parameter.detach() if same_shape else torch.empty(entry.size)
                     state[full] = kinds[kind] = torch.zeros_like(like, dtype=entry.properties.dtype)
             if kinds:
-                kinds_of[parameter] = kinds
-        numbers = {key: torch.tensor(0) for key in known if key.startswith(f"{OWN}.")}
+                state_of[parameter] = kinds
+        numbers = {key: torch.tensor(0) for key in stored if key.startswith(f"{OWN}.")}
         for key in numbers:
-            if known[key].size != ():
+            if stored[key].size != ():
                 raise ParenvsError(f"{folder}: {shown(key)} is no number")
         if stream is not None and not any(x.startswith(f"{OWN}.stream.") for x in numbers):
             raise ParenvsError(f"{folder}: has no position in a stream of samples")
         return state, numbers
 
-    kinds_of: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+    state_of: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
     metadata: Metadata = jointly(lambda: metadata_of(folder))
-    state, numbers = jointly(wanted)
+    state, numbers = jointly(read_state)
     try:
         with torch.no_grad():
             load_state({**state, **numbers}, storage_reader=Reader(folder))
@@ -263,22 +264,22 @@ def load(
             f"{folder}: damaged (process {rank}: {one_line(Exception(cause))})"
         ) from None
     if stream is not None:
-        begin = f"{OWN}.stream."
+        prefix = f"{OWN}.stream."
         position: dict[str, Any] = {
-            key.removeprefix(begin): int(x) for key, x in numbers.items() if key.startswith(begin)
+            key.removeprefix(prefix): int(x) for key, x in numbers.items() if key.startswith(prefix)
         }
         if "shuffle" in position:
             position["shuffle"] = bool(position["shuffle"])
         stream.load_state_dict(position)
-    optimizer.state.update(kinds_of)
+    optimizer.state.update(state_of)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
 
 
-def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
-    place = metadata.storage_data[item.storage_index]
-    with (folder / place.relative_path).open("rb") as stream:
-        stream.seek(place.offset)
-        result = read_tensors(io.BytesIO(stream.read(place.length)))
+def _read_piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
+    location = metadata.storage_data[item.storage_index]
+    with (folder / location.relative_path).open("rb") as stream:
+        stream.seek(location.offset)
+        result = read_tensors(io.BytesIO(stream.read(location.length)))
     entry = metadata.state_dict_metadata[item.storage_index.fqn]
     chunks = entry.chunks if isinstance(entry, TensorStorageMetadata) else []
     extent = next(x.sizes for x in chunks if x.offsets == item.storage_index.offset)
@@ -288,7 +289,7 @@ def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
     return result[tuple(slice(a, a + n) for a, n in corner)]
 
 
-def _named(parallel: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state_by_name(parallel: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     state = {f"{MODEL}.{name}": x.detach() for name, x in parameters_of(parallel)}
     for name, parameter in parameters_of(parallel):
         for kind, value in optimizer.state.get(parameter, {}).items():

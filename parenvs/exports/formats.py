@@ -123,20 +123,20 @@ def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
         ),
     )
     refuse_others(planned, "DeepSpeed", ("1f1b", "early", "interleaved"), _PLAIN)
-    sharing: dict[str, Any] = {"stage": zero}
+    zero_config: dict[str, Any] = {"stage": zero}
     if planned.shard:
-        sharing["mics_shard_size"] = planned.shard
+        zero_config["mics_shard_size"] = planned.shard
     config: dict[str, Any] = {
         "train_batch_size": planned.batch,
         "train_micro_batch_size_per_gpu": planned.micro_batch,
         "gradient_accumulation_steps": planned.micro_batches,
-        "zero_optimization": sharing,
+        "zero_optimization": zero_config,
     }
     if planned.gradient_overlap and (stages > 1 or not zero):
         words = "gradient_overlap: DeepSpeed sums gradients of pipelines and of ZeRO 0 at the end"
         planned = run_with(planned, words, gradient_overlap=False)
     elif planned.gradient_bytes:
-        sharing["overlap_comm"] = planned.gradient_overlap
+        zero_config["overlap_comm"] = planned.gradient_overlap
     if planned.gradient_bytes:
         half = "fp16" if precision == "fp16" else "bf16"
         config["communication_data_type"] = "fp32" if planned.gradient_bytes == 4 else half
@@ -153,8 +153,8 @@ def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
             planned = noted(planned, words)
         return _json(content), planned
     # partition_method="uniform" gives the first stages the layers that are left over.
-    size, more = divmod(len(planned.names), stages)
-    parts = tuple(parts_of(size + (k < more) for k in range(stages)))
+    size, remainder = divmod(len(planned.names), stages)
+    parts = tuple(parts_of(size + (k < remainder) for k in range(stages)))
     if parts != planned.parts:
         planned = with_parts(planned, parts, "DeepSpeed")
     # Stages without layers of their own have no modes, also behind the move.
@@ -201,19 +201,19 @@ def read_deepspeed(text: str, layers: int) -> Stages:
     pp = topology["num_pp"]
     sharing = config.get("zero_optimization", {"stage": 0})
     ends = content.get("parts", [0, layers])
-    every = content.get("PipelineModule", {}).get("activation_checkpoint_interval", 0)
+    interval = content.get("PipelineModule", {}).get("activation_checkpoint_interval", 0)
     model = content.get("model", {})
-    half = [x for x in ("bf16", "fp16") if config.get(x, {}).get("enabled")]
+    half_precision = [x for x in ("bf16", "fp16") if config.get(x, {}).get("enabled")]
     return stages_from(
         list(itertools.pairwise(ends)), pp,
         batch // (micro * config.get("gradient_accumulation_steps", 1)),
         topology["num_mp"], sharing["stage"],
-        modes=model.get("recompute", ["full" if every else "none"] * ends[-1]),
+        modes=model.get("recompute", ["full" if interval else "none"] * ends[-1]),
         batch=batch,
         micro_batch=micro,
         sequence_parallel=model.get("sequence_parallel", False),
         shard=sharing.get("mics_shard_size", 0),
-        precision=half[0] if half else "fp32",
+        precision=half_precision[0] if half_precision else "fp32",
         gradient_bytes=4 if config.get("communication_data_type") == "fp32" else 2,
         gradient_overlap=bool(sharing.get("overlap_comm", sharing["stage"] == 3)) and pp == 1,
     )  # fmt: skip
@@ -254,7 +254,7 @@ def megatron_flags(planned: Stages) -> tuple[str, Stages]:
         (f"--tensor-model-parallel-size {tp}", True),
         ("--sequence-parallel", planned.sequence_parallel),
         (f"--pipeline-model-parallel-size {stages}", True),
-        *((line, True) for line in _division(planned)),
+        *((line, True) for line in _layer_flags(planned)),
         (f"--context-parallel-size {planned.context}", planned.context > 1),
         (f"--expert-model-parallel-size {planned.expert}", planned.expert > 1),
         (f"--expert-tensor-parallel-size {planned.expert_tp}", planned.expert_tp),
@@ -286,11 +286,11 @@ def megatron_flags(planned: Stages) -> tuple[str, Stages]:
         words = "p2p: Megatron overlaps sends of interleaved schedules only; they block"
         planned = run_with(planned, words, p2p="blocking")
     cluster = planned.plan.cluster
-    inside = cluster.devices_per_server
+    per_server = cluster.devices_per_server
     script = [
         f"# {MEGATRON}; {planned.plan.instance} on {cluster}",
-        f"# torchrun --nnodes {-(-planned.devices // inside)} --nproc-per-node "
-        f'{min(planned.devices, inside)} pretrain_gpt.py "${{PARALLEL_ARGS[@]}}" ...',
+        f"# torchrun --nnodes {-(-planned.devices // per_server)} --nproc-per-node "
+        f'{min(planned.devices, per_server)} pretrain_gpt.py "${{PARALLEL_ARGS[@]}}" ...',
         "PARALLEL_ARGS=(",
         *(f"  {line}" for line, holds in lines if holds),
         ")",
@@ -299,7 +299,7 @@ def megatron_flags(planned: Stages) -> tuple[str, Stages]:
     return "\n".join(script), planned
 
 
-def _division(planned: Stages) -> list[str]:
+def _layer_flags(planned: Stages) -> list[str]:
     """Flags that divide layers: none if even, first and last stage, or else a layout."""
     sizes = [end - first for first, end in planned.parts]
     if len(set(sizes)) == 1:
@@ -466,15 +466,15 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
         words = "gradient_bytes: torchtitan sums gradients in fp32"
         planned = run_with(planned, words, gradient_bytes=4)
     # torchtitan shares states over data x context ranks together.
-    sharing, remainder = divmod(planned.shard or dp * context, context)
+    sharing_ranks, remainder = divmod(planned.shard or dp * context, context)
     refuse((
         remainder,
         f"shard: torchtitan shares states among whole groups of context ranks, and "
         f"{planned.shard} is no multiple of {context}",
     ))  # fmt: skip
     parallelism: dict[str, object] = {
-        "data_parallel_replicate_degree": dp // sharing if zero else dp,
-        "data_parallel_shard_degree": sharing if zero else 1,
+        "data_parallel_replicate_degree": dp // sharing_ranks if zero else dp,
+        "data_parallel_shard_degree": sharing_ranks if zero else 1,
         "tensor_parallel_degree": tp,
         "context_parallel_degree": context,
         "expert_parallel_degree": planned.expert,
@@ -484,16 +484,19 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
     # States are shared over context ranks, too, where there is a single replica.
     if zero and dp * context > 1:
         parallelism["fsdp_reshard_after_forward"] = "always" if zero == 3 else "never"
-    local = planned.micro_batch
+    batch = planned.micro_batch
     if len(planned.stages) > 1:
-        local *= planned.micro_batches
+        batch *= planned.micro_batches
         modules = [[f"layers.{k}" for k in range(first, end)] for first, end in planned.parts]
         modules[0].insert(0, "tok_embeddings")
         modules[-1] += ["norm", "output"]
         parallelism["pipeline_parallel_schedule"] = _SCHEDULES[planned.schedule]
         parallelism["pipeline_parallel_microbatch_size"] = planned.micro_batch
         parallelism["module_fqns_per_model_part"] = modules
-    training: dict[str, object] = {"local_batch_size": local, "global_batch_size": planned.batch}
+    training: dict[str, object] = {
+        "local_batch_size": batch,
+        "global_batch_size": planned.batch,
+    }
     training["mixed_precision_param"] = _DTYPES.get(precision, "bfloat16")
     if zero and planned.gradient_bytes:
         training["mixed_precision_reduce"] = "float32"
@@ -538,8 +541,8 @@ def read_torchtitan(text: str, layers: int) -> Stages:
     pp, context = number("pipeline_parallel_degree", 1), number("context_parallel_degree", 1)
     shared, copies = number("data_parallel_shard_degree"), number("data_parallel_replicate_degree")
     tp = number("tensor_parallel_degree", 1)
-    named = [len(re.findall(r"layers\.\d+", part)) for part in re.findall(r"(?m)^  \[.*\]", text)]
-    parts = parts_of(named or [layers])
+    sizes = [len(re.findall(r"layers\.\d+", part)) for part in re.findall(r"(?m)^  \[.*\]", text)]
+    parts = parts_of(sizes or [layers])
     schedules = {words: name for name, words in _SCHEDULES.items()}
     reshard = {"always": 3, "never": 2}.get(settings.get("fsdp_reshard_after_forward", ""), 0)
     # Plans with pipelines have ZeRO 0 or 1, which torchtitan runs as 2.

@@ -49,16 +49,16 @@ def shardings(
         plan = load_plan(plan)
     layout = layout_of(plan, graph)
     layout.check_even()
-    given = tuple(mesh.shape.values())
-    if given != tuple(axis.size for axis in layout.axes):
+    mesh_shape = tuple(mesh.shape.values())
+    if mesh_shape != tuple(axis.size for axis in layout.axes):
         planned = " x ".join(f"{axis.name} {axis.size}" for axis in layout.axes)
-        raise ParenvsError(f"mesh: the plan is for {planned} devices, the mesh is {given}")
+        raise ParenvsError(f"mesh: the plan is for {planned} devices, the mesh is {mesh_shape}")
     names = dict(zip((axis.name for axis in layout.axes), mesh.axis_names, strict=True))
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    whole = isinstance(tree, tuple) and not hasattr(tree, "_fields")
+    is_whole = isinstance(tree, tuple) and not hasattr(tree, "_fields")
     texts = [jax.tree_util.keystr(path) for path, _ in leaves]
     shapes = [tuple(getattr(leaf, "shape", ())) for _, leaf in leaves]
-    numbers = _inputs_of(layout, whole, texts, shapes)
+    numbers = _inputs_of(layout, is_whole, texts, shapes)
     specs = [partition_spec(layout.inputs[number], names) for number in numbers]
     return jax.tree.unflatten(structure, [jax.NamedSharding(mesh, spec) for spec in specs])
 
@@ -103,43 +103,43 @@ def document(layout: Layout) -> dict[str, Any]:
 
 
 def _inputs_of(
-    layout: Layout, whole: bool, texts: Sequence[str], shapes: Sequence[tuple[int, ...]]
+    layout: Layout, is_whole: bool, texts: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> list[int]:
     """Return the number of the input that each leaf is.
 
     Args:
         layout: of the step.
-        whole: whether the leaves are those of all arguments, or of one.
+        is_whole: whether the leaves are those of all arguments, or of one.
         texts: keys of each leaf as JAX writes them, ``['encoder']['q']``.
         shapes: of each leaf.
     """
     graph = layout.graph
-    if whole:  # the first key is the number of the argument
+    if is_whole:  # the first key is the number of the argument
         texts = [text[text.index("]") + 1 :] for text in texts]
     _, parsed = parse_names([f"x{text}" for text in texts])
     paths = [path if text else "" for text, path in zip(texts, parsed, strict=True)]
     argument_of = graph.parameter_argument
     arguments = [np.flatnonzero(argument_of == number) for number in np.unique(argument_of)]
-    candidates = [list(range(len(argument_of)))] if whole else [x.tolist() for x in arguments]
-    known = [[graph.paths[n] for n in numbers] for numbers in candidates]
+    candidates = [list(range(len(argument_of)))] if is_whole else [x.tolist() for x in arguments]
+    names_of = [[graph.paths[n] for n in numbers] for numbers in candidates]
     # A leaf without keys is an argument of its own, which the graph calls by a name.
-    named = [
+    same_names = [
         numbers
-        for numbers, names in zip(candidates, known, strict=True)
+        for numbers, names in zip(candidates, names_of, strict=True)
         if len(names) == len(paths)
         and all(path in ("", name) for path, name in zip(paths, names, strict=True))
     ]
-    if not named:
-        nearest = max(known, key=lambda names: len({*names} & {*paths}), default=[])
+    if not same_names:
+        nearest = max(names_of, key=lambda names: len({*names} & {*paths}), default=[])
         raise ParenvsError(
             f"tree: not what the step was planned with: "
             f"{unmatched(nearest, paths, 'tree') or 'another order'}; give the arguments that the "
             "step was planned with (of a jitted step, with keep_unused=True)"
         )
-    planned = {n: graph.shape(graph.parameter_tensor[n]) for numbers in named for n in numbers}
-    fitting = [x for x in named if [planned[n] for n in x] == list(shapes)]
+    planned = {n: graph.shape(graph.parameter_tensor[n]) for numbers in same_names for n in numbers}
+    fitting = [x for x in same_names if [planned[n] for n in x] == list(shapes)]
     if not fitting:
-        pairs = zip(named[0], shapes, strict=True)
+        pairs = zip(same_names[0], shapes, strict=True)
         number, shape = next((n, x) for n, x in pairs if planned[n] != x)
         raise ParenvsError(
             f"tree: {graph.paths[number]} has the shape {shape}, but was planned as "

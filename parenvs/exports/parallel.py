@@ -71,13 +71,13 @@ class Stage(NamedTuple):
     gives: tuple[tuple[bool, int], ...]
     given_bytes: tuple[tuple[int, int], ...] = ()
 
-    def wired(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """Run the part on what the stage is given, and return what it gives."""
-        outputs = self.module(*(given[k] for k in self.reads))
+    def wired(self, received: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the part on the tensors that the stage receives, and return those that it sends."""
+        outputs = self.module(*(received[k] for k in self.reads))
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         # A view, as no tensor is both input and output of a stage to its backward pass.
         return tuple(
-            given[k].view_as(given[k]) if passed else outputs[k] for passed, k in self.gives
+            received[k].view_as(received[k]) if passed else outputs[k] for passed, k in self.gives
         )
 
 
@@ -96,12 +96,12 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
         ParenvsError: there is no such module, PyTorch cannot trace or cut it, or several stages
             hold one weight; the line says which.
     """
-    known = {name for name, _ in module.named_modules()}
+    names = {name for name, _ in module.named_modules()}
     for name in cuts:
-        if name not in known:
+        if name not in names:
             raise ParenvsError(
                 f"cuts: {type(module).__name__} has no module {name!r}"
-                f"{did_you_mean(name, known)}; plan this module"
+                f"{did_you_mean(name, names)}; plan this module"
             )
         module.get_submodule(name).register_forward_pre_hook(_marked)
     try:
@@ -124,10 +124,10 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
         )
     parts = [pipe.get_stage_module(k) for k in range(pipe.num_stages)]
     refuse_tied(module, parts)
-    return wired(pipe.split_gm.graph, parts)
+    return wire_stages(pipe.split_gm.graph, parts)
 
 
-def _marked(module: nn.Module, given: Any) -> None:
+def _marked(module: nn.Module, inputs: Any) -> None:
     """Mark in a trace that a stage begins; a hook in front of the forward pass of a module."""
     pipelining.pipe_split()
 
@@ -143,7 +143,7 @@ def inlined(traced: fx.GraphModule) -> fx.GraphModule:
         ParenvsError: a module switches something else within itself (``torch.autocast``).
     """
     for node in list(traced.graph.nodes):
-        if node.op != "get_attr" or not isinstance(_at(traced, node.target), fx.GraphModule):
+        if node.op != "get_attr" or not isinstance(_attribute(traced, node.target), fx.GraphModule):
             continue
         for user in list(node.users):
             if user.target is not _GRADIENTS:
@@ -157,7 +157,7 @@ def inlined(traced: fx.GraphModule) -> fx.GraphModule:
     return traced
 
 
-def _at(module: nn.Module, path: str) -> Any:
+def _attribute(module: nn.Module, path: str) -> Any:
     return operator.attrgetter(path)(module)
 
 
@@ -167,24 +167,24 @@ def _owner(node: fx.Node) -> str:
 
 
 def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
-    enabled, graph_node, *given = call.args
+    enabled, graph_node, *arguments = call.args
     assert isinstance(graph_node, fx.Node)
-    inner = _at(traced, str(graph_node.target)).graph
-    inputs = [x for x in inner.nodes if x.op == "placeholder"]
-    known: dict[fx.Node, Any] = dict(zip(inputs, given, strict=True))
+    inner_graph = _attribute(traced, str(graph_node.target)).graph
+    inputs = [x for x in inner_graph.nodes if x.op == "placeholder"]
+    copy_of: dict[fx.Node, Any] = dict(zip(inputs, arguments, strict=True))
     stack = call.meta.get("nn_module_stack", {})
     with traced.graph.inserting_before(call):
-        for node in inner.nodes:
+        for node in inner_graph.nodes:
             if node.op == "output":
-                results = fx.map_arg(node.args[0], known.__getitem__)
+                results = fx.map_arg(node.args[0], copy_of.__getitem__)
             elif node.op == "get_attr":
                 raise ParenvsError(
                     f"cuts: {_owner(call)} switches gradients and more within each other, and "
                     "PyTorch cannot cut a model with such a part"
                 )
             elif node.op != "placeholder":
-                known[node] = traced.graph.node_copy(node, known.__getitem__)
-                known[node].meta.setdefault("nn_module_stack", stack)
+                copy_of[node] = traced.graph.node_copy(node, copy_of.__getitem__)
+                copy_of[node].meta.setdefault("nn_module_stack", stack)
         # Users of the call are items of its results: they take the inlined values instead.
         for user in list(call.users):
             value: Any = results[user.args[1]]
@@ -196,8 +196,8 @@ def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
     traced.graph.erase_node(call)
 
 
-def wired(graph: fx.Graph, parts: Sequence[nn.Module]) -> list[Stage]:
-    """Say for each part what its stage is given, and what it passes on to later ones.
+def wire_stages(graph: fx.Graph, parts: Sequence[nn.Module]) -> list[Stage]:
+    """Return the stages of the parts: which tensors each receives, and which it sends on.
 
     Args:
         graph: calls the parts one after the other, on its inputs and on each other's results;
@@ -210,39 +210,39 @@ def wired(graph: fx.Graph, parts: Sequence[nn.Module]) -> list[Stage]:
     calls = [node for node in graph.nodes if node.op == "call_module"]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     # Value -> the part that makes it, -1 for inputs, and its number among the part's results.
-    source: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
-    for number, call in enumerate(calls):
-        source[call] = (number, 0)
+    origin: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
+    for index, call in enumerate(calls):
+        origin[call] = (index, 0)
         for user in call.users:
             if user.op == "call_function":  # an item of several results
-                source[user] = (number, int(user.args[1]))
+                origin[user] = (index, int(user.args[1]))
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
     (output,) = (node for node in graph.nodes if node.op == "output")
-    if any(source[x][0] != len(calls) - 1 for x in output.all_input_nodes):
+    if any(origin[x][0] != len(calls) - 1 for x in output.all_input_nodes):
         raise ParenvsError(
             "cuts: the module returns more than its last stage makes; return that alone"
         )
-    needed: list[list[fx.Node]] = []  # of each stage and those behind it, from those in front
+    received_by: list[list[fx.Node]] = []  # of each stage and those behind it, from those in front
     later: dict[fx.Node, None] = {}
     # Backwards, as a stage passes on what any later one reads and an earlier one makes.
-    for number in reversed(range(len(calls))):
-        later = {x: None for x in (*reads[number], *later) if source[x][0] < number}
-        needed.insert(0, list(later))
+    for index in reversed(range(len(calls))):
+        later = {x: None for x in (*reads[index], *later) if origin[x][0] < index}
+        received_by.insert(0, list(later))
     # PyTorch's schedules give the first stage every input, whether it is read or not.
-    needed[0] = inputs
+    received_by[0] = inputs
     stages = []
-    for number, part in enumerate(parts):
-        given = needed[number]
-        # The last stage gives what it makes itself, of which it is given nothing.
-        given_on = needed[number + 1] if number + 1 < len(calls) else output.all_input_nodes
-        gives = [(x in given, given.index(x) if x in given else source[x][1]) for x in given_on]
+    for index, part in enumerate(parts):
+        takes = received_by[index]
+        # The last stage sends what it makes itself, of which it receives nothing.
+        sent = received_by[index + 1] if index + 1 < len(calls) else output.all_input_nodes
+        gives = [(x in takes, takes.index(x) if x in takes else origin[x][1]) for x in sent]
         stages.append(
             Stage(
                 part,
-                tuple(tuple(x.meta["tensor_meta"].shape) for x in given),
-                tuple(given.index(x) for x in reads[number]),
+                tuple(tuple(x.meta["tensor_meta"].shape) for x in takes),
+                tuple(takes.index(x) for x in reads[index]),
                 tuple(gives),
-                tuple(map(_given_bytes, given)),
+                tuple(map(_given_bytes, takes)),
             )
         )
     return stages
@@ -347,14 +347,14 @@ class Parallel:
         else:
             # Stages are traced at the shape of one micro-batch of one replica.
             rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
-            micro = [self._every(x)[:rows].to(self.device) for x in inputs]
+            micro = [self._expanded(x)[:rows].to(self.device) for x in inputs]
             stages = cut(module, plan.cuts, micro)
             # Chunk c of rank r is stage r + c S.
             local = stages[self.mesh[PIPE].get_local_rank() :: plan.pipe]
             self.parts = [_Part(stage.module, self, stage) for stage in local]
         for part in self.parts:
-            self._place(part)
-        self._schedule = self._scheduled() if plan.pipe > 1 else None
+            self._distribute_part(part)
+        self._schedule = self._make_schedule() if plan.pipe > 1 else None
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of this process's part, for an optimizer."""
@@ -375,9 +375,9 @@ class Parallel:
         """
         self._check_shapes(batch)
         try:
-            return self._stepped(batch)
+            return self._run_step(batch)
         except Exception as error:  # of any kind: PyTorch's pipelines wrap what they meet
-            reason = _lost(error)
+            reason = _lost_peer(error)
             if reason is None:
                 raise
             raise ParenvsError(
@@ -385,14 +385,14 @@ class Parallel:
                 f"ended or does not answer ({one_line(reason)[:200]}); its own output says why"
             ) from error
 
-    def _stepped(self, batch: tuple[torch.Tensor, ...]) -> float:
+    def _run_step(self, batch: tuple[torch.Tensor, ...]) -> float:
         with ExitStack() as stack:
             if self._axes:
                 stack.enter_context(implicit_replication())
                 if self.device.type == "cpu":
                     # DTensor has no strategy for the CPU's fused attention.
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            value = self._piped(batch) if self._schedule else self._whole(batch)
+            value = self._pipeline_step(batch) if self._schedule else self._plain_step(batch)
         # DTensor may leave a gradient partial or split otherwise than its parameter.
         for parameter in self.parameters():
             gradient = parameter.grad
@@ -414,12 +414,12 @@ class Parallel:
                     "a plan has fixed shapes: pad what is smaller, or leave it out"
                 )
 
-    def _whole(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _plain_step(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         plan, (part,) = self.plan, self.parts
         total = torch.zeros((), device=self.device)
         for number in range(plan.micro_batches):
             micro = [self._micro_batches(x)[number].to(self.device) for x in batch]
-            shares = [self._placed(x, k) for k, x in enumerate(micro)]
+            shares = [self._distributed(x, k) for k, x in enumerate(micro)]
             output = part(*shares[: self._inputs])
             # Gradients of micro-batches add up to that of the mean over the batch.
             value = self.loss(output, *shares[self._inputs :]) / plan.micro_batches
@@ -428,12 +428,12 @@ class Parallel:
             total += value.full_tensor() if isinstance(value, DTensor) else value
         return self._mean(total)
 
-    def _piped(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _pipeline_step(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         plan = self.plan
         assert self._schedule is not None
         if len(batch) != self._inputs + 1:
             raise ParenvsError("targets: PyTorch's pipelines pass a single one to the loss")
-        *inputs, target = map(self._own, batch)
+        *inputs, target = map(self._own_samples, batch)
         losses: list[torch.Tensor] = []
         rank = self.mesh[PIPE].get_local_rank()
         first, last = rank == 0, rank == plan.pipe - 1
@@ -470,36 +470,36 @@ class Parallel:
                     "with samples of their own"
                 )
 
-    def _micro_batches(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
+    def _micro_batches(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         count = self.plan.micro_batches
-        return whole.chunk(count) if self._has_samples(whole) else [whole] * count
+        return tensor.chunk(count) if self._has_samples(tensor) else [tensor] * count
 
-    def _has_samples(self, whole: torch.Tensor) -> bool:
-        return whole.ndim > 0 and len(whole) == self.plan.batch
+    def _has_samples(self, tensor: torch.Tensor) -> bool:
+        return tensor.ndim > 0 and len(tensor) == self.plan.batch
 
-    def _every(self, whole: torch.Tensor) -> torch.Tensor:
+    def _expanded(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor with a row for each sample, as pipelines chunk all that they are given."""
         # A view: nothing is copied.
-        same = whole.ndim and len(whole) == 1
-        return whole.expand(self.plan.batch, *whole.shape[1:]) if same else whole
+        repeated = tensor.ndim and len(tensor) == 1
+        return tensor.expand(self.plan.batch, *tensor.shape[1:]) if repeated else tensor
 
-    def _own(self, whole: torch.Tensor) -> torch.Tensor:
+    def _own_samples(self, tensor: torch.Tensor) -> torch.Tensor:
         rank = self.mesh[DATA].get_local_rank()
         # Micro-batches first, as the schedule cuts what is joined here into the same ones again.
-        micro = self._every(whole).chunk(self.plan.micro_batches)
+        micro = self._expanded(tensor).chunk(self.plan.micro_batches)
         return torch.cat([x.chunk(self.plan.data)[rank] for x in micro]).to(self.device)
 
-    def _placed(self, whole: torch.Tensor, number: int) -> torch.Tensor:
-        if (self.plan.zero or self.plan.apart) and whole.ndim and len(whole) > 1:
-            whole = whole.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
+    def _distributed(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        if (self.plan.zero or self.plan.apart) and tensor.ndim and len(tensor) > 1:
+            tensor = tensor.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
         if self._grid is None:
-            return whole
+            return tensor
         placements = self._placements(self.plan.inputs.get(self._names[number], (None, None)))
         for axis, placement in enumerate(placements):
             if isinstance(placement, Shard):
                 rank = self._grid.get_local_rank(axis)
-                whole = whole.chunk(self._grid.size(axis), placement.dim)[rank]
-        return DTensor.from_local(whole.contiguous(), self._grid, placements, run_check=False)
+                tensor = tensor.chunk(self._grid.size(axis), placement.dim)[rank]
+        return DTensor.from_local(tensor.contiguous(), self._grid, placements, run_check=False)
 
     def _split(self, name: str, parameter: torch.Tensor) -> tuple[Split, int]:
         """Dimensions of a parameter that are split, and of how many parts ranks have shares."""
@@ -520,19 +520,19 @@ class Parallel:
         shard: Any = Shard if parts == 1 else partial(_StridedShard, split_factor=parts)
         return [Replicate() if dim is None else shard(dim) for dim in dims]
 
-    def _rows(self, shape: Sequence[int]) -> list[Placement]:
+    def _row_split(self, shape: Sequence[int]) -> list[Placement]:
         # What replicas cannot share evenly they all hold.
-        whole = not shape or shape[0] % self.plan.data
-        return self._placements((None if whole else 0, None))
+        replicated = not shape or shape[0] % self.plan.data
+        return self._placements((None if replicated else 0, None))
 
     def _local(self, output: torch.Tensor) -> torch.Tensor:
         assert self._grid is not None
         if not isinstance(output, DTensor):  # made of buffers and constants alone
             same = [Replicate() for _ in self._axes]
             output = DTensor.from_local(output, self._grid, same, run_check=False)
-        return output.redistribute(placements=self._rows(output.shape)).to_local().contiguous()
+        return output.redistribute(placements=self._row_split(output.shape)).to_local().contiguous()
 
-    def _place(self, part: _Part) -> None:
+    def _distribute_part(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
         if self._grid is not None:
             distributed: dict[int, tuple[nn.Parameter, int]] = {}  # tied ones stay tied
@@ -567,7 +567,7 @@ class Parallel:
         if self.plan.zero and self.plan.data > 1:
             fully_shard(part, mesh=self.mesh[DATA], reshard_after_forward=self.plan.zero == 3)
 
-    def _scheduled(self) -> Any:
+    def _make_schedule(self) -> Any:
         plan, rank = self.plan, self.mesh[PIPE].get_local_rank()
         group = self.mesh[PIPE].get_group()
         count = plan.pipe * plan.chunks
@@ -582,10 +582,10 @@ class Parallel:
 
         kind: Any = _SCHEDULES[plan.schedule]
         # outputs that are numbers, a loss of the module's own, cannot be put behind each other
-        asked = "return_outputs" in inspect.signature(kind.step).parameters
-        self._no_outputs = {"return_outputs": False} if asked else {}
-        given = stages if plan.schedule == "Interleaved1F1B" else stages[0]
-        return kind(given, plan.micro_batches, loss_fn=loss)
+        accepts = "return_outputs" in inspect.signature(kind.step).parameters
+        self._no_outputs = {"return_outputs": False} if accepts else {}
+        scheduled = stages if plan.schedule == "Interleaved1F1B" else stages[0]
+        return kind(scheduled, plan.micro_batches, loss_fn=loss)
 
 
 class _PipelineStage(pipelining.PipelineStage):
@@ -593,11 +593,11 @@ class _PipelineStage(pipelining.PipelineStage):
 
     def _to_tensor(self, arg: Any) -> torch.Tensor:
         tensor: torch.Tensor = super()._to_tensor(arg)
-        given = isinstance(arg, torch.Tensor) or tensor.is_floating_point()
-        return tensor if given else torch.zeros_like(tensor)
+        has_values = isinstance(arg, torch.Tensor) or tensor.is_floating_point()
+        return tensor if has_values else torch.zeros_like(tensor)
 
 
-def _lost(error: Exception) -> Exception | None:
+def _lost_peer(error: Exception) -> Exception | None:
     """The error behind another, or itself, that says that a process of the group is lost."""
     # PyTorch wraps what gloo or NCCL says several times.
     cause: BaseException | None = error
@@ -622,7 +622,7 @@ class _Part(nn.Module):
         name = name.removeprefix("module_of.")
         return re.sub(r"\bparametrizations\.(.+)\.original$", r"\1", name)
 
-    def forward(self, *given: torch.Tensor) -> Any:
+    def forward(self, *inputs: torch.Tensor) -> Any:
         (parallel,), (stage,) = self._parallel, self._stage
         with ExitStack() as stack:
             if parallel._axes:
@@ -632,14 +632,14 @@ class _Part(nn.Module):
             if parallel.own_samples:
                 stack.enter_context(Synchronized(parallel.mesh[DATA].get_group()))
             if stage is None:
-                return self.module_of(*given)
+                return self.module_of(*inputs)
             grid = parallel._grid
             if grid is None:  # what is sent has to lie in order
-                outputs = tuple(x.contiguous() for x in stage.wired(given))
+                outputs = tuple(x.contiguous() for x in stage.wired(inputs))
             else:
                 placed = [
-                    DTensor.from_local(x, grid, parallel._rows(shape), run_check=False)
-                    for x, shape in zip(given, stage.shapes, strict=True)
+                    DTensor.from_local(x, grid, parallel._row_split(shape), run_check=False)
+                    for x, shape in zip(inputs, stage.shapes, strict=True)
                 ]
                 outputs = tuple(parallel._local(x) for x in stage.wired(placed))
             return outputs[0] if len(outputs) == 1 else outputs
@@ -655,9 +655,9 @@ def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.
     """
     if not names:
         return module
-    known = [name for name in inspect.signature(module.forward).parameters if name not in names]
+    others = [name for name in inspect.signature(module.forward).parameters if name not in names]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    order = ("self", *known[:positional], *names)
+    order = ("self", *others[:positional], *names)
     parameters = [inspect.Parameter(name, kind) for name in order]
 
     # A subclass, so that names of parameters and hooks of modules stay as they are.
@@ -673,14 +673,14 @@ def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.
     return same
 
 
-def summed_back(module: nn.Module, given: Sequence[Any]) -> None:
+def summed_back(module: nn.Module, inputs: Sequence[Any]) -> None:
     """Sum partial gradients of what a module is given, once, where all of them have come together.
 
     A hook in front of the forward pass of a module. Left to themselves partial gradients go on
     into the operations in front, such as a norm of many small ones, and are gathered and scattered
     there in ways that cost several times as much.
     """
-    for x in given:
+    for x in inputs:
         if isinstance(x, DTensor) and x.requires_grad and not x.is_leaf:
             x.register_hook(_without_partial)
 
@@ -689,7 +689,7 @@ def _without_partial(x: DTensor) -> DTensor:
     return x.redistribute(placements=without_partial(x.placements))
 
 
-def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
+def summed(module: nn.Module, inputs: Any, outputs: Any) -> Any:
     """Sum partial results where they arise, once, as the judge prices them.
 
     A hook behind the forward pass of a module. Rows of an embedding that other ranks hold are

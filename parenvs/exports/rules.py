@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from parenvs.errors import ParenvsError
 
 # Function that multiplies by a weight -> number of the weight among its arguments.
-_PRODUCTS = {"linear": 1, "addmm": 2, "matmul": 1, "__matmul__": 1, "mm": 1}
+_WEIGHT_INDEX = {"linear": 1, "addmm": 2, "matmul": 1, "__matmul__": 1, "mm": 1}
 # What DTensors say of an operation, or of one inside it, that they have no rule for; the latter
 # is said of shapes that are found without values, of types that the operation itself takes.
 _NO_RULE = re.compile("strategy|Expected inputs of .* type")
@@ -35,7 +35,7 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(
     lambda record: not (record.exc_info and _NO_RULE.search(str(record.exc_info[1])))
 )  # it is no news
 # Functions of a product whose result has its parts.
-_SAME = {"contiguous", "to", "_to_copy", "type", "float", "bfloat16", "half", "clone"}
+_KEEPS_PARTS = {"contiguous", "to", "_to_copy", "type", "float", "bfloat16", "half", "clone"}
 
 
 def regrouped(shape: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class Shares(nn.Module):
         placements = [
             Shard(x.dim) if isinstance(x, _StridedShard) else x for x in weight.placements
         ]
-        return _marked(weight.to_local(), weight, placements, self.parts)
+        return _from_local(weight.to_local(), weight, placements, self.parts)
 
 
 class Whole(TorchFunctionMode):
@@ -106,29 +106,29 @@ class Whole(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
-            given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, DTensor)]
-            if not given or not _NO_RULE.search(str(error)):
+            distributed = [x for x in tree_leaves((args, kwargs)) if isinstance(x, DTensor)]
+            if not distributed or not _NO_RULE.search(str(error)):
                 raise
-            if _changes(func) and not all(p.is_replicate() for p in given[0].placements):
+            if _is_in_place(func) and not all(p.is_replicate() for p in distributed[0].placements):
                 raise
-        mesh = given[0].device_mesh
-        same = [Replicate()] * mesh.ndim
+        mesh = distributed[0].device_mesh
+        replicated = [Replicate()] * mesh.ndim
 
-        def local(x: Any) -> Any:
-            return x.redistribute(placements=same).to_local() if isinstance(x, DTensor) else x
+        def gathered(x: Any) -> Any:
+            return x.redistribute(placements=replicated).to_local() if isinstance(x, DTensor) else x
 
-        def placed(x: Any) -> Any:
+        def as_distributed(x: Any) -> Any:
             if not isinstance(x, torch.Tensor):
                 return x
-            return DTensor.from_local(x, mesh, same, run_check=False)
+            return DTensor.from_local(x, mesh, replicated, run_check=False)
 
         # Every rank gathers the operands and computes the whole result.
-        args, kwargs = tree_map(local, (args, kwargs))
+        args, kwargs = tree_map(gathered, (args, kwargs))
         result = func(*args, **kwargs)
-        return given[0] if _changes(func) else tree_map(placed, result)
+        return distributed[0] if _is_in_place(func) else tree_map(as_distributed, result)
 
 
-def _base(func: Callable[..., Any]) -> str:
+def _base_name(func: Callable[..., Any]) -> str:
     return func.__name__.partition(".")[0]
 
 
@@ -138,8 +138,8 @@ def _arguments_of(func: Callable[..., Any], args: Any, kwargs: Any) -> dict[str,
     return call.arguments
 
 
-def _changes(func: Callable[..., Any]) -> bool:
-    name = _base(func)
+def _is_in_place(func: Callable[..., Any]) -> bool:
+    name = _base_name(func)
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
@@ -158,19 +158,19 @@ class Apart(TorchFunctionMode):
         marked = [x for x in tree_leaves((args, kwargs)) if parts_of(x) > 1]
         if not marked:
             return func(*args, **kwargs)
-        name = _base(func)
+        name = _base_name(func)
         if func is functional.multi_head_attention_forward:
             return _attention(_arguments_of(func, args, kwargs))
-        weight = _PRODUCTS.get(name)
+        weight = _WEIGHT_INDEX.get(name)
         if weight is not None and len(args) > weight and parts_of(args[weight - 1]) == 1:
             return _mark(func(*args, **kwargs), parts_of(args[weight]))
         first = args[0]
-        if first is marked[0] and name in _TAKERS:
-            return _TAKERS[name](*args, **kwargs)
+        if first is marked[0] and name in _SPLITTERS:
+            return _SPLITTERS[name](*args, **kwargs)
         result = func(*args, **kwargs)
         if not any(isinstance(x, DTensor) for x in tree_leaves(result)):
             return result  # its shape, its type
-        if name in _SAME:
+        if name in _KEEPS_PARTS:
             return _mark(result, parts_of(first))
         raise ParenvsError(
             f"module: the product with a weight that is {parts_of(marked[0])} in one goes into "
@@ -189,14 +189,14 @@ def _mark(x: Any, parts: int) -> DTensor:
     return cast(DTensor, x)
 
 
-def _marked(
+def _from_local(
     local: torch.Tensor, like: DTensor, placements: Sequence[Placement], parts: int = 1
 ) -> DTensor:
     result = DTensor.from_local(local, like.device_mesh, placements, run_check=False)
     return _mark(result, parts) if parts > 1 else result
 
 
-def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
+def _split_parts(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
     parts, local = parts_of(x), x.to_local()
     # Widths of a part in the whole tensor and on this rank.
     width, share = x.shape[-1] // parts, local.shape[-1] // parts
@@ -207,36 +207,36 @@ def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
         )
     pieces = local.split([size // width * share for size in sizes], -1)
     return tuple(
-        _marked(piece, x, x.placements, size // width)
+        _from_local(piece, x, x.placements, size // width)
         for piece, size in zip(pieces, sizes, strict=True)
     )
 
 
-def _last(x: DTensor, dim: int, name: str) -> None:
+def _check_last(x: DTensor, dim: int, name: str) -> None:
     if dim % x.ndim != x.ndim - 1:
         words = "of a product whose parts are in the last one"
         raise ParenvsError(f"module: {name} along dimension {dim} {words}")
 
 
 def _split(x: DTensor, sizes: Any, dim: int = 0) -> tuple[DTensor, ...]:
-    _last(x, dim, "split")
+    _check_last(x, dim, "split")
     if isinstance(sizes, int):
         whole, rest = divmod(x.shape[-1], sizes)
         sizes = [sizes] * whole + [rest] * bool(rest)
-    return _pieces(x, sizes)
+    return _split_parts(x, sizes)
 
 
 def _chunk(x: DTensor, chunks: int, dim: int = 0) -> tuple[DTensor, ...]:
     return _split(x, -(-x.shape[dim] // chunks), dim)
 
 
-def _item(x: DTensor, index: Any) -> DTensor:
+def _get_item(x: DTensor, index: Any) -> DTensor:
     keys = index if isinstance(index, tuple) else (index,)
-    whole = all(key is Ellipsis or key == slice(None) for key in keys[:-1])
-    if whole and isinstance(keys[-1], slice) and (Ellipsis in keys[:-1] or len(keys) == x.ndim):
+    plain = all(key is Ellipsis or key == slice(None) for key in keys[:-1])
+    if plain and isinstance(keys[-1], slice) and (Ellipsis in keys[:-1] or len(keys) == x.ndim):
         first, end, step = keys[-1].indices(x.shape[-1])
         if step == 1 and first < end:
-            return _pieces(x, [first, end - first, x.shape[-1] - end])[1]
+            return _split_parts(x, [first, end - first, x.shape[-1] - end])[1]
     raise ParenvsError("module: an index of a product with parts that is no slice of the last one")
 
 
@@ -247,7 +247,7 @@ def _slice(
     keys[dim] = slice(start, end, step)
     if keys[dim].indices(x.shape[dim]) == (0, x.shape[dim], 1):
         return x
-    return _item(x, tuple(keys))
+    return _get_item(x, tuple(keys))
 
 
 def _view(x: DTensor, *shape: Any) -> DTensor:
@@ -257,48 +257,48 @@ def _view(x: DTensor, *shape: Any) -> DTensor:
     parts, local = parts_of(x), x.to_local()
     if wanted[-1] == x.shape[-1]:
         return _mark(x.view(wanted), parts)  # what lies in front is no matter of parts
-    lead = x.ndim - 1
-    if wanted[:lead] != list(x.shape[:lead]):
+    last = x.ndim - 1
+    if wanted[:last] != list(x.shape[:last]):
         raise ParenvsError(f"module: a view of a product with {parts} parts as {tuple(wanted)}")
     # The first new dimensions number the parts; the next one is what ranks share.
-    count, behind = 1, lead
-    while behind < len(wanted) and count < parts:
-        count *= wanted[behind]
-        behind += 1
+    count, axis = 1, last
+    while axis < len(wanted) and count < parts:
+        count *= wanted[axis]
+        axis += 1
     shares = x.shape[-1] // local.shape[-1]
-    if count != parts or behind == len(wanted) or wanted[behind] % shares:
+    if count != parts or axis == len(wanted) or wanted[axis] % shares:
         raise ParenvsError(
             f"module: a product of {parts} parts, of each of which {shares} ranks have a share, "
             f"is seen as {tuple(wanted)}, whose dimensions are not those of the parts"
         )
-    shape_here = [*local.shape[:lead], *wanted[lead:]]
-    shape_here[behind] //= shares
+    local_shape = [*local.shape[:last], *wanted[last:]]
+    local_shape[axis] //= shares
     placements = [
-        Shard(behind) if isinstance(p, Shard) and p.dim == lead else p for p in x.placements
+        Shard(axis) if isinstance(p, Shard) and p.dim == last else p for p in x.placements
     ]
-    return _marked(local.reshape(shape_here), x, placements)
+    return _from_local(local.reshape(local_shape), x, placements)
 
 
 def _unflatten(x: DTensor, dim: int, sizes: Sequence[int]) -> DTensor:
-    _last(x, dim, "unflatten")
+    _check_last(x, dim, "unflatten")
     return _view(x, *x.shape[:-1], *sizes)
 
 
-def _attention(given: dict[str, Any]) -> tuple[DTensor, None]:
+def _attention(args: dict[str, Any]) -> tuple[DTensor, None]:
     """What ``nn.MultiheadAttention`` computes of one input (T, B, E), by ranks that share heads."""
-    x, mask, padding = given["query"], given["attn_mask"], given["key_padding_mask"]
-    is_self = x is given["key"] is given["value"] and x.ndim == 3
-    extended = given["add_zero_attn"] or given["bias_k"] is not None
+    x, mask, padding = args["query"], args["attn_mask"], args["key_padding_mask"]
+    is_self = x is args["key"] is args["value"] and x.ndim == 3
+    extended = args["add_zero_attn"] or args["bias_k"] is not None
     # The module itself makes numbers of its masks.
     added = all(m is None or m.is_floating_point() for m in (mask, padding))
-    if extended or given["need_weights"] or not (is_self and added):
+    if extended or args["need_weights"] or not (is_self and added):
         raise ParenvsError(
             "module: ranks share heads of nn.MultiheadAttention of one input with a batch, without "
             "keys of its own; call it with need_weights=False, or plan without tp"
         )
     length, samples, width = x.shape
-    heads, weight = given["num_heads"], given["in_proj_weight"]
-    projected: Any = functional.linear(x, weight, given["in_proj_bias"])
+    heads, weight = args["num_heads"], args["in_proj_weight"]
+    projected: Any = functional.linear(x, weight, args["in_proj_bias"])
     q, k, v = (
         part.view(length, samples, heads, width // heads).permute(1, 2, 0, 3)
         for part in _split(_mark(projected, parts_of(weight)), width, -1)
@@ -308,18 +308,18 @@ def _attention(given: dict[str, Any]) -> tuple[DTensor, None]:
     if padding is not None:
         padding = padding.view(samples, 1, 1, length)
         mask = padding if mask is None else mask + padding
-    dropout = given["dropout_p"] if given["training"] else 0.0
+    dropout = args["dropout_p"] if args["training"] else 0.0
     attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-    turned = attended.permute(2, 0, 1, 3).reshape(length, samples, width)
-    result: Any = functional.linear(turned, given["out_proj_weight"], given["out_proj_bias"])
+    merged = attended.permute(2, 0, 1, 3).reshape(length, samples, width)
+    result: Any = functional.linear(merged, args["out_proj_weight"], args["out_proj_bias"])
     return result.redistribute(placements=without_partial(result.placements)), None
 
 
-_TAKERS: dict[str, Callable[..., Any]] = {
+_SPLITTERS: dict[str, Callable[..., Any]] = {
     "split": _split,
     "split_with_sizes": _split,
     "chunk": _chunk,
-    "__getitem__": _item,
+    "__getitem__": _get_item,
     "slice": _slice,
     "view": _view,
     "reshape": _view,
@@ -369,14 +369,14 @@ class Synchronized(TorchFunctionMode):
         x, weight, bias, running_mean, running_variance, training, momentum, eps, _ = args
         if not training:
             return func(*args)
-        over = [k for k in range(x.ndim) if k != 1]
+        axes = [k for k in range(x.ndim) if k != 1]
         shape = [-1 if k == 1 else 1 for k in range(x.ndim)]
         count = x.numel() // x.shape[1] * self.group.size()
         # Sums of half precision would lose digits, as in PyTorch's own kernels.
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        mean = _Sum.apply(wide.sum(over), self.group) / count
+        mean = _Sum.apply(wide.sum(axes), self.group) / count
         centered = wide - mean.view(shape)
-        variance = _Sum.apply(centered.square().sum(over), self.group) / count
+        variance = _Sum.apply(centered.square().sum(axes), self.group) / count
         result = centered * (variance + eps).rsqrt().view(shape)
         if weight is not None:
             result = result * weight.view(shape)

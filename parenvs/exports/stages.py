@@ -48,9 +48,9 @@ def refuse_others(
 ) -> None:
     """Refuse a schedule or a precision that a framework does not have."""
     for field, names in (("schedule", [*schedules]), ("precision", [*precisions])):
-        value, known = getattr(planned, field), ", ".join(filter(None, names))
+        value, options = getattr(planned, field), ", ".join(filter(None, names))
         refuse(
-            (value not in names, f"{field}: {framework} has no {value}; plan with one of {known}")
+            (value not in names, f"{field}: {framework} has no {value}; plan with one of {options}")
         )
 
 

@@ -75,7 +75,7 @@ class Holding:
     tensors: dict[tuple[str, str], torch.Tensor]
 
 
-def held(
+def current_state(
     parallel: Parallel,
     optimizer: torch.optim.Optimizer,
     plan: Plan,
@@ -88,13 +88,13 @@ def held(
         ParenvsError: a state that is neither a number nor of its parameter's shape, or a plan of
             other degrees.
     """
-    degrees, place = Files.of(plan).degrees, _place(parallel)
+    degrees, place = Files.of(plan).degrees, _place_of(parallel)
     if degrees != (parallel.plan.model, parallel.plan.pipe, parallel.plan.data):
         raise ParenvsError(f"plan: {degrees}, and the module is trained as another")
     described, boxes, tensors = {}, {}, {}
     for name, parameter in parameters_of(parallel):
         state = optimizer.state.get(parameter, {})
-        described[name] = _described(name, parameter, state)
+        described[name] = _tensor_of(name, parameter, state)
         box = boxes[name] = box_of(parallel.plan, name, tuple(parameter.shape), place)
         for kind in described[name].kinds:
             local = _local(parameter if kind == PARAMETER else state[kind]).detach()
@@ -135,12 +135,12 @@ def save(
         ParenvsError: streams of processes that differ, a state that is neither a number nor of its
             parameter's shape, a plan of other degrees, or another process failed; all raise.
     """
-    holding = jointly(lambda: held(parallel, optimizer, plan, steps, stream))
+    holding = jointly(lambda: current_state(parallel, optimizer, plan, steps, stream))
     head: Head = holding.head
     positions = together(lambda: head.stream)
     if any(x != positions[0] for x in positions):
         raise ParenvsError("stream: processes are at different samples; advance it in all of them")
-    files, place = Files.of(plan), _place(parallel)
+    files, place = Files.of(plan), _place_of(parallel)
 
     def give(name: str, kind: str, box: Box) -> np.ndarray:
         flat = holding.tensors[name, kind].cpu().contiguous().flatten()
@@ -148,30 +148,30 @@ def save(
 
     with ExitStack() as stack:
 
-        def opened() -> Path | None:
+        def open_folder() -> Path | None:
             if dist.get_rank():
                 return None
             stack.enter_context(locked(folder, beside=True))
             return stack.enter_context(replacing_folder(folder))
 
-        path = together(opened)[0]
+        path = together(open_folder)[0]
 
-        def written() -> tuple[int, dict[str, Tensor], Part] | None:
+        def write_own() -> tuple[int, dict[str, Tensor], Part] | None:
             if place.data >= files.writing:  # another replica writes the same
                 return None
             number = files.number(place)
             return number, head.tensors, write_part(path, number, holding.boxes, head.tensors, give)
 
-        rows = sorted(filter(None, together(written)), key=lambda row: row[0])
+        rows = sorted(filter(None, together(write_own)), key=lambda row: row[0])
 
-        def finished() -> None:
+        def finish() -> None:
             if dist.get_rank() == 0:
                 tensors = {name: x for _, states, _ in rows for name, x in states.items()}
-                whole = replace(head, tensors=tensors)
-                write_index(path, plan, whole, [part for _, _, part in rows])
+                full = replace(head, tensors=tensors)
+                write_index(path, plan, full, [part for _, _, part in rows])
                 stack.close()
 
-        together(finished)
+        together(finish)
 
 
 def load(
@@ -234,7 +234,7 @@ def _install(
     optimizer: torch.optim.Optimizer,
     stream: Stream | None,
 ) -> None:
-    head, where, place = source.head, source.where, _place(parallel)
+    head, where, place = source.head, source.where, _place_of(parallel)
     if head.optimizer != type(optimizer).__name__:
         raise ParenvsError(
             f"{where}: has the state of {shown(head.optimizer)}, and the optimizer is "
@@ -265,21 +265,21 @@ def _install(
         stored = head.tensors.get(name)
         check_shape(where, name, stored and stored.shape, shape, "the module")
         tensor = head.tensors[name]
-        numbers, own = tensor.kinds[PARAMETER], parameter.dtype
-        if numbers != _TYPES.get(own):
-            raise ParenvsError(f"{where}: {shown(name)} is of {numbers}, and the module's of {own}")
+        type_, dtype = tensor.kinds[PARAMETER], parameter.dtype
+        if type_ != _TYPES.get(dtype):
+            raise ParenvsError(f"{where}: {shown(name)} is of {type_}, and the module's of {dtype}")
         box = box_of(parallel.plan, name, shape, place)
         # One kernel for all parameters reads the counts of steps beside them, others on the host.
-        beside = any(
+        on_device = any(
             group.get("fused") or group.get("capturable")
             for group in optimizer.param_groups
             if any(x is parameter for x in group["params"])
         )
-        device = parameter.device if beside else torch.device("cpu")
+        device = parameter.device if on_device else torch.device("cpu")
         state = {key: torch.tensor(x, device=device) for key, x in tensor.scalars.items()}
-        for kind, numbers in tensor.kinds.items():
+        for kind, type_ in tensor.kinds.items():
             data = torch.as_tensor(source.box(name, kind, box, place, parallel.plan.model))
-            local = data.view(getattr(torch, numbers)).to(parallel.device)
+            local = data.view(getattr(torch, type_)).to(parallel.device)
             target: torch.Tensor = parameter
             if kind != PARAMETER:
                 target = state[kind] = torch.zeros_like(parameter, dtype=local.dtype)
@@ -296,7 +296,7 @@ def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
             yield part.name_of(name), parameter
 
 
-def _described(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Tensor:
+def _tensor_of(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Tensor:
     kinds, scalars = {PARAMETER: _TYPES[parameter.dtype]}, {}
     for key, value in state.items():
         if isinstance(value, torch.Tensor) and value.shape == parameter.shape != ():
@@ -328,7 +328,7 @@ def _local(value: torch.Tensor) -> torch.Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def _place(parallel: Parallel) -> Place:
+def _place_of(parallel: Parallel) -> Place:
     return Place(*(parallel.mesh[name].get_local_rank() for name in (PIPE, DATA, MODEL)))
 
 
@@ -404,7 +404,7 @@ def move(
     """Move the state to a plan; every process of the group calls it.
 
     Args:
-        holding: what this process has, see ``held``; None: it
+        holding: what this process has, see ``current_state``; None: it
             has nothing.
         new: a plan for the same model.
         graph: that both plans are for.
@@ -418,10 +418,10 @@ def move(
         ParenvsError: no process has a part of the state, processes hold different plans or steps,
             or there are too few of them; all processes raise.
     """
-    every: list[Holding | None] = together(
+    all_holdings: list[Holding | None] = together(
         lambda: None if holding is None else replace(holding, boxes={}, tensors={})
     )
-    holdings = [x for x in every if x is not None]
+    holdings = [x for x in all_holdings if x is not None]
     if not holdings:
         raise ParenvsError("no process holds a part of the state; read a checkpoint")
     old, head = holdings[0], holdings[0].head
@@ -434,29 +434,29 @@ def move(
     plans = old.exported, exported or torch_plan(new, graph)
     files = Files.of(old.plan), Files.of(new)
 
-    def scheduled() -> tuple[list[Cell], np.ndarray, list[Flow]] | None:
+    def schedule() -> tuple[list[Cell], np.ndarray, list[Flow]] | None:
         if dist.get_rank():
             return None
         cells, (before, after) = cells_of(plans, files, tensors, graph)
-        on = np.zeros((len(every), len(cells)), dtype=bool)
-        for process, x in enumerate(every):
+        has = np.zeros((len(all_holdings), len(cells)), dtype=bool)
+        for process, x in enumerate(all_holdings):
             if x is not None:
-                on[process] = before[x.rank]
+                has[process] = before[x.rank]
         size = np.array([elements(x.box) * tensors[x.name].bytes for x in cells], dtype=float)
-        if len(every) % devices:
-            raise ParenvsError(f"{len(every)} processes are no whole hosts of {devices}")
+        if len(all_holdings) % devices:
+            raise ParenvsError(f"{len(all_holdings)} processes are no whole hosts of {devices}")
         try:
-            place, rows = files[1].shards.flows(
-                size, on.reshape(-1, devices, len(cells)), after, exact, takers
+            process_of, rows = files[1].shards.flows(
+                size, has.reshape(-1, devices, len(cells)), after, exact, takers
             )
         except ParenvsError as error:
-            gone = sorted({x.name for x, there in zip(cells, on.T, strict=True) if not there.any()})
-            raise ParenvsError(f"{error}{f' ({gone[0]})' if gone else ''}") from None
-        return cells, place, rows
+            lost = sorted({x.name for x, held in zip(cells, has.T, strict=True) if not held.any()})
+            raise ParenvsError(f"{error}{f' ({lost[0]})' if lost else ''}") from None
+        return cells, process_of, rows
 
-    cells, place, rows = together(scheduled)[0]
-    rank = next(iter(np.flatnonzero(place == dist.get_rank()).tolist()), None)
-    traffic = np.zeros((len(every), len(every)))
+    cells, process_of, rows = together(schedule)[0]
+    rank = next(iter(np.flatnonzero(process_of == dist.get_rank()).tolist()), None)
+    traffic = np.zeros((len(all_holdings), len(all_holdings)))
     for row in rows:
         n = elements(cells[row.atom].box)
         # Shares of a cell are rounded to elements, the same way by sender and receiver.
@@ -464,7 +464,7 @@ def move(
         traffic[row.source, row.target] += count * tensors[cells[row.atom].name].bytes
     boxes = rank_boxes(plans[1], files[1], files[1].ranks(), tensors, graph)
     wanted = {} if rank is None else boxes[rank]
-    received, sent = _exchanged(holding, cells, rows, tensors, wanted)
+    received, sent = _exchange(holding, cells, rows, tensors, wanted)
     return Moved(rank, replace(head, tensors=tensors), received, traffic, sent)
 
 
@@ -494,7 +494,7 @@ def cells_of(
     return cells, [np.array(column, dtype=bool).T for column in columns]
 
 
-def _exchanged(
+def _exchange(
     holding: Holding | None,
     cells: Sequence[Cell],
     rows: Sequence[Flow],
@@ -502,7 +502,7 @@ def _exchanged(
     wanted: dict[str, Box],
 ) -> tuple[dict[tuple[str, str], torch.Tensor], np.ndarray]:
     """Send and receive, tensor by tensor, and put together what this process wants."""
-    me = dist.get_rank()
+    own_rank = dist.get_rank()
     sent = np.zeros(dist.get_world_size(), dtype=np.int64)
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
     result = {
@@ -514,42 +514,42 @@ def _exchanged(
     if holding is not None:
         for name, box in wanted.items():
             if name in holding.boxes:
-                both = common(box, holding.boxes[name])
-                for kind in tensors[name].kinds if elements(both) else ():
-                    local = holding.tensors[name, kind][inside(both, holding.boxes[name])]
-                    result[name, kind][inside(both, box)] = local
+                overlap = common(box, holding.boxes[name])
+                for kind in tensors[name].kinds if elements(overlap) else ():
+                    local = holding.tensors[name, kind][inside(overlap, holding.boxes[name])]
+                    result[name, kind][inside(overlap, box)] = local
     for group in _rounds(cells, rows, tensors):
-        out: dict[int, list[torch.Tensor]] = defaultdict(list)
-        into: dict[int, int] = defaultdict(int)
+        outgoing: dict[int, list[torch.Tensor]] = defaultdict(list)
+        incoming: dict[int, int] = defaultdict(int)
         for row, name, kind, box, a, b in group:
-            if row.source == me:
+            if row.source == own_rank:
                 assert holding is not None
                 part = holding.tensors[name, kind][inside(box, holding.boxes[name])]
-                out[row.target].append(part.reshape(-1)[a:b].contiguous().view(torch.uint8))
-            elif row.target == me:
-                into[row.source] += (b - a) * result[name, kind].element_size()
+                outgoing[row.target].append(part.reshape(-1)[a:b].contiguous().view(torch.uint8))
+            elif row.target == own_rank:
+                incoming[row.source] += (b - a) * result[name, kind].element_size()
         buffers = {
-            peer: torch.empty(n, dtype=torch.uint8, device=device) for peer, n in into.items()
+            peer: torch.empty(n, dtype=torch.uint8, device=device) for peer, n in incoming.items()
         }
-        packed = {peer: torch.cat(parts).to(device) for peer, parts in out.items()}
+        messages = {peer: torch.cat(parts).to(device) for peer, parts in outgoing.items()}
         # One message for each peer and round.
-        operations = [dist.P2POp(dist.isend, x, peer) for peer, x in sorted(packed.items())]
+        operations = [dist.P2POp(dist.isend, x, peer) for peer, x in sorted(messages.items())]
         operations += [dist.P2POp(dist.irecv, x, peer) for peer, x in sorted(buffers.items())]
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
-        for peer, x in packed.items():
+        for peer, x in messages.items():
             sent[peer] += x.numel()
         flat: dict[tuple[str, str, Box], torch.Tensor] = {}
         for row, name, kind, box, a, b in group:
-            if row.target == me:
+            if row.target == own_rank:
                 tensor = result[name, kind]
-                item = tensor.element_size()
+                item_bytes = tensor.element_size()
                 # Parts arrive from each process in the order of the round.
-                part, buffers[row.source] = buffers[row.source].tensor_split([(b - a) * item])
-                whole = flat.setdefault((name, kind, box), tensor.new_empty(elements(box)))
-                whole.view(torch.uint8)[a * item : b * item] = part
-        for (name, kind, box), whole in flat.items():
-            result[name, kind][inside(box, wanted[name])] = whole.view(sizes(box))
+                part, buffers[row.source] = buffers[row.source].tensor_split([(b - a) * item_bytes])
+                joined = flat.setdefault((name, kind, box), tensor.new_empty(elements(box)))
+                joined.view(torch.uint8)[a * item_bytes : b * item_bytes] = part
+        for (name, kind, box), joined in flat.items():
+            result[name, kind][inside(box, wanted[name])] = joined.view(sizes(box))
     return result, sent
 
 
@@ -561,15 +561,15 @@ def _rounds(
 ) -> Iterator[list[_Part]]:
     """What is sent in each round, in an order that all processes have: with first and end."""
     group: list[_Part] = []
-    held, last = 0, -1
+    size, last_atom = 0, -1
     for row in rows:
         name, box = cells[row.atom]
         n = elements(box)
         a, b = round(row.begin * n), round(row.end * n)
         # A cell's flows stay in one round, so that its parts are put together at once.
-        if held > ROUND_BYTES and row.atom != last:
+        if size > ROUND_BYTES and row.atom != last_atom:
             yield group
-            group, held = [], 0
-        last, held = row.atom, held + (b - a) * tensors[name].bytes
+            group, size = [], 0
+        last_atom, size = row.atom, size + (b - a) * tensors[name].bytes
         group += [(row, name, kind, box, a, b) for kind in tensors[name].kinds if b > a]
     yield group

@@ -82,8 +82,8 @@ class Stream:
         """
         positions = self._positions(replica, replicas, micro_batch, micro_batches)
         with np.errstate(over="ignore"):
-            seeded = _mixed(np.array([self.seed], "uint64") + np.uint64(_GOLDEN))
-            return _mixed(seeded + positions.astype("uint64") * np.uint64(_GOLDEN)).view("int64")
+            seeded = _splitmix(np.array([self.seed], "uint64") + np.uint64(_GOLDEN))
+            return _splitmix(seeded + positions.astype("uint64") * np.uint64(_GOLDEN)).view("int64")
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the indices of batch after batch from here on, as a ``batch_sampler`` does."""
@@ -140,11 +140,11 @@ class Stream:
         return np.arange(start, start + rows)
 
     def _samples(self, positions: np.ndarray) -> np.ndarray:
-        epochs, inside = np.divmod(positions, self.length)
-        result = inside.copy()
+        epochs, offsets = np.divmod(positions, self.length)
+        result = offsets.copy()
         for epoch in np.unique(epochs).tolist() if self.shuffle else ():
-            of_epoch = epochs == epoch
-            result[of_epoch] = self._order_of(epoch)[inside[of_epoch]]
+            selected = epochs == epoch
+            result[selected] = self._order_of(epoch)[offsets[selected]]
         return result
 
     def _order_of(self, epoch: int) -> np.ndarray:
@@ -160,19 +160,19 @@ class Stream:
         return self._order[1]
 
 
-def _mixed(z: np.ndarray) -> np.ndarray:
+def _splitmix(z: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64, a bijection of 64 bits, of each number."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(_SECOND)
     return z ^ (z >> np.uint64(31))
 
 
-def _check(name: str, value: Any, least: int, most: int = _LARGEST) -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not least <= value <= most:
-        end = f" to {most}" if most < _LARGEST else ""
+def _check(name: str, value: Any, minimum: int, maximum: int = _LARGEST) -> None:
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or not minimum <= value <= maximum:
+        end = f" to {maximum}" if maximum < _LARGEST else ""
         raise ParenvsError(
-            f"stream: {name} must be a whole number from {least}{end}, not {shown(value)}"
+            f"stream: {name} must be a whole number from {minimum}{end}, not {shown(value)}"
         )
 
 
@@ -217,13 +217,13 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
     counter = torch.arange(layer << 40, (layer << 40) + size, device=x.device)
     z = keys.reshape(-1, *[1] * (x.ndim - 1)) ^ (counter * _FACTORS[0]).view(x.shape[1:])
     for shift, factor in ((31, _FACTORS[1]), (29, _FACTORS[0])):
-        z = (z ^ _shifted(z, shift)) * factor
+        z = (z ^ _logical_shift(z, shift)) * factor
     # The upper 24 bits are compared, as many as a float32 between 0 and 1 has.
-    kept = _shifted(z, 64 - _BITS) >= round(rate * 2**_BITS)
+    kept = _logical_shift(z, 64 - _BITS) >= round(rate * 2**_BITS)
     return x * kept / (1 - rate)
 
 
-def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
+def _logical_shift(z: torch.Tensor, bits: int) -> torch.Tensor:
     import torch
 
     return torch.bitwise_right_shift(z, bits) & ((1 << (64 - bits)) - 1)

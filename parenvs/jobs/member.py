@@ -29,7 +29,7 @@ from parenvs.clock.members import end_with_parent, first_line, start_member
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.state import Holding, Moved, held, install, load, move, save
+from parenvs.exports.state import Holding, Moved, current_state, install, load, move, save
 from parenvs.exports.stream import Stream
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import called
@@ -256,7 +256,7 @@ class Member:
         """Stop training, and hold the state as it was after the last step that counts."""
         if self.active is not None:
             x = self.active
-            self.holding = held(x.parallel, x.optimizer, x.plan, x.steps, x.stream)
+            self.holding = current_state(x.parallel, x.optimizer, x.plan, x.steps, x.stream)
         self.active = self.next = self.moved = None
         self._leave()
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch_transformer as example
 
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.state import held, install, move
+from parenvs.exports.state import current_state, install, move
 from parenvs.files import write_text
 from parenvs.instances import load_graph
 
@@ -89,7 +89,7 @@ def train(rank, processes, port, job):
             optimizer.zero_grad()
             curves.append((number, parallel.step(words, targets)))
             optimizer.step()
-        holding = held(parallel, optimizer, plan, (number + 1) * steps)
+        holding = current_state(parallel, optimizer, plan, (number + 1) * steps)
     write_text(Path(job["folder"]) / f"{rank}.json", json.dumps({"losses": curves, "moves": moves}))
     store.set(f"done {rank}", "1")
     if rank == 0:  # the store is this process's
