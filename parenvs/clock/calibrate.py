@@ -39,13 +39,13 @@ def calibrated(
     for name, (value, maximum) in limits.items():
         if not 1 <= value <= maximum:
             raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
-    wanted = list(shapes) or [*calibration.SHAPES, *(calibration.LARGER if kind == "cuda" else [])]
+    chosen = list(shapes) or [*calibration.SHAPES, *(calibration.LARGER if kind == "cuda" else [])]
     # The larger one is beyond all caches.
     copied = [max(sizes), 4 * max(sizes)]
-    given = (wanted, copied, list(sizes), calibration.groups_of(processes), repeats)
+    settings = (chosen, copied, list(sizes), calibration.groups_of(processes), repeats)
     load = system_load()
     measured = _by_jax if framework == "jax" else _by_torch
-    answers, memory, facts = measured(kind, processes, given)
+    answers, memory, facts = measured(kind, processes, settings)
     provenance = {
         "by": f"parenvs calibrate{' --framework jax' if framework == 'jax' else ''}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -58,7 +58,7 @@ def calibrated(
 
 
 def _by_torch(
-    kind: str, processes: int, given: tuple[Any, ...]
+    kind: str, processes: int, settings: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
     """Return what each process measured, the memory of a device, and facts of the measurement."""
     with need_extra("torch", "calibrating"):
@@ -67,7 +67,7 @@ def _by_torch(
         from parenvs.clock.kernels import BACKENDS, LIMIT_SECONDS, check_device, measure, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
-    answers = together(measure, processes, (kind, *given), kind, threads, LIMIT_SECONDS)
+    answers = together(measure, processes, (kind, *settings), kind, threads, LIMIT_SECONDS)
     facts = {"device": "cpu", "backend": BACKENDS[kind], "threads": threads}
     if kind == "cpu":
         return answers, shared_memory_bytes(processes), facts
@@ -76,12 +76,12 @@ def _by_torch(
 
 
 def _by_jax(
-    kind: str, processes: int, given: tuple[Any, ...]
+    kind: str, processes: int, settings: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
     """Return the same of the devices of one process of JAX, see ``_by_torch``."""
     with need_extra("jax", "calibrating"):
         from parenvs.clock.xla import measure, with_devices
-    answer = with_devices(measure, kind, processes, (kind, processes, *given))
+    answer = with_devices(measure, kind, processes, (kind, processes, *settings))
     memory = answer["memory"]
     facts = {
         "device": "cpu" if kind == "cpu" else answer["device"],

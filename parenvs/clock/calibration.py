@@ -25,14 +25,14 @@ def fitted_line(size: Sequence[float], seconds: Sequence[float]) -> tuple[float,
     Raises:
         ClusterError: the seconds do not grow with the bytes, so that there is no bandwidth.
     """
-    taken = np.asarray(seconds, dtype=np.float64)
-    if not (taken > 0).all():
+    measured = np.asarray(seconds, dtype=np.float64)
+    if not (measured > 0).all():
         raise ClusterError("calibration: a measured time is zero; measure larger sizes")
     # In units of the largest size both columns of the system are near 1.
     unit = max(map(float, size))
-    terms = np.stack([np.ones_like(taken), np.asarray(size, dtype=np.float64) / unit], axis=1)
+    terms = np.stack([np.ones_like(measured), np.asarray(size, dtype=np.float64) / unit], axis=1)
     # Rows divided by their seconds: relative errors, so small sizes count as well.
-    (latency, slope), _ = nnls(terms / taken[:, None], np.ones_like(taken))
+    (latency, slope), _ = nnls(terms / measured[:, None], np.ones_like(measured))
     if slope <= 0:
         raise ClusterError(
             "calibration: larger arrays took no longer, so no bandwidth can be told; measure "
@@ -141,11 +141,11 @@ def assembled(
     reduced = [x for x in rows if x.kind == "all-reduce" and x.group == devices]
     if reduced:
         moved = [float(sync_bytes(x.bytes, x.group)) for x in reduced]
-        taken = [x.seconds for x in reduced]
+        durations = [x.seconds for x in reduced]
         try:
-            latency, link = fitted_line(moved, taken)
+            latency, link = fitted_line(moved, durations)
         except ClusterError:
-            link, latency = max(moved) / taken[int(np.argmax(moved))], 0.0
+            link, latency = max(moved) / durations[int(np.argmax(moved))], 0.0
             missing.append(
                 "latency: larger all-reduces took no longer, as on a machine that does other "
                 "things; the rate of the largest stands for the bandwidth"

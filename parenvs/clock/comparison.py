@@ -35,30 +35,30 @@ _UNIT = 1e-6
 _TINY = 1e-12
 
 
-def apart(found: float, wanted: float) -> float:
+def relative_error(actual: float, expected: float) -> float:
     """Return the relative difference of two numbers; infinite if either is not finite."""
-    if not (math.isfinite(found) and math.isfinite(wanted)):
+    if not (math.isfinite(actual) and math.isfinite(expected)):
         return math.inf
-    return abs(found - wanted) / max(abs(wanted), _TINY)
+    return abs(actual - expected) / max(abs(expected), _TINY)
 
 
-def moved_apart(found: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> float:
+def change_error(actual: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
     """Return how far two arrays are apart that a training made of one, as a share of its change.
 
     Both are lengths (the root of a sum of squares). Whole numbers have to be equal: else the result
     is infinite, as it is where anything is not finite.
     """
-    if found.shape != wanted.shape:
+    if actual.shape != expected.shape:
         return math.inf
-    if not np.issubdtype(wanted.dtype, np.inexact) and wanted.dtype.kind in "iub":
-        return 0.0 if np.array_equal(found, wanted) else math.inf
-    found, wanted, start = (np.asarray(x, dtype=np.float64) for x in (found, wanted, start))
-    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+    if not np.issubdtype(expected.dtype, np.inexact) and expected.dtype.kind in "iub":
+        return 0.0 if np.array_equal(actual, expected) else math.inf
+    actual, expected, start = (np.asarray(x, dtype=np.float64) for x in (actual, expected, start))
+    if not (np.isfinite(actual).all() and np.isfinite(expected).all()):
         return math.inf
     # An array that hardly changes is compared by a millionth of its own length, not by zero.
-    least = _UNIT * float(np.linalg.norm(wanted.ravel()))
-    change = max(float(np.linalg.norm((wanted - start).ravel())), least, _TINY)
-    return float(np.linalg.norm((found - wanted).ravel())) / change
+    minimum = _UNIT * float(np.linalg.norm(expected.ravel()))
+    change = max(float(np.linalg.norm((expected - start).ravel())), minimum, _TINY)
+    return float(np.linalg.norm((actual - expected).ravel())) / change
 
 
 def nudged(values: np.ndarray, seed: int) -> np.ndarray:
@@ -76,7 +76,7 @@ class States:
 
     Attributes:
         worst: name of the one that is furthest from what is allowed; "" if there is none.
-        difference: of that one, as a share of its change; see ``moved_apart``.
+        difference: of that one, as a share of its change; see ``change_error``.
         allowed: ``STATE_TOLERANCE``, or more where rounding alone moves it further.
         untold: how many tell nothing, as rounding moves them as far as the training does.
         still: names of those that no step changed on one device.
@@ -100,7 +100,7 @@ class States:
         start: Mapping[str, np.ndarray],
         single: Mapping[str, np.ndarray],
         again: Mapping[str, np.ndarray],
-        found: Mapping[str, np.ndarray],
+        actual: Mapping[str, np.ndarray],
     ) -> States:
         """Compare, by name.
 
@@ -108,25 +108,24 @@ class States:
             start: what they were in the beginning.
             single: on one device.
             again: on one device, from values that were ``nudged``.
-            found: in the run; what is missing differs.
+            actual: in the run; what is missing differs.
         """
-        worst, most, allowed, untold, still = "", 0.0, STATE_TOLERANCE, 0, []
-        for name, wanted in single.items():
-            noise = moved_apart(again[name], wanted, start[name])
+        worst, largest, allowed, untold, still = "", 0.0, STATE_TOLERANCE, 0, []
+        for name, expected in single.items():
+            noise = change_error(again[name], expected, start[name])
             # Adam divides by roots of tiny moments: what rounding does there is measured.
             limit = max(STATE_TOLERANCE, _NOISE * noise)
-            difference = math.inf
-            if name in found:
-                difference = moved_apart(found[name], wanted, start[name])
+            result = actual.get(name)
+            difference = math.inf if result is None else change_error(result, expected, start[name])
             untold += math.isfinite(difference) and limit >= 1
             # What is finite on one device has to be finite in the run, whatever rounding does.
             if not (math.isfinite(difference) and math.isfinite(limit)):
                 limit = STATE_TOLERANCE
-            if np.array_equal(wanted, start[name]):
+            if np.array_equal(expected, start[name]):
                 still.append(name)
-            if not worst or difference / limit > most / allowed:
-                worst, most, allowed = name, difference, limit
-        return cls(len(single), worst, most, allowed, untold, tuple(still))
+            if not worst or difference / limit > largest / allowed:
+                worst, largest, allowed = name, difference, limit
+        return cls(len(single), worst, largest, allowed, untold, tuple(still))
 
     def text(self) -> str:
         """Return the comparison in a line."""
@@ -193,8 +192,8 @@ class Run:
 
     @property
     def difference(self) -> float:
-        """Largest relative difference of a loss to that of one device; see ``apart``."""
-        return max(map(apart, self.losses, self.single), default=math.inf)
+        """Largest relative difference of a loss to that of one device; see ``relative_error``."""
+        return max(map(relative_error, self.losses, self.single), default=math.inf)
 
     @property
     def agrees(self) -> bool:
@@ -261,9 +260,9 @@ class Run:
         rows = [self.memory, self.predicted_memory] if self.predicted_memory else [self.memory]
         for rank, figures in enumerate(zip(*rows, strict=True)):
             ranks.setdefault(figures, []).append(str(rank))
-        for (held, *predicted), group in ranks.items():
-            more = (f"; predicted {size(x)} ({_ratio(x, held)})" for x in predicted)
-            lines.append(f"memory of device {', '.join(group)}: {size(held)}{''.join(more)}")
+        for (used, *predicted), group in ranks.items():
+            comparisons = (f"; predicted {size(x)} ({_ratio(x, used)})" for x in predicted)
+            lines.append(f"memory of device {', '.join(group)}: {size(used)}{''.join(comparisons)}")
         lines.append(_seconds("step", self.step, self.seconds))
         lines.append(_seconds("one device", self.single_step, None))
         lines.append(f"load when it began: {self.load:.1f}")
@@ -360,27 +359,27 @@ def on_machine(calibration: Calibration, plan: Any, kind: str, where: str) -> An
     Raises:
         ParenvsError: the calibration is of other devices, or of fewer.
     """
-    known, cluster = calibration.provenance, calibration.cluster
-    device, wrong = cluster.device.name, ""
+    facts, cluster = calibration.provenance, calibration.cluster
+    device, fault = cluster.device.name, ""
     here: dict[str, Any] = {"processor": processor(), "cores": cores()}
-    other = next((key for key in here if known.get(key, here[key]) != here[key]), None)
+    other = next((key for key in here if facts.get(key, here[key]) != here[key]), None)
     if (device == "cpu") != (kind == "cpu"):
-        wrong = (
+        fault = (
             f"a calibration of {device}, and the plan runs on {kind}; run parenvs calibrate "
             f"--device {kind}"
         )
     elif other is not None:
-        wrong = (
-            f"a calibration of another machine ({other} {known[other]}, here {here[other]}); run "
+        fault = (
+            f"a calibration of another machine ({other} {facts[other]}, here {here[other]}); run "
             "parenvs calibrate here"
         )
     elif cluster.devices < plan.cluster.devices:
-        wrong = (
+        fault = (
             f"of {cluster.devices} devices, and the plan has {plan.cluster.devices}; run parenvs "
             f"calibrate --processes {plan.cluster.devices}"
         )
-    if wrong:
-        raise ParenvsError(f"--calibration {where}: {wrong}")
+    if fault:
+        raise ParenvsError(f"--calibration {where}: {fault}")
     return replace(plan, cluster=cluster.part(plan.cluster.devices))
 
 
@@ -426,25 +425,26 @@ def of_plan(
     else:
         traffic["send"] += step.sent if traced.sent is None else traced.sent
         shapes = {x: shape for x, shape in traced.shapes.items() if x not in exported.placements}
-        known = replace(exported, shapes={**exported.shapes, **shapes})
-        _add_gradients(traffic, known, layout, step)
+        with_shapes = replace(exported, shapes={**exported.shapes, **shapes})
+        _add_gradients(traffic, with_shapes, layout, step)
     if layout is not None and stages is not None and exported.model > 1:
         scale = exported.batch / layout.graph.batch_size * exported.model
         for key, size in layout.rank_bytes(len(layout.axes) - 1).items():
             traffic[key] += size * scale
     notes = (*exported.notes, *traced.notes)
     if traced.traffic is not None:
-        sent = traced.traffic
-        more = {key: sent.get(key, 0.0) - traffic[key] for key in {*sent, *traffic}}
-        longer = _collective_seconds({key: x / ranks for key, x in more.items()}, cluster, exported)
-        if any(more.values()):
+        rehearsed = traced.traffic
+        extra = {key: rehearsed.get(key, 0.0) - traffic[key] for key in {*rehearsed, *traffic}}
+        by_rank = {key: x / ranks for key, x in extra.items()}
+        longer = _collective_seconds(by_rank, cluster, exported)
+        if any(extra.values()):
             notes += (
-                f"PyTorch's tensors exchange {sum(sent.values()):,.0f} bytes a step "
+                f"PyTorch's tensors exchange {sum(rehearsed.values()):,.0f} bytes a step "
                 f"where the plan counts {sum(traffic.values()):,.0f}: {longer:.3g} s more on "
                 f"{cluster}",
             )
         seconds = None if seconds is None else seconds + longer
-        traffic = dict(sent)
+        traffic = dict(rehearsed)
     return exported, Prediction(
         seconds,
         memory=tuple(held for held in step.memory for _ in range(ranks)),
@@ -474,6 +474,7 @@ def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, exported: 
 def _add_gradients(
     traffic: dict[str, float], exported: TorchPlan, layout: Layout | None, step: Step
 ) -> None:
+    """Add the bytes in which replicas sum gradients, by collective, and batch statistics."""
     if exported.data == 1:
         return
     ranks = exported.data * exported.model

@@ -163,10 +163,10 @@ def compile_plan(
     layout = layout_of(plan, graph)
     layout.check_even()
     module = module_for(graph, plan, source)
-    given = (layout.to_json(), module.proto)
+    request = (layout.to_json(), module.proto)
     try:
         (answer,) = run_members(
-            _answer, [given], (), virtual_devices(layout.devices, _QUICK), timeout_seconds
+            _answer, [request], (), virtual_devices(layout.devices, _QUICK), timeout_seconds
         )
     except ParenvsError as error:
         raise ParenvsError(f"XLA cannot compile the plan: {error}") from None
@@ -189,8 +189,8 @@ def virtual_devices(count: int, *flags: str) -> dict[str, str]:
     """Return the variables of a process in which JAX has ``count`` virtual devices."""
     # XLA takes the last of equal flags, so the user's come behind ours, but for the number.
     words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
-    known = " ".join([*flags, f"{_DEVICES}={count}", *words])
-    return {"XLA_FLAGS": known, "JAX_PLATFORMS": "cpu"}
+    all_flags = " ".join([*flags, f"{_DEVICES}={count}", *words])
+    return {"XLA_FLAGS": all_flags, "JAX_PLATFORMS": "cpu"}
 
 
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
@@ -240,8 +240,8 @@ def sharded_step(
 
 def peak_bytes(memory: Any) -> int:
     """Return the bytes that XLA's analysis of a compiled step counts on each device."""
-    inside, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-    return int(inside + memory.output_size_in_bytes - memory.alias_size_in_bytes + temporary)
+    arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    return int(arguments + memory.output_size_in_bytes - memory.alias_size_in_bytes + temporary)
 
 
 def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
@@ -261,12 +261,12 @@ def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
     return replace(exported, mlir_module_serialized=serialized).call, inputs
 
 
-def _shape(kind: Any) -> Any:
-    tensor = ir.RankedTensorType(kind)
+def _shape(mlir_type: Any) -> Any:
+    tensor = ir.RankedTensorType(mlir_type)
     name = str(tensor.element_type)
     names = {"i1": "bool", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
-    known = names.get(name) or re.sub(r"^(u?)i(\d+)$", r"\1int\2", name)
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), jnp.dtype(known))
+    dtype_name = names.get(name) or re.sub(r"^(u?)i(\d+)$", r"\1int\2", name)
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), jnp.dtype(dtype_name))
 
 
 def collectives_of(text: str) -> dict[str, Collectives]:
@@ -285,8 +285,8 @@ def collectives_of(text: str) -> dict[str, Collectives]:
         ]
         if match["half"] == "-start" and match["kind"] != "all-reduce":
             sizes = sizes[len(sizes) // 2 :]  # operands come first
-        known = collectives.get(match["kind"], Collectives(0, 0, 0.0))
+        counted = collectives.get(match["kind"], Collectives(0, 0, 0.0))
         collectives[match["kind"]] = Collectives(
-            known.operations + 1, known.arrays + len(sizes), known.bytes + sum(sizes)
+            counted.operations + 1, counted.arrays + len(sizes), counted.bytes + sum(sizes)
         )
     return collectives

@@ -150,7 +150,7 @@ def measure(
         measured -> why.
     """
     rates, missing = products(shapes, repeats, device)
-    moved = copies(copied, repeats, device)
+    copied_seconds = copies(copied, repeats, device)
     seconds: dict[tuple[str, int, int], list[float]] = {}
     for count in groups:
         group = dist.new_group(list(range(count)))
@@ -163,12 +163,12 @@ def measure(
                         runs = repeats if size <= _SMALL else -(-repeats // _ROUNDS)
                         run = collective(kind, exact, group, device)
                         before = partial(dist.barrier, group)
-                        taken = samples(run, runs, 2, before=before, watch=watch_of(device))
-                        seconds.setdefault((kind, count, exact), []).extend(taken)
+                        timed = samples(run, runs, 2, before=before, watch=watch_of(device))
+                        seconds.setdefault((kind, count, exact), []).extend(timed)
                 except (RuntimeError, NotImplementedError) as error:
                     missing[f"{kind} of {count}"] = one_line(error)
         dist.barrier()
-    return {"products": rates, "copies": moved, "collectives": seconds, "missing": missing}
+    return {"products": rates, "copies": copied_seconds, "collectives": seconds, "missing": missing}
 
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -217,10 +217,10 @@ def together(
         for rank in range(processes)
     ]
     with awake_cores() if kind == "cpu" else nullcontext():
-        return run_members(_grouped, groups, (*_PRELOAD, *preload))
+        return run_members(_run_in_group, groups, (*_PRELOAD, *preload))
 
 
-def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
+def _run_in_group(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
     rank, processes, kind, port, threads, limit = group
     torch.set_num_threads(threads)
     if kind == "cuda":
@@ -230,9 +230,9 @@ def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[A
         hold_cores(rank, processes)
     try:
         store = dist.TCPStore(_HOST, port, None, False, timedelta(seconds=MEET_SECONDS))
-        longest = timedelta(seconds=limit)
+        timeout = timedelta(seconds=limit)
         dist.init_process_group(
-            BACKENDS[kind], store=store, rank=rank, world_size=processes, timeout=longest
+            BACKENDS[kind], store=store, rank=rank, world_size=processes, timeout=timeout
         )
     except (RuntimeError, OSError) as error:
         raise ParenvsError(f"cannot meet the others ({first_line(error)})") from None
@@ -338,12 +338,12 @@ def measured_layers(
         ProfileError: the module has fewer than two layers that run, or one fails alone.
     """
     module.to(device)
-    given, named = pytree.tree_map_only(
+    positional, named = pytree.tree_map_only(
         torch.Tensor, lambda x: x.to(device), (tuple(inputs), dict(keywords or {}))
     )
-    whole = Loss(module, loss, 0 if loss is None else 1)
+    wrapper = Loss(module, loss, 0 if loss is None else 1)
     try:
-        calls = _recorded(whole, module, given, named)
+        calls = _recorded_calls(wrapper, module, positional, named)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise ProfileError(f"profile {name}: the module fails on its inputs ({error})") from None
     if len(calls) < 2:
@@ -356,16 +356,16 @@ def measured_layers(
     for call in calls:
         try:
             timings.append(time(call.module, call.inputs))
-            activations.append(_kept_bytes(call))
+            activations.append(_saved_bytes(call))
         except RuntimeError as error:
             raise ProfileError(f"profile {name}: {call.name} fails alone ({error})") from None
-    tensors = [x for x in pytree.tree_leaves((given, named)) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in pytree.tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
     batch = len(tensors[0]) if tensors and tensors[0].ndim else 1
     return Layers.of(
         name,
         [call.name for call in calls],
         timings,
-        time(whole, (given, named)),
+        time(wrapper, (positional, named)),
         batch,
         cut_bytes=_cut_bytes(calls),
         parameter_bytes=first_uses(
@@ -377,25 +377,26 @@ def measured_layers(
     )
 
 
-def _recorded(
-    whole: nn.Module, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
+def _recorded_calls(
+    wrapper: nn.Module, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> list[_Call]:
+    """Run a module once, and return the calls of its layers in order."""
     calls: list[_Call] = []
     made_by: dict[Any, int] = {}  # node of autograd, or tensor's id -> number of the call
-    runs: dict[str, int] = {}
+    run_count: dict[str, int] = {}
 
     running: list[_Call] = []
 
-    def opened(title: str, layer: nn.Module, inputs: Any, keywords: Any) -> None:
-        runs[title] = runs.get(title, 0) + 1
-        again = f"#{runs[title]}" if runs[title] > 1 else ""
+    def before_layer(title: str, layer: nn.Module, inputs: Any, keywords: Any) -> None:
+        run_count[title] = run_count.get(title, 0) + 1
+        suffix = f"#{run_count[title]}" if run_count[title] > 1 else ""
         reads = {k for x in _tensors((inputs, keywords)) for k in _makers(x, made_by)}
         # a layer that works in place would change what is kept of its input
         copies = pytree.tree_map_only(torch.Tensor, _copied, (inputs, dict(keywords)))
-        calls.append(_Call(title + again, layer, copies, reads=reads))
+        calls.append(_Call(title + suffix, layer, copies, reads=reads))
         running.append(calls[-1])
 
-    def closed(layer: nn.Module, inputs: Any, output: Any) -> None:
+    def after_layer(layer: nn.Module, inputs: Any, output: Any) -> None:
         call = running.pop()
         call.outputs = _tensors(output)
         for x in call.outputs:
@@ -403,11 +404,11 @@ def _recorded(
 
     handles = []
     for title, layer in layer_modules(module).items():
-        before = partial(opened, title)
-        handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(layer.register_forward_hook(closed))
+        hook = partial(before_layer, title)
+        handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        handles.append(layer.register_forward_hook(after_layer))
     try:
-        whole(*given, **named)
+        wrapper(*positional, **named)
     finally:
         for handle in handles:
             handle.remove()
@@ -419,26 +420,27 @@ def _makers(tensor: torch.Tensor, made_by: dict[Any, int]) -> set[int]:
     if tensor.grad_fn is None:
         return {made_by[id(tensor)]} if id(tensor) in made_by else set()
 
-    def before(node: Any) -> list[Any]:
+    def inputs_of(node: Any) -> list[Any]:
         return [] if node in made_by else [x for x, _ in node.next_functions if x is not None]
 
-    return {made_by[node] for node in reachable([tensor.grad_fn], before) if node in made_by}
+    return {made_by[node] for node in reachable([tensor.grad_fn], inputs_of) if node in made_by}
 
 
 def _cut_bytes(calls: Sequence[_Call]) -> list[int]:
     """Bytes that cross a cut behind each call: its output, and earlier ones that are still read."""
-    last = list(range(len(calls)))  # the last call that reads the output of each
+    last_reader = list(range(len(calls)))  # the last call that reads the output of each
     for number, call in enumerate(calls):
         for maker in call.reads:
-            last[maker] = max(last[maker], number)
+            last_reader[maker] = max(last_reader[maker], number)
     size = [_bytes(call.outputs) for call in calls]
     return [
-        sum(size[k] for k in range(number + 1) if k == number or last[k] > number)
+        sum(size[k] for k in range(number + 1) if k == number or last_reader[k] > number)
         for number in range(len(calls))
     ]
 
 
-def _kept_bytes(call: _Call) -> int:
+def _saved_bytes(call: _Call) -> int:
+    """Bytes that a layer saves for its backward pass, without its weights."""
     weights = {x.untyped_storage().data_ptr() for x in call.module.parameters()}
     sizes: dict[int, int] = {}
 
@@ -451,8 +453,8 @@ def _kept_bytes(call: _Call) -> int:
 
     positional, named = pytree.tree_map_only(torch.Tensor, _copied, call.inputs)
     with saved_tensors_hooks(keep, lambda x: x):
-        held = call.module(*positional, **named)  # keeps what it saved alive, and apart
-    del held
+        output = call.module(*positional, **named)  # keeps what it saved alive, and apart
+    del output
     return sum(sizes.values())
 
 
@@ -463,36 +465,37 @@ def _timed(
     warm_up: int,
     watch: Callable[[], Callable[[], float]],
 ) -> tuple[Timing, Timing]:
+    """Time the forward and the backward pass of a layer alone."""
     weights = [x for x in module.parameters() if x.requires_grad]
-    now: dict[str, Any] = {}
+    run: dict[str, Any] = {}
 
     def prepare() -> None:
-        now.clear()
-        copies = pytree.tree_map_only(torch.Tensor, _copied, inputs)
+        run.clear()
+        fresh = pytree.tree_map_only(torch.Tensor, _copied, inputs)
         # Gradients end at the layer's inputs and do not run on into earlier layers.
-        edges = [get_gradient_edge(x) for x in _tensors(copies) if x.requires_grad]
-        now.update(inputs=copies, wanted=[*edges, *weights])
+        edges = [get_gradient_edge(x) for x in _tensors(fresh) if x.requires_grad]
+        run.update(inputs=fresh, targets=[*edges, *weights])
 
     def forward() -> None:
-        positional, named = now["inputs"]
-        now["output"] = module(*positional, **named)
+        positional, named = run["inputs"]
+        run["output"] = module(*positional, **named)
 
     # A backward pass frees its graph, so each one needs a forward pass of its own, untimed.
-    def prepared() -> None:
+    def prepare_backward() -> None:
         prepare()
         forward()
-        now["ends"] = [x for x in _tensors(now["output"]) if x.grad_fn is not None]
-        now["gradients"] = [torch.ones_like(x) for x in now["ends"]]
+        run["ends"] = [x for x in _tensors(run["output"]) if x.grad_fn is not None]
+        run["gradients"] = [torch.ones_like(x) for x in run["ends"]]
 
     def backward() -> None:
-        if now["ends"] and now["wanted"]:
-            torch.autograd.grad(now["ends"], now["wanted"], now["gradients"], allow_unused=True)
+        if run["ends"] and run["targets"]:
+            torch.autograd.grad(run["ends"], run["targets"], run["gradients"], allow_unused=True)
 
     forward_timing = Timing.of(samples(forward, repeats, warm_up, prepare, watch))
-    prepared()
-    if not (now["ends"] and now["wanted"]):  # nothing to train in it, and nothing before it
+    prepare_backward()
+    if not (run["ends"] and run["targets"]):  # nothing to train in it, and nothing before it
         return forward_timing, Timing(0.0, 0.0, 0.0, repeats)
-    return forward_timing, Timing.of(samples(backward, repeats, warm_up, prepared, watch))
+    return forward_timing, Timing.of(samples(backward, repeats, warm_up, prepare_backward, watch))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -60,8 +60,8 @@ def run_members(
     pipes, members = [], []
     try:
         for arguments in given:
-            mine, member = start_member(_member, (work, tuple(arguments)), preload, environment)
-            pipes.append(mine)
+            our_end, member = start_member(_member, (work, tuple(arguments)), preload, environment)
+            pipes.append(our_end)
             members.append(member)
         answers = _answers(pipes, members, limit)
         for member in members:
@@ -99,13 +99,13 @@ def start_member(
     context: Any = multiprocessing.get_context(_START if preload else "spawn")
     if preload and _START == "forkserver":
         context.set_forkserver_preload(list(preload))
-    mine, theirs = context.Pipe()
-    member = context.Process(target=work, args=(theirs, *given), daemon=True)
+    our_end, their_end = context.Pipe()
+    member = context.Process(target=work, args=(their_end, *given), daemon=True)
     # New processes inherit the environment, so it is changed around the start alone.
     with _environment({**_quiet(), **(environment or {})}):
         member.start()
-    theirs.close()
-    return mine, member
+    their_end.close()
+    return our_end, member
 
 
 def shared_memory_bytes(count: int) -> float:
@@ -147,16 +147,17 @@ def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None
 
 
 def _answers(pipes: Sequence[Any], members: Sequence[Any], limit: float | None) -> list[Any]:
+    """Return what members sent, pairs of whether they failed and a value; None is one that died."""
     answers: dict[int, Any] = {}
     failed: dict[int, Any] = {}
-    until = None if limit is None else time.monotonic() + limit
+    deadline = None if limit is None else time.monotonic() + limit
     while len(answers) + len(failed) < len(pipes):
         waiting = {x: rank for rank, x in enumerate(pipes) if rank not in answers | failed}
-        left = None if until is None else max(0.0, until - time.monotonic())
-        ready: list[Any] = connection.wait(list(waiting), left)
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready: list[Any] = connection.wait(list(waiting), remaining)
         if not ready:
             break
-        was_well = not failed
+        first_failure = not failed
         for pipe in ready:
             try:
                 answer = pipe.recv()
@@ -164,8 +165,8 @@ def _answers(pipes: Sequence[Any], members: Sequence[Any], limit: float | None) 
                 answer = None
             (failed if answer is None or answer[0] else answers)[waiting[pipe]] = answer
         # A process that dies makes its neighbors fail a moment later: hear them all, then choose.
-        if failed and was_well:
-            until = time.monotonic() + _LATER_SECONDS
+        if failed and first_failure:
+            deadline = time.monotonic() + _LATER_SECONDS
     if failed:
         raise _failure(failed, members)
     if len(answers) < len(pipes):
@@ -176,11 +177,11 @@ def _answers(pipes: Sequence[Any], members: Sequence[Any], limit: float | None) 
 def _failure(failed: Mapping[int, Any], members: Sequence[Any]) -> ParenvsError:
     """The reason why processes failed: that of the first cause, not of those that missed it."""
 
-    def later(rank: int) -> int:
+    def distance_to_cause(rank: int) -> int:
         answer = failed[rank]
         return 0 if answer is None else 1 + bool(_NETWORK.search(answer[1].lower()))
 
-    rank = min(sorted(failed), key=later)
+    rank = min(sorted(failed), key=distance_to_cause)
     if failed[rank] is not None:
         return ParenvsError(f"process {rank} of {len(members)}: {failed[rank][1]}")
     members[rank].join(_LATER_SECONDS)
@@ -202,16 +203,13 @@ def end_with_parent() -> None:
 
 
 def _quiet() -> dict[str, str]:
-    """Variables of new processes: one thread of OpenMP, unless the user set a number, and peace.
-
-    Libraries leave locks to Python's tracker of resources, which complains of processes that had to
-    be ended.
-    """
+    """Environment of new processes: one thread of OpenMP, unless set, and no tracker's warnings."""
+    # Libraries leave locks to Python's tracker, which complains of processes that had to be ended.
     ignored = "ignore:resource_tracker:UserWarning"
-    known = os.environ.get("PYTHONWARNINGS", "")
+    rules = os.environ.get("PYTHONWARNINGS", "")
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "PYTHONWARNINGS": known if ignored in known else ",".join(filter(None, [known, ignored])),
+        "PYTHONWARNINGS": rules if ignored in rules else ",".join(filter(None, [rules, ignored])),
     }
 
 
@@ -367,7 +365,7 @@ def first_uses(layers: Iterable[Mapping[Any, int]]) -> list[int]:
     seen: set[Any] = set()
     sizes = []
     for used in layers:
-        sizes.append(sum(size for x, size in used.items() if x not in seen))
+        sizes.append(sum(size for key, size in used.items() if key not in seen))
         seen |= used.keys()
     return sizes
 
@@ -441,6 +439,6 @@ class Layers:
         runs = f"median of {self.forward[0].repeats} runs{at_once}"
         yield f"one micro-batch of {self.samples}; {runs}"
         yield f"whole step {1e3 * whole:.4g} ms, of which {1e3 * self.outside:.4g} ms in no layer"
-        for name, *both in zip(self.profile.names, self.forward, self.backward, strict=True):
-            spread = ", ".join(f"{1e3 * x.low:.4g} to {1e3 * x.high:.4g}" for x in both)
+        for name, *passes in zip(self.profile.names, self.forward, self.backward, strict=True):
+            spread = ", ".join(f"{1e3 * x.low:.4g} to {1e3 * x.high:.4g}" for x in passes)
             yield f"quartiles of {name} in ms, forward and backward: {spread}"

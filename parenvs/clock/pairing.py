@@ -54,7 +54,7 @@ class Pairing:
     def of(
         cls,
         graph: Graph,
-        taken: Mapping[int, int],
+        updated: Mapping[int, int],
         function: Any,
         positional: Sequence[Any],
         named: Mapping[str, Any],
@@ -63,8 +63,7 @@ class Pairing:
 
         Args:
             graph: the step that was read of it.
-            taken: tensor of an output -> tensor of the input whose place it takes, by the flow of
-                data.
+            updated: tensor of an output -> tensor of the input that it updates, by the data flow.
             function: the function.
             positional: its arguments, arrays or shapes.
             named: likewise, by name.
@@ -73,7 +72,7 @@ class Pairing:
         lowered = jitted.lower(*positional, **named)
         outputs = graph.outputs.tolist()
         number_of = {tensor: k for k, tensor in enumerate(graph.parameter_tensor.tolist())}
-        by_flow = {k: number_of[taken[x]] for k, x in enumerate(outputs) if x in taken}
+        by_flow = {k: number_of[updated[x]] for k, x in enumerate(outputs) if x in updated}
         in_parts, out_parts = list(parts(lowered.args_info)), list(parts(lowered.out_info))
         if len(out_parts[0].leaves) != len(outputs) or len(in_parts[0].leaves) != len(number_of):
             return cls(by_flow, tuple(map(str, range(len(outputs)))))
@@ -91,8 +90,8 @@ class Pairing:
         for part in out_parts:
             if len(part.leaves) == 1:
                 names[part.leaves[0]] = "/".join(part.path)
-        places = {part.leaves[0]: part.path[1:] for part in in_parts if len(part.leaves) == 1}
-        _add_scalars(graph, feeds, names, places)
+        input_paths = {part.leaves[0]: part.path[1:] for part in in_parts if len(part.leaves) == 1}
+        _add_scalars(graph, feeds, names, input_paths)
         return cls(feeds, tuple(names))
 
     def stale(self, graph: Graph) -> list[str]:
@@ -158,14 +157,14 @@ def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
     Returns:
         Number of the copy -> number of the weight.
     """
-    place = {tensor: k for k, tensor in enumerate(graph.outputs.tolist())}
+    output_of = {tensor: k for k, tensor in enumerate(graph.outputs.tolist())}
     copies = {}
     for number, opcode in enumerate(graph.opcode.tolist()):
         # Mixed precision casts the updated copy to the weight that the next step uses.
         if graph.opcodes[opcode] != "convert":
             continue
-        source = place.get(int(graph.operands[graph.operand_offset[number]]))
-        result = place.get(int(graph.results[graph.result_offset[number]]))
+        source = output_of.get(int(graph.operands[graph.operand_offset[number]]))
+        result = output_of.get(int(graph.results[graph.result_offset[number]]))
         if source is not None and result is not None and {source, result} <= feeds.keys():
             copy, weight = feeds[source], feeds[result]
             roles = [graph.parameter_role[k] for k in (copy, weight)]
@@ -210,42 +209,35 @@ def _paired(
             by_tree.setdefault((str(part.tree), part.types), []).append(part)
     feeds: dict[int, int] = {}
     used: set[int] = set()
-    owners = {number: output for output, number in by_flow.items()}
+    output_of = {number: output for output, number in by_flow.items()}
     for part in out_parts:
         # Parts come largest first: a leaf that is paired already belongs to a larger part.
         if len(part.leaves) < 2 or any(leaf in feeds for leaf in part.leaves):
             continue
-        best: tuple[Any, ...] = ()
-        for order, other in enumerate(by_tree.get((str(part.tree), part.types), ())):
+        best_rank: tuple[Any, ...] = ()
+        best: list[tuple[int, int]] = []
+        for position, other in enumerate(by_tree.get((str(part.tree), part.types), ())):
             pairs = list(zip(part.leaves, other.leaves, strict=True))
             if used & set(other.leaves) or any(
-                owners.get(number, output) != output or by_flow.get(output, number) != number
+                output_of.get(number, output) != output or by_flow.get(output, number) != number
                 for output, number in pairs
             ):
                 continue
             agreed = sum(by_flow.get(output) == number for output, number in pairs)
-            at = other.path[1:]  # behind positional or keyword arguments
+            inner_path = other.path[1:]  # behind positional or keyword arguments
             # By agreement with the flow of data, by name, then outer parts and first ones.
-            rank = (agreed, at[-1:] == part.path[-1:], -len(at), -order)
-            if not best or rank > best[0]:
-                best = rank, pairs
-        if best:
-            feeds.update(best[1])
-            used |= {number for _, number in best[1]}
+            rank = (agreed, inner_path[-1:] == part.path[-1:], -len(inner_path), -position)
+            if rank > best_rank:
+                best_rank, best = rank, pairs
+        feeds.update(best)
+        used |= {number for _, number in best}
     return feeds
 
 
 def _add_scalars(
-    graph: Graph, feeds: dict[int, int], names: Sequence[str], places: Mapping[int, tuple[str, ...]]
+    graph: Graph, feeds: dict[int, int], names: Sequence[str], inputs: Mapping[int, tuple[str, ...]]
 ) -> None:
-    """Pair floating numbers like a loss scale, of equal name or place, if a loss is left over.
-
-    Args:
-        graph: the step.
-        feeds: what is paired already.
-        names: (O,) paths of the outputs.
-        places: paths of the inputs, by number.
-    """
+    """Pair floating numbers like a loss scale by their paths, as long as two losses are left."""
     for output in _losses(graph, feeds):
         last = names[output].split("/")[-1]
         if len(_losses(graph, feeds)) < 2 or last.lower() == _LOSS:
@@ -253,28 +245,28 @@ def _add_scalars(
         same_name = {
             number
             for number, path in enumerate(graph.paths)
-            if "/".join(places.get(number, ())) == names[output] or path.split("/")[-1] == last
+            if "/".join(inputs.get(number, ())) == names[output] or path.split("/")[-1] == last
         }
         _add_single(graph, feeds, output, same_name)
 
 
 def _add_single(
-    graph: Graph, feeds: dict[int, int], output: int, among: Container[int] | None = None
+    graph: Graph, feeds: dict[int, int], output: int, allowed: Container[int] | None = None
 ) -> None:
     """Pair an output with the free input of its type that it is made of, if there is only one."""
     tensor = int(graph.outputs[output])
     made_of = Flow(graph).ancestors([tensor])
-    same = [
+    candidates = [
         number
         for number, other in enumerate(graph.parameter_tensor.tolist())
         if number not in feeds.values()
         and graph.parameter_role[number] != Role.BATCH
-        and (among is None or number in among)
+        and (allowed is None or number in allowed)
         and _type(graph, other) == _type(graph, tensor)
         and made_of[other]
     ]
-    if len(same) == 1:
-        feeds[output] = same[0]
+    if len(candidates) == 1:
+        feeds[output] = candidates[0]
 
 
 def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:

@@ -47,44 +47,45 @@ def run(
     """
     plan: Any = load_plan(file)
     task_with(plan, Task.layout, Task.stages, where=os.fspath(file))
-    known = None if calibration is None else Calibration.load(calibration)
+    measured = None if calibration is None else Calibration.load(calibration)
     where = "" if calibration is None else os.fspath(calibration)
     if not is_torch(source):
         with need_extra("jax", "running a plan"):
             from parenvs.clock import xla
         _check_processes(plan, processes, plan.cluster.devices)
-        return xla.run(file, plan, source, arguments, steps, known, kind, where, loss)
+        return xla.run(file, plan, source, arguments, steps, measured, kind, where, loss)
     if loss is not None:
         raise ParenvsError(f"--loss {loss}: a PyTorch module has one loss; leave it out")
     with need_extra("torch", "running a plan"):
         from parenvs.clock import torch_runs
-    found, expected = of_plan(
-        plan, None, known, kind, where, partial(torch_runs.traced, source, arguments)
+    exported, prediction = of_plan(
+        plan, None, measured, kind, where, partial(torch_runs.traced, source, arguments)
     )
-    _check_processes(plan, processes, found.pipe * found.data * found.model)
-    if expected.measured:
-        torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
+    _check_processes(plan, processes, exported.pipe * exported.data * exported.model)
+    if prediction.measured:
+        torch_runs.check_chain(source, arguments, prediction.measured, plan.instance)
     load = system_load()
-    answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind)
+    answers = torch_runs.start(source, arguments, exported, steps, prediction.adam, kind)
     # A predicted step without the update is compared with one without it.
-    whole = [
-        np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
+    times = [
+        np.add(x["step"], x["update"]) if prediction.updates else np.array(x["step"])
+        for x in answers
     ]
     return Run(
         plan=os.fspath(file),
-        words=found.words or "one device",
+        words=exported.words or "one device",
         devices=len(answers),
         losses=tuple(answers[0]["losses"]),
         single=tuple(answers[0]["single"]),
-        step=Timing.of([x.tolist() for x in whole]),
+        step=Timing.of([x.tolist() for x in times]),
         single_step=Timing.of(answers[0]["single_seconds"]),
-        seconds=expected.seconds,
-        traffic=traffic_of([x["traffic"] for x in answers], expected.traffic),
+        seconds=prediction.seconds,
+        traffic=traffic_of([x["traffic"] for x in answers], prediction.traffic),
         memory=tuple(float(x["peak_bytes"]) for x in answers),
-        predicted_memory=expected.memory,
+        predicted_memory=prediction.memory,
         load=load,
         states=torch_runs.states(answers),
-        notes=expected.notes,
+        notes=prediction.notes,
     )
 
 

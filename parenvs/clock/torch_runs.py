@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from parenvs.clock.comparison import States, Traced, moved_apart, nudged
+from parenvs.clock.comparison import States, Traced, change_error, nudged
 from parenvs.clock.kernels import LIMIT_SECONDS, check_device, layer_modules, together, watch_of
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.parallel import Parallel, by_position, check_names, cut
@@ -55,51 +55,51 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.traffic: dict[str, tuple[int, int]] = {}
         self.peak_bytes = 0
-        self._held = 0
-        self._known: set[int] = set()
+        self._current_bytes = 0
+        self._addresses: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again, on local tensors
         for tensor in tree_leaves((args, kwargs)):
-            self._hold(tensor, made=False)  # what was there before
+            self._count_storage(tensor, is_new=False)  # what was there before
         result = func(*args, **(kwargs or {}))
         if "c10d" in func.namespace:
             self._count(str(func.overloadpacket).split(".")[-1], args, result)
         for tensor in tree_leaves(result):
-            self._hold(tensor)
+            self._count_storage(tensor)
         return result
 
     def _count(self, name: str, args: Any, result: Any) -> None:
         if name not in _KINDS:
             return
-        kind, place = _KINDS[name]
-        arrays = tree_leaves(result if place is None else args[place])
+        kind, argument = _KINDS[name]
+        arrays = tree_leaves(result if argument is None else args[argument])
         size = nbytes(x for x in arrays if isinstance(x, torch.Tensor) and x.numel() > 1)
         if size:
-            number, before = self.traffic.get(kind, (0, 0))
-            self.traffic[kind] = (number + 1, before + size)
+            count, before = self.traffic.get(kind, (0, 0))
+            self.traffic[kind] = (count + 1, before + size)
 
-    def _hold(self, tensor: Any, made: bool = True) -> None:
+    def _count_storage(self, tensor: Any, is_new: bool = True) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
         try:
             storage = tensor.untyped_storage()
-            size, place = storage.nbytes() if made else 0, storage._cdata
+            size, address = storage.nbytes() if is_new else 0, storage._cdata
         except (RuntimeError, NotImplementedError):
             return  # it has none
         # Tensors that share a storage hold its bytes once.
-        if place in self._known:
+        if address in self._addresses:
             return
-        self._known.add(place)
-        self._held += size
-        self.peak_bytes = max(self.peak_bytes, self._held)
-        weakref.finalize(storage, self._free, place, size)
+        self._addresses.add(address)
+        self._current_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._current_bytes)
+        weakref.finalize(storage, self._free, address, size)
 
-    def _free(self, place: int, size: int) -> None:
-        self._known.discard(place)
-        self._held -= size
+    def _free(self, address: int, size: int) -> None:
+        self._addresses.discard(address)
+        self._current_bytes -= size
 
 
 def nbytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -189,11 +189,11 @@ def train(
     optimizer.zero_grad()
     states = [x for state in optimizer.state.values() for x in state.values()]
     # The meter counts what is made while it is entered; these were there before.
-    held = nbytes(parameters)
-    held += nbytes(x for x in states if isinstance(x, torch.Tensor) and x.ndim)
+    resident = nbytes(parameters)
+    resident += nbytes(x for x in states if isinstance(x, torch.Tensor) and x.ndim)
     with Meter() as meter:
         parallel.step(*batch)
-    peak = held + meter.peak_bytes
+    peak = resident + meter.peak_bytes
     if kind == "cuda":  # its allocator knows, the workspaces of kernels included
         optimizer.zero_grad()
         torch.cuda.reset_peak_memory_stats()
@@ -234,16 +234,16 @@ def made_model(
     inputs = inputs[: len(inputs) - len(target)]
     module = by_position(module, len(inputs), list(keywords))
     names = argument_names(module, len(inputs) + len(keywords), len(target)).values()
-    given = (*inputs, *keywords.values(), *target)
-    for name, value in zip(names, given, strict=True):
+    tensors = (*inputs, *keywords.values(), *target)
+    for name, value in zip(names, tensors, strict=True):
         if not isinstance(value, torch.Tensor):
             raise ParenvsError(
                 f"--args: {name} of {source} is no tensor: {shown(value)}; bind it in the module"
             )
-    size = next((len(x) for x in given if x.ndim), 1)
+    size = next((len(x) for x in tensors if x.ndim), 1)
     # Repeated in order, so that every process can make the same batch alone.
     numbers = torch.arange(samples) % size
-    batch = tuple(x.detach()[numbers] if x.ndim and len(x) == size else x.detach() for x in given)
+    batch = tuple(x.detach()[numbers] if x.ndim and len(x) == size else x.detach() for x in tensors)
     if loss is None:
         return module, _stand_in, (*batch, torch.zeros(samples))
     if len(batch) < 2:
@@ -324,11 +324,11 @@ def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], 
         ParenvsError: a layer is missing, or has weights of another size; the line names it.
     """
     module = torch_module(source, arguments)[0]
-    known = layer_modules(module)
+    layers = layer_modules(module)
     seen: set[int] = set()
     # The profile counts weights at their first use, so shared ones are skipped later.
-    for name, held in chain.items():
-        layer = known.get(name.split("#")[0])
+    for name, size in chain.items():
+        layer = layers.get(name.split("#")[0])
         if layer is None:
             raise ParenvsError(
                 f"{where}: a profile of another model: {source} has no layer {shown(name)}; "
@@ -336,9 +336,9 @@ def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], 
             )
         weights = [x for x in layer.parameters() if x.requires_grad and id(x) not in seen]
         seen |= {id(x) for x in weights}
-        if nbytes(weights) != held:
+        if nbytes(weights) != size:
             raise ParenvsError(
-                f"{where}: a profile of another model: {name} has {held:,.0f} bytes of weights "
+                f"{where}: a profile of another model: {name} has {size:,.0f} bytes of weights "
                 f"there and {nbytes(weights):,} in {source}; run parenvs profile {source}"
             )
 
@@ -356,7 +356,7 @@ def _single(
     parts = [x.to(kind).chunk(micro_batches) for x in batch]
     watch = watch_of(kind)
 
-    def trained(start: nn.Module) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+    def train_replica(start: nn.Module) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
         replica = copy.deepcopy(start).to(kind)
         torch.manual_seed(_SEED)
         optimizer = _optimizer(list(replica.parameters()), adam)
@@ -377,9 +377,9 @@ def _single(
     nudged_module = copy.deepcopy(module)
     with torch.no_grad():
         for number, parameter in enumerate(nudged_module.parameters()):
-            moved = nudged(parameter.detach().float().numpy(), number)
-            parameter.copy_(torch.from_numpy(moved))
-    losses, seconds, state = trained(module)
+            values = nudged(parameter.detach().float().numpy(), number)
+            parameter.copy_(torch.from_numpy(values))
+    losses, seconds, state = train_replica(module)
     # The optimizer's arrays begin as zeros.
     start = dict.fromkeys(state, np.zeros(())) | _state(module.named_parameters())
     return {
@@ -387,7 +387,7 @@ def _single(
         "single_seconds": seconds,
         "start": {name: np.broadcast_to(start[name], x.shape) for name, x in state.items()},
         "wanted": state,
-        "again": trained(nudged_module)[2],
+        "again": train_replica(nudged_module)[2],
     }
 
 
@@ -402,8 +402,8 @@ def _state(
     for name, parameter in named:
         if not parameter.requires_grad:
             continue
-        held = {} if optimizer is None else optimizer.state.get(parameter, {})
-        for key, value in (("", parameter), *held.items()):
+        optimizer_state = {} if optimizer is None else optimizer.state.get(parameter, {})
+        for key, value in (("", parameter), *optimizer_state.items()):
             if isinstance(value, torch.Tensor):
                 whole = value.detach()
                 whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
@@ -422,7 +422,7 @@ def states(answers: Sequence[dict[str, Any]]) -> States | None:
         values = [answer["state"][name] for answer in answers if name in answer["state"]]
         if values:  # of processes that hold the same weight, the one that is furthest off
             start = first["start"][name]
-            furthest[name] = max(values, key=lambda x: moved_apart(x, wanted, start))
+            furthest[name] = max(values, key=lambda x: change_error(x, wanted, start))
     return States.of(first["start"], first["wanted"], first["again"], furthest)
 
 

@@ -147,8 +147,8 @@ def measured_scopes(
     Raises:
         ProfileError: it has fewer than two scopes, or fails on its arguments.
     """
-    positional = jax.tree.map(_valued, tuple(positional))
-    named = jax.tree.map(_valued, dict(named or {}))
+    positional = jax.tree.map(_with_values, tuple(positional))
+    named = jax.tree.map(_with_values, dict(named or {}))
     try:
         traced = jax.make_jaxpr(function)(*positional, **named)
     except Exception as error:
@@ -159,8 +159,8 @@ def measured_scopes(
     weights = len(jax.tree.leaves(positional[:1]))
     values: dict[Any, Any] = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
     values |= dict(zip(traced.jaxpr.invars, leaves, strict=True))
-    trained = {x for x in traced.jaxpr.invars[:weights] if _floats(x)}
-    operations, results = _flat(traced.jaxpr, values)
+    trained = {x for x in traced.jaxpr.invars[:weights] if _is_floating(x)}
+    operations, results = _flat_operations(traced.jaxpr, values)
     layers = _layers(operations, results)
     if len(layers) < 2:
         raise ProfileError(
@@ -186,7 +186,7 @@ def measured_scopes(
     )
 
 
-def _valued(leaf: Any) -> Any:
+def _with_values(leaf: Any) -> Any:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return jnp.asarray(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -195,18 +195,18 @@ def _valued(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype)
 
 
-def _floats(variable: Any) -> bool:
+def _is_floating(variable: Any) -> bool:
     return bool(jnp.issubdtype(variable.aval.dtype, jnp.floating))
 
 
-def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], list[Any]]:
+def _flat_operations(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], list[Any]]:
     """Operations with their scopes, calls of jitted functions opened; and the results."""
     equations: list[tuple[str, Any]] = []
 
-    def walk(body: Any, scope: str, known: dict[Any, Any]) -> dict[Any, Any]:
+    def walk(body: Any, scope: str, value_of: dict[Any, Any]) -> dict[Any, Any]:
         for operation in body.eqns:
             path = "/".join(filter(None, [scope, str(operation.source_info.name_stack)]))
-            inputs = [known.get(x, x) if _is_variable(x) else x for x in operation.invars]
+            inputs = [value_of.get(x, x) if _is_variable(x) else x for x in operation.invars]
             inner = operation.params.get("jaxpr")
             if operation.primitive.name in _INLINED and inner is not None:
                 inner_values = getattr(inner, "consts", ())
@@ -214,13 +214,13 @@ def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], li
                 values.update(zip(inner.constvars, inner_values, strict=True))
                 results = walk(inner, path, dict(zip(inner.invars, inputs, strict=True)))
                 for outside, x in zip(operation.outvars, inner.outvars, strict=True):
-                    known[outside] = results.get(x, x) if _is_variable(x) else x
+                    value_of[outside] = results.get(x, x) if _is_variable(x) else x
             else:
                 equations.append((path, operation.replace(invars=inputs)))
-        return known
+        return value_of
 
-    known = walk(jaxpr, "", {})
-    return equations, [known.get(x, x) if _is_variable(x) else x for x in jaxpr.outvars]
+    value_of = walk(jaxpr, "", {})
+    return equations, [value_of.get(x, x) if _is_variable(x) else x for x in jaxpr.outvars]
 
 
 def _is_variable(x: Any) -> bool:
@@ -228,26 +228,27 @@ def _is_variable(x: Any) -> bool:
 
 
 def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> list[_Layer]:
+    """Cut operations into runs of equal scope, and find what each run reads and makes."""
     paths = [[part for part in scope.split("/") if part] for scope, _ in operations]
     # A scope that encloses everything, such as the model's name, tells no layers apart: go inside.
     depth = 0
-    named = [path for path in paths if path]
-    while named and len({path[depth] for path in named if len(path) > depth}) == 1:
-        if not any(len(path) > depth + 1 for path in named):
+    scoped = [path for path in paths if path]
+    while scoped and len({path[depth] for path in scoped if len(path) > depth}) == 1:
+        if not any(len(path) > depth + 1 for path in scoped):
             break
         depth += 1
     layers: list[_Layer] = []
-    runs: dict[str, int] = {}
+    run_count: dict[str, int] = {}
     # Operations in front of the first scope wait for it; later ones outside join the layer before.
-    waiting: list[Any] = []
+    pending: list[Any] = []
     for path, (_, operation) in zip(paths, operations, strict=True):
         name = path[depth] if len(path) > depth else ""
         if name and (not layers or layers[-1].name.split("#")[0] != name):
-            runs[name] = runs.get(name, 0) + 1
-            again = f"#{runs[name]}" if runs[name] > 1 else ""
-            layers.append(_Layer(name + again, waiting))
-            waiting = []
-        (layers[-1].operations if layers else waiting).append(operation)
+            run_count[name] = run_count.get(name, 0) + 1
+            suffix = f"#{run_count[name]}" if run_count[name] > 1 else ""
+            layers.append(_Layer(name + suffix, pending))
+            pending = []
+        (layers[-1].operations if layers else pending).append(operation)
     # Backwards, as what a layer makes is what later ones read.
     used_later = set(filter(_is_variable, results))
     for layer in reversed(layers):
@@ -273,49 +274,49 @@ def _timed(
 ) -> tuple[tuple[Timing, Timing], int]:
     """Time a layer alone, add its results to the values; and the bytes that it keeps.
 
-    ``needing`` has the variables with gradients; the layer's are added.
+    ``with_gradient`` has the variables with gradients; the layer's are added.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of names for debuggers, left out
         jaxpr = core.Jaxpr([], layer.reads, layer.makes, layer.operations)
     body = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, []))
-    taken = [values[x] for x in layer.reads]
-    wanted = [k for k, x in enumerate(layer.reads) if x in needing and _floats(x)]
+    inputs = [values[x] for x in layer.reads]
+    active = [k for k, x in enumerate(layer.reads) if x in needing and _is_floating(x)]
 
     def forward(given: list[Any]) -> Any:
         def part(*arguments: Any) -> list[Any]:
             full = list(given)
-            for k, value in zip(wanted, arguments, strict=True):
+            for k, value in zip(active, arguments, strict=True):
                 full[k] = value
             return body(*full)
 
-        return jax.vjp(part, *[given[k] for k in wanted]) if wanted else (body(*given), None)
+        return jax.vjp(part, *[given[k] for k in active]) if active else (body(*given), None)
 
     run = jax.jit(forward)
-    outputs, back = run(taken)
+    outputs, pullback = run(inputs)
     values.update(zip(layer.makes, outputs, strict=True))
-    forward_timing = _timing(repeats, warm_up, run, taken)
-    if back is None or not any(_floats(x) for x in layer.makes):
+    forward_timing = _timing(repeats, warm_up, run, inputs)
+    if pullback is None or not any(_is_floating(x) for x in layer.makes):
         return (forward_timing, Timing(0.0, 0.0, 0.0, repeats)), 0
-    needing |= {x for x in layer.makes if _floats(x)}
-    behind = _backward(repeats, warm_up, back, outputs)
-    traced = jax.make_jaxpr(forward)(taken).jaxpr
+    needing |= {x for x in layer.makes if _is_floating(x)}
+    backward_timing = _backward(repeats, warm_up, pullback, outputs)
+    traced = jax.make_jaxpr(forward)(inputs).jaxpr
     # The weights themselves stay in memory anyway.
     weights = {x for x, y in zip(traced.invars, layer.reads, strict=True) if y in trained}
     residuals = {x for x in traced.outvars[len(outputs) :] if _is_variable(x)} - weights
-    return (forward_timing, behind), sum(map(_size, residuals))
+    return (forward_timing, backward_timing), sum(map(_size, residuals))
 
 
 def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) -> Timing:
-    return Timing.of(samples(partial(_finished, run, *given), repeats, warm_up))
+    return Timing.of(samples(partial(_run_to_end, run, *given), repeats, warm_up))
 
 
-def _backward(repeats: int, warm_up: int, back: Any, outputs: Any) -> Timing:
+def _backward(repeats: int, warm_up: int, pullback: Any, outputs: Any) -> Timing:
     """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
     gradients = jax.tree.map(_gradient_of, outputs)
-    pull = jax.jit(lambda function, given: function(given))
-    _finished(pull, back, gradients)
-    return _timing(repeats, warm_up, pull, back, gradients)
+    apply = jax.jit(lambda function, given: function(given))
+    _run_to_end(apply, pullback, gradients)
+    return _timing(repeats, warm_up, apply, pullback, gradients)
 
 
 def _gradient_of(value: Any) -> Any:
@@ -343,13 +344,15 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
 def _whole(
     function: Any, positional: tuple[Any, ...], named: dict[str, Any], repeats: int, warm_up: int
 ) -> tuple[Timing, Timing]:
+    """Time the forward and the backward pass of a whole function."""
+
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
         return jax.vjp(lambda params: function(params, *others, **keywords), weights)
 
     run, given = jax.jit(forward), (positional[0], positional[1:], named)
-    outputs, back = run(*given)
+    outputs, pullback = run(*given)
     forward_timing = _timing(repeats, warm_up, run, *given)
-    return forward_timing, _backward(repeats, warm_up, back, outputs)
+    return forward_timing, _backward(repeats, warm_up, pullback, outputs)
 
 
 _TYPES = {
@@ -431,9 +434,9 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
         "reduce-scatter": lambda x: lax.psum_scatter(x, _AXIS, tiled=True),
         "all-to-all": lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True),
     }
-    array = _spread(targets, (length,), "float32")
-    run = _on_each(targets, bodies[name])
-    return partial(_finished, run, array)
+    array = _sharded_ones(targets, (length,), "float32")
+    run = _on_all(targets, bodies[name])
+    return partial(_run_to_end, run, array)
 
 
 def _products(
@@ -442,24 +445,24 @@ def _products(
     def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
         m, k, n = shape
         words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
-        a, b = (_spread(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
-        return partial(_finished, _on_each(targets, partial(jnp.matmul, precision=words)), a, b)
+        a, b = (_sharded_ones(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
+        return partial(_run_to_end, _on_all(targets, partial(jnp.matmul, precision=words)), a, b)
 
     time = partial(repeated, repeats=repeats, warm_up=1)
     return timed_products(_TYPES, shapes, kind, prepare, time)
 
 
-def _finished(run: Callable[..., Any], *given: Any) -> None:
+def _run_to_end(run: Callable[..., Any], *given: Any) -> None:
     jax.block_until_ready(run(*given))
 
 
 def _copies(targets: Sequence[Any], size: int, repeats: int) -> list[float]:
-    array = _spread(targets, (size // ELEMENT,), "float32")
-    run = _on_each(targets, lambda x: x + 1)  # a plain copy would be left out
-    return repeated(partial(_finished, run, array), repeats, 1)
+    array = _sharded_ones(targets, (size // ELEMENT,), "float32")
+    run = _on_all(targets, lambda x: x + 1)  # a plain copy would be left out
+    return repeated(partial(_run_to_end, run, array), repeats, 1)
 
 
-def _spread(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
+def _sharded_ones(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
     kind = NamedSharding(Mesh(np.array(targets), (_AXIS,)), PartitionSpec(_AXIS))
     whole = (shape[0] * len(targets), *shape[1:])
     return jax.block_until_ready(
@@ -467,7 +470,7 @@ def _spread(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
     )
 
 
-def _on_each(targets: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
+def _on_all(targets: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
     part = PartitionSpec(_AXIS)
     mesh = Mesh(np.array(targets), (_AXIS,))
     return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=part, out_specs=part))
@@ -520,7 +523,7 @@ def run(
     # All devices together, as the counted bytes are.
     reduced = (expected.cpu_bytes if on_cpus else expected.bytes) * layout.devices
     traffic = {"all-reduce": reduced} if reduced else {}
-    held = expected.cpu_peak_bytes if on_cpus else expected.peak_bytes
+    predicted_bytes = expected.cpu_peak_bytes if on_cpus else expected.peak_bytes
     mesh = " x ".join(f"{axis.name} {axis.size}" for axis in layout.axes if axis.size > 1)
     return Run(
         plan=os.fspath(file),
@@ -533,7 +536,7 @@ def run(
         seconds=None if timed is None else seconds_of(timed, graph),
         traffic=traffic_of([measured["traffic"]] * layout.devices, traffic),
         memory=(measured["peak_bytes"],) * layout.devices,
-        predicted_memory=(held,) * layout.devices,
+        predicted_memory=(predicted_bytes,) * layout.devices,
         load=load,
         states=_states(graph, measured) if feeds else None,
         loss=pairing.words(loss_output),
@@ -556,14 +559,14 @@ def values_of(
     """
     random = np.random.default_rng(_SEED)
     shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
-    drawn = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
+    are_shapes = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
     values: list[np.ndarray] = []
-    for leaf, shape, is_drawn, role in zip(
-        leaves, shapes, drawn, graph.parameter_role.tolist(), strict=True
+    for leaf, shape, is_shape, role in zip(
+        leaves, shapes, are_shapes, graph.parameter_role.tolist(), strict=True
     ):
         if _is_key(leaf):
-            value = np.zeros(shape, np.uint32) if is_drawn else jax.random.key_data(leaf)
-        elif not is_drawn:
+            value = np.zeros(shape, np.uint32) if is_shape else jax.random.key_data(leaf)
+        elif not is_shape:
             value = leaf
         else:
             value = np.zeros(shape, leaf.dtype)
@@ -573,12 +576,12 @@ def values_of(
                 value = (_SCALE * random.standard_normal(shape)).astype(leaf.dtype)
         values.append(np.asarray(value))
     for number, weight in masters(graph, feeds).items():
-        if drawn[number]:
+        if are_shapes[number]:
             values[number] = values[weight].astype(values[number].dtype)
-    if not any(drawn):
+    if not any(are_shapes):
         return values, []
     more = "; the optimizer's are zeros" if Role.OPTIMIZER in graph.parameter_role else ""
-    return values, [f"{sum(drawn)} arguments are shapes, and were given values{more}"]
+    return values, [f"{sum(are_shapes)} arguments are shapes, and were given values{more}"]
 
 
 def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[Any]:
@@ -618,30 +621,30 @@ def train(
     single = jax.jit(call, keep_unused=True)
     state = sorted(request["feeds"].values())
 
-    def alone(values: Sequence[np.ndarray]) -> tuple[list[float], list[float], dict[int, Any]]:
-        given = [jax.device_put(x, targets[0]) for x in values]
-        losses, seconds = _curve(single, given, steps, request)
-        return losses, seconds, {number: np.asarray(given[number]) for number in state}
+    def single_run(values: Sequence[np.ndarray]) -> tuple[list[float], list[float], dict[int, Any]]:
+        placed = [jax.device_put(x, targets[0]) for x in values]
+        losses, seconds = _train_steps(single, placed, steps, request)
+        return losses, seconds, {number: np.asarray(placed[number]) for number in state}
 
-    losses, seconds, wanted = alone(values)
+    losses, seconds, wanted = single_run(values)
     # The same steps from values moved by their last place show what rounding alone does.
-    moved = [
+    nudged_values = [
         nudged(x, number) if number in state and str(x.dtype) in _FLOATS else x
         for number, x in enumerate(values)
     ]
-    again = alone(moved)[2]
-    jitted, placed, _ = compilation.sharded_step(call, request, mesh)
-    first = [jax.device_put(x, s) for x, s in zip(values, placed, strict=True)]
-    compiled = jitted.lower(*first).compile()
-    curve, taken = _curve(compiled, first, steps, request)
+    again = single_run(nudged_values)[2]
+    jitted, shardings, _ = compilation.sharded_step(call, request, mesh)
+    placed_values = [jax.device_put(x, s) for x, s in zip(values, shardings, strict=True)]
+    compiled = jitted.lower(*placed_values).compile()
+    sharded_losses, step_seconds = _train_steps(compiled, placed_values, steps, request)
     return {
-        "losses": curve,
+        "losses": sharded_losses,
         "single": losses,
         "start": {number: np.asarray(values[number]) for number in state},
         "wanted": wanted,
         "again": again,
-        "state": {number: np.asarray(first[number]) for number in state},
-        "step": taken,
+        "state": {number: np.asarray(placed_values[number]) for number in state},
+        "step": step_seconds,
         "single_step": seconds,
         "traffic": {
             name: (counts.arrays, counts.bytes)
@@ -651,7 +654,7 @@ def train(
     }
 
 
-def _curve(
+def _train_steps(
     step: Any, values: list[Any], steps: int, request: dict[str, Any]
 ) -> tuple[list[float], list[float]]:
     losses, seconds = [], []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import caller
 
-from parenvs.clock.comparison import Run, States, apart, moved_apart, nudged
+from parenvs.clock.comparison import Run, States, change_error, nudged, relative_error
 from parenvs.clock.members import Timing
 from parenvs.errors import ParenvsError
 
@@ -59,11 +59,16 @@ def run(**changes):
 
 
 def test_comparison__lets_nothing_pass_that_is_not_finite():
-    assert apart(1.0, 1.0) == 0 and apart(1.1, 1.0) == pytest.approx(0.1)
+    assert relative_error(1.0, 1.0) == 0 and relative_error(1.1, 1.0) == pytest.approx(0.1)
     for bad in (math.nan, math.inf, -math.inf):
-        assert apart(bad, 1.0) == apart(1.0, bad) == apart(bad, bad) == math.inf
+        assert (
+            relative_error(bad, 1.0)
+            == relative_error(1.0, bad)
+            == relative_error(bad, bad)
+            == math.inf
+        )
         one, start = np.array([1.0, bad]), np.zeros(2)
-        assert moved_apart(one, one, start) == math.inf
+        assert change_error(one, one, start) == math.inf
         assert not run(losses=(2.0, bad)).agrees and not run(single=(2.0, bad)).agrees
         assert "step 1: nothing can be compared" in run(losses=(2.0, bad)).faults[0]
         both = run(losses=(bad, 1.0), single=(bad, 1.0))
