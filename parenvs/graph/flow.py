@@ -123,15 +123,15 @@ class Flow:
         after = [[t for t in row if fits[t]] for row in self.after]
         return self._closure((t for t in tensors if fits[t]), after)
 
-    def makers(self, tensors: np.ndarray) -> np.ndarray:
+    def producers(self, tensors: np.ndarray) -> np.ndarray:
         """(I,) bool: the instructions that make any of ``tensors``, (T,) bool."""
-        makers = np.zeros(len(self.opcode), dtype=bool)
+        mask = np.zeros(len(self.opcode), dtype=bool)
         results = np.array(self.producer)[tensors]
-        makers[results[results >= 0]] = True
-        return makers
+        mask[results[results >= 0]] = True
+        return mask
 
-    def maker(self, tensor: int) -> str:
-        """Return the opcode that makes a tensor; "parameter" if no instruction does."""
+    def opcode_of(self, tensor: int) -> str:
+        """Return the opcode of the producer of a tensor; "parameter" if there is none."""
         index = self.producer[tensor]
         return self.opcode[index] if index >= 0 else "parameter"
 
@@ -141,7 +141,7 @@ class Flow:
         That is through casts, layouts, elementwise operations, slices, concatenations, loops and
         branches; not through broadcasts, nor numbers that are combined with an array.
         """
-        index, opcode = self.producer[tensor], self.maker(tensor)
+        index, opcode = self.producer[tensor], self.opcode_of(tensor)
         if opcode in (*CARRIES, "parameter", "concatenate") or opcode in VIEWS:
             return self.before[tensor]
         if opcode in ("slice", "dynamic-slice"):
@@ -157,7 +157,7 @@ class Flow:
         What a loop hands on unchanged is the tensor outside.
         """
         while True:
-            opcode = self.maker(tensor)
+            opcode = self.opcode_of(tensor)
             if opcode in VIEWS or opcode in ("slice", "dynamic-slice"):
                 tensor = self.before[tensor][0]
                 continue
@@ -173,7 +173,7 @@ class Flow:
         outside = set()
         for source in sources:
             made_of = set(self.before[source]) - {source}
-            inner = self.producer[source] >= 0 and self.maker(source) == "parameter"
+            inner = self.producer[source] >= 0 and self.opcode_of(source) == "parameter"
             # A loop's parameter that is made of one other source only is that source, unchanged.
             if not (inner and len(made_of) == 1 and made_of <= sources):
                 outside.add(source)

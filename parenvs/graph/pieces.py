@@ -537,8 +537,7 @@ class Interpreter:
 
     def _squeeze(self, equation: Any, operands: list[Any]) -> Any:
         (x,) = operands
-        gone = equation.params["dimensions"]
-        axis = x.axis - sum(d < x.axis for d in gone)
+        axis = x.axis - sum(d < x.axis for d in equation.params["dimensions"])
         return x.like(axis, [self._bind(equation, [part]) for part in x.parts])
 
     def _broadcast_in_dim(self, equation: Any, operands: list[Any]) -> Any:

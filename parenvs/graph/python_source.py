@@ -105,11 +105,10 @@ def lower(instance: str, arguments: str | None = None) -> sources.Lowered:
 
 @lru_cache(maxsize=1)
 def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> sources.Lowered:
-    key = (str(Path.cwd()), instance, arguments)
-    return load_or_make(key, partial(_lower_now, instance, arguments))
+    return load_or_make((str(Path.cwd()), instance, arguments), partial(_new, instance, arguments))
 
 
-def _lower_now(instance: str, arguments: str | None) -> sources.Lowered:
+def _new(instance: str, arguments: str | None) -> sources.Lowered:
     with need_extra("jax", "planning a function"):
         import jax
     with _resolved(instance, arguments) as (function, given):
@@ -315,16 +314,15 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
     if isinstance(error, ParenvsError):
         return error
     if isinstance(error, SyntaxError):
-        location, words = f"{error.filename}:{error.lineno}", error.msg
+        line, words = f"{error.filename}:{error.lineno}", error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
         # The innermost line that the user wrote.
         lines_of_user = [f"{x.filename}:{x.lineno}" for x in frames if is_users(x.filename)]
-        location, words = lines_of_user[-1] if lines_of_user else where, str(error)
-    message = " ".join(line.strip() for line in words.splitlines() if line.strip())
+        line, words = lines_of_user[-1] if lines_of_user else where, str(error)
+    message = " ".join(part.strip() for part in words.splitlines() if part.strip())
     message = message if len(message) <= _LONGEST else message[:_LONGEST] + "..."
-    suffix = f": {message}" if message else ""
-    return HloError(f"{_short(location)}: {type(error).__name__}{suffix}")
+    return HloError(f"{_short(line)}: {type(error).__name__}" + (f": {message}" if message else ""))
 
 
 def _short(location: str) -> str:

@@ -300,9 +300,8 @@ def read_module(
     try:
         reader = _Reader(module, where)
         plain = reader.graph(name or module.name)
-        plain = replace(
-            plain, notes=(*told, *what_passes_left(module)), twins=reader.twins(results)
-        )
+        notes = (*told, *what_passes_left(module))
+        plain = replace(plain, notes=notes, twins=reader.twins(results))
         flow = Flow(plain)
         names = [parameter.name for parameter in reader.parameters]
         plain = with_arguments_named(with_phases(plain, flow), names, flow, choices.get("known"))

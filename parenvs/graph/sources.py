@@ -208,8 +208,7 @@ def from_jax(function: Callable[..., Any], *args: Any, parts: bool = True, **opt
     jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")
     lowered, notes = lowered_of(jitted, args, {}, parts)
-    role = {"results": results_of(lowered), "told": notes}
-    return read_proto(proto_of(lowered), where=where, **role, **options)
+    return read_proto(proto_of(lowered), where, results=results_of(lowered), told=notes, **options)
 
 
 def from_torch(

@@ -131,7 +131,7 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
     parents = flow.graph.parent
     while queue:
         tensor, distance = queue.popleft()
-        index, opcode = flow.producer[tensor], flow.maker(tensor)
+        index, opcode = flow.producer[tensor], flow.opcode_of(tensor)
         if opcode == "parameter" and (index < 0 or parents[index] < 0):
             inputs.setdefault(tensor, distance)
             continue
@@ -209,8 +209,8 @@ def find_updates(flow: Flow) -> list[Update]:
 
 def _computed_as(flow: Flow, output: int) -> set[int]:
     """The output, and what the loops or branches that return it have computed it as."""
-    sources = reachable([output], lambda t: flow.before[t] if flow.maker(t) in CARRIES else ())
-    return {tensor for tensor in sources if flow.maker(tensor) != "parameter"}
+    sources = reachable([output], lambda t: flow.before[t] if flow.opcode_of(t) in CARRIES else ())
+    return {tensor for tensor in sources if flow.opcode_of(tensor) != "parameter"}
 
 
 def returned_gradients(
@@ -392,7 +392,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
             )
         return replace(graph, phase=np.zeros(len(by_scope), dtype=np.uint8), notes=notes)
     phase = _flow_phases(flow, training)
-    used = flow.makers(flow.ancestors(flow.graph.outputs.tolist()))
+    used = flow.producers(flow.ancestors(flow.graph.outputs.tolist()))
     phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
     basis = (
         "what its loss needs is forward"
@@ -409,8 +409,8 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
 def _flow_phases(flow: Flow, training: Training) -> np.ndarray:
     """(I,) phase of what the losses and the gradients are made of, -1 elsewhere."""
     phase = np.full(len(flow.opcode), _UNKNOWN)
-    phase[flow.makers(training.backward)] = _BACKWARD
-    phase[flow.makers(training.forward)] = _FORWARD
+    phase[flow.producers(training.backward)] = _BACKWARD
+    phase[flow.producers(training.forward)] = _FORWARD
     return phase
 
 

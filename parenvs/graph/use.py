@@ -80,7 +80,7 @@ class Axes:
                         if done:
                             journey.done.setdefault(done, []).append(index)
             for after in flow.after[tensor]:  # what loops and branches carry
-                if flow.maker(after) in (*CARRIES, "parameter"):
+                if flow.opcode_of(after) in (*CARRIES, "parameter"):
                     new.append((after, dimension))
             for pair in new:
                 if pair not in journey.reached:

@@ -377,9 +377,8 @@ def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) ->
     first_name = _first_names(module)
     names = argument_names(module, positional, wrapper.targets)
     notes = list(wrapper.notes)
-    inputs, nodes = [], []
+    inputs, nodes, unused, constant = [], [], [], []
     specs = {spec.arg.name: spec for spec in signature.input_specs}
-    unused, constant = [], []
     for node in graph.nodes:
         if node.op == "placeholder":
             spec = specs[node.name]

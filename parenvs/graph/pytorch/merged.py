@@ -272,6 +272,7 @@ def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
 
 
 def _elementwise(function: Any, *operands: Any, **keywords: Any) -> Any:
+    """Apply a function to operands whose dimensions are split alike; None if they cannot be."""
     groups = _split_alike([_groups(x) for x in operands if isinstance(x, Array | Merged)])
     if groups is None:
         return None

@@ -128,10 +128,7 @@ def _gru_cell(state: State, given: Array, weight: Array, bias: Array | None) -> 
 
 
 def _plain_cell(function: Callable[[Array], Array]) -> Cell:
-    def cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
-        return (function(given + linear(state[0], weight, bias)),)
-
-    return cell
+    return lambda state, given, weight, bias: (function(given + linear(state[0], weight, bias)),)
 
 
 def _recurrent(
