@@ -341,16 +341,16 @@ class Links:
     def ring(self, group: Array, stride: Array) -> Ring:
         """Return the bandwidth of collectives of groups of ranks, and their latency."""
         ranks, servers = self.servers(group, stride)
-        alone = servers == 1
+        one_server = servers == 1
         if self.rule == "node":
             between = self.devices_per_server * self.nic_bw
         else:
             # All ranks of a server send through their cards at once, at most as fast as inside.
             between = np.minimum(self.intra_bw, ranks * self.nic_bw)
-        bandwidth = self.share * np.where(alone, self.intra_bw, between)
-        outside = np.where(alone, 0.0, servers * self.hop_out)
+        bandwidth = self.share * np.where(one_server, self.intra_bw, between)
+        crossings = np.where(one_server, 0.0, servers * self.hop_out)
         # A ring over several servers crosses between them once per server.
-        lap = np.where(group > 1, (group - servers) * self.hop_in + outside, 0.0)
+        lap = np.where(group > 1, (group - servers) * self.hop_in + crossings, 0.0)
         return Ring(group, bandwidth, lap)
 
     def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
@@ -388,14 +388,14 @@ class Links:
         servers = self.servers(group, stride)[1]
         if once:
             # Expected servers (devices) hit by K draws: each is missed with (1 - 1/n)^K.
-            out = (servers - 1) * (1 - (1 - 1 / servers) ** copies)
+            outside = (servers - 1) * (1 - (1 - 1 / servers) ** copies)
             inside = (group - 1) * (1 - (1 - 1 / group) ** copies)
         else:
-            out = copies * (servers - 1) / servers
+            outside = copies * (servers - 1) / servers
             # A receiver in the own server, the sender itself excluded.
             inside = copies * (1 / servers - 1 / group)
         # Card and inner links work at the same time, so the slower one counts.
-        slowest = np.maximum(out / self.nic_bw, inside / self.intra_bw)
+        slowest = np.maximum(outside / self.nic_bw, inside / self.intra_bw)
         return size * slowest / self.share + self.ring(group, stride).lap
 
     def send(self, size: Array, same_server: Array, ranks: Array = 1) -> Array:
@@ -406,8 +406,8 @@ class Links:
         """
         bandwidth: Any = np.where(same_server, self.intra_bw, self.nic_bw)
         if self.rule == "node":
-            whole = self.devices_per_server * self.nic_bw
-            bandwidth = np.where(same_server, self.intra_bw, whole) / ranks
+            shared_link = self.devices_per_server * self.nic_bw
+            bandwidth = np.where(same_server, self.intra_bw, shared_link) / ranks
         return size / (self.send_share * bandwidth) + self.hop(same_server)
 
     def hop(self, same_server: Array) -> Array:
@@ -462,19 +462,19 @@ class Measurement:
 
     def __post_init__(self) -> None:
         """Raise errors for what no operation of its kind has."""
-        wrong = ""
+        fault = ""
         if not self.bytes and self.kind != "matmul":
-            wrong = "bytes must be a whole number from 1, not 0"
+            fault = "bytes must be a whole number from 1, not 0"
         elif self.kind == "matmul" and len(self.shape) != 3:
-            wrong = f"shape must be 3 whole numbers, not {shown(list(self.shape))}"
+            fault = f"shape must be 3 whole numbers, not {shown(list(self.shape))}"
         elif self.kind == "matmul" and self.precision not in PRECISIONS:
-            wrong = f"precision must be one of {', '.join(PRECISIONS)}"
+            fault = f"precision must be one of {', '.join(PRECISIONS)}"
         elif self.kind in COLLECTIVES and self.group < 2:
-            wrong = "group of a collective must be at least 2"
+            fault = "group of a collective must be at least 2"
         elif not self.low <= self.seconds <= self.high:
-            wrong = "seconds must lie between low and high"
-        if wrong:
-            raise ClusterError(wrong)
+            fault = "seconds must lie between low and high"
+        if fault:
+            raise ClusterError(fault)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
@@ -570,20 +570,20 @@ class Cluster:
             ClusterError: there are fewer devices, or the number is more than a server has and no
                 multiple of it.
         """
-        whole = self.devices_per_server
+        per_server = self.devices_per_server
         # Whole servers or a part of one, so that groups are ranges of equal servers.
-        servers, rest = divmod(devices, whole)
-        if not 1 <= devices <= self.devices or (servers and rest):
+        servers, remainder = divmod(devices, per_server)
+        if not 1 <= devices <= self.devices or (servers and remainder):
             raise ClusterError(
-                f"{devices} devices are no part of cluster {self}: give 1 to {whole}, or a "
-                f"multiple of {whole} up to {self.devices}"
+                f"{devices} devices are no part of cluster {self}: give 1 to {per_server}, or a "
+                f"multiple of {per_server} up to {self.devices}"
             )
         if devices == self.devices:
             return self
         return replace(
             self,
             servers=max(servers, 1),
-            devices_per_server=rest or whole,
+            devices_per_server=remainder or per_server,
             name="",
             nic_bw=self.nic_bw,
             speeds=self.speeds[: max(servers, 1)],
@@ -598,9 +598,9 @@ class Cluster:
 
         They are whole servers, and within one server the divisors of its number of devices.
         """
-        whole = self.devices_per_server
-        counts = [whole * servers for servers in range(self.servers, 0, -1)]
-        counts += [count for count in range(whole - 1, 1, -1) if whole % count == 0]
+        per_server = self.devices_per_server
+        counts = [per_server * servers for servers in range(self.servers, 0, -1)]
+        counts += [count for count in range(per_server - 1, 1, -1) if per_server % count == 0]
         return [self.part(count) for count in counts if count >= 2]
 
     def same_server(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -659,14 +659,14 @@ class Cluster:
         names = sorted({name for name, _ in installed})
         words = [set(re.split(r"[\s-]+", name.lower())) for name in names]
         # 'NVIDIA H100 80GB HBM3' has the preset's name as a word.
-        known = [device for device in DEVICES if all(device in parts for parts in words)]
-        held = min(size for _, size in installed)
-        if len(known) != 1 or held < _LEAST_SHARE * DEVICES[known[0]].memory_bytes:
+        matching = [device for device in DEVICES if all(device in parts for parts in words)]
+        least_memory = min(size for _, size in installed)
+        if len(matching) != 1 or least_memory < _LEAST_SHARE * DEVICES[matching[0]].memory_bytes:
             raise ClusterError(
                 f"cluster: the GPUs of this machine ({', '.join(names)}) are no known device; "
                 "parenvs calibrate measures them, and its file is a --cluster"
             )
-        return cls.parse(f"1x{len(installed)}:{known[0]}")
+        return cls.parse(f"1x{len(installed)}:{matching[0]}")
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str] | Cluster | dict[str, Any]) -> Cluster:
@@ -700,28 +700,30 @@ class Cluster:
                 f"cluster {shown(text)} does not parse: give a preset ({', '.join(PRESETS)}), "
                 "a form like '4x8:v100,25Gbps' or the path of a .json file"
             )
-        device = _known_device(match[3], f"cluster {shown(text)}")
-        rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
-        inter, intra = (rates + [device.inter_bw, device.intra_bw][len(rates) :])[:2]
+        servers, devices, name, bandwidths = match.groups()
         where = f"cluster {shown(text)}"
-        return _new_cluster(where, int(match[1]), int(match[2]), device, intra, inter)
+        device = _known_device(name, where)
+        given = [_bandwidth(part, text) for part in bandwidths.split(",")[1:]]
+        inter, intra = given + [device.inter_bw, device.intra_bw][len(given) :]
+        return _new_cluster(where, int(servers), int(devices), device, intra, inter)
 
 
-def _bandwidth(text: str, whole: str) -> float:
+def _bandwidth(text: str, cluster: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(bps|bit/s|B/s|Bps)", text)
     if match is None:
         raise ClusterError(
-            f"cluster {shown(whole)}: bandwidth {shown(text)} does not parse; write it like "
+            f"cluster {shown(cluster)}: bandwidth {shown(text)} does not parse; write it like "
             "25Gbps or 150GB/s"
         )
-    return float(match[1]) * _SCALES[match[2]] * _UNITS[match[3]]
+    value, scale, unit = match.groups()
+    return float(value) * _SCALES[scale] * _UNITS[unit]
 
 
 def _known_device(name: str, where: str) -> Device:
     device = Device.find(name.lower())
     if device is None:
-        known = f"{among(name, DEVICES)}, also at one precision, like a100-fp32"
-        raise ClusterError(f"{where}: unknown device {shown(name)}{known}")
+        options = f"{among(name, DEVICES)}, also at one precision, like a100-fp32"
+        raise ClusterError(f"{where}: unknown device {shown(name)}{options}")
     return device
 
 

@@ -79,7 +79,7 @@ def _numba() -> Any:
 
 
 def _disk_cache(function: Callable) -> Any:
-    """Return numba's cache of a function, but one whose broken files are written anew.
+    """Return numba's disk cache, keyed by ``_stamp``, that replaces broken entries on reading.
 
     Raises:
         RuntimeError: no folder can be written.
@@ -88,19 +88,19 @@ def _disk_cache(function: Callable) -> Any:
 
     stamp = _stamp(function)
 
-    def stamped(locator: Any) -> Any:
+    def with_stamp(locator: Any) -> Any:
         return type(locator.__name__, (locator,), {"get_source_stamp": lambda _: stamp})
 
-    class Files(caching.CompileResultCacheImpl):
+    class StampedFiles(caching.CompileResultCacheImpl):
         # Later folders are used where earlier ones cannot be written.
         _locator_classes = [  # noqa: RUF012 - numba declares it so
-            stamped(caching.UserProvidedCacheLocator),
-            stamped(caching.InTreeCacheLocator),
-            stamped(caching.UserWideCacheLocator),
+            with_stamp(caching.UserProvidedCacheLocator),
+            with_stamp(caching.InTreeCacheLocator),
+            with_stamp(caching.UserWideCacheLocator),
         ]
 
-    class Cache(caching.FunctionCache):
-        _impl_class = Files
+    class ForgivingCache(caching.FunctionCache):
+        _impl_class = StampedFiles
 
         def load_overload(self, signature: Any, context: Any) -> Any:
             try:
@@ -108,7 +108,7 @@ def _disk_cache(function: Callable) -> Any:
             except Exception:  # files that were cut short break pickle in many ways
                 with suppress(OSError):
                     self.flush()
-                return None
+                return None  # compile anew
 
         def save_overload(self, signature: Any, data: Any) -> None:
             # The disk is full; or an argument is a function, which has no key on the disk: such a
@@ -116,19 +116,18 @@ def _disk_cache(function: Callable) -> Any:
             with suppress(OSError, TypeError):
                 super().save_overload(signature, data)
 
-    return Cache(function)
+    return ForgivingCache(function)
 
 
 def _stamp(function: Callable) -> str:
-    """Return a hash of everything that is compiled into a function; numba sees only its own file.
+    """Return a hash of the source files of a function and its compiled callees, and of constants.
 
-    That is the source files of the compiled functions that it calls, and the constants that it
-    reads.
+    Numba's own stamp is the time of the function's own file.
     """
     parts: list[bytes] = []
-    waiting, seen = [function], {function}
-    while waiting:
-        current = waiting.pop()
+    stack, seen = [function], {function}
+    while stack:
+        current = stack.pop()
         parts.append(Path(inspect.getfile(current)).read_bytes())
         for name in current.__code__.co_names:
             value = current.__globals__.get(name)
@@ -136,5 +135,5 @@ def _stamp(function: Callable) -> str:
                 parts.append(f"{name}={value}".encode())
             elif isinstance(value, Compiled) and value.py_func not in seen:
                 seen.add(value.py_func)
-                waiting.append(value.py_func)
+                stack.append(value.py_func)
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -209,15 +209,15 @@ class _Class:
 
 @lru_cache(maxsize=256)
 def _class(kind: type) -> _Class:
-    known, hints = _form(kind).fields, get_type_hints(kind, include_extras=True)
+    form_fields, hints = _form(kind).fields, get_type_hints(kind, include_extras=True)
     parsers = {
         name: inner.parse for name in hints for inner in _hints(hints[name])
         if hasattr(inner, "parse")
     }  # fmt: skip
     return _Class(
-        {field.name: hints[field.name] for field in known},
-        tuple(field.name for field in known if field.required),
-        tuple(field.name for field in known if field.default is None),
+        {field.name: hints[field.name] for field in form_fields},
+        tuple(field.name for field in form_fields if field.required),
+        tuple(field.name for field in form_fields if field.default is None),
         parsers,
     )
 
@@ -240,23 +240,23 @@ def _wrong_names(hint: Any, value: Any, path: _Path) -> Iterator[str]:
     parsers: Mapping[str, Any] = {}
     for kind in _hints(hint):
         if is_dataclass(kind) and isinstance(value, Mapping):
-            known = _class(cast(Any, kind))
-            parsers = known.parsers
-            unknown = sorted(value.keys() - known.hints.keys())
+            fields_of = _class(cast(Any, kind))
+            parsers = fields_of.parsers
+            unknown = sorted(value.keys() - fields_of.hints.keys())
             other = f", and {shown(unknown[0])} is no field" if unknown else ""
-            for name in known.required:
+            for name in fields_of.required:
                 if name not in value:
                     yield f"field {_text((*path, name))} is missing{other}"
             for name in unknown:
-                yield f"unknown field {_text((*path, name))}{did_you_mean(name, known.hints)}"
-            for name in known.none:
+                yield f"unknown field {_text((*path, name))}{did_you_mean(name, fields_of.hints)}"
+            for name in fields_of.none:
                 if value.get(name, "") is None:
-                    wanted = _words(inspect.type_info(known.hints[name]))
-                    yield f"field {_text((*path, name))} must be {wanted}, not None"
+                    expected = _words(inspect.type_info(fields_of.hints[name]))
+                    yield f"field {_text((*path, name))} must be {expected}, not None"
     # Classes that parse themselves check their own fields.
-    for place, inner, part in _parts(hint, value) if _has_objects(hint) else ():
-        if place is not None and place not in parsers:
-            yield from _wrong_names(inner, part, (*path, place))
+    for key, inner, part in _parts(hint, value) if _has_objects(hint) else ():
+        if key is not None and key not in parsers:
+            yield from _wrong_names(inner, part, (*path, key))
 
 
 @lru_cache(maxsize=256)
@@ -269,32 +269,33 @@ def _has_objects(hint: Any) -> bool:
 def _fault(hint: Any, value: Any, path: _Path) -> tuple[_Path, Any, Any, Exception | None]:
     """Return path, type and value of the innermost part that msgspec refuses, and a rule's error.
 
-    A part is refused alone as it is in the whole, so that the first refused part leads there.
+    A rule is a class's own check. A part is refused alone as in the whole, so the search descends.
     """
-    for place, inner, part in _parts(hint, value):
+    for key, inner, part in _parts(hint, value):
         try:
             _converted(part, inner)
-        except msgspec.ValidationError as wrong:
-            rule = wrong.__cause__ if isinstance(wrong.__cause__, ValueError) else None
-            fault = _fault(inner, part, (*path, place) if place is not None else path)
-            return fault if fault[3] or not rule else (*fault[:3], rule)
+        except msgspec.ValidationError as error:
+            rule = error.__cause__ if isinstance(error.__cause__, ValueError) else None
+            inner_path = (*path, key) if key is not None else path
+            inner_path, inner, part, inner_rule = _fault(inner, part, inner_path)
+            return inner_path, inner, part, inner_rule or rule
     return path, hint, value, None
 
 
 def _parts(hint: Any, value: Any) -> Iterator[tuple[str | int | None, Any, Any]]:
-    """Yield place, type and value of the parts of a value; a key of an object has no place."""
+    """Yield key or position, type and value of each part; a key of an object is a part at None."""
     for kind in _hints(hint):
-        inner = get_args(kind)
+        args = get_args(kind)
         if isinstance(value, Mapping) and get_origin(kind) is dict:
-            yield from ((None, Annotated[inner[0], _KEY], key) for key in value)
-            yield from ((key, inner[1], part) for key, part in value.items())
+            yield from ((None, Annotated[args[0], _KEY], key) for key in value)
+            yield from ((key, args[1], part) for key, part in value.items())
         elif isinstance(value, Mapping) and is_dataclass(kind):
             hints = _class(cast(Any, kind)).hints
             yield from ((key, hints[key], part) for key, part in value.items() if key in hints)
         elif isinstance(value, list) and get_origin(kind) in (list, tuple):
-            types = () if get_origin(kind) is list or Ellipsis in inner else inner
+            types = () if get_origin(kind) is list or Ellipsis in args else args
             if len(types) in (0, len(value)):
-                yield from ((k, types[k] if types else inner[0], x) for k, x in enumerate(value))
+                yield from ((k, types[k] if types else args[0], x) for k, x in enumerate(value))
 
 
 def _hints(hint: Any) -> tuple[Any, ...]:
@@ -313,8 +314,8 @@ def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
         return f"field {_text(path)}: {rule}" if path else str(rule)
     form = inspect.type_info(hint)
     must = "must have keys that are" if _KEY in getattr(hint, "__metadata__", ()) else "must be"
-    near = did_you_mean(value, _known(form)) if isinstance(value, str) else ""
-    return f"field {_text(path)} {must} {_words(form, value)}, not {shown(value)}{near}"
+    suggestion = did_you_mean(value, _known(form)) if isinstance(value, str) else ""
+    return f"field {_text(path)} {must} {_words(form, value)}, not {shown(value)}{suggestion}"
 
 
 def _converted(content: Any, kind: Any) -> Any:
@@ -342,7 +343,7 @@ _PLAIN_WORDS = (
 
 
 def _words(form: Any, value: Any = None) -> str:
-    plain, noted = _plain(form), form if isinstance(form, inspect.Metadata) else None
+    plain, metadata = _plain(form), form if isinstance(form, inspect.Metadata) else None
     if isinstance(plain, inspect.UnionType):
         choices = (x for x in plain.types if not isinstance(_plain(x), inspect.NoneType))
         return " or ".join(dict.fromkeys(_words(choice, value) for choice in choices))
@@ -350,8 +351,8 @@ def _words(form: Any, value: Any = None) -> str:
         text = f"a list of {len(plain.item_types)}"
     else:
         text = next((text for kinds, text in _PLAIN_WORDS if isinstance(plain, kinds)), "")
-    if noted is not None:
-        text = (noted.extra_json_schema or {}).get("description", text)
+    if metadata is not None:
+        text = (metadata.extra_json_schema or {}).get("description", text)
         if known := _known(form):
             text = f"one of {', '.join(known)}" if len(known) > 1 else repr(known[0])
     maximum = getattr(plain, "le", None)

@@ -36,7 +36,7 @@ FUNCTION = re.compile(
     r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)"
 )
 """Name of a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
-_held: set[tuple[Path, int]] = set()
+_own_locks: set[tuple[Path, int]] = set()
 """Locks of this process and the threads that hold them; a thread may take one again."""
 
 
@@ -63,7 +63,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
         if status is not None and stat.S_ISDIR(status.st_mode):
             raise ParenvsError(f"{os.fspath(path)}: is a folder; name a file in it")
         if os.fspath(path).startswith("/dev/") or (status and not stat.S_ISREG(status.st_mode)):
-            with _through(path, mode) as stream:
+            with _write_through(path, mode) as stream:
                 yield stream
             return
         target = Path(os.path.realpath(path))
@@ -75,7 +75,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     new = _temporary(target.parent, target.name[:40])
     try:
         # Opened to be made anew: nobody puts a link in its place.
-        with naming(path, new), _opened(new, mode.replace("w", "x")) as stream:
+        with naming(path, new), _open(new, mode.replace("w", "x")) as stream:
             if status is not None:
                 with suppress(OSError):  # some file systems have no permissions
                     new.chmod(stat.S_IMODE(status.st_mode))
@@ -100,13 +100,13 @@ def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
 
 
-def _opened(path: str | os.PathLike[str], mode: str) -> IO:
+def _open(path: str | os.PathLike[str], mode: str) -> IO:
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     return Path(path).open(mode, encoding=encoding, newline=newline)
 
 
 @contextmanager
-def _through(path: str | os.PathLike[str], mode: str) -> Iterator[IO]:
+def _write_through(path: str | os.PathLike[str], mode: str) -> Iterator[IO]:
     """Collect what is written, and write it to a pipe or a device when the block succeeds."""
     buffer = io.BytesIO()
     stream: IO = buffer if "b" in mode else io.TextIOWrapper(buffer, "utf-8", newline="\n")
@@ -159,7 +159,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
                 with (Path(root) / name).open("rb") as stream:
                     os.fsync(stream.fileno())
             _sync_folder(Path(root))
-        if target.exists() and not _exchanged(new, target):
+        if target.exists() and not _exchange(new, target):
             old = _temporary(target.parent, target.name, "old")
             target.rename(old)
             try:
@@ -196,7 +196,7 @@ def locked(
     target = Path(folder).resolve()
     path = target.with_name(f".{target.name}.lock") if beside else target / ".lock"
     key = (path, threading.get_ident())
-    if key in _held:
+    if key in _own_locks:
         yield
         return
     parents = [parent for parent in path.parents if not parent.exists()]
@@ -208,12 +208,12 @@ def locked(
         raise ParenvsError(
             f"{folder}: {_holder(path)} is writing to it; wait until that ends"
         ) from None
-    _held.add(key)
+    _own_locks.add(key)
     try:
         path.write_text(f"process {os.getpid()} on {_HOST}", encoding="utf-8")
         yield
     finally:
-        _held.discard(key)
+        _own_locks.discard(key)
         # Removed while still held: after the release it may be the lock of another process.
         path.unlink(missing_ok=True)
         lock.release()
@@ -227,62 +227,59 @@ def remove_leftovers(folder: Path) -> None:
 
     A folder that was renamed to make room for a new one that never came gets its name back.
     """
-    for left in list(folder.iterdir()):
-        match = TEMPORARY.fullmatch(left.name)
+    for leftover in list(folder.iterdir()):
+        match = TEMPORARY.fullmatch(leftover.name)
         # On a shared disk the process numbers of another machine say nothing here.
-        if match is None or match["host"] != _HOST or _lives(int(match["pid"])):
+        if match is None or match["host"] != _HOST or _is_alive(int(match["pid"])):
             continue
         target = folder / match["name"]
         with suppress(OSError):  # another process may be removing it, too
             if match["kind"] == "old" and not target.exists():
-                left.rename(target)
-            elif left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
+                leftover.rename(target)
+            elif leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
             else:
-                left.unlink()
+                leftover.unlink()
 
 
 def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
     return folder / f".{name}.parenvs-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         # Signal 0 only asks whether the process exists.
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
+    except OSError as error:  # somebody else's, or gone
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
 def _holder(lock: Path) -> str:
-    try:
+    text = ""
+    with suppress(OSError, ValueError):
         text = lock.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        text = ""
     return text if re.fullmatch(r"process \d+ on \w+", text) else "another process"
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Exchange two folders in one step; False if the system or the file system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE (linux/fcntl.h, linux/fs.h)
-    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+    cwd, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE (linux/fcntl.h, linux/fs.h)
+    return bool(rename(cwd, os.fsencode(first), cwd, os.fsencode(second), flag) == 0)
 
 
 def _sync_folder(path: Path) -> None:
     """Wait until a folder's names are on the disk, where the system can."""
     with suppress(OSError):  # some file systems sync none
-        number = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(number)
+            os.fsync(descriptor)
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
 def is_function(instance: str) -> bool:
@@ -328,10 +325,10 @@ def read_json(
     """
     where = os.fspath(path)
     try:
-        large = most_bytes is not None and Path(path).stat().st_size > most_bytes
-        text = "null" if large else Path(path).read_text(encoding="utf-8")
+        is_too_large = most_bytes is not None and Path(path).stat().st_size > most_bytes
+        text = "null" if is_too_large else Path(path).read_text(encoding="utf-8")
         content = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_Constant)
-        constant = next(_constants(content), None)
+        found = next(_constants(content), None)
     except DuplicateFieldError as wrong:
         raise error(f"{where}: {wrong}") from None
     except RecursionError:
@@ -339,10 +336,10 @@ def read_json(
     except (OSError, ValueError) as wrong:
         reason = getattr(wrong, "strerror", None) or str(wrong)
         raise error(f"{where}: not a JSON file ({reason})") from None
-    if large:
+    if is_too_large:
         raise error(f"{where}: larger than {most_bytes:,} bytes")
-    if constant is not None:
-        raise error(f"{where}: field {shown(constant[0])}: {constant[1]} is not a JSON number")
+    if found is not None:
+        raise error(f"{where}: field {shown(found[0])}: {found[1]} is not a JSON number")
     return content
 
 

@@ -27,7 +27,7 @@ _REPEATED = 16
 """Values for each byte of a pickle, at most: what is made once can be in many places."""
 
 
-class Thing:
+class Pickled:
     """What stands for an object of a pickle.
 
     Attributes:
@@ -56,7 +56,7 @@ class Thing:
 
 
 class Inert(_Unpickler):
-    """Makes a ``Thing`` of each object, without importing anything.
+    """Makes a ``Pickled`` of each object, without importing anything.
 
     The interpreter of pickles is that in Python, as that in C would hash tuples however deep, which
     ends the process, and take the memory that a number asks for.
@@ -70,7 +70,7 @@ class Inert(_Unpickler):
     ):  # fmt: skip
         del dispatch[_code[0]]
 
-    def knows(self, full: str) -> bool:
+    def allows(self, full: str) -> bool:
         """Return whether a pickle may name a class or function."""
         return False
 
@@ -79,18 +79,18 @@ class Inert(_Unpickler):
         full = f"{module}.{name}"
         if module == "torch" and (kind := _dtype(name)) is not None:
             return kind
-        if self.knows(full):
-            return type("_Thing", (Thing,), {"name": name})
+        if self.allows(full):
+            return type("_Pickled", (Pickled,), {"name": name})
         raise pickle.UnpicklingError(f"{shown(full)} is not read")
 
     def load_setitem(self) -> None:
         """Put one item into a dictionary."""
-        _hashable(self.stack[-2:-1])
+        _check_keys(self.stack[-2:-1])
         super().load_setitem()
 
     def load_setitems(self) -> None:
         """Put items into a dictionary."""
-        _hashable(self.stack[::2])
+        _check_keys(self.stack[::2])
         super().load_setitems()
 
     dispatch[pickle.SETITEM[0]] = load_setitem
@@ -162,98 +162,98 @@ class _Archive:
         order = f"{self.folder}byteorder"
         if order in archive.namelist() and archive.read(order) != sys.byteorder.encode():
             raise ValueError("numbers in another order of bytes")
-        self.left = 0
+        self.budget = 0
 
     def read(self) -> Any:
         data = self.archive.read(f"{self.folder}data.pkl")
-        self.left = _REPEATED * len(data)
+        self.budget = _REPEATED * len(data)
         return self._value(_Saved(io.BytesIO(data)).load(), 0)
 
     def _value(self, value: Any, depth: int) -> Any:
         """Return a value of the pickle without things, copied so that nothing is in two places."""
-        self.left -= 1
-        if self.left < 0 or depth > _DEEPEST:
+        self.budget -= 1
+        if self.budget < 0 or depth > _DEEPEST:
             raise ValueError("nested too deeply, or repeated too often")
-        if isinstance(value, Thing):
+        if isinstance(value, Pickled):
             if value.name != "OrderedDict":
                 return self._tensor(value)
             value = dict(value.items)
         kind = type(value)
-        if value is None or kind in (bool, float, str):
-            return value
-        if kind is int and abs(value) <= _LARGEST_NUMBER:
+        is_integer = kind is int and abs(value) <= _LARGEST_NUMBER
+        if value is None or is_integer or kind in (bool, float, str):
             return value
         if kind in (list, tuple):
-            return kind(self._value(one, depth + 1) for one in value)
+            return kind(self._value(item, depth + 1) for item in value)
         if kind is dict and all(isinstance(key, str | int) for key in value):
-            return {key: self._value(one, depth + 1) for key, one in value.items()}
+            return {key: self._value(item, depth + 1) for key, item in value.items()}
         raise ValueError(f"{kind.__name__} is not read")
 
-    def _tensor(self, thing: Thing) -> torch.Tensor:
+    def _tensor(self, thing: Pickled) -> torch.Tensor:
         """Return the tensor that a thing stands for; it has no more elements than its numbers."""
-        given = thing.arguments
-        if thing.name == "_rebuild_parameter" and given and isinstance(given[0], Thing):
-            thing, given = given[0], given[0].arguments
-        if thing.name not in ("_rebuild_tensor_v2", "_rebuild_tensor_v3") or len(given) < 6:
+        args = thing.arguments
+        if thing.name == "_rebuild_parameter" and args and isinstance(args[0], Pickled):
+            thing, args = args[0], args[0].arguments
+        if thing.name not in ("_rebuild_tensor_v2", "_rebuild_tensor_v3") or len(args) < 6:
             raise ValueError(f"{shown(thing.name)} is no tensor")
-        numbers, at, size, stride = given[:4]
-        dtype = given[6] if thing.name.endswith("3") and len(given) > 6 else None
-        held = self._numbers(numbers, dtype)
-        ok = isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)
-        if not ok or not all(type(x) is int and 0 <= x < 2**62 for x in (at, *size, *stride)):
+        stored, start, size, stride = args[:4]
+        dtype = args[6] if thing.name.endswith("3") and len(args) > 6 else None
+        storage = self._storage(stored, dtype)
+        fits = isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)
+        if not fits or not all(type(x) is int and 0 <= x < 2**62 for x in (start, *size, *stride)):
             raise ValueError("a tensor without a shape")
         # The last element that the strides reach must be among the numbers.
-        last = at + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if math.prod(size) > len(held) or (math.prod(size) and last >= len(held)):
-            raise ValueError(f"a tensor {shown(size)} of {len(held)} numbers")
+        last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if math.prod(size) > len(storage) or (math.prod(size) and last >= len(storage)):
+            raise ValueError(f"a tensor {shown(size)} of {len(storage)} numbers")
         if not math.prod(size):
-            return torch.zeros(size, dtype=held.dtype)
-        return held.as_strided(size, stride, at)
+            return torch.zeros(size, dtype=storage.dtype)
+        return storage.as_strided(size, stride, start)
 
-    def _numbers(self, thing: Any, dtype: Any) -> torch.Tensor:
-        given = thing.arguments if isinstance(thing, _Numbers) else ()
-        if len(given) != 5 or given[0] != "storage" or not isinstance(given[2], str):
+    def _storage(self, thing: Any, dtype: Any) -> torch.Tensor:
+        """Return a storage's numbers, read from the archive once, as a type (default: its own)."""
+        arguments = thing.arguments if isinstance(thing, _Storage) else ()
+        tag, storage_class, key = arguments[:3] if len(arguments) == 5 else ("", None, None)
+        if tag != "storage" or not isinstance(key, str):
             raise ValueError("a tensor without numbers")
-        name = getattr(given[1], "name", "")
-        kind = _dtype(name.removesuffix("Storage"), True) if dtype is None else dtype
-        if not isinstance(kind, torch.dtype):
+        name = getattr(storage_class, "name", "")
+        dtype = _dtype(name.removesuffix("Storage"), True) if dtype is None else dtype
+        if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{shown(name)} are no numbers")
-        key = given[2]
         if key not in self.storages:
             member = self.archive.getinfo(f"{self.folder}data/{key}")
-            read, at = torch.zeros(member.file_size, dtype=torch.uint8), 0
+            data, end = torch.zeros(member.file_size, dtype=torch.uint8), 0
             with self.archive.open(member) as stream:
                 # Read to its end, as the checksum is compared there.
                 while block := stream.read(_BLOCK):
-                    read.numpy()[at : at + len(block)] = np.frombuffer(block, dtype=np.uint8)
-                    at += len(block)
-            self.storages[key] = read
-        held: torch.Tensor = self.storages[key]
-        if kind == torch.bool:
-            return held != 0  # a byte that is neither would be both
-        return held[: len(held) // kind.itemsize * kind.itemsize].view(kind)
+                    data.numpy()[end : end + len(block)] = np.frombuffer(block, dtype=np.uint8)
+                    end += len(block)
+            self.storages[key] = data
+        storage: torch.Tensor = self.storages[key]
+        if dtype == torch.bool:
+            return storage != 0  # a byte that is neither would be both
+        return storage[: len(storage) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
-class _Numbers(Thing):
+class _Storage(Pickled):
     """The numbers of a tensor: kind, type, key, device, count."""
 
 
 class _Saved(Inert):
     """The pickle of ``torch.save``."""
 
-    def knows(self, full: str) -> bool:
-        """See ``Inert.knows``."""
+    def allows(self, full: str) -> bool:
+        """See ``Inert.allows``."""
         module, _, name = full.rpartition(".")
-        return full in _KNOWN or (
+        return full in _ALLOWED or (
             module == "torch" and _dtype(name.removesuffix("Storage"), True) is not None
         )
 
-    def persistent_load(self, pid: Any) -> Thing:
+    def persistent_load(self, pid: Any) -> Pickled:
         """Return what stands for a tensor's numbers."""
-        return _Numbers(*(pid if isinstance(pid, tuple) else ()))
+        return _Storage(*(pid if isinstance(pid, tuple) else ()))
 
 
-_KNOWN = (
+_ALLOWED = (
     "collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
     "torch._utils._rebuild_parameter", "torch.storage.UntypedStorage",
 )  # fmt: skip
@@ -271,9 +271,9 @@ def _dtype(name: str, old: bool = False) -> Any:
     return kind if isinstance(kind, torch.dtype) else None
 
 
-def _hashable(keys: list[Any]) -> None:
+def _check_keys(keys: list[Any]) -> None:
     """Refuse keys whose hash may never end; those of large numbers can all be one."""
     if not all(
-        isinstance(key, str | Thing) or (type(key) is int and abs(key) < 2**53) for key in keys
+        isinstance(key, str | Pickled) or (type(key) is int and abs(key) < 2**53) for key in keys
     ):
         raise pickle.UnpicklingError("a key is neither a text nor a place")

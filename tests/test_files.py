@@ -62,7 +62,7 @@ def test_files__leftovers_of_the_dead_only(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_files__folder_is_replaced(tmp_path, exchange, monkeypatch):
     if not exchange:
-        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
     target = tmp_path / "deep" / "folder"
     for names in (["a"], ["b", "c"]):
         with files.replacing_folder(target) as new:
@@ -227,7 +227,7 @@ def test_files__folder_comes_back_if_it_cannot_be_replaced(tmp_path, monkeypatch
             raise PermissionError(13, "Permission denied", str(path))
         return real(path, target)
 
-    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(PermissionError), files.replacing_folder(tmp_path / "site"):
         pass

@@ -38,13 +38,13 @@ from parenvs.exports.checkpoint import check_shape
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.state import jointly, parameters_of
 from parenvs.exports.stream import Stream
-from parenvs.tensors import Inert, Thing, read_tensors
+from parenvs.tensors import Inert, Pickled, read_tensors
 
 FILE = ".metadata"
 _LARGEST, _LARGEST_NUMBER, _MOST_DIMENSIONS = 1 << 28, 2**63 - 1, 64
 _OWN = "torch.distributed.checkpoint."
 # What metadata may name besides its own classes, types of numbers and paths.
-_KNOWN = (
+_ALLOWED = (
     "torch.Size", "torch.serialization._get_layout", "collections.OrderedDict", "builtins.set",
 )  # fmt: skip
 _ERRORS = (
@@ -85,8 +85,8 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
 
 
 class _Inert(Inert):
-    def knows(self, full: str) -> bool:
-        return full in _KNOWN or full.startswith((_OWN, "pathlib."))
+    def allows(self, full: str) -> bool:
+        return full in _ALLOWED or full.startswith((_OWN, "pathlib."))
 
 
 def _damaged(path: Path, words: str) -> ParenvsError:
@@ -94,12 +94,12 @@ def _damaged(path: Path, words: str) -> ParenvsError:
 
 
 def _fields(thing: Any, name: str) -> dict[str, Any]:
-    is_named = isinstance(thing, Thing) and thing.name == name
+    is_named = isinstance(thing, Pickled) and thing.name == name
     return thing.state if is_named and isinstance(thing.state, dict) else {}
 
 
 def _shape(thing: Any) -> torch.Size | None:
-    arguments = thing.arguments if isinstance(thing, Thing) and thing.name == "Size" else ()
+    arguments = thing.arguments if isinstance(thing, Pickled) and thing.name == "Size" else ()
     size = arguments[0] if len(arguments) == 1 else None
     if not isinstance(size, tuple) or len(size) > _MOST_DIMENSIONS:
         return None
@@ -111,6 +111,7 @@ def _shape(thing: Any) -> torch.Size | None:
 def _location(
     path: Path, key: Any, value: Any, sizes: dict[str, int]
 ) -> tuple[MetadataIndex, _StorageInfo]:
+    """Check which bytes of which file hold a piece of a tensor, and return both."""
     index, info = _fields(key, "MetadataIndex"), _fields(value, "_StorageInfo")
     name, offset, number = index.get("fqn"), index.get("offset"), index.get("index")
     file, start, length = (info.get(x) for x in ("relative_path", "offset", "length"))
@@ -136,13 +137,14 @@ def _location(
 def _entry(
     path: Path, name: Any, entry: Any, locations: dict[MetadataIndex, _StorageInfo]
 ) -> TensorStorageMetadata | BytesStorageMetadata:
+    """Check that pieces in files make up a tensor, and return its metadata."""
     if not isinstance(name, str):
         raise _damaged(path, "a name is no text")
     fields = _fields(entry, "TensorStorageMetadata")
     if not fields:
         return BytesStorageMetadata()
     properties = fields.get("properties")
-    stored = properties.state if isinstance(properties, Thing) else None
+    stored = properties.state if isinstance(properties, Pickled) else None
     dtype = stored[0] if isinstance(stored, tuple) else None
     shape, listed = _shape(fields.get("size")), fields.get("chunks")
     if not isinstance(dtype, torch.dtype) or shape is None or not isinstance(listed, list):

@@ -303,9 +303,8 @@ def _layer_flags(planned: Stages) -> list[str]:
     """Flags that divide layers: none if even, first and last stage, or else a layout."""
     sizes = [end - first for first, end in planned.parts]
     if len(set(sizes)) == 1:
-        if planned.chunks == 1:
-            return []
-        return [f"--num-layers-per-virtual-pipeline-stage {sizes[0]}"]
+        flag = f"--num-layers-per-virtual-pipeline-stage {sizes[0]}"
+        return [flag] if planned.chunks > 1 else []
     if planned.chunks == 1 and len(set(sizes[1:-1])) <= 1:
         return [
             f"--decoder-first-pipeline-num-layers {sizes[0]}",
@@ -326,6 +325,7 @@ def megatron_layout(sizes: list[int]) -> str:
 
 
 def _megatron_recompute(planned: Stages) -> tuple[list[str], Stages]:
+    """Return the flags of recomputation, and the stages as Megatron runs them."""
     modes = set(planned.modes)
     if modes == {"none"}:
         return [], planned
@@ -405,6 +405,7 @@ def read_megatron(text: str, layers: int) -> Stages:
 
 
 def _megatron_parts(settings: Mapping[str, str], layers: int, pp: int) -> list[tuple[int, int]]:
+    """Return the layers of each part: by a layout, by first and last stage, or even ones."""
     layout = settings.get("--pipeline-model-parallel-layout")
     first = number_in(settings, "--decoder-first-pipeline-num-layers", 0)
     last = number_in(settings, "--decoder-last-pipeline-num-layers", 0)
@@ -493,10 +494,7 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
         parallelism["pipeline_parallel_schedule"] = _SCHEDULES[planned.schedule]
         parallelism["pipeline_parallel_microbatch_size"] = planned.micro_batch
         parallelism["module_fqns_per_model_part"] = modules
-    training: dict[str, object] = {
-        "local_batch_size": batch,
-        "global_batch_size": planned.batch,
-    }
+    training: dict[str, object] = {"local_batch_size": batch, "global_batch_size": planned.batch}
     training["mixed_precision_param"] = _DTYPES.get(precision, "bfloat16")
     if zero and planned.gradient_bytes:
         training["mixed_precision_reduce"] = "float32"

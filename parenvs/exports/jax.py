@@ -107,11 +107,8 @@ def _inputs_of(
 ) -> list[int]:
     """Return the number of the input that each leaf is.
 
-    Args:
-        layout: of the step.
-        is_whole: whether the leaves are those of all arguments, or of one.
-        texts: keys of each leaf as JAX writes them, ``['encoder']['q']``.
-        shapes: of each leaf.
+    ``is_whole``: whether the leaves are those of all arguments, or of one; ``texts`` are the keys
+    of each leaf as JAX writes them, ``['encoder']['q']``.
     """
     graph = layout.graph
     if is_whole:  # the first key is the number of the argument

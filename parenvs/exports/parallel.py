@@ -167,6 +167,7 @@ def _owner(node: fx.Node) -> str:
 
 
 def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
+    """Replace the call of a graph by the operations in it."""
     enabled, graph_node, *arguments = call.args
     assert isinstance(graph_node, fx.Node)
     inner_graph = _attribute(traced, str(graph_node.target)).graph

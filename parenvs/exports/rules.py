@@ -197,6 +197,7 @@ def _from_local(
 
 
 def _split_parts(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
+    """Split a rank's shares of a product of parts into pieces of whole parts."""
     parts, local = parts_of(x), x.to_local()
     # Widths of a part in the whole tensor and on this rank.
     width, share = x.shape[-1] // parts, local.shape[-1] // parts
@@ -366,6 +367,7 @@ class Synchronized(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _normalized(self, func: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+        """Normalize a batch as ``func`` does, but by the statistics of all processes."""
         x, weight, bias, running_mean, running_variance, training, momentum, eps, _ = args
         if not training:
             return func(*args)

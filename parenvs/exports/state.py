@@ -234,6 +234,7 @@ def _install(
     optimizer: torch.optim.Optimizer,
     stream: Stream | None,
 ) -> None:
+    """Check a state against module and optimizer, and copy this process's slices into them."""
     head, where, place = source.head, source.where, _place_of(parallel)
     if head.optimizer != type(optimizer).__name__:
         raise ParenvsError(
@@ -297,6 +298,7 @@ def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _tensor_of(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Tensor:
+    """Describe a parameter, the optimizer's arrays of its shape, and the optimizer's numbers."""
     kinds, scalars = {PARAMETER: _TYPES[parameter.dtype]}, {}
     for key, value in state.items():
         if isinstance(value, torch.Tensor) and value.shape == parameter.shape != ():

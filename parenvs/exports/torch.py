@@ -200,6 +200,7 @@ class _Splits(NamedTuple):
 
 
 def _splits(layout: Layout) -> _Splits:
+    """Return the dimensions of weights and batch inputs that the axes split, and styles."""
     graph, weights = layout.graph, (Role.VARIABLE, Role.FROZEN)
     names = [path.replace("/", ".") for path in graph.paths]
     roles, tensors = graph.parameter_role.tolist(), graph.parameter_tensor.tolist()

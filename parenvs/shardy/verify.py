@@ -90,12 +90,12 @@ def module_of(source: Any) -> Module:
         )
     text = os.fspath(source)
     if text in manifest()["instances"]:
-        return _shipped(text)
+        return _shipped_module(text)
     path = Path(text)
     if path.suffix == ".npz":
-        beside = _beside(path)
-        if beside is not None:
-            return module_of(beside)
+        module_file = _sibling(path)
+        if module_file is not None:
+            return module_of(module_file)
         load_graph(text)  # a file that is damaged or missing has an error of its own
         raise ParenvsError(
             f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
@@ -119,16 +119,16 @@ def has_module(instance: str) -> bool:
     if instance in manifest()["instances"]:
         return True
     path = Path(instance)
-    return path.suffix in MODULE_SUFFIXES or (path.suffix == ".npz" and _beside(path) is not None)
+    return path.suffix in MODULE_SUFFIXES or (path.suffix == ".npz" and _sibling(path) is not None)
 
 
-def _beside(path: Path) -> Path | None:
+def _sibling(path: Path) -> Path | None:
     files = (path.with_suffix(suffix) for suffix in MODULE_SUFFIXES)
     return next((file for file in files if file.is_file()), None)
 
 
 @lru_cache(maxsize=2)
-def _shipped(name: str) -> Module:
+def _shipped_module(name: str) -> Module:
     import jax
 
     from parenvs.datasets.models import MODELS, train_step
@@ -195,15 +195,15 @@ def _import_custom_call(operation: Any) -> None:
 
     frontend = "mhlo.frontend_attributes"
     if frontend in operation.attributes:
-        given = ir.DictAttr(operation.attributes[frontend])
-        if _RULE in given:
-            rule = ir.Attribute.parse(ir.StringAttr(given[_RULE]).value)
+        frontend_attributes = ir.DictAttr(operation.attributes[frontend])
+        if _RULE in frontend_attributes:
+            rule = ir.Attribute.parse(ir.StringAttr(frontend_attributes[_RULE]).value)
             operation.attributes["sdy.sharding_rule"] = rule
     kind = operation.results[0].type if len(operation.results) == 1 else None
     if isinstance(kind, ir.TupleType):
         types = [kind.get_type(k) for k in range(kind.num_types)]
         attributes = {name: operation.attributes[name] for name in operation.attributes}
-        new = _put(operation, operation.name, types, attributes)
+        new = _insert(operation, operation.name, types, attributes)
         for use in list(operation.results[0].uses):
             part = use.owner.operation
             index = ir.IntegerAttr(part.attributes["index"]).value
@@ -213,6 +213,7 @@ def _import_custom_call(operation: Any) -> None:
 
 
 def _replace(operation: Any) -> None:
+    """Put an operation that Shardy knows, with the same dimensions, in the place of another."""
     from jaxlib.mlir import ir
 
     results = [x.type for x in operation.results]
@@ -225,13 +226,13 @@ def _replace(operation: Any) -> None:
             f"the module holds {operation.name}, of which Shardy knows nothing; give the HLO as it "
             "is before XLA's optimization"
         )
-    new = _put(operation, name, results, attributes)
+    new = _insert(operation, name, results, attributes)
     for old_value, new_value in zip(operation.results, new.results, strict=True):
         old_value.replace_all_uses_with(new_value)
     operation.erase()
 
 
-def _put(operation: Any, name: str, results: list[Any], attributes: dict[str, Any]) -> Any:
+def _insert(operation: Any, name: str, results: list[Any], attributes: dict[str, Any]) -> Any:
     """Insert a new operation with the operands of ``operation`` before it, and return it."""
     from jaxlib.mlir import ir
 
@@ -307,14 +308,14 @@ class ShardyOracle:
         from jaxlib.mlir import ir
         from jaxlib.mlir.passmanager import PassManager
 
-        chosen: dict[int, set[int]] = {}
+        dimensions_of: dict[int, set[int]] = {}
         for number, dimension in decisions:
-            chosen.setdefault(number, set()).add(dimension)
+            dimensions_of.setdefault(number, set()).add(dimension)
         with self._context, ir.Location.unknown():
             module = ir.Module.parse(self._text)
             main = functions(module)["main"]
             attributes: list[dict[str, Any]] = [{} for _ in _inputs(main)]
-            for number, dimensions in chosen.items():
+            for number, dimensions in dimensions_of.items():
                 rank = ir.RankedTensorType(_inputs(main)[number]).rank
                 axes = ", ".join(_AXIS if d in dimensions else "{?}" for d in range(rank))
                 sharding = ir.Attribute.parse(f"#sdy.sharding<@mesh, [{axes}]>")
@@ -367,24 +368,24 @@ def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
 def _communication(module: Any) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the types of the reshards, and the number of each collective."""
     reshards: list[str] = []
-    local: dict[str, Counter[str]] = {}  # collectives of each function itself
-    calls: dict[str, Counter[str]] = {}
+    own_counts: dict[str, Counter[str]] = {}  # collectives of each function itself
+    call_counts: dict[str, Counter[str]] = {}
     for name, function in functions(module).items():
-        local[name], calls[name] = Counter(), Counter()
+        own_counts[name], call_counts[name] = Counter(), Counter()
         for operation in walk(function):
             kind = operation.name.removeprefix("sdy.")
             if kind == "reshard":
                 reshards.append(str(operation.results[0].type))
             elif kind in _COLLECTIVES:
-                local[name][kind] += 1
+                own_counts[name][kind] += 1
             elif operation.name == "func.call":
-                calls[name][str(operation.attributes["callee"]).removeprefix("@")] += 1
+                call_counts[name][str(operation.attributes["callee"]).removeprefix("@")] += 1
 
     # A collective in a function runs once per call, so counts add up along the call graph.
     @cache
     def total(name: str) -> Counter[str]:
-        counts = local[name].copy()
-        for callee, times in calls[name].items():
+        counts = own_counts[name].copy()
+        for callee, times in call_counts[name].items():
             for kind, count in total(callee).items():
                 counts[kind] += times * count
         return counts
@@ -568,8 +569,8 @@ def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
     module = module_of(plan.instance if source is None else source)
     # Whoever reads a graph names its variables and batch size; they are no part of the module.
     by_reader = ("batch_size", "parameter_role", "phase", "free")
-    same = replace(module.graph, **{name: getattr(graph, name) for name in by_reader})
-    if same.fingerprint != graph.fingerprint:
+    expected = replace(module.graph, **{name: getattr(graph, name) for name in by_reader})
+    if expected.fingerprint != graph.fingerprint:
         raise ParenvsError(
             f"{module.where}: not the module that the plan's graph was read from; {module.remedy}"
         )

@@ -161,7 +161,7 @@ def check(kind, folder, kills, kill=kill):
 def repeat(kind, folder):
     """Write both contents by turns until killed."""
     if kind == "swap":
-        files._exchanged = lambda *_: False
+        files._exchange = lambda *_: False
     turn = 0
     while True:
         write(kind, target(kind, folder), turn)
