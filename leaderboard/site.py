@@ -146,7 +146,6 @@ def _section(task: Board, standings: Sequence[Standing]) -> dict[str, Any]:
 
 
 def _pictures(standing: Standing) -> dict[str, str]:
-    """Return pictures of the first legal plans, of the first view of each: path -> SVG."""
     drawn = [
         verdict
         for verdict in standing.checked.verdicts

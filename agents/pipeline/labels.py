@@ -436,7 +436,6 @@ class LabelSearch:
         return Labels(np.stack([outside, inside + count]), *merged), lowest
 
     def _states(self, k: int) -> Iterator[Columns]:
-        """Yield the states at which the last k stages may start, some devices at a time."""
         pipeline, devices = self.pipeline, self.pipeline.cluster.devices
         stages_before = pipeline.stages - k
         sizes = np.flatnonzero(pipeline.is_group).tolist()

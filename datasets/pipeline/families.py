@@ -293,7 +293,6 @@ def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def _independent(rng: np.random.Generator, n: int, sample: Callable[[], np.ndarray]) -> ChainArrays:
-    """Draw forward, parameters and cut independently; up to 0.8 of the pivots have no variable."""
     rows = np.stack([sample(), sample(), sample()], axis=1)
     rows[:, WEIGHTS] *= rng.random(n) >= rng.uniform(0.0, 0.8)
     return _finished(rng, rows, 0.0, 0.0)

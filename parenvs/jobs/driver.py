@@ -328,7 +328,6 @@ class Driver:
                 gone |= set(error.nodes)
 
     def _restart_dead(self, error: LostError) -> None:
-        """Nodes ended without the trace: they come back with nothing."""
         self.say(f"node {', '.join(map(str, error.nodes))} ended by itself, and starts again")
         self._record_lost(error.nodes)
         for node in error.nodes:
@@ -337,7 +336,6 @@ class Driver:
         self.row.event = min(len(error.nodes), LOST) if self._is_state_complete() else GONE
 
     def _retried(self, work: Callable[[], Any]) -> Any:
-        """Run ``work``, again where nodes died meanwhile and started anew."""
         while True:
             try:
                 return work()

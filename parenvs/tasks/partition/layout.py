@@ -297,7 +297,6 @@ class Decisions:
         return self._dimensions(report), report.all_reduces
 
     def _dimensions(self, report: PartitionReport) -> list[list[int]]:
-        """Dimensions of each input, (P,), that a plan partitions or implies."""
         problem, plan = self._problem, report.plan
         nameable = set(problem.parameters("all").tolist())
         decided = set(problem.parameters(plan.scope).tolist())
