@@ -7,9 +7,10 @@ from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import parenvs
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import load_plan
-from parenvs.errors import PlanError
+from parenvs.errors import ParenvsError, PlanError
 from parenvs.tasks.partition.problem import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
@@ -313,3 +314,11 @@ NO_OBJECT = (
 @each("data", [*NO_OBJECT, b'{"instance": "\xe9"}', b'{"cuts": [3, ' + b"9" * 10_000 + b"]}"])
 def test_plan__no_object_of_json(path, data):
     assert refusal(path, data)
+
+
+def test_judge__refuses_another_cluster_than_the_problems():
+    problem = parenvs.problem("vgg-19", cluster="B")
+    plan = parenvs.solve(problem, agent="even").plan
+    assert parenvs.judge(plan, problem, "B").legal
+    with pytest.raises(ParenvsError, match=r"cluster: the problem is for B .*, not C; leave one"):
+        parenvs.judge(plan, problem, "C")

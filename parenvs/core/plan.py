@@ -494,10 +494,13 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
         PlanError: the plan file is damaged.
         UnknownInstanceError: no problem is given, and the plan's instance is neither a shipped name
             nor a file.
-        ParenvsError: the problem has the wrong type or another device than the cluster.
+        ParenvsError: the problem has the wrong type or another cluster.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = load_plan(plan)
     if not isinstance(plan, Plan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
+    its = getattr(problem, "cluster", None)
+    if cluster is not None and its not in (None, Cluster.parse(cluster)):
+        raise ParenvsError(f"cluster: the problem is for {its}, not {cluster}; leave one out")
     return task_of(plan).judge(plan, problem, cluster)
