@@ -305,8 +305,16 @@ def page(rows: list[Row]) -> list[str]:
         ]),
         "## Agents: steps and seconds to the solution",
         "Seeds that found an episode within 0.1 % of the best, their median environment steps and "
-        "processor seconds; or the mean share of the best return that was found.",
-        *(columns([row for row in searches if row["env"] == env], shown) for env in STEPS),
+        "processor seconds; or the mean share of the best return that was found. Empty cells were "
+        "not run.",
+        *(
+            part
+            for env in STEPS
+            for part in (
+                f"`{env}`, {STEPS[env]:,} steps:",
+                columns([row for row in searches if row["env"] == env], shown),
+            )
+        ),
     ]  # fmt: skip
 
 
