@@ -120,10 +120,8 @@ def _disk_cache(function: Callable) -> Any:
 
 
 def _stamp(function: Callable) -> str:
-    """Return a hash of the source files of a function and its compiled callees, and of constants.
-
-    Numba's own stamp is the time of the function's own file.
-    """
+    """Return a hash of the source files of a function and its compiled callees, and constants."""
+    # Numba's own stamp is the time of the function's own file.
     parts: list[bytes] = []
     stack, seen = [function], {function}
     while stack:

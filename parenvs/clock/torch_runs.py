@@ -285,10 +285,7 @@ def _rehearsed(
     batch: tuple[torch.Tensor, ...],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Traced:
-    """Run the step of the first process in a group whose collectives send nothing.
-
-    What they give has the shapes that it would have, and other values.
-    """
+    """Run the step of the first process in a group whose collectives send nothing."""
     ranks = plan.data * plan.model
     plan = _with_inputs(plan, module, len(batch) - 1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)

@@ -134,10 +134,7 @@ def _plain_cell(function: Callable[[Array], Array]) -> Cell:
 def _recurrent(
     cell: Cell, x: Array, start: Any, weights: Sequence[Array], *how: Any, key: Any
 ) -> tuple[Array, ...]:
-    """Run recurrent layers; returns the outputs and the last states, as PyTorch's operations do.
-
-    ``start`` holds the first states: an array, or several; ``how`` are PyTorch's arguments.
-    """
+    """Run recurrent layers, with the arguments and results of PyTorch's operations."""
     has_biases, layers, dropout, train, bidirectional, batch_first = how
     per_run, rest = divmod(len(weights), layers * (1 + bidirectional))
     projections = per_run - (4 if has_biases else 2)
