@@ -34,11 +34,11 @@ WORDS: dict[str, dict[str, Any]] = {
     "environments": {"learners": 2}, "server": {"learners": 3}, "server, staleness 2": {},
     FUSED: {"learners": 2},
 }  # fmt: skip
-ROWS = "PartitionPlan-v1"
+ROWS = "PartitionPlan-v2"
 """The environment with action features in which most algorithms are tried."""
 BOTH = ("CartPole-v1", ROWS)
 PAIRS: dict[str, tuple[str, ...]] = {
-    "ppo": (*BOTH, "Acrobot-v1"), "rainbow": BOTH, "mappo": ("hybrid_v0",),
+    "ppo": (*BOTH, "Acrobot-v1"), "rainbow": BOTH, "mappo": ("hybrid_v1",),
     "group": (ROWS,), "reinforce": ("CartPole-v1",),
     "imitate": (ROWS,), "maskable-ppo": (ROWS,),
 }  # fmt: skip
@@ -76,7 +76,7 @@ def config_of(
     more = {**WORDS[word], **({"staleness": 2} if "," in word else {}), **more}
     return TrainConfig(
         env_id=env, agent=agent, seed=1, settings=settings,
-        steps=updates * 192 * (3 if env == "hybrid_v0" else 1),
+        steps=updates * 192 * (3 if env == "hybrid_v1" else 1),
         distribution=word.partition(",")[0], **more,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Each environment in a row: chance, the best heuristic of one line, trained agents, planners.
 
     python benchmarks/environments.py
-    python benchmarks/environments.py --envs ElasticPlan-v1 --first 10
+    python benchmarks/environments.py --envs ElasticPlan-v2 --first 10
 
 Heuristics take a constant action, or the least or the largest value of one action feature. Agents
 are those of ``learners.jsonl``; problems that are searched one by one are those of
@@ -49,19 +49,19 @@ class Place(NamedTuple):
 
 def _places() -> Iterator[Place]:
     tests: dict[str, tuple[list[tuple[str, str]], Planners]] = {
-        "PartitionPlan-v1": (
+        "PartitionPlan-v2": (
             [("partition-validation", ""), ("partition-test", "")],
             {"greedy": {}, "exact": {"time_limit": 20.0}},
         ),
-        "HybridPlan-v1": (
+        "HybridPlan-v2": (
             [("hybrid-test", "")],
             {"uniform": {}, "search/0.3 s": {"time_limit": 0.3}},
         ),
-        "IntraOpSharding-v1": (
+        "IntraOpSharding-v2": (
             [(f"intra-op-{n}", kind) for n in ("test", "outside") for kind in ("mesh", "classes")],
             {"greedy": {}, "exact": {"time_limit": 5.0}},
         ),
-        "ElasticPlan-v1": (
+        "ElasticPlan-v2": (
             [("elastic-windows", family) for family in _ELASTIC],
             {"hysteresis": {}, "look-ahead": {}, "exact": {}},
         ),

@@ -1,7 +1,7 @@
 """What training adds to the heuristic that an environment's action features begin with.
 
     python benchmarks/learners.py
-    python benchmarks/learners.py --envs ElasticPlan-v1 --agents group --seeds 0 --first 20
+    python benchmarks/learners.py --envs ElasticPlan-v2 --agents group --seeds 0 --first 20
 
 An agent is trained by ``parenvs train`` with its defaults, kept in ``--runs``, and not trained
 again. It decodes every problem of a set by its best actions, and by more copies, which begin

@@ -66,9 +66,9 @@ def with_extras(folder: Path, extras: list[str]) -> None:
 
         train(TrainConfig(env_id="PipelineCut-v0", env_kwargs={"instance": "vgg-19"}, steps=64))
     if "envs" in extras:
-        from parenvs.envs import hybrid_v0
+        from parenvs.envs import hybrid_v1
 
-        hybrid_v0.env("hybrid/7").reset(seed=0)
+        hybrid_v1.env("hybrid/7").reset(seed=0)
 
 
 def main() -> None:

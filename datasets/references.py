@@ -23,7 +23,7 @@ HYBRID = "hybrid-references.json"
 PARTITIONS = "partition-references.json"
 """References of the sets of partition problems; lengths and bounds are seconds."""
 INTRA_OP = "intra-op-references.json"
-"""References of the sets and banks of ``IntraOpSharding-v1``; lengths and bounds are costs."""
+"""References of the sets and banks of ``IntraOpSharding-v2``; lengths and bounds are costs."""
 
 SAME = 1e-9
 """Share by which a proven length and its bound may differ by rounding."""

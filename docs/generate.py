@@ -141,10 +141,11 @@ def _agents(name: str) -> list[str]:
     page = DOCS / "results" / "agents.md"
     text = page.read_text(encoding="utf-8").partition("\n## What learning adds")[0]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    mine = [row for row in rows if row[0] == f"`{name}`"]
+    base = name.rpartition("-v")[0]
     lines: list[str] = []
-    for _, where, *cells in mine:
-        lines += ["## Agents", "", f"Mean share of the best known cost on {where}.", ""]
+    for env_id, where, *cells in (row for row in rows if row[0].startswith(f"`{base}-v")):
+        words = f"Mean share of the best known cost on {where}, by {env_id}."
+        lines += ["## Agents", "", words, ""]
         lines += ["| who plays | share |", "|:--|:--|"]
         for who, cell in zip(rows[0][2:], cells, strict=True):
             lines.append(f"| {who} | {cell.strip() or 'not measured'} |")

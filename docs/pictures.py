@@ -40,8 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
     "DataParallel-v0": {"instance": "t5-base"},
-    "PartitionPlan-v1": {"instance": "partition-train/vgg-000"},
-    "HybridPlan-v1": {"instance": "hetero-8-test/generations-000"},
+    "PartitionPlan-v2": {"instance": "partition-train/vgg-000"},
+    "HybridPlan-v2": {"instance": "hetero-8-test/generations-000"},
 }
 """Arguments that make a picture worth looking at; the others have their defaults."""
 

@@ -24,7 +24,7 @@ def blocks(page, language):
 
 
 SHORT = {
-    '-v1", steps=20_000': '-v1", steps=256',
+    '-v2", steps=20_000': '-v2", steps=256',
     '"hybrid-validation"))': '"hybrid-validation", first=1))',
     'agent="ppo", steps=20_000': 'agent="ppo", steps=2_000',
     "model.learn(1024)": "model.learn(512)",

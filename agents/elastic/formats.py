@@ -174,7 +174,7 @@ def _network(weights: Any) -> AgentPolicy:
     seen = (len(ElasticChoice.columns),), (len(ElasticChoice.contexts),)
     if (network.features, network.contexts) != seen:
         raise PolicyError(
-            "field 'weights': the network is not one of ElasticPlan-v1 with its default features"
+            "field 'weights': the network is not one of ElasticPlan-v2 with its default features"
         )
     return of_network(network)
 

@@ -21,13 +21,13 @@ from parenvs.tasks.elastic.game import ElasticChoice, Job
 from parenvs.tasks.elastic.library import CHECKPOINT
 from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, hindsight
 
-ENV_ID = "ElasticPlan-v1"
+ENV_ID = "ElasticPlan-v2"
 Best = Callable[[Any, np.ndarray], int]
 """Gives the best action of an observation and a mask, (65,) bool."""
 
 
 class AgentPolicy:
-    """Chooses the action that an agent rates highest on observations of ``ElasticPlan-v1``."""
+    """Chooses the action that an agent rates highest on observations of ``ElasticPlan-v2``."""
 
     saves = True
     """Whether it may choose ``CHECKPOINT``."""
@@ -68,7 +68,7 @@ def policy_of(source: str) -> Callable[[], Policy]:
 
     Args:
         source: a rule or a system (``POLICIES``), the network that ships (``learned``), an ``.npz``
-            file of another one, or the folder of a training of ``ElasticPlan-v1`` by ``parenvs
+            file of another one, or the folder of a training of ``ElasticPlan-v2`` by ``parenvs
             train``.
 
     Raises:
@@ -151,7 +151,7 @@ ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
 """Planners of elastic jobs by name.
 
 ``exact`` is the hindsight optimum of the course, which no policy exceeds; ``optimal`` the policy
-that is optimal on a Markov chain; ``learned`` is the network of ``ElasticPlan-v1``; the others are
+that is optimal on a Markov chain; ``learned`` is the network of ``ElasticPlan-v2``; the others are
 rules.
 """
 ElasticRequest.planners, ElasticRequest.usual = ELASTIC_PLANNERS, KeepDegrees.name

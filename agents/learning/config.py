@@ -66,8 +66,8 @@ _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
 """Rainbow's settings where actions have no rows."""
 OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     # Sharpness is 3 logits for one unit of column 0, which environments scale so that it suits:
-    # a unit is 3 % of the step in HybridPlan-v1, of the fastest plan's rate in ElasticPlan-v1,
-    # and the first 2.5 % in IntraOpSharding-v1, where more counts ever less.
+    # a unit is 3 % of the step in HybridPlan-v2, of the fastest plan's rate in ElasticPlan-v2,
+    # and the first 2.5 % in IntraOpSharding-v2, where more counts ever less.
     # Rainbow, whose numbers are returns, has a tenth. Where that did not do it stands below.
     # Where actions have no rows, more and smaller steps find the optimum, and quantiles of so many
     # actions cost more than they find. A pipeline's last step alone pays: Rainbow explores longer.

@@ -21,7 +21,8 @@ from parenvs.agents.learning.config import plain_id
 from parenvs.agents.learning.net import Lens, Seen
 from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
-from parenvs.envs.env import GameVectorEnv
+from parenvs.envs import agents_of
+from parenvs.envs.env import GameVectorEnv, ParallelVectorEnv
 from parenvs.errors import ParenvsError, one_line, shown
 
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -54,6 +55,8 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
         ParenvsError: there is no such environment, or it refuses its arguments.
     """
     try:
+        if agents := agents_of(env_id):
+            return ParallelVectorEnv(agents.parallel_env, count, SAME_STEP, **env_kwargs)
         maker = vector_maker(env_id)
         mode: dict[str, Any] = {"autoreset_mode": SAME_STEP}
         if maker is not None and "autoreset_mode" in inspect.signature(maker).parameters:
@@ -415,7 +418,7 @@ class Player:
         """Return the returns of the best actions, (episodes,); episode i has seed ``seed + i``."""
         env = vector_env(env_id, env_kwargs, episodes)
         observation, infos = env.reset(seed=seed)
-        totals, goes_on = np.zeros(episodes), np.ones(episodes, dtype=np.bool_)
+        totals, goes_on = np.zeros(env.num_envs), np.ones(env.num_envs, dtype=np.bool_)
         while goes_on.any():
             seen = self.agent.lens(observation, infos)
             actions = self.agent.best(seen).numpy() + self.agent.lens.first
@@ -424,4 +427,4 @@ class Player:
             # An environment that has ended goes on with its next episode, which does not count.
             goes_on &= ~(terminated | truncated)
         env.close()
-        return totals
+        return totals.reshape(episodes, -1).mean(axis=1)  # of all agents

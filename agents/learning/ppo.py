@@ -319,7 +319,7 @@ class MAPPO(PPO):
         """See ``Algorithm.network``; one agent alone raises ``ParenvsError``."""
         if not self.lens.joint:
             raise ParenvsError(
-                "mappo is for environments of several agents, such as hybrid_v0; --agent ppo is "
+                "mappo is for environments of several agents, such as hybrid_v1; --agent ppo is "
                 "for this one"
             )
         return CentralNet(self.lens, **self.shape)

@@ -33,7 +33,7 @@ class RowsPolicy(MaskableActorCriticPolicy):
 
     >>> import gymnasium as gym, parenvs
     >>> from sb3_contrib import MaskablePPO
-    >>> model = MaskablePPO(RowsPolicy, gym.make("HybridPlan-v1"), gamma=1.0)
+    >>> model = MaskablePPO(RowsPolicy, gym.make("HybridPlan-v2"), gamma=1.0)
 
     Args:
         observation_space: with ``actions``, ``context`` and ``action_mask``.

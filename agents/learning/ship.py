@@ -3,7 +3,7 @@
 What counts is the plan that is served: the best of several plays and the rule's, or of a beam.
 
     python -m parenvs.agents.learning.ship                       # of both, five seeds each
-    python -m parenvs.agents.learning.ship HybridPlan-v1 --agents ppo --seeds 0 1 2
+    python -m parenvs.agents.learning.ship HybridPlan-v2 --agents ppo --seeds 0 1 2
 
 A run that is in ``--runs`` already is not trained again. The weights go to ``data/ENV_ID.npz``, and
 beside them what was tried and chosen, ``data/ENV_ID.json``.
@@ -28,13 +28,13 @@ from parenvs.core.task import Task
 from parenvs.files import write_text
 
 CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
-    "HybridPlan-v1": (("hybrid-validation", None), ("hetero-32-validation", None)),
-    "ElasticPlan-v1": (("elastic-validation", None),),
+    "HybridPlan-v2": (("hybrid-validation", None), ("hetero-32-validation", None)),
+    "ElasticPlan-v2": (("elastic-validation", None),),
     "PipelinePlan-v0": (("plan-validation", None),),
 }
 """Environment -> the sets, and their families, on the mean of which a network is chosen."""
 TRAINED_ON: dict[str, dict[str, Any]] = {
-    "HybridPlan-v1": {"instance": ["hybrid", "hetero-32"]},
+    "HybridPlan-v2": {"instance": ["hybrid", "hetero-32"]},
     "PipelinePlan-v0": {"rows": "ahead", "repeat": 8},
 }
 """Environment -> arguments of its trainings, where they are not its defaults."""

@@ -1,4 +1,4 @@
-"""Makes the references of ``IntraOpSharding-v1``'s sets and banks: a good plan and a bound.
+"""Makes the references of ``IntraOpSharding-v2``'s sets and banks: a good plan and a bound.
 
     python -m parenvs.agents.sharding.references             # what is missing or outdated
     python -m parenvs.agents.sharding.references --check     # judge all, change nothing

@@ -470,7 +470,7 @@ def set_kind(name: str) -> SetKind:
     def names(name: str) -> list[str]:
         return [problem.instance for problem in problem_sets()[name]]
 
-    return SetKind("HybridPlan-v1", names, find_hybrid, costs)
+    return SetKind("HybridPlan-v2", names, find_hybrid, costs)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

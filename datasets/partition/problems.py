@@ -102,7 +102,7 @@ def _checked(row: SetRow, where: str) -> SetRow:
 
 
 PARTITION_SETS = PartitionTask.sets
-"""Shipped sets of problems of ``PartitionPlan-v1``; ``SET/FAMILY-NUMBER`` is one of a set."""
+"""Shipped sets of problems of ``PartitionPlan-v2``; ``SET/FAMILY-NUMBER`` is one of a set."""
 REWARD = "step_time"
 """What partition problems of sets pay."""
 
@@ -173,7 +173,7 @@ def _shipped_partitions(name: str) -> dict[str, SetRow]:
 
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of partition problems; see ``SetKind``."""
-    return SetKind("PartitionPlan-v1", lambda name: list(members(name)), problem_named, costs)
+    return SetKind("PartitionPlan-v2", lambda name: list(members(name)), problem_named, costs)
 
 
 def costs(name: str) -> BestValue | None:
@@ -448,7 +448,7 @@ def _with_witnesses(problem: Partitioning, name: str = "") -> Linear:
     """Return a problem with the plans within memory that it begins with."""
     if problem.scope != "variables" or problem.reward != REWARD:
         raise ParenvsError(
-            "problem: PartitionPlan-v1 plays the scope variables with the reward "
+            "problem: PartitionPlan-v2 plays the scope variables with the reward "
             f"{REWARD}, not {problem.scope} with {problem.reward}"
         )
     if problem.step.limit is None:

@@ -400,7 +400,7 @@ def set_kind(name: str) -> SetKind:
     def known(name: str) -> BestValue | None:
         return costs_of(INTRA_OP, name, fingerprint_of(name))
 
-    return SetKind("IntraOpSharding-v1", set_names, of_set, known)
+    return SetKind("IntraOpSharding-v2", set_names, of_set, known)
 
 
 BANKS = {"mesh": 400, "classes": 200}

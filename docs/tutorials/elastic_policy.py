@@ -55,7 +55,7 @@ for policy in (Fastest(), Hysteresis(), Patient()):
 # The same problem for agents: an action is the index of a plan, or the last one, which keeps the
 # plan and has a checkpoint written.
 
-env = gym.make("ElasticPlan-v1", instance="p3", model="gpt-1.5b")
+env = gym.make("ElasticPlan-v2", instance="p3", model="gpt-1.5b")
 observation, info = env.reset(seed=0)
 observation, reward, over, _, info = env.step(env.action_space.sample(info["action_mask"]))
 print({key: value.shape for key, value in observation.items()})
@@ -67,5 +67,5 @@ print({key: value.shape for key, value in observation.items()})
 from parenvs.agents.learning.config import TrainConfig  # noqa: E402
 from parenvs.agents.learning.trainer import train  # noqa: E402
 
-config = TrainConfig(env_id="ElasticPlan-v1", agent="group", steps=STEPS)
+config = TrainConfig(env_id="ElasticPlan-v2", agent="group", steps=STEPS)
 print(f"group: {train(config).result.value:.3f} of hindsight on courses that it has not seen")

@@ -158,7 +158,7 @@ _add(
     shelf,
     train.train,
     "train --task pipeline --seed 0 --steps 100000 --out runs/ppo-0",
-    "train HybridPlan-v1 --agent group --out runs/group-0",
+    "train HybridPlan-v2 --agent group --out runs/group-0",
 )
 _add(shelf, train.evaluate, "evaluate runs/ppo-0 runs/ppo-1 --set plan-test")
 _add(shelf, clock.calibrate, "calibrate --out machine.json")

@@ -28,7 +28,7 @@ PURPOSES = {
     "agents": "training and evaluating agents",
     "jax": "reading JAX functions, checking plans against XLA",
     "torch": "reading PyTorch modules, calibrate, profile, run, reshard",
-    "envs": "the agents of hybrid_v0 (PettingZoo)",
+    "envs": "the agents of hybrid_v1 (PettingZoo)",
     "ray": "training and benchmarks on several machines",
     "docs": "building the site",
     "dev": "tests and linters",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -352,7 +351,7 @@ class Game(ABC):
 
     @property
     def largest_return(self) -> float:
-        """An upper bound of the absolute return, by which learners scale returns."""
+        """An upper bound of absolute returns, by which learners scale: the first problem's."""
         return 1.0
 
     @property
@@ -498,8 +497,6 @@ class Groups(Generic[Part]):
 
 AHEAD, BARE = LOOKS = ("ahead", "bare")
 """Values of the argument ``rows``: with look-ahead features, or without them."""
-WORST = math.log(0.2)
-"""Minimum return: of an illegal action, or of a plan of at least five times the reference cost."""
 RANGE = 100.0
 """Features are clipped to plus and minus this; most lie in [-1, 1]."""
 
@@ -573,8 +570,9 @@ class RowGame(Rowed):
     """Plays episodes whose return is ``log(reference / cost)``, observed as action features.
 
     The reference is the best known cost of the problem, or the cost of a start plan where none is
-    known; the return is at least ``WORST``. The reward of a step is the change of the return so
-    far, so rewards sum to it; steps before the first complete plan have reward 0.
+    known. A problem states a ``worst`` cost that no legal plan exceeds, or else counts as; an
+    illegal action ends the episode with the return ``log(reference / worst) - 1``. The reward of a
+    step is the change of the return so far; steps before the first complete plan have reward 0.
 
     A subclass writes features into ``actions`` and ``context`` and legal actions into ``mask`` in
     ``look``, and costs into ``cost`` in ``move``; ``put`` passes known costs to ``know``. If
@@ -587,6 +585,7 @@ class RowGame(Rowed):
         mask: (n, A) bool.
         cost: (n,) float64, cost of the best plan of each episode so far, NaN without one.
         reference: (n,) float64, the cost at which the return is 0.
+        worst: (n,) float64, the cost that no legal plan exceeds.
     """
 
     keeps: ClassVar[bool] = True
@@ -600,9 +599,9 @@ class RowGame(Rowed):
         self.context = np.zeros((count, len(self.contexts)), dtype=np.float32)
         self.mask = np.zeros((count, size), dtype=np.bool_)
         self.cost = np.full(count, np.nan)
-        self.reference = np.ones(count)
+        self.reference, self.worst = np.ones((2, count))
         self._known = np.full((3, count), np.nan)  # start, bound, best
-        self._worth = np.zeros(count)
+        self._worth, self._largest = np.zeros(count), 0.0
         self._stale = np.ones(count, dtype=np.bool_)
 
     @abstractmethod
@@ -630,13 +629,19 @@ class RowGame(Rowed):
         start: Any,
         bound: Any = np.nan,
         best: Any = np.nan,
+        *,
+        worst: Any,
     ) -> None:
-        """Set the known costs of the problems of rows; NaN where a cost is unknown."""
+        """Set the known costs of the problems of rows; NaN where one but ``worst`` is unknown."""
         for row, value in enumerate((start, bound, best)):
             self._known[row, rows] = value
         # Without a known plan the return is relative to the start plan, and still comparable
         # between policies on the same problem.
         self.reference[rows] = np.where(np.isnan(best), start, best)
+        self.worst[rows] = worst
+        if not self._largest:  # one number for all problems, as learners divide rewards by it
+            gained = np.log(self.reference / self._known[1])
+            self._largest = float(np.fmax(gained, -self._illegal(EVERY)).max())
 
     @property
     def known(self) -> np.ndarray:
@@ -667,17 +672,16 @@ class RowGame(Rowed):
         if not legal.all():
             moving, chosen, legally = rows[legal], chosen[legal], legal
             illegal = rows[~legal]
-            # The return becomes WORST whatever the episode had reached before.
-            rewards[~legal] = WORST - self._worth[illegal]
+            # The return becomes the same whatever the episode had reached before.
+            worth = self._illegal(illegal)
+            rewards[~legal] = worth - self._worth[illegal]
             self.over[illegal], self.cost[illegal] = True, np.nan
-            self._worth[illegal] = WORST
+            self._worth[illegal] = worth
         if moving.size:
             part = EVERY if moving.size == self.count else moving
             self.move(moving, chosen, part)
             cost, before = self.cost[part], self._worth[part]
-            # cost may be inf: a plan that exceeds the memory has log 0, clipped to WORST.
-            with np.errstate(divide="ignore"):
-                worth = np.maximum(np.log(self.reference[part] / cost), WORST)
+            worth = np.log(self.reference[part] / np.minimum(cost, self.worst[part]))
             # No complete plan yet: nothing is gained or lost.
             worth = np.where(np.isnan(cost), before, worth)
             rewards[legally] = worth - before
@@ -700,8 +704,12 @@ class RowGame(Rowed):
 
     @property
     def largest_return(self) -> float:
-        """See ``Game.largest_return``; a start plan may be several times the optimum."""
-        return -WORST
+        """See ``Game.largest_return``."""
+        return self._largest
+
+    def _illegal(self, rows: Rows) -> np.ndarray:
+        # Below all that is legal, by a margin that rounding does not reach.
+        return np.asarray(np.log(self.reference[rows] / self.worst[rows]) - 1.0)
 
     def _refresh(self) -> None:
         """Compute the features of the episodes that have stepped since the last time."""

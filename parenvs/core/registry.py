@@ -27,6 +27,11 @@ REMOVED: dict[str, dict[str, str]] = {
         "MicroBatchOrder-v0": "",
         "MicroBatchOrder-v1": "",
         "PipelinePlan-v1": "PipelinePlan-v0",
+        **{
+            f"{name}-v1": f"{name}-v2"
+            for name in ("ElasticPlan", "HybridPlan", "IntraOpSharding", "PartitionPlan")
+        },
+        "hybrid_v0": "parenvs.envs.hybrid_v1",
     },
     "task": {
         "order": "",

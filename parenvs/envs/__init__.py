@@ -14,28 +14,34 @@ from gymnasium.envs.registration import register as register_env
 
 from parenvs.core.registry import REMOVED, TASKS, refuse_removed
 from parenvs.core.task import Task, late
+from parenvs.errors import ParenvsError
 
 
 def __getattr__(name: str) -> Any:
-    for task in TASKS.values():
-        if task.parallel_env.endswith(f":{name}"):
-            return late(task.parallel_env)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    agents = agents_of(name)
+    if agents is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return agents
+
+
+def agents_of(name: str) -> Any:
+    """Return the environment of several agents of a name, see ``parenvs.envs.pettingzoo``."""
+    places = (task.parallel_env for task in TASKS.values())
+    return next((late(place) for place in places if place.endswith(f":{name}")), None)
 
 
 def register(task: Task) -> None:
     """Register the environments of a task with Gymnasium, as ``ID`` and ``parenvs/ID``.
 
-    Beside the class of a game ``Name`` stand ``NameEnv`` and ``NameVectorEnv``. Environments of
-    several agents are registered by their names, for vectors alone, see ``ParallelVectorEnv``.
+    Beside the class of a game ``Name`` stand ``NameEnv`` and ``NameVectorEnv``.
     """
     for env_id, entry_point in task.envs.items():
         for name in (env_id, f"parenvs/{env_id}"):
             vectors = f"{entry_point}VectorEnv"
             register_env(name, f"{entry_point}Env", vector_entry_point=vectors)
     if task.parallel_env:
-        name = task.parallel_env.rpartition(":")[2]
-        register_env(id=name, vector_entry_point=partial(_by_agents, name))
+        refuse = partial(_refuse_agents, task.parallel_env.rpartition(":")[2])
+        register_env(refuse.args[0], refuse, vector_entry_point=refuse)
 
 
 def register_removed() -> None:
@@ -53,8 +59,8 @@ def _refuse(env_id: str, **arguments: Any) -> Any:
     refuse_removed("environment", env_id)
 
 
-def _by_agents(name: str, num_envs: int, autoreset_mode: Any, **arguments: Any) -> Any:
-    from parenvs.envs.env import ParallelVectorEnv
-
-    agents = __getattr__(name)
-    return ParallelVectorEnv(agents.parallel_env, num_envs, autoreset_mode, **arguments)
+def _refuse_agents(name: str, **arguments: Any) -> Any:
+    raise ParenvsError(
+        f"{name} has several agents, which Gymnasium's environments have not; use "
+        f"parenvs.envs.{name}.parallel_env() or parenvs.envs.{name}.env()"
+    )

@@ -25,7 +25,7 @@ def data(tmp_path, monkeypatch):
         shutil.copy(data_folder() / graph["file"], folder)
     shutil.copy(data_folder() / "plan-validation.npz", folder)
     (folder / "manifest.json").write_text(json.dumps({"instances": {"vgg-19": entry}}))
-    shutil.copy(file_of("ElasticPlan-v1"), weights)
+    shutil.copy(file_of("ElasticPlan-v2"), weights)
     monkeypatch.setattr(doctor, "data_folder", lambda: folder)
     monkeypatch.setattr(doctor, "manifest", lambda: {"instances": {"vgg-19": entry}})
     return folder
@@ -36,7 +36,7 @@ def test_doctor__data_that_is_missing_changed_or_damaged(data):
     graph, problems = data / "vgg-19.npz", data / "plan-validation.npz"
     whole = graph.read_bytes()
     graph.unlink()
-    weights = data.parents[1] / "agents" / "learning" / "data" / "ElasticPlan-v1.npz"
+    weights = data.parents[1] / "agents" / "learning" / "data" / "ElasticPlan-v2.npz"
     weights.unlink()
     problems.write_bytes(problems.read_bytes()[:1000])
     (data / "more.json").write_text("{")

@@ -1,7 +1,7 @@
 import pytest
 from commands import caller
 
-ENV = "ElasticPlan-v1"
+ENV = "ElasticPlan-v2"
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_train__an_environment_by_its_id(monkeypatch, capfd, tmp_path):
     status, out, _ = run("evaluate", "run-ppo", "--episodes", "3")
     assert status == 0 and "CartPole-v1: mean return" in " ".join(out.split())
     status, _, err = run("evaluate", "run-ppo", "--set", "elastic-test")
-    words = "run-ppo: elastic-test is a set of ElasticPlan-v1, not of 'CartPole-v1'"
+    words = "run-ppo: elastic-test is a set of ElasticPlan-v2, not of 'CartPole-v1'"
     assert status == 2 and words in " ".join(err.split())
     status, _, err = run("train", ENV, "--agent", "pp0")
     assert status == 2 and "unknown agent 'pp0' (did you mean 'ppo'?)" in " ".join(err.split())

@@ -71,7 +71,7 @@ def test_policy_of__takes_the_folder_of_a_training(tmp_path):
     from parenvs.agents.learning.trainer import player, train
 
     settings = {"envs": 16, "turns": 2, "width": 8}
-    for env_id, folder in (("ElasticPlan-v1", "elastic"), ("PipelineCut-v0", "other")):
+    for env_id, folder in (("ElasticPlan-v2", "elastic"), ("PipelineCut-v0", "other")):
         given = {"instance": "vgg-19", "cluster": "B"}
         if folder == "elastic":
             given = {"instance": "elastic-windows/p3-gpt-1.5b-012", "rows": "bare"}

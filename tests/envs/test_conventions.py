@@ -183,10 +183,10 @@ def test_conventions__infeasible_problems_warn():
         gym.make("PipelinePlan-v0", instance="t5-11b", cluster="A")
     with pytest.raises(ParenvsError, match=r"none of .* fits the memory"):  # no start plan
         gym.make_vec(
-            "HybridPlan-v1", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
+            "HybridPlan-v2", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
         )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gym.make("HybridPlan-v1", instance="hybrid-outside/gpt-003")
+        gym.make("HybridPlan-v2", instance="hybrid-outside/gpt-003")
     with pytest.raises(ParenvsError, match="automap forbids to partition a dimension that"):
         gym.make("DataParallel-v0", instance="t5-base", rules="automap")

@@ -1,5 +1,6 @@
 """Environments whose actions are rows: what all of them hold."""
 
+import json
 import math
 from functools import partial
 
@@ -12,25 +13,25 @@ from gymnasium.utils.env_checker import check_env
 
 from parenvs.agents.learning import config
 from parenvs.cli.app import app
-from parenvs.core.game import WORST, RowGame
-from parenvs.core.registry import TASKS
+from parenvs.core.game import RowGame
+from parenvs.core.registry import REMOVED, TASKS
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
 SMALL = {
-    "ElasticPlan-v1": (
+    "ElasticPlan-v2": (
         {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
         {"instance": "elastic/gone/bert-large/3"},
     ),
-    "IntraOpSharding-v1": (
+    "IntraOpSharding-v2": (
         {},
         {"instance": "intra-op/inside/mesh/3"},
     ),
-    "PartitionPlan-v1": (
+    "PartitionPlan-v2": (
         {"instance": "partition-train", "family": "vgg"},
         {"instance": "partition-train/vgg-003"},
     ),
-    "HybridPlan-v1": (
+    "HybridPlan-v2": (
         {"instance": "hybrid-test", "family": "gpt"},
         {"instance": "hetero-8/3"},
     ),
@@ -86,21 +87,37 @@ def test_rows__hold_what_the_docstring_says(game):
             assert env.observation_space.contains(each_)
             assert not each_["actions"][each_["action_mask"] == 0].any()
         assert not seen[-1]["actions"].any() and seen[-1]["action_mask"].all()
-        reference = info.get("reference", info["start"])
-        expected = max(math.log(reference / info["cost"]), WORST)
-        assert sum(rewards) == pytest.approx(expected, abs=1e-9)
         assert info["bound"] <= info["cost"] * (1 + 1e-9)
 
 
+@pytest.mark.thorough
 @games
-def test_rows__an_illegal_action_is_worth_a_plan_five_times_as_costly(game):
+def test_rows__legal_returns_are_not_cut_and_an_illegal_action_is_below_them(game):
+    """By chance, from the start and after some turns; a run that trains nothing is legal, too."""
     env_id, _, kind, _ = game
-    env = kind(**SMALL[env_id][0])
-    observation, _ = env.reset(seed=0)
-    illegal = np.flatnonzero(observation["action_mask"] == 0)
-    _, reward, done, _, info = env.step(int(illegal[-1]) if illegal.size else -1)
-    assert done and reward == WORST and "cost" not in info
-    assert env.step(0)[1] == 0.0
+    env, legal = kind(**SMALL[env_id][0]), []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        _, rewards, info = play(env, partial(chance, rng), seed=seed)
+        reference = info.get("reference", info["start"])
+        assert sum(rewards) == pytest.approx(math.log(reference / info["cost"]), abs=1e-9)
+        legal.append(sum(rewards))
+        for turns in (0, 2):
+            observation, _ = env.reset(seed=seed)
+            total, done = 0.0, False
+            for _ in range(turns):
+                observation, reward, done, *_ = env.step(chance(rng, observation))
+                total += reward
+            if done:  # it has stopped by chance
+                continue
+            illegal = np.flatnonzero(observation["action_mask"] == 0)
+            _, reward, done, _, info = env.step(int(illegal[-1]) if illegal.size else -1)
+            assert done and "cost" not in info and env.step(0)[1] == 0.0
+            worst = math.log(env.game.reference[0] / env.game.worst[0])
+            assert total + reward == pytest.approx(worst - 1)
+            assert total + reward < worst - 1e-9 <= legal[-1]
+    if env_id.startswith("IntraOp"):
+        assert min(legal) < math.log(0.2)  # where they were cut before
 
 
 @pytest.mark.thorough
@@ -162,11 +179,40 @@ def test_rows__sixteen_episodes_are_single_ones_to_the_last_bit(game):
 
 @each("name", ["HybridPlan", "IntraOpSharding", "ElasticPlan", "PartitionPlan"])
 def test_rows__version_0_is_gone_with_a_line_that_names_this_one(name, tmp_path):
-    old, words = f"{name}-v0", f"Please use `{name}-v1`"
+    old, words = f"{name}-v0", f"Please use `{name}-v2`"
     for make in (gym.make, partial(gym.make_vec, num_envs=2)):
         with pytest.raises(gym.error.DeprecatedEnv, match=words):
             make(old)
-    with pytest.raises(ParenvsError, match=words):
-        app(["train", old, "--out", str(tmp_path / "run")], standalone_mode=False)
-    with pytest.raises(ParenvsError, match=rf"no environment '{old}' \(did you mean"):
-        config.check_env(old, {})
+    for train in (
+        partial(app, ["train", old, "--out", str(tmp_path / "run")], standalone_mode=False),
+        partial(config.check_env, old, {}),
+    ):
+        with pytest.raises(
+            ParenvsError, match=rf"no environment '{old}' \(did you mean '{name}-v2"
+        ):
+            train()
+
+
+@each("old, new", [x for x in REMOVED["environment"].items() if x[1]])
+def test_environments__that_were_removed_name_their_successors(old, new, tmp_path):
+    words = f"environment {old!r} was removed; use {new}$"
+    run = tmp_path / "old"
+    run.mkdir(exist_ok=True)
+    (run / "config.json").write_text(json.dumps({"schema": 1, "env_id": old, "env_kwargs": {}}))
+    for make in (
+        partial(gym.make, old),
+        partial(gym.make_vec, old),
+        partial(gym.make_vec, old, num_envs=2, vectorization_mode="sync"),
+        partial(config.load_config, run),
+        partial(app, ["train", old, "--out", str(tmp_path / "new")], standalone_mode=False),
+        partial(app, ["evaluate", str(run)], standalone_mode=False),
+    ):
+        with pytest.raises(ParenvsError, match=words) as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_environments__of_several_agents_are_none_of_gymnasiums():
+    for make in (gym.make, gym.make_vec, partial(gym.make_vec, num_envs=2)):
+        with pytest.raises(ParenvsError, match=r"^hybrid_v1 has .* use parenvs.envs.hybrid_v1.par"):
+            make("hybrid_v1")

@@ -1,4 +1,4 @@
-"""``HybridPlan-v1``: rows as the judge has them, problems by name, banks."""
+"""``HybridPlan-v2``: rows as the judge has them, problems by name, banks."""
 
 import math
 

@@ -114,7 +114,7 @@ def test_submit__a_run(run, tmp_path):
     folder = tmp_path / "Tiny"
     settings = {"envs": 16, "turns": 4}
     config = TrainConfig(
-        env_id="HybridPlan-v1", env_kwargs={"fresh": False}, steps=64, settings=settings
+        env_id="HybridPlan-v2", env_kwargs={"fresh": False}, steps=64, settings=settings
     )
     train(config, folder)
     words = ["submit", "--run", str(folder), "--folder", "made"]
@@ -125,5 +125,5 @@ def test_submit__a_run(run, tmp_path):
     status, _, err = run(*words, "--task", "hetero")
     assert status in (0, None), err
     made = load_entry(tmp_path / "made" / "hetero" / "tiny.json")
-    assert made.learned and made.trained_on == ("other: HybridPlan-v1 fresh False",)
+    assert made.learned and made.trained_on == ("other: HybridPlan-v2 fresh False",)
     assert made.seeds == (0,) and "ppo, trained by parenvs train for 64 steps" in made.method

@@ -26,7 +26,7 @@ from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
 from parenvs.errors import ParenvsError
 
-ELASTIC = {"env_id": "ElasticPlan-v1", "env_kwargs": {"family": "gone"}}
+ELASTIC = {"env_id": "ElasticPlan-v2", "env_kwargs": {"family": "gone"}}
 PAIRS = {"env_id": "Pairs-v0"}
 SETTINGS = {
     "mappo": {"envs": 6, "turns": 8, "turns_a_step": 24},

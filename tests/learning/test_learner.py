@@ -36,7 +36,7 @@ from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.game import ElasticChoice
 from parenvs.tasks.hybrid.improve import HybridImprovement, named
 
-ENV = "ElasticPlan-v1"
+ENV = "ElasticPlan-v2"
 SMALL = {"family": "gone"}
 FEW = {"envs": 8, "turns": 8, "turns_a_step": 32}
 GAME = ElasticChoice(1, **SMALL)
@@ -449,7 +449,7 @@ def test_player__plays_a_set_as_its_rule_does_before_it_has_learned(tmp_path):
     with pytest.raises(ParenvsError, match="actions, and the agent was trained with 8"):
         narrow = Lens(spaces.Box(0, 1, (2,)), spaces.Discrete(8))
         evaluate_set(Player(PPO(narrow, PPOSettings()), ENV), "elastic-test", first=1)
-    with pytest.raises(ParenvsError, match="hybrid-test is a set of HybridPlan-v1, not of 'Ela"):
+    with pytest.raises(ParenvsError, match="hybrid-test is a set of HybridPlan-v2, not of 'Ela"):
         evaluate_set(player, "hybrid-test")
     saved = tmp_path / "scores.json"
     played.save(saved)

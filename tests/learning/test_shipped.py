@@ -16,9 +16,9 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
 PLACES = {
-    "HybridPlan-v1": ("hybrid-test/llama-000", {}),
+    "HybridPlan-v2": ("hybrid-test/llama-000", {}),
     "PipelinePlan-v0": ("plan-test/uniform-000", {}),
-    "ElasticPlan-v1": ("elastic-validation/bulk-gpt-1.5b-001", {}),
+    "ElasticPlan-v2": ("elastic-validation/bulk-gpt-1.5b-001", {}),
 }
 """Environment -> a problem of its task."""
 
@@ -110,7 +110,7 @@ def test_served__is_never_below_the_rule_where_plans_can_be_compared():
         def rate(self, seen):
             return np.where(seen["action_mask"] > 0, -1e3 * seen["actions"][..., 0], LOWEST)
 
-    env_id, name, family = "HybridPlan-v1", "hybrid-validation", "gpt"
+    env_id, name, family = "HybridPlan-v2", "hybrid-validation", "gpt"
     shares = network.served(Worst(), env_id, name, family)
     game = late(environments()[env_id])(1, **set_of(name).env_kwargs(family))
     stream, rule = Stream(), []

@@ -1,4 +1,4 @@
-"""``PartitionPlan-v1``: as the judge has it, what may be chosen, batches, bad input."""
+"""``PartitionPlan-v2``: as the judge has it, what may be chosen, batches, bad input."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,6 @@ from gymnasium.utils.env_checker import check_env
 
 import parenvs
 from parenvs.agents.partition.sets import find_witnesses, shortest
-from parenvs.core.game import WORST
 from parenvs.core.sets import family_named
 from parenvs.datasets.partition.problems import (
     LIMITS,
@@ -101,7 +100,7 @@ def test_linear__ships_as_it_is_made():
 
 @pytest.mark.thorough
 def test_env__gymnasium_accepts_it():
-    check_env(gym.make("PartitionPlan-v1", family="vgg").unwrapped, skip_render_check=True)
+    check_env(gym.make("PartitionPlan-v2", family="vgg").unwrapped, skip_render_check=True)
 
 
 def test_env__episodes_are_what_the_judge_says(problem):
@@ -113,8 +112,8 @@ def test_env__episodes_are_what_the_judge_says(problem):
         assert report.legal and info["instance"] == SMALL
         assert info["cost"] == pytest.approx(report.step_seconds, rel=1e-12)
         assert not any(rewards[:-1])
-        worth = max(np.log(info["reference"] / info["cost"]), WORST)
-        assert rewards[-1] == pytest.approx(worth)
+        assert rewards[-1] == pytest.approx(np.log(info["reference"] / info["cost"]))
+        assert info["cost"] <= env.game.worst[0]
         assert info["reference"] == info["bound"] <= info["cost"]
         assert info["start"] == pytest.approx(float(problem.seconds(problem.witnesses[0])))
 
@@ -162,12 +161,14 @@ def test_env__choices_are_legal_while_a_witness_fits(problem):
     assert masked
 
 
-def test_env__illegal_actions_end_the_episode():
+def test_env__illegal_actions_end_the_episode(problem):
     env = PartitionChoiceEnv(instance=SMALL)
+    longest = problem.replicated * (1 + sum(-x for x in problem.gain if x < 0))
+    worth = np.log(problem.best / longest) - 1
     for action in (2, -1, 10**6):
         env.reset()
         _, reward, over, _, info = env.step(action)
-        assert (reward, over) == (pytest.approx(WORST), True)
+        assert (reward, over) == (pytest.approx(worth), True)
         assert not {"gap", "cost"} & info.keys()
 
 

@@ -1,6 +1,6 @@
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 
 import batches
 import gymnasium as gym
@@ -13,7 +13,6 @@ from gymnasium.utils.env_checker import check_env
 from intra_op_files import FOLDER, needs_files
 from scipy.sparse.csgraph import connected_components
 
-from parenvs.core.game import WORST
 from parenvs.datasets.sharding.problems import (
     BANKS,
     SETS,
@@ -26,10 +25,10 @@ from parenvs.datasets.sharding.problems import drawn as drawn_problem
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.board import Board
 from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv, ShardingImprovement
-from parenvs.tasks.sharding.problem import FORBIDDEN
+from parenvs.tasks.sharding.problem import FORBIDDEN, NEVER
 from parenvs.tasks.sharding.turns import AHEAD, COLUMNS, Construct, board_of
 
-ID = "IntraOpSharding-v1"
+ID = "IntraOpSharding-v2"
 both = partial(batches.both, IntraOpShardingVectorEnv)
 ROW = np.zeros(1, dtype=np.int64)
 
@@ -144,7 +143,7 @@ def test_env__return_is_of_what_the_judge_says(form):
             assert report.cost == info["cost"]
             assert info["start"] == env.game.boards[0].reference
             reference = info.get("reference", info["start"])
-            assert sum(rewards) == pytest.approx(max(np.log(reference / report.cost), WORST))
+            assert sum(rewards) == pytest.approx(np.log(reference / report.cost))
             if form == "construct":
                 assert rewards[:-1] == [0.0] * (len(rewards) - 1)
 
@@ -295,6 +294,16 @@ def test_env__observation_of_the_first_node():
     assert not observation["actions"][len(costs) :].any()
 
 
+def most(reduced):
+    """The largest cost of every node and edge that is allowed, added up."""
+    parts = [(reduced.costs, reduced.offset), (reduced.edge_costs, reduced.edge_offset)]
+    return reduced.constant + sum(
+        max(x for x in values[begin:end].tolist() if x < NEVER)
+        for values, offset in parts
+        for begin, end in pairwise(offset.tolist())
+    )
+
+
 @each("form", ["construct", "improve"])
 @each("action", [-1, 24, 25, 2**70])
 def test_env__illegal_actions_end_the_episode(form, action):
@@ -304,7 +313,8 @@ def test_env__illegal_actions_end_the_episode(form, action):
     if not env.game.over[0]:
         _, reward, over, _, info = env.step(action)
         assert over
-        assert sum([*rewards, reward]) == pytest.approx(WORST)
+        reduced, start = env.game.boards[0].reduced, env.game.reference[0]
+        assert sum([*rewards, reward]) == pytest.approx(np.log(start / most(reduced)) - 1)
         assert "cost" not in info
 
 
@@ -322,7 +332,7 @@ def test_env__the_contests_example():
         cost, peak, _ = second_cost(env.problem, strategies)
         assert cost == info["cost"] < FORBIDDEN
         assert peak <= env.problem.limit
-        assert sum(rewards) == pytest.approx(max(np.log(info["start"] / cost), WORST))
+        assert sum(rewards) == pytest.approx(np.log(info["start"] / cost))
 
 
 def test_env__reset_draws_under_the_seed_and_options_name_a_problem():

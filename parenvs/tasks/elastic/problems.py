@@ -743,7 +743,7 @@ def set_kind(name: str) -> SetKind:
     """
     members = windows() if name == WINDOWS else elastic_rows(name)
     return SetKind(
-        "ElasticPlan-v1",
+        "ElasticPlan-v2",
         lambda name: [f"{name}/{member}" for member in members],
         load_elastic,
         lambda name: BestValue(1.0, 1.0, OPTIMUM),

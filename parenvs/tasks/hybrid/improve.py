@@ -1,4 +1,4 @@
-"""``HybridPlan-v1``: improve a plan along all axes, a neighbor a turn."""
+"""``HybridPlan-v2``: improve a plan along all axes, a neighbor a turn."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class HybridImprovement(RowGame):
     58 % of the problems the start plan is within 2 % of the best known, so the mean checks a
     learner's *sanity*; what tells learners apart are the others.
 
-    ``parenvs.envs.hybrid_v0`` is the same for three agents that take turns over the moves of an
+    ``parenvs.envs.hybrid_v1`` is the same for three agents that take turns over the moves of an
     axis each (``parenvs.tasks.hybrid.improve``).
 
     ## Action Space
@@ -220,8 +220,8 @@ class HybridImprovement(RowGame):
     ## Rewards
     Their sum is log(reference / L): L is the seconds of a step of the fastest plan passed, the
     reference the best known of problems of shipped sets and the start plan's otherwise. A turn pays
-    what it changes of it; on a set the first turn also pays log(reference / start plan). An illegal
-    action ends the episode and leaves log 0.2.
+    what it changes of it; on a set the first turn also pays log(reference / start plan), below
+    which no legal episode ends. An illegal action ends it and leaves that less 1.
 
     ## Starting State
     The fastest uniform plan that fits, of those with equal chunks or none; the problem is one of
@@ -254,11 +254,11 @@ class HybridImprovement(RowGame):
     * ``problem``: a ``parenvs.Hybrid``, in place of all the above.
 
     ## Many at Once
-    ``gym.make_vec("HybridPlan-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
+    ``gym.make_vec("HybridPlan-v2", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
-    * v1: improvement by neighbors, rows, all axes, returns as logarithms, a bank. v0 made a plan
-      stage by stage.
+    * v2: returns are not cut at log 0.2, and an illegal action leaves less than any plan.
+    * v1: improvement by neighbors, rows, all axes, returns as logarithms, a bank.
     """
 
     options = ("instance", "cluster", "batch", "stack", "precision")
@@ -397,7 +397,8 @@ class HybridImprovement(RowGame):
         self._keep(numbers, self.first.take(numbers))
         self.best = replaced(self.best, numbers, self.first.take(numbers))
         self.cost[rows] = self.length[rows]
-        self.know(rows, self.length[rows], *self._costs[:, rows])
+        # The start plan is the first of those whose fastest counts.
+        self.know(rows, self.length[rows], *self._costs[:, rows], worst=self.length[rows])
 
     def _grouped(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray]]:
         """Yield the table of each kind of problems that rows play, and the places of those rows."""
@@ -618,5 +619,5 @@ class HybridTeamEnv(GameEnv, game=HybridTeam):
     """An environment of one agent that takes the turns of all three."""
 
 
-hybrid_v0 = Agents("hybrid_v0", HybridTeamEnv)
+hybrid_v1 = Agents("hybrid_v1", HybridTeamEnv)
 """Agents ``data``, ``pipeline`` and ``operator``, which have 33, 49 and 17 actions."""

@@ -183,8 +183,8 @@ class HybridTask(Task):
         for part in ("validation", "test", "outside")
     )
     drawn = dict.fromkeys(("hybrid", *_TIERS), "17")
-    envs = {"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"}
-    parallel_env = "parenvs.tasks.hybrid.improve:hybrid_v0"
+    envs = {"HybridPlan-v2": "parenvs.tasks.hybrid.improve:HybridImprovement"}
+    parallel_env = "parenvs.tasks.hybrid.improve:hybrid_v1"
 
     def find(self, name: str) -> Hybrid:
         from parenvs.datasets.hybrid.problems import find_hybrid
@@ -284,9 +284,9 @@ class HybridTask(Task):
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         if instance is None:
-            return "HybridPlan-v1", {}, ()
+            return "HybridPlan-v2", {}, ()
         settings = ("cluster", "batch", "stack", "precision")
-        return "HybridPlan-v1", {"instance": instance}, settings
+        return "HybridPlan-v2", {"instance": instance}, settings
 
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
         from parenvs.core.sets import Validation

@@ -1,4 +1,4 @@
-"""``PartitionPlan-v1``: which dimensions are split within a device's memory, class by class."""
+"""``PartitionPlan-v2``: which dimensions are split within a device's memory, class by class."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class PartitionChoice(RowGame):
     ## Rewards
     0 but for the last, which is log(reference / T): T is the length of the step, the reference the
     best known, which is proven for problems of shipped sets, and that of the start plan otherwise.
-    An illegal action ends the episode and pays log 0.2.
+    An illegal action ends the episode and pays log(reference / W) - 1: W is the length of the
+    replicated step with the seconds of all classes that lose some, which no plan exceeds.
 
     ## Starting State
     Dimensions that can never be partitioned are replicated, all others undecided; the problem is
@@ -98,12 +99,11 @@ class PartitionChoice(RowGame):
     for plans that fit, which takes seconds.
 
     ## Many at Once
-    ``gym.make_vec("PartitionPlan-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
+    ``gym.make_vec("PartitionPlan-v2", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
-    * v1: rows, masks that leave what can be completed, returns as logarithms, problems on which
-      the larger bound is not the better choice. v0 paid shares of the replicated step, and -1 for
-      plans that did not fit.
+    * v2: returns are not cut at log 0.2, and an illegal action pays less than any plan.
+    * v1: rows, masks that leave what can be completed, returns as logarithms, harder problems.
     """
 
     options = ("instance",)
@@ -165,7 +165,7 @@ class PartitionChoice(RowGame):
         self.boards.put(rows, problem)
         start = self.boards.tables.start[self.boards.slot[rows]]
         optimum = problem.best if problem.optimal else np.nan
-        self.know(rows, start, optimum, problem.best)
+        self.know(rows, start, optimum, problem.best, worst=problem.longest)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is decided."""

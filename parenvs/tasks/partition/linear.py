@@ -98,6 +98,11 @@ class Linear:
         saved = np.where(chosen, self.gain, 0.0).sum(axis=-1)
         return np.asarray(self.replicated * (1.0 - saved))
 
+    @property
+    def longest(self) -> float:
+        """Seconds that no plan's step exceeds: all that is lost is lost, and nothing is saved."""
+        return float(self.replicated * (1.0 - np.minimum(self.gain, 0.0).sum()))
+
     def slack(self, chosen: np.ndarray) -> np.ndarray:
         """(..., M) bytes that plans leave at each moment, (..., K) bool; negative if too many."""
         return np.asarray(self.limit - self.whole + chosen.astype(np.float64) @ self.saved)

@@ -110,7 +110,7 @@ class PartitionTask(Task):
     envs = {
         "DataParallel-v0": "parenvs.tasks.partition.game:DataParallel",
         "OperatorPartition-v0": "parenvs.tasks.partition.game:OperatorPartition",
-        "PartitionPlan-v1": "parenvs.tasks.partition.choice:PartitionChoice",
+        "PartitionPlan-v2": "parenvs.tasks.partition.choice:PartitionChoice",
     }
 
     def find(self, name: str) -> Partitioning:
@@ -206,9 +206,9 @@ class PartitionTask(Task):
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
         if instance is None:
-            return "PartitionPlan-v1", {}, ()
+            return "PartitionPlan-v2", {}, ()
         if instance in self.sets or self.names(instance) or instance.endswith(".json"):
-            return "PartitionPlan-v1", {"instance": instance}, ()
+            return "PartitionPlan-v2", {"instance": instance}, ()
         return None  # trained on the problem of the instance, in its scope's environment
 
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:

@@ -194,11 +194,15 @@ class Board:
     @cached_property
     def is_exact(self) -> bool:
         """Whether sums of costs are whole numbers that floats hold."""
+        # Above this the sums in float64 would differ from the exact cost.
+        return self.most < 2.0**53
+
+    @cached_property
+    def most(self) -> float:
+        """What no legal plan exceeds: the largest costs of all nodes and edges that are allowed."""
         reduced = self.reduced
         total = reduced.constant + largest_sum(reduced.costs, reduced.offset, NEVER)
-        total += largest_sum(reduced.edge_costs, reduced.edge_offset, NEVER)
-        # Above this the sums in float64 would differ from the exact cost.
-        return total < 2.0**53
+        return total + largest_sum(reduced.edge_costs, reduced.edge_offset, NEVER)
 
     @cached_property
     def lean(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""``IntraOpSharding-v1``: choose the strategies of a program's nodes, or solve blocks anew."""
+"""``IntraOpSharding-v2``: choose the strategies of a program's nodes, or solve blocks anew."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ class IntraOpSharding(RowGame):
     ## Rewards
     0 but for the last, which is log(reference / cost): the reference is the best cost known of
     problems of the bank and of shipped sets, and that of the greedy plan otherwise. A cost below 1
-    counts as 1. An illegal action ends the episode and pays log 0.2.
+    counts as 1. An illegal action ends the episode and leaves log(reference / W) - 1: W is the sum
+    of the largest cost of every node and edge that is allowed, which no legal plan exceeds.
 
     ## Starting State
     Nothing is decided; the problem is one of the bank, or the one that arguments name.
@@ -180,12 +181,12 @@ class IntraOpSharding(RowGame):
     * ``problem``: a ``parenvs.tasks.sharding.Sharding``, in place of instance and draws.
 
     ## Many at Once
-    ``gym.make_vec("IntraOpSharding-v1", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
+    ``gym.make_vec("IntraOpSharding-v2", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
     Episodes of any problems are played together; ``form="improve"`` solves its blocks one by one.
 
     ## Version History
-    * v1: rows, messages, returns as logarithms against the best cost known, a bank. v0 paid against
-      the greedy plan, turn by turn.
+    * v2: returns are not cut at log 0.2, and an illegal action leaves less than any plan.
+    * v1: rows, messages, returns as logarithms against the best cost known, a bank.
     """
 
     options = ("instance",)
@@ -250,7 +251,9 @@ class IntraOpSharding(RowGame):
         self._check(problem)
         for row in self._rows[rows].tolist():
             self.turns.put(row, problem)
-        self.know(rows, *(max(float(x), 1.0) for x in (problem.reference, *problem.known)))
+        costs = (problem.reference, *problem.known, problem.most)
+        start, bound, best, worst = (max(float(x), 1.0) for x in costs)
+        self.know(rows, start, bound, best, worst=worst)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``."""
@@ -306,7 +309,7 @@ class IntraOpSharding(RowGame):
 
 
 class ShardingImprovement(IntraOpSharding):
-    """Solve parts of a program's plan anew, ``form="improve"`` of ``IntraOpSharding-v1``.
+    """Solve parts of a program's plan anew, ``form="improve"`` of ``IntraOpSharding-v2``.
 
     ## Description
     The episode begins with the greedy plan. Each action chooses a node, whose block, up to 16 nodes

@@ -97,7 +97,7 @@ def test_evaluate__sampled_episodes():
     assert "20 sampled episodes" in str(found)
 
 
-GENERATED = ("PartitionPlan-v1", "PipelinePlan-v0", "IntraOpSharding-v1", "HybridPlan-v1")
+GENERATED = ("PartitionPlan-v2", "PipelinePlan-v0", "IntraOpSharding-v2", "HybridPlan-v2")
 
 
 @each("env_id", GENERATED)

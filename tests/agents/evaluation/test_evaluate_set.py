@@ -167,19 +167,19 @@ def test_evaluate_set__problems_without_a_plan_count_in_coverage():
 @each(
     ("env_id", "kwargs", "judged_on"),
     [
-        ("HybridPlan-v1", {}, ("hybrid-validation", None)),
-        ("HybridPlan-v1", {"instance": "hetero-32"}, ("hetero-32-validation", None)),
-        ("HybridPlan-v1", {"instance": "hetero-8"}, ("hetero-8-validation", None)),
-        ("IntraOpSharding-v1", {}, ("intra-op-validation", "mesh")),
-        ("PartitionPlan-v1", {"instance": "partition-train"}, ("partition-validation", None)),
-        ("ElasticPlan-v1", {}, ("elastic-validation", None)),
+        ("HybridPlan-v2", {}, ("hybrid-validation", None)),
+        ("HybridPlan-v2", {"instance": "hetero-32"}, ("hetero-32-validation", None)),
+        ("HybridPlan-v2", {"instance": "hetero-8"}, ("hetero-8-validation", None)),
+        ("IntraOpSharding-v2", {}, ("intra-op-validation", "mesh")),
+        ("PartitionPlan-v2", {"instance": "partition-train"}, ("partition-validation", None)),
+        ("ElasticPlan-v2", {}, ("elastic-validation", None)),
     ],
 )
 def test_validation__sets_of_environments(env_id, kwargs, judged_on):
     assert validation_of(env_id, kwargs)[:2] == judged_on
 
 
-@each("task, env_id", [("hybrid", "HybridPlan-v1"), ("elastic", "ElasticPlan-v1")])
+@each("task, env_id", [("hybrid", "HybridPlan-v2"), ("elastic", "ElasticPlan-v2")])
 def test_train__plays_the_environment_of_a_task(monkeypatch, task, env_id):
     asked = []
 
