@@ -82,7 +82,7 @@ def test_rows__hold_what_the_docstring_says(game):
     assert kind.ahead < kind.columns.keys()
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        seen, rewards, info = play(env, partial(chance, rng), seed=seed)
+        seen, _, info = play(env, partial(chance, rng), seed=seed)
         for each_ in seen:
             assert env.observation_space.contains(each_)
             assert not each_["actions"][each_["action_mask"] == 0].any()

@@ -11,7 +11,7 @@ import pairs
 
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.play import vector_env
-from parenvs.agents.learning.trainer import train
+from parenvs.agents.learning.trainer import player, train
 from parenvs.envs import hybrid_v1
 from parenvs.envs.env import ParallelVectorEnv
 
@@ -77,3 +77,14 @@ def test_mappo__learns(ours):
     trained = train(config)
     # Of both together 7; by chance each turn pays a quarter at most.
     assert trained.curve[-1][1] > 3.0 and trained.curve[0][1] < 1.5
+
+
+@pytest.mark.thorough
+def test_mappo__trains_and_is_evaluated_by_the_name_of_the_agents(tmp_path):
+    train(
+        TrainConfig(env_id="hybrid_v1", env_kwargs=NAMED, agent="mappo", steps=96,
+                    settings={"envs": 2, "turns": 8, "turns_a_step": 16}),
+        tmp_path / "run",
+    )  # fmt: skip
+    returns = player(tmp_path / "run").returns("hybrid_v1", NAMED, 3)
+    assert returns.shape == (3,)
