@@ -92,6 +92,7 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
     pins = [f"{name} {getattr(limits, name)}" for name in ("context", "shard")
             if getattr(limits, name) is not None]  # fmt: skip
     words += f" with {' and '.join(pins)}" if pins else ""
+    words += "" if problem.model.shape is not None else " without sequence parallelism"
     words += f" that {limits.framework} runs as they are" if limits.framework else ""
     is_changed = isinstance(problem.stack.to_json(), dict)
     stack = problem.stack.label + (" with other constants" if is_changed else "")
@@ -377,8 +378,7 @@ def one_stage(
     best: tuple[HybridStage, float] | None = None
     n = len(problem.model)
     # One stage has all layers and devices: a pin of fewer rules it out.
-    whole = (0, n, setting.devices)
-    pinned = any((*pin[:2], pin[2] or whole[2]) != whole for pin in limits.pinned)
+    pinned = set(limits.pinned) - {(0, n, None), (0, n, setting.devices)}
     if pinned or not len(tables.configs.tp):
         return None
     number = int(tables.classes[0, n])

@@ -619,10 +619,8 @@ def runs_in(plan: Plan, graph: Graph | None = None) -> dict[str, float | str]:
     for name in FORMATS:
         try:
             loss = exported(plan, name, graph).loss
-        except ParenvsError as error:
-            losses[name] = str(error)
-        except Exception as error:  # that of an exporter must not take the plan with it
-            losses[name] = f"exporter: {type(error).__name__}: {error}"
+        except Exception as error:  # no exporter that fails takes the plan with it
+            losses[name] = str(error) if isinstance(error, ParenvsError) else f"exporter: {error!r}"
         else:
             losses[name] = loss if isfinite(loss) else "memory: as it runs there it does not fit"
     return losses
