@@ -11,6 +11,7 @@ from parenvs.core.plan import OPTIMAL, Answer
 from parenvs.core.registry import task_of
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, refuse_unknown, shown
+from parenvs.fields import checked
 
 
 def request_of(problem: Any, **options: Any) -> Request:
@@ -35,7 +36,13 @@ def request_of(problem: Any, **options: Any) -> Request:
     known = [field.name for field in fields(kind) if field.name != "problem"]
     for name in options:
         refuse_unknown("solve of this problem has no option", name, known)
-    return kind(problem, **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    # A request makes constraints of an object.
+    given |= checked(kind, {name: x for name, x in given.items() if name != "constraints"})
+    for name, value in given.items():
+        if isinstance(value, int | float) and value < 0:
+            raise ParenvsError(f"{name} must be a number from 0, not {shown(value)}")
+    return kind(problem, **given)
 
 
 def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:

@@ -16,7 +16,7 @@ import numpy as np
 
 from parenvs.arrays import Array
 from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
-from parenvs.fields import number, one_of, read, whole, words
+from parenvs.fields import checked, number, one_of, read, settle, whole, words
 from parenvs.files import read_json
 
 MEMORY_FRACTION = 0.9
@@ -81,6 +81,7 @@ class Device:
 
     def __post_init__(self) -> None:
         """Put the peaks in order, so that equal devices are equal."""
+        settle(self, "peaks", "measured")
         for key in ("peaks", "measured"):
             pairs = [(precision, rate(flops)) for precision, flops in sorted(getattr(self, key))]
             object.__setattr__(self, key, tuple(pairs))
@@ -484,8 +485,8 @@ class Measurement:
 
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
-_LIMIT = 100_000
-"""Largest number of servers, and of devices in each."""
+_Many = Annotated[int, whole(1, 100_000)]
+"""Number of servers, and of devices in each."""
 _LEAST_RATE = 1e-30
 """The least bandwidth, throughput or memory; from there to ``MOST_RATE`` costs stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
@@ -509,8 +510,8 @@ class Cluster:
             servers are equal.
     """
 
-    servers: int
-    devices_per_server: int
+    servers: _Many
+    devices_per_server: _Many
     device: Device
     intra_bw: float
     inter_bw: float
@@ -520,12 +521,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Raise errors for counts below one and rates that are not positive and finite."""
-        for key in ("servers", "devices_per_server"):
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMIT:
-                raise ClusterError(
-                    f"cluster: {key} must be a whole number from 1 to {_LIMIT}, not {shown(value)}"
-                )
+        names = ("servers", "devices_per_server", "device", "name", "speeds")
+        settle(self, *names, where="cluster: ", error=ClusterError)
         rates = {"intra_bw": self.intra_bw, "inter_bw": self.inter_bw}
         rates |= {} if self.nic_bw is None else {"nic_bw": self.nic_bw}
         rates |= {f"device.{key}": getattr(self.device, key) for key in _DEVICE_KEYS[1:]}
@@ -571,6 +568,7 @@ class Cluster:
                 multiple of it.
         """
         per_server = self.devices_per_server
+        (devices,) = checked(Cluster.part, {"devices": devices}).values()
         # Whole servers or a part of one, so that groups are ranges of equal servers.
         servers, remainder = divmod(devices, per_server)
         if not 1 <= devices <= self.devices or (servers and remainder):
@@ -828,8 +826,7 @@ def choose_cluster(
     """
     if cluster is None:
         count = DEFAULT_DEVICES if devices is None else devices
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise ParenvsError(f"devices must be a whole number, not {shown(count)}")
+        (count,) = checked(Cluster.part, {"devices": count}).values()
         if count < 2:
             raise ParenvsError(f"devices: partitioning needs at least 2, not {count}")
         return Cluster.parse(f"1x{count}:v100")

@@ -73,13 +73,13 @@ def printable(text: str) -> str:
     return "".join(x if x.isprintable() else "?" for x in text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return ``" (did you mean 't5-3b'?)"`` for a known name that was mistyped, or an empty string.
 
     A name is near if the other begins with it, or differs by at most one slip for every four
     letters: one too many, too few, another, or two in the wrong order. A number is one letter.
     """
-    given = name[:80].lower()
+    given = str(name)[:80].lower()
     likely = difflib.get_close_matches(given, list(known), n=5, cutoff=0.5)
     apart: dict[str, int] = {}
     near = []
@@ -105,7 +105,7 @@ def refuse_unknown(
 ) -> None:
     """Raise ``error`` unless a name is known; its message begins with ``words`` and the name."""
     names = list(known)
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise error(f"{words} {shown(name)}{among(name, names)}")
 
 

@@ -15,12 +15,13 @@ Order(order=(2, 0, 1))
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -123,12 +124,77 @@ def check(value: Any, where: str = "", error: type[ParenvsError] = ParenvsError)
         ParenvsError: a field has the wrong type or value.
     """
     kind: Any = type(value)
-    values = {field.name: getattr(value, field.name) for field in fields(kind)}
+    values = {field.name: plain(getattr(value, field.name)) for field in fields(kind)}
     try:
         _converted(values, _unchecked(kind))
     except msgspec.ValidationError as wrong:
         reason = _reason(wrong, kind, values)
         raise error(where + reason.removeprefix("field ")) from None
+
+
+def plain(value: Any) -> Any:
+    """Return a value, its numbers of NumPy as ones of Python."""
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def checked(
+    owner: Any, given: Mapping[str, Any], where: str = "", error: type[ParenvsError] = ParenvsError
+) -> dict[str, Any]:
+    """Return options as the fields of a class, or the parameters of a function, have their types.
+
+    Raises:
+        ParenvsError: a value has another type, or is not a number; the line names option, value and
+            what it must be.
+    """
+    hints = _options(owner)
+    result = {name: plain(value) for name, value in given.items()}
+    for name, value in result.items():
+        if must := _refusal(value, hints.get(name, Any)):
+            raise error(f"{where}{name} must be {must}, not {shown(value)}")
+    return result
+
+
+def settle(
+    made: Any, *names: str, where: str = "", error: type[ParenvsError] = ParenvsError
+) -> None:
+    """Check fields of a frozen dataclass when it is made, see ``checked``; by default all."""
+    values = {name: getattr(made, name) for name in names or vars(made)}
+    for name, value in checked(type(made), values, where, error).items():
+        object.__setattr__(made, name, value)
+
+
+@lru_cache(maxsize=64)
+def _options(owner: Any) -> dict[str, Any]:
+    return get_type_hints(owner, include_extras=True)
+
+
+def _refusal(value: Any, hint: Any) -> str:
+    """Return what a value must be, "" if it is that."""
+    own, others, union = _choices(hint)
+    if isinstance(value, own):
+        return ""
+    try:
+        if not others or (isinstance(value, float) and math.isnan(value)):
+            raise msgspec.ValidationError
+        _converted(value, union)
+        return ""
+    except msgspec.ValidationError:
+        words = [_words(inspect.type_info(x), value) for x in others if x is not NoneType]
+        return " or ".join(dict.fromkeys([*words, *(f"a {x.__name__}" for x in own)]))
+
+
+@lru_cache(maxsize=512)
+def _choices(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...], Any]:
+    """Return the classes of a type that msgspec does not know, its other parts, and their union."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if Any in parts:
+        return (object,), (), None
+    own = [x for x in parts if isinstance(x, type) and get_origin(x) is None]
+    own = [x for x in own if x not in (int, float, str, bool, NoneType)]
+    others = tuple(x for x in parts if x not in own)
+    return tuple(own), others, Union[others] if others else None  # noqa: UP007  # of a tuple
 
 
 @lru_cache(maxsize=64)
@@ -321,8 +387,9 @@ def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
 def _converted(content: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(content, kind)
-    # JSON can spell half of a surrogate pair, which msgspec cannot encode.
-    except UnicodeEncodeError as wrong:
+    # JSON can spell half of a surrogate pair, which msgspec cannot encode; it asks objects for more
+    # than they have.
+    except (UnicodeEncodeError, AttributeError) as wrong:
         raise msgspec.ValidationError(str(wrong)) from None
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import TASKS
+from parenvs.core.task import GraphOptions
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, refuse_unknown, shown
+from parenvs.fields import checked
 from parenvs.files import is_function
 
 if TYPE_CHECKING:
@@ -110,11 +112,12 @@ def text_of(instance: Any, *others: str) -> str:
     """Return the name or path that an instance is given by; ``others`` are what else it may be.
 
     Raises:
-        TypeError: it is neither text nor a path.
+        ParenvsError: it is neither text nor a path.
     """
     if not isinstance(instance, _Text):
         *kinds, last = ("a name", "a path", *others)
-        raise TypeError(f"instance: expected {', '.join(kinds)} or {last}, not {shown(instance)}")
+        known = f"{', '.join(kinds)} or {last}"
+        raise ParenvsError(f"instance: expected {known}, not {shown(instance)}")
     return os.fspath(instance)
 
 
@@ -179,7 +182,7 @@ def reading_key(reading: dict[str, Any]) -> Key:
     """Return the options of reading that are given, in a form that a cache can hash."""
     return tuple(
         (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in sorted(reading.items())
+        for name, value in sorted(checked(GraphOptions, reading).items())
         if value is not None
     )
 

@@ -94,7 +94,7 @@ def test_cluster__sync_seconds_by_formula(method):
         ("4x8:v100,-25Gbps", "bandwidth '-25Gbps' does not parse"),
         ("4x8:v100,0Gbps", "inter_bw must be a positive number, not 0.0"),
         ("4x8:v100," + "9" * 400 + "Gbps", "inter_bw must be a positive number, not inf"),
-        ("0x8:v100", "servers must be a whole number from 1 to 100000, not 0"),
+        ("0x8:v100", "servers must be a whole number from 1 to 100,000, not 0"),
         ("4x8:v10", r"unknown device 'v10' \(did you mean 'v100'\?\); known: v100"),
         ("missing.json", "no file 'missing.json'"),
         (None, "expected a name"),
@@ -107,8 +107,8 @@ def test_cluster__bad_text(text, message):
 
 
 BAD = [
-    ({"servers": "2"}, "servers must be a whole number from 1 to 100000, not '2'"),
-    ({"servers": True}, "servers must be a whole number from 1 to 100000, not True"),
+    ({"servers": "2"}, "servers must be a whole number from 1 to 100,000, not '2'"),
+    ({"servers": True}, "servers must be a whole number from 1 to 100,000, not True"),
     ({"servers": 10**400}, "servers must be a whole number"),
     ({"devices_per_server": -1}, "devices_per_server must be a whole number"),
     ({"intra_bw": "1e9"}, "intra_bw must be a positive number, not '1e9'"),

@@ -276,7 +276,7 @@ def test_problem__of_what_its_task_does_not_take(task, kinds):
     shape, graph, profile = shapes()["gpt-7.5b"], load_graph("vgg-19"), toys.dense().profile
     other = {"pipeline": shape, "elastic": graph}.get(task, profile)
     for wrong in (other, 3, ["vgg-19"], None):
-        with pytest.raises(TypeError, match=rf"instance: expected a name.*{kinds}, not "):
+        with pytest.raises(ParenvsError, match=rf"instance: expected a name.*{kinds}, not "):
             problem(wrong, task=task)
 
 

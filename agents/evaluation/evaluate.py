@@ -15,6 +15,7 @@ from parenvs.agents.planners import solve
 from parenvs.core.plan import Plan
 from parenvs.core.task import late
 from parenvs.errors import NO_PLAN, ParenvsError, shown
+from parenvs.fields import Index, checked
 
 Choose = Callable[[Any, np.ndarray, bool], Any]
 """Chooses an action for an observation and a mask, greedily if the third argument is true; models
@@ -83,7 +84,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any, env: gym.Env[Any, Any], episodes: int = 0, seed: int | None = None
+    model: Any, env: gym.Env[Any, Any], episodes: Index = 0, seed: Index | None = None
 ) -> Evaluation:
     """Play the greedy policy once, and the sampled policy ``episodes`` times, with masks.
 
@@ -105,6 +106,8 @@ def evaluate(
     >>> parenvs.evaluate(lambda observation, mask: mask.argmax(), env).value < 29
     True
     """
+    given = checked(evaluate, {"episodes": episodes, "seed": seed})
+    episodes, seed = given["episodes"], given["seed"]
     game = getattr(env.unwrapped, "game", None) if isinstance(env, gym.Env) else None
     if game is None:
         raise ParenvsError(

@@ -27,6 +27,7 @@ from parenvs.agents.planners import solve
 from parenvs.core.plan import OPTIMAL
 from parenvs.core.sets import BOUND, KINDS, ProblemSet, family_named, score_of, set_of
 from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
+from parenvs.fields import Count, Index, checked
 from parenvs.files import read_json, write_text
 
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -249,8 +250,8 @@ def evaluate_set(
     name: str = "plan-test",
     family: str | None = None,
     greedy: bool = True,
-    seed: int = 0,
-    first: int | None = None,
+    seed: Index = 0,
+    first: Count | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> SetEvaluation:
     """Play each problem of a shipped set once, in the order of the set, with masks.
@@ -276,7 +277,11 @@ def evaluate_set(
     >>> 0 < evaluation.interval[0] < evaluation.score < 1
     True
     """
+    given = {"name": name, "greedy": greedy, "seed": seed, "first": first}
+    name, greedy, seed, first = checked(evaluate_set, given).values()
     several = policies if isinstance(policies, (list, tuple)) else [policies]
+    if not several or not isinstance(settings, Mapping):
+        raise ParenvsError("evaluate_set takes at least one policy, and settings by name")
     env_ids = dict.fromkeys(getattr(policy, "env_id", None) for policy in several)
     if len(env_ids) > 1:
         raise ParenvsError(f"{name}: policies of several environments: {shown(list(env_ids))}")

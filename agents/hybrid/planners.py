@@ -18,7 +18,7 @@ from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError
-from parenvs.fields import read
+from parenvs.fields import read, settle
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import OBJECTIVES, Constraints, Objective, UniformSpace
@@ -42,6 +42,7 @@ class HybridRequest(HybridSearch, Request):
         if isinstance(self.constraints, Mapping):
             given = {name: x for name, x in self.constraints.items() if x is not None}
             object.__setattr__(self, "constraints", read(Constraints, given, "constraints"))
+        settle(self, "constraints")
         self.goal  # noqa: B018  # raises errors for its name and price
         self.constraints.check_pins(self.problem)
         if self.robust and self.objective != OBJECTIVES[0]:

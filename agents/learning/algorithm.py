@@ -22,6 +22,7 @@ from parenvs.agents.names import ALGORITHMS
 from parenvs.core.registry import refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, one_line, refuse_unknown, shown
+from parenvs.fields import plain
 from parenvs.tensors import check_finite, read_saved
 
 # The constants of splitmix64 (Steele, Lea, Flood 2014), as int64: torch has no unsigned arithmetic.
@@ -438,6 +439,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
     """
     default = kind.settings_class()
     known = asdict(default)
+    given = {name: plain(value) for name, value in given.items()}
     for name, value in given.items():
         refuse_unknown(f"{kind.name} has no setting", name, known)
         wanted = type(known[name])
@@ -447,7 +449,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
         least = min(1, known[name]) if wanted is int else 0 if name in POSITIVE else -largest
         if not least <= value <= largest:
             raise ParenvsError(f"{name} must be from {least:g} to {largest:g}, not {shown(value)}")
-    return replace(default, **given)
+    return replace(default, **{name: type(known[name])(value) for name, value in given.items()})
 
 
 GROUP = "parenvs.agents"

@@ -20,7 +20,7 @@ from parenvs.agents.learning.options import TrainOptions
 from parenvs.core.registry import environments, refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, refuse_unknown, shown
-from parenvs.fields import SCHEMA, Text, read, whole
+from parenvs.fields import SCHEMA, Text, read, settle, whole
 from parenvs.files import is_function, read_object
 
 HERE, ACTORS, ENVS, DEVICE = "here", "actors", "environments", "device"
@@ -111,6 +111,14 @@ class TrainConfig(TrainOptions):
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     steps: Annotated[int, whole(1, 10**12)] = 200_000
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise errors for values of another type, and no kind of device."""
+        settle(self)
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise ParenvsError(f"device {shown(self.device)}: {one_line(error)}") from None
 
     @property
     def size(self) -> int:

@@ -37,7 +37,7 @@ from parenvs.agents.learning.team import Recipe, Team
 from parenvs.core.request import Request
 from parenvs.core.sets import validation_of
 from parenvs.errors import ParenvsError, one_line
-from parenvs.fields import SCHEMA
+from parenvs.fields import SCHEMA, checked
 from parenvs.files import locked, replacing, write_text
 from parenvs.tensors import read_saved
 
@@ -109,6 +109,11 @@ def train(
             is refused.
     """
     config.agent_settings()  # raises before a folder is made
+    given = {
+        "resume": resume, "target": target, "stop_at_target": stop_at_target, "engine": engine,
+        "address": address,
+    }  # fmt: skip
+    resume, target, stop_at_target, engine, address = checked(train, given).values()
     if config.start is not None:
         load(config.start)
     with one_thread():

@@ -21,7 +21,7 @@ from parenvs.cluster import Cluster
 from parenvs.core.registry import OLD_NAMES, TASKS, refuse_removed, task_of
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, refuse_unknown, shown
-from parenvs.fields import read
+from parenvs.fields import check, read
 from parenvs.files import check_schema, read_json, write_text
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         PlanError: the file is missing or not JSON, its schema or task is unknown, or a field is
             wrong.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise PlanError(f"load_plan takes the path of a plan's file, not {shown(path)}")
     where, content = os.fspath(path), read_json(path, PlanError)
     if not isinstance(content, dict):
         raise PlanError(f"{where}: expected one JSON object")
@@ -500,6 +502,7 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
         plan = load_plan(plan)
     if not isinstance(plan, Plan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
+    check(plan, f"plan of {shown(plan.instance)}: ", PlanError)
     its = getattr(problem, "cluster", None)
     if cluster is not None and its not in (None, Cluster.parse(cluster)):
         raise ParenvsError(f"cluster: the problem is for {its}, not {cluster}; leave one out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -15,10 +16,25 @@ from gymnasium.vector.utils import batch_space
 
 from parenvs.core.game import EVERY, Game, Stream, check_options
 from parenvs.core.plan import Plan
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, refuse_unknown, shown
+from parenvs.fields import Count, checked
 
 RENDER_MODES = ["ansi", "rgb_array"]
 """Text, and pictures of shape (h, w, 3) uint8."""
+
+
+def made(kind: type[Game], count: int, arguments: dict[str, Any]) -> Game:
+    """Make a game of arguments that a user gave, checked by their types.
+
+    Raises:
+        ParenvsError: an argument has another type, or a value that the game refuses.
+    """
+    taken = [name for name in signature(kind.__init__).parameters if name not in ("self", "count")]
+    for name in arguments:
+        refuse_unknown(f"{kind.__name__} has no argument", name, taken)
+    # What is loaded, and where it runs, is checked by what loads it.
+    given = {name: x for name, x in arguments.items() if name not in ("instance", "cluster")}
+    return kind(count, **{**arguments, **checked(kind.__init__, given)})
 
 
 class GameEnv(gym.Env[dict[str, Any], np.int64]):
@@ -51,7 +67,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
     def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
         check_mode(render_mode)
         self.render_mode = render_mode
-        self.game = self.game_class(1, **arguments)
+        self.game = made(self.game_class, 1, arguments)
         self.action_space = self.game.action_space
         self.observation_space = self.game.observation_space
         self._actions = int(self.action_space.n)
@@ -178,9 +194,9 @@ def owned(values: np.ndarray) -> np.ndarray:
 
 
 def check_mode(mode: str | None) -> None:
-    """Raise ``ValueError`` unless the render mode is known or None."""
+    """Raise ``ParenvsError`` unless the render mode is known or None."""
     if mode is not None and mode not in RENDER_MODES:
-        raise ValueError(f"render_mode must be one of {RENDER_MODES}")
+        raise ParenvsError(f"render_mode must be one of {RENDER_MODES}, not {shown(mode)}")
 
 
 def rendered(game: Game, row: int, mode: str) -> Any:
@@ -253,18 +269,17 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
 
     def __init__(
         self,
-        num_envs: int = 1,
+        num_envs: Count = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, not {num_envs}")
+        num_envs = checked(GameVectorEnv.__init__, {"num_envs": num_envs})["num_envs"]
         check_mode(render_mode)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.game = game = self.game_class(num_envs, **arguments)
+        self.game = game = made(self.game_class, num_envs, arguments)
         _keep_blocks(game.observation_space, num_envs)
         game.preview()
         self.episode_steps, self.largest_return = game.episode_steps, game.largest_return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import ParenvsError, listed, need_extra
+from parenvs.errors import ParenvsError, listed, need_extra, shown
 from parenvs.files import FUNCTION
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.pytorch.nodes import TITLE, RefusedError
@@ -172,6 +172,8 @@ def from_hlo(path: str | os.PathLike[str], **options: Any) -> Graph:
     Raises:
         HloError: the file is no HLO, is truncated, or holds an unknown opcode.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ParenvsError(f"from_hlo takes the path of a file, not {shown(path)}")
     file = Path(path)
     if file.suffix == ".npz":
         graph = Graph.load(file)
@@ -255,6 +257,8 @@ def in_parts(
     """
     with need_extra("jax", "planning a function"):
         from parenvs.graph.parts import split_fused
+    if not callable(function):
+        raise ParenvsError(f"in_parts takes a function, not {shown(function)}")
     result = split_fused(function, args, {})
     return (function, tuple(args)) if result is None else (result.function, result.positional)
 

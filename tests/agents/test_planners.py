@@ -92,7 +92,7 @@ def test_problem__errors():
         (("t5-3b", "C", "pipeline-cut"), {}, "'pipeline-cut'; it is called task 'pipeline'$"),
         (("t5-3b", None, "data-parallel"), {}, "it is called task 'partition', scope 'inputs'$"),
         (("t5-3b",), {"stage": 3}, "task pipeline has no option 'stage'.*stages"),
-        (("t5-3b",), {"stages": 0}, "at least 1 stage, not 0"),
+        (("t5-3b",), {"stages": 0}, "stages must be a whole number from 1, not 0"),
         (("t5-3b",), {"stages": 99}, "only 32 devices"),
         (("t5-3b", None, "partition"), {"stages": 3}, "task partition has no option 'stages'"),
     ):

@@ -182,7 +182,11 @@ def test_cli__bad_problems(refused, tmp_path, command):
         refused(command, "vgg-19", "--cluster", cluster, *out, words=words)
     refused(command, "vgg-19", "--stages", 39, *out, words="hold variables")
     refused(command, "vgg-19", "--cluster", "1x4:v100", "--stages", 5, *out, words="only 4 devices")
-    fewest = "at least 2 stages, not 1" if command == "train" else "at least 1 stage, not 0"
+    fewest = (
+        "at least 2 stages, not 1"
+        if command == "train"
+        else "stages must be a whole number from 1, not 0"
+    )
     refused(command, "vgg-19", "--stages", int(command == "train"), *out, words=fewest)
     refused(command, "vgg-19", "--micro-batch", 0, *out, words="micro")
 

@@ -116,7 +116,7 @@ def test_batched__bad_reset_masks(kind, kwargs, mask, error):
 
 @kinds
 def test_batched__bad_arguments(kind, kwargs):
-    with pytest.raises(ValueError, match="num_envs must be at least 1"):
+    with pytest.raises(ValueError, match="num_envs must be a whole number from 1"):
         kind(0, **kwargs)
     with pytest.raises(ValueError, match="AutoresetMode"):
         kind(1, autoreset_mode="Sometimes", **kwargs)

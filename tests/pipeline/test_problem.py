@@ -48,15 +48,18 @@ def test_pipeline__vectorized_is_one_by_one(data):
 @each(
     ("settings_", "words"),
     [
-        ({"micro_batches": 0}, "micro_batches must be from 1"),
-        ({"micro_batches": -1}, "micro_batches must be from 1"),
-        ({"micro_batches": 10_001}, "micro_batches must be from 1 to 10000, not 10001"),
-        ({"micro_batches": 2**31 - 1}, "micro_batches must be from 1"),
+        ({"micro_batches": 0}, "micro_batches must be a whole number from 1"),
+        ({"micro_batches": -1}, "micro_batches must be a whole number from 1"),
+        (
+            {"micro_batches": 10_001},
+            "micro_batches must be a whole number from 1 to 10,000, not 10001",
+        ),
+        ({"micro_batches": 2**31 - 1}, "micro_batches must be a whole number from 1"),
         ({"recompute": "some"}, "unknown recompute 'some'; known: full, none"),
         ({"sync": "some"}, "unknown sync 'some'; known: allreduce"),
-        ({"copies": -1}, "copies must be from 0"),
-        ({"stages": 0}, "at least 1 stage, not 0"),
-        ({"stages": 2.0}, "at least 1 stage, not 2.0"),
+        ({"copies": -1}, "copies must be a number from 0"),
+        ({"stages": 0}, "stages must be a whole number from 1, not 0"),
+        ({"stages": 2.0}, "stages must be a whole number from 1, not 2.0"),
         ({"recompute": "none"}, "no resident_bytes"),
     ],
 )
@@ -155,7 +158,7 @@ def test_profile__bad_arrays():
         StageProfile("x", **fields, parameter_bytes=[1, -2])
     with pytest.raises(ProfileError, match=r"resident_bytes of pivot 0 \(a\) is nan"):
         StageProfile("x", **fields, parameter_bytes=[1, 2], resident_bytes=[np.nan, 2])
-    with pytest.raises(ProfileError, match="micro_batch must be a whole number >= 1, not 0"):
+    with pytest.raises(ProfileError, match="micro_batch must be a whole number from 1, not 0"):
         StageProfile("x", **fields, parameter_bytes=[1, 2], micro_batch=0)
 
 

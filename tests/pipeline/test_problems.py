@@ -284,7 +284,7 @@ def broken(tmp_path: Path, **changes) -> Path:
         ("family", lambda x: x + 100, "field 'family' holds 105, only 8 are named"),
         ("families", lambda x: x[:-1], "field 'families' holds 'heavy-hea', not one of uniform"),
         ("families", lambda x: x + 128, "field 'families' holds"),
-        ("micro_batches", np.zeros_like, "micro_batches must be from 1"),
+        ("micro_batches", np.zeros_like, "micro_batches must be a whole number from 1"),
         ("stages", lambda x: x * 0 + 1, "field 'stages' is 1, not from 2 to"),
         ("stages", lambda x: x * 0 + 99, "field 'stages' is 99, not from 2 to"),
     ],

@@ -321,8 +321,8 @@ def test_candidates__centre(servers, per_server, stages, center):
     ("arguments", "words"),
     [
         ({"stages": 1}, "at least 2 stages, not 1"),
-        ({"stages": 0}, "at least 1 stage, not 0"),
-        ({"stages": -3}, "at least 1 stage, not -3"),
+        ({"stages": 0}, "stages must be a whole number from 1, not 0"),
+        ({"stages": -3}, "stages must be a whole number from 1, not -3"),
         ({"stages": 4}, "cluster 1x3 toy has only 3 devices"),
         ({"stages": 13}, "only 12 pivots hold variables.*at most 12"),
         ({"radius": -1}, "radius must be >= 0, not -1"),

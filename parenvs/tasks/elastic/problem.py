@@ -25,7 +25,7 @@ import numpy as np
 
 from parenvs.core.plan import Plan, Report
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.fields import Index, Text, words
+from parenvs.fields import Index, Text, settle, words
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Library, happened
 
 MAX_NODES = 64
@@ -239,14 +239,15 @@ class Elastic:
 
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for what cannot be."""
+        settle(self)
         seconds, source = self.seconds, self.source
-        if not (isinstance(seconds, (int, float)) and 1.0 <= seconds <= 86400.0):
+        if not 1.0 <= seconds <= 86400.0:
             raise ParenvsError(f"interval must be from 1 to 86,400 s, not {shown(seconds)}")
         whole = source.intervals(seconds)
         count = self.intervals or whole
         # A chain has no end of its own; a trace or a recorded course does.
         max_intervals = MAX_INTERVALS if source.is_chain else whole
-        if type(count) is not int or not 1 <= count <= max_intervals:
+        if not 1 <= count <= max_intervals:
             raise ParenvsError(
                 f"intervals must be a whole number from 1 to {max_intervals:,}, not {shown(count)}"
             )

@@ -36,7 +36,7 @@ from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.fields import Integer, check, number, one_of, read_rows, whole, write_rows
+from parenvs.fields import Integer, check, checked, number, one_of, read_rows, whole, write_rows
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library, binomial
 from parenvs.tasks.elastic.movement import State
@@ -473,7 +473,7 @@ def load_elastic(
     Raises:
         ParenvsError: a name is unknown, a file is wrong, or the problem has settings of its own.
     """
-    text = os.fspath(instance)
+    text, cluster = os.fspath(instance), checked(load_elastic, {"cluster": cluster})["cluster"]
     first, _, member = text.partition("/")
     if first in TRACES and member:
         text, (named, _, servers) = first, member.removesuffix("-measured").partition(" on ")

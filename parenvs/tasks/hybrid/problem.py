@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.errors import InfeasibleError, shown
-from parenvs.fields import LARGEST_NUMBER
+from parenvs.errors import InfeasibleError
+from parenvs.fields import LARGEST_NUMBER, settle, words
 from parenvs.tasks.hybrid import formulas, report
 from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, Step
 from parenvs.tasks.hybrid.layers import Split
@@ -77,25 +77,21 @@ class Hybrid:
     task: ClassVar[str] = "hybrid"
     model: HybridModel
     cluster: Cluster
-    batch: int
+    batch: Annotated[int, words("a whole number of samples from 1", ge=1, le=LARGEST_NUMBER)]
     stack: Stack = None  # type: ignore[assignment]  # resolved in __post_init__
     precision: str = ""
     instance: str = ""
 
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for settings that no plan can have."""
+        settle(self, "model", "precision", "instance")
+        settle(self, "batch", error=InfeasibleError)
         fill = object.__setattr__
         fill(self, "cluster", Cluster.parse(self.cluster))
         stack = default_stack(self.cluster) if self.stack is None else Stack.parse(self.stack)
         fill(self, "stack", stack)
         fill(self, "precision", self.precision or best_precision(self.cluster, self.model.is_half))
         fill(self, "instance", self.instance or self.model.name)
-        # bool is an int in Python.
-        is_whole = isinstance(self.batch, int) and not isinstance(self.batch, bool)
-        if not is_whole or not 1 <= self.batch <= LARGEST_NUMBER:
-            raise InfeasibleError(
-                f"batch must be a whole number of samples from 1, not {shown(self.batch)}"
-            )
         self.machine  # noqa: B018  # raises errors for a precision that the device lacks
 
     @cached_property

@@ -7,6 +7,7 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -309,6 +310,8 @@ class Stack:
         """
         if isinstance(value, Stack):
             return value
+        if not isinstance(value, str | Mapping):
+            raise PlanError(f"stack must be a name or an object, not {shown(value)}")
         content: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
         name = content.pop("name", None)
         known = {**VERSIONS, **({} if stored else {**newest_of_software(), **STACKS})}

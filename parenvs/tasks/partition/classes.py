@@ -16,14 +16,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import parenvs.graph.opcodes as opcodes
 from parenvs.cluster import Cluster
 from parenvs.errors import HloError, ParenvsError, refuse_unknown, shown
-from parenvs.fields import LARGEST_NUMBER
+from parenvs.fields import Count, checked, plain, whole
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.opcodes import Factor, Instruction, Kind, bytes_of, factors_of, target_rule
 from parenvs.tasks.pipeline.plan import RECOMPUTE
@@ -466,8 +466,8 @@ class StepSettings:
         limit: bytes on a device beyond which a plan is illegal; None: memory decides nothing.
     """
 
-    micro_batch: int | None = None
-    micro_batches: int = 1
+    micro_batch: Annotated[int, whole(FEWEST)] | None = None
+    micro_batches: Count = 1
     recompute: str = REMADE[0]
     limit: float | None = None
 
@@ -488,12 +488,9 @@ class StepSettings:
         Raises:
             ParenvsError: a setting is none of these.
         """
-        if micro_batch is not None:
-            _check_count("micro_batch", micro_batch, FEWEST)
-        _check_count("micro_batches", micro_batches, 1)
         refuse_unknown("unknown recompute", recompute, REMADE)
-        samples = None if micro_batch is None else int(micro_batch)
-        return cls(samples, int(micro_batches), recompute, limit_of(memory_limit, cluster))
+        counts = checked(cls, {"micro_batch": micro_batch, "micro_batches": micro_batches})
+        return cls(**counts, recompute=recompute, limit=limit_of(memory_limit, cluster))
 
     def on(self, graph: Graph) -> StepSettings:
         """The same step, with no micro-batch of its own if it is the graph's batch."""
@@ -517,12 +514,6 @@ class StepSettings:
         return np.where(graph.phase == Phase.UPDATE, 1.0, passes)
 
 
-def _check_count(name: str, number: Any, minimum: int) -> None:
-    is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-    if not is_whole or not minimum <= number <= LARGEST_NUMBER:
-        raise ParenvsError(f"{name} must be a whole number from {minimum}, not {shown(number)}")
-
-
 WHOLE = StepSettings()
 """The step of the whole batch at once."""
 
@@ -533,13 +524,13 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
     Raises:
         ParenvsError: it is no limit, see ``StepSettings.of``.
     """
+    memory_limit = plain(memory_limit)
     # A bool is an int in Python, so these come before numbers.
     if memory_limit is None or memory_limit is False:
         return None
-    if memory_limit is True or memory_limit == DEVICE:
+    if memory_limit is True or (isinstance(memory_limit, str) and memory_limit == DEVICE):
         return cluster.memory_limit
-    kinds = (int, float, np.integer, np.floating)
-    number = memory_limit if isinstance(memory_limit, kinds) else 0
+    number = memory_limit if isinstance(memory_limit, int | float) else 0
     if 0 < number <= _MAX_BYTES:
         return float(number)
     raise ParenvsError(

@@ -29,7 +29,7 @@ from parenvs.errors import (
     refuse_unknown,
     shown,
 )
-from parenvs.fields import Count, Index, Size, Text, one_of, read, whole
+from parenvs.fields import Count, Index, Size, Text, one_of, read, settle, whole
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import shape_text
 from parenvs.instances import Key, load_graph, reading_key, stamp, text_of
@@ -246,6 +246,7 @@ class Partitioning:
 
     def __post_init__(self) -> None:
         """Refuse unknown scopes and rewards; take the graph's name where no instance is given."""
+        settle(self)
         refuse_unknown("unknown scope", self.scope, SCOPES)
         refuse_unknown("unknown reward", self.reward, REWARDS)
         if not self.instance:

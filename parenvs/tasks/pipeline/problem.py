@@ -11,13 +11,14 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.plan import ILLEGAL, TimedReport
-from parenvs.errors import InfeasibleError, ProfileError, refuse_unknown, shown
+from parenvs.errors import InfeasibleError, ProfileError, refuse_unknown
+from parenvs.fields import Count, number, settle, whole
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import StageTimes, Timetable, simulate
 from parenvs.tasks.pipeline.plan import (
@@ -77,9 +78,9 @@ class Pipeline(ChainSums):
     task: ClassVar[str] = "pipeline"
     profile: StageProfile
     cluster: Cluster
-    stages: int = None  # type: ignore[assignment]  # resolved in __post_init__
-    micro_batches: int = MICRO_BATCHES
-    copies: float = COPIES
+    stages: Count = None  # type: ignore[assignment]  # resolved in __post_init__
+    micro_batches: Annotated[int, whole(1, MAX_MICRO_BATCHES)] = MICRO_BATCHES
+    copies: Annotated[float, number(0, MOST_COPIES)] = COPIES
     recompute: str = RECOMPUTE[0]
     sync: str = SYNC_METHODS[0]
     tied: str = TIED[0]
@@ -88,6 +89,7 @@ class Pipeline(ChainSums):
 
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for settings that no plan can have."""
+        settle(self, "profile", "instance")
         fill = object.__setattr__
         fill(self, "cluster", Cluster.parse(self.cluster))
         fill(self, "instance", self.instance or self.profile.name)
@@ -99,12 +101,6 @@ class Pipeline(ChainSums):
                 f"{self.cluster} has {device.name} devices; make the chain anew with "
                 "StageProfile.from_graph(graph, cluster.device) or parenvs.problem(graph, cluster)"
             )
-        is_whole = isinstance(self.micro_batches, (int, np.integer))
-        if not (is_whole and 1 <= self.micro_batches <= MAX_MICRO_BATCHES):
-            raise InfeasibleError(
-                f"micro_batches must be from 1 to {MAX_MICRO_BATCHES}, not "
-                f"{shown(self.micro_batches)}"
-            )
         choices = {"recompute": RECOMPUTE, "sync": SYNC_METHODS, "tied": TIED}
         for name, allowed in choices.items():
             refuse_unknown(f"unknown {name}", getattr(self, name), allowed, InfeasibleError)
@@ -112,18 +108,11 @@ class Pipeline(ChainSums):
             raise InfeasibleError(
                 f"profile {self.profile.name} has no resident_bytes: recompute='none' needs them"
             )
-        is_number = isinstance(self.copies, (int, float, np.number))
-        if not (is_number and 0 <= self.copies <= MOST_COPIES):
-            raise InfeasibleError(
-                f"copies must be from 0 to {MOST_COPIES}, not {shown(self.copies)}"
-            )
         if self.cluster.devices < 2:
             raise InfeasibleError("a pipeline needs at least two devices")
         if self.stages is None:
             fill(self, "stages", stages_on(self.cluster))
-        if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 1:
-            message = f"a plan needs at least 1 stage, not {self.stages!r}"
-            raise InfeasibleError(f"{self.profile.name}: {message}")
+        settle(self, "stages", "micro_batches", "copies", "fractions", error=InfeasibleError)
 
     def with_stages(self, stages: int, cluster: Cluster | None = None) -> Pipeline:
         """Return the problem with other stages, also on another cluster; prefix sums are shared."""

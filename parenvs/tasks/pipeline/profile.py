@@ -23,7 +23,7 @@ import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Cluster, Device
 from parenvs.errors import ParenvsError, ProfileError, shown
-from parenvs.fields import LARGEST_NUMBER
+from parenvs.fields import Count, checked
 from parenvs.files import replacing
 from parenvs.graph.flow import Reads, chain_bytes
 from parenvs.graph.graph import Graph
@@ -71,7 +71,7 @@ class StageProfile:
     cut_bytes: np.ndarray
     parameter_bytes: np.ndarray
     resident_bytes: np.ndarray | None = None
-    micro_batch: int = MICRO_BATCH
+    micro_batch: Count = MICRO_BATCH
     source: str = ""
     device: Device | None = None
     frozen_bytes: np.ndarray | None = None
@@ -314,10 +314,7 @@ def load_profile(
 
 
 def _check_samples(name: str, micro_batch: Any) -> None:
-    if not isinstance(micro_batch, int) or not 1 <= micro_batch <= LARGEST_NUMBER:
-        raise ProfileError(
-            f"profile {name}: micro_batch must be a whole number >= 1, not {shown(micro_batch)}"
-        )
+    checked(StageProfile, {"micro_batch": micro_batch}, f"profile {name}: ", ProfileError)
 
 
 def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:

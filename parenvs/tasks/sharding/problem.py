@@ -19,7 +19,7 @@ import numpy as np
 
 from parenvs.core.plan import Bounded, Plan, Report
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.fields import Integer, Text
+from parenvs.fields import Integer, Text, settle
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class Sharding:
 
     def __post_init__(self) -> None:
         """Take the problem's name where no instance is given."""
+        settle(self, "instance")
         if not self.instance:
             object.__setattr__(self, "instance", self.name)
 
