@@ -352,6 +352,6 @@ def test_cli__evaluate_refuses(refused, tmp_path, run):
     config.write_text(json.dumps({**whole, "seed": "x"}))
     refused("evaluate", tmp_path, words="field 'seed' must be a whole number")
     config.write_text(json.dumps(whole))
-    refused("evaluate", tmp_path, words="the run has not ended: give --resume")
+    refused("evaluate", tmp_path, words="the run has not ended; parenvs train --resume")
     (tmp_path / "model.pt").write_bytes(b"PK broken")
     refused("evaluate", tmp_path, words="model.pt: damaged")
