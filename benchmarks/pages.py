@@ -1,9 +1,8 @@
-"""Puts results into README and docs/paper.md, and writes docs/results, a page per area.
+"""Puts results into README, and writes docs/results, a page per area.
 
     python benchmarks/pages.py
 
-A table goes wherever one of the two has ``<!-- begin NAME -->`` and, below it,
-``<!-- end NAME -->``.
+A table goes wherever README has ``<!-- begin NAME -->`` and, below it, ``<!-- end NAME -->``.
 """
 
 from __future__ import annotations
@@ -16,6 +15,11 @@ from pathlib import Path
 from benchmarks.framework import ROOT, Measurement
 
 AREAS = {
+    "paper": (
+        "Auto-MAP's experiments",
+        "Exact answers, agents and networks on the tasks of arXiv 2007.04069.",
+        ("paper",),
+    ),
     "agents": (
         "What learning adds",
         "Agents, heuristics and planners on held-out problems; ways to distribute a training; "
@@ -96,9 +100,9 @@ def filled(text: str) -> str:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield the paths and texts of the pages with markers, and of the page of each area."""
-    for path in (ROOT / "README.md", ROOT / "docs" / "paper.md"):
-        yield path, filled(path.read_text(encoding="utf-8"))
+    """Yield the paths and texts of README and of the page of each area."""
+    readme = ROOT / "README.md"
+    yield readme, filled(readme.read_text(encoding="utf-8"))
     for area in AREAS:
         yield ROOT / "docs" / "results" / f"{area}.md", page(area)
 

@@ -4,7 +4,7 @@
     python benchmarks/paper.py --quick    # one seed on three problems, five minutes
 
 Every agent plays the environments with ``paper=True`` until it has an episode within 0.1 % of the
-best that any episode can be, or until its steps are over. ``docs/paper.md`` shows the tables.
+best that any episode can be, or until its steps are over. ``docs/results/paper.md`` shows the tables.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ PAPER_CUTS = {
 
 @paper.page
 def page(rows: list[Row]) -> list[str]:
-    """Return the tables of docs/paper.md."""
+    """Return the sections of docs/results/paper.md."""
     by_agent: dict[tuple[str, str], dict[str, list[Row]]] = {}
     networks = [row for row in rows if row["problem"] == "sets"]
     for row in rows:
