@@ -142,11 +142,9 @@ def plain(value: Any) -> Any:
 def checked(
     owner: Any, given: Mapping[str, Any], where: str = "", error: type[ParenvsError] = ParenvsError
 ) -> dict[str, Any]:
-    """Return options as the fields of a class, or the parameters of a function, have their types.
+    """Return options as the fields of a class, or a function's parameters, have their types.
 
-    Raises:
-        ParenvsError: a value has another type, or is not a number; the line names option, value and
-            what it must be.
+    Others raise ``error``, whose line names the option, the value and what it must be.
     """
     hints = _options(owner)
     result = {name: plain(value) for name, value in given.items()}

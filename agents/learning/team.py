@@ -233,9 +233,6 @@ class Learner:
         """Make updates: play some turns of each environment, and learn from them.
 
         A part restarts all episodes; None continues them. ``tick`` is called after each turn.
-
-        Raises:
-            ParenvsError: what was seen, paid or learned is not finite.
         """
         updates = []
         for part in parts:

@@ -24,11 +24,7 @@ RENDER_MODES = ["ansi", "rgb_array"]
 
 
 def made(kind: type[Game], count: int, arguments: dict[str, Any]) -> Game:
-    """Make a game of arguments that a user gave, checked by their types.
-
-    Raises:
-        ParenvsError: an argument has another type, or a value that the game refuses.
-    """
+    """Make a game of arguments that a user gave, checked by their types."""
     taken = [name for name in signature(kind.__init__).parameters if name not in ("self", "count")]
     for name in arguments:
         refuse_unknown(f"{kind.__name__} has no argument", name, taken)

@@ -108,4 +108,4 @@ def test_limit__planners_keep_to_it():
     env = gym.make(OPERATOR, problem=of)
     evaluation = parenvs.evaluate(lambda observation, mask: 1, env)
     assert evaluation.value == pytest.approx(-1) and evaluation.gap is None
-    assert evaluation.reference.value == best.value
+    assert evaluation.reference == best.report.cost
