@@ -526,7 +526,7 @@ def check_checkpoint(read: Checkpoint) -> None:
 def journal() -> dict[str, bytes]:
     """Return the files of a journal of two intervals."""
     with tempfile.TemporaryDirectory() as name:
-        opened = Journal.opened(Path(name), {**JOB_FIELDS, "measured": 0.5, "tracing": 2})
+        opened = Journal.open(Path(name), {**JOB_FIELDS, "measured": 0.5, "tracing": 2})
         for k in range(4):
             opened.add(Step(k, k // 2, 2.0 - k / 4, [2 * k, 2 * k + 1], 0.25))
         for t in range(2):
@@ -536,7 +536,7 @@ def journal() -> dict[str, bytes]:
 
 def read_journal(name: str) -> Callable[[Path], Journal]:
     """Return what reads a journal with another file of a name."""
-    return lambda path: Journal.opened(_folder(path, journal(), name), JOB_FIELDS)
+    return lambda path: Journal.open(_folder(path, journal(), name), JOB_FIELDS)
 
 
 def check_journal(read: Journal) -> None:
