@@ -512,7 +512,9 @@ class Episodes:
         seconds = problem.replicate_seconds - running_sums(saved)[-1]
         figures = {"cost": seconds, "step_seconds": seconds}
         if problem.reward == "paper":
-            figures["cost"] = np.array([problem.cost(chosen) for chosen in self.chosen(rows)])
+            # Not as a product of matrices, which rounds batches otherwise than single episodes.
+            paid = np.where(split, problem.returns.weights[classes, None], 0.0)
+            figures["cost"] = 1.0 / (problem.returns.base + running_sums(paid)[-1])
         if self.memory or self.limited:
             peaks = np.array([problem.peak(chosen) for chosen in self.chosen(rows)])
             figures["excess_bytes"] = excess = peaks - problem.memory_limit
