@@ -4,7 +4,7 @@
     python benchmarks/paper.py --quick    # one seed on three problems, five minutes
 
 Every agent plays the environments with ``paper=True`` until it has an episode within 0.1 % of the
-best that any episode can be, or until its steps are over. ``docs/results/paper.md`` shows the tables.
+best that any episode can be, or until its steps are over. ``docs/results/paper.md`` has the tables.
 """
 
 from __future__ import annotations
