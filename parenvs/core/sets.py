@@ -97,11 +97,11 @@ class ProblemSet:
 
     def answer_score(self, name: str, answer: Answer) -> float:
         """Return the score of a planner's answer to a problem; NaN without a legal plan."""
-        known = self.kind.costs(name)
         if not answer.report.legal:
             return math.nan
         if self.kind.reference is not None:
             return self.kind.reference(answer) / float(answer.report.cost)
+        known = self.kind.costs(name)
         return math.nan if known is None else known.value / answer.report.cost
 
 
