@@ -1,6 +1,7 @@
 """The doors: problem, solve, judge, show and plan files, the same for every task."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -141,3 +142,23 @@ def test_elastic__plans_that_break_rules(tmp_path):
     path.write_text(json.dumps({**rule.plan.to_json(), "chosen": [[1, 2, 3]]}))
     with pytest.raises(PlanError, match=r"field 'chosen\[0\]' must be null or \[tensor"):
         parenvs.load_plan(path)
+
+
+def test_elastic__plans_of_traces_carry_their_settings(tmp_path):
+    """The judge finds trace, model, cluster, batch and interval in the plan's file."""
+    own = tmp_path / "nodes.csv"
+    own.write_text("seconds,nodes\n0,12\n300,8\n360,14\n900,14\n")
+    for trace, settings in product(
+        ("p3", str(own)),
+        (
+            {}, {"interval": 300.0}, {"interval": 45.5}, {"model": "bert-large"},
+            {"cluster": "32x1:v100,10Gbps", "batch": 256}, {"cluster": "16x4:a100"},
+            {"model": "gpt-3.6b", "cluster": "16x4:a100", "interval": 600.0, "batch": 64},
+        ),
+    ):  # fmt: skip
+        problem = parenvs.problem(trace, task="elastic", **settings)
+        path = tmp_path / "plan.json"
+        parenvs.solve(problem, "fastest").plan.save(path)
+        report = parenvs.judge(path)
+        assert report.legal, (trace, settings, report.reasons)
+        assert parenvs.problem(problem.instance, task="elastic").instance == problem.instance

@@ -19,6 +19,7 @@ import csv
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -395,6 +396,13 @@ WINDOW, STRIDE = 120, 10
 """Intervals of a window of a trace, and from the beginning of one to that of the next."""
 
 
+_NAME = re.compile(
+    rf"({'|'.join(TRACES)}|.+\.csv)/(.+?)(?:-measured| on (.+?))?"
+    r"(?: batch (\d+))?(?: every (\d+(?:\.\d+)?(?:e[+-]\d+)?) s)?"
+)
+"""Name of a problem of a trace: trace, model, cluster, batch, seconds of an interval."""
+
+
 def load_trace(name: str | os.PathLike[str]) -> Trace:
     """Load a shipped trace by its name, or a file of either form.
 
@@ -463,8 +471,8 @@ def load_elastic(
 
     Args:
         instance: a problem of a shipped set, ``"elastic-test/bulk-gpt-1.5b-000"``; a generated
-            one, ``"elastic/FAMILY/MODEL/WHICH"``; or a trace: ``"p3"``, ``"g4dn"``,
-            ``TRACE/MODEL`` as such a problem is called, or the path of a ``.csv`` file.
+            one, ``"elastic/FAMILY/MODEL/WHICH"``; or a trace: ``"p3"``, ``"g4dn"``, the path of a
+            ``.csv`` file, or what such a problem is called, which tells its settings, too.
         model: of a trace, see ``load_library`` (default: ``gpt-1.5b``).
         interval: seconds of an interval, of a trace.
         cluster: of a trace, see ``load_library``.
@@ -474,10 +482,12 @@ def load_elastic(
         ParenvsError: a name is unknown, a file is wrong, or the problem has settings of its own.
     """
     text, cluster = os.fspath(instance), checked(load_elastic, {"cluster": cluster})["cluster"]
+    named = _NAME.fullmatch(text)
+    if named:
+        text, model, cluster = named[1], model or named[2], cluster or named[3]
+        batch = int(named[4]) if batch is None and named[4] else batch
+        interval = float(named[5]) if interval == SECONDS and named[5] else interval
     first, _, member = text.partition("/")
-    if first in TRACES and member:
-        text, (named, _, servers) = first, member.removesuffix("-measured").partition(" on ")
-        model, cluster = model or named, cluster or servers.replace(" ", ":") or None
     loaders: dict[str, Callable[[str], Elastic]] = {
         WINDOWS: window,
         **{name: partial(_elastic_problem, name) for name in ELASTIC_SETS},
@@ -485,9 +495,11 @@ def load_elastic(
     }
     # What is no member of a set is a trace, shipped or a file.
     if text.endswith(".csv") or first not in loaders:
-        library = load_library(model or MEASURED[0], cluster, batch)
-        trace = load_trace(text)
-        return Elastic(library, trace, interval, name=f"{trace.name}/{library.name}")
+        model, trace = model or MEASURED[0], load_trace(text)
+        name = f"{trace.name}/{model}" + (f" on {cluster}" if cluster else "-measured")
+        name += "" if batch is None else f" batch {batch}"
+        name += "" if interval == SECONDS else f" every {interval!r} s"
+        return Elastic(load_library(model, cluster, batch), trace, interval, name=name)
     settings = {"model": model, "cluster": cluster, "batch": batch}
     for name in settings:
         if settings[name] is not None:
