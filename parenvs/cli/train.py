@@ -138,7 +138,7 @@ def train(
         task = next((name for name, other in TASKS.items() if instance in other.sets), None)
     model = options.Model.of(given, instance or "", task, cluster)
     stem = Path(instance or "drawn").stem
-    drawn = _drawn(model, instance)
+    drawn = _drawn(model, instance, given)
     if drawn is not None:
         run.train(folder or run.folder(stem, model.task.name), *drawn, steps or DRAWN_STEPS)
         return
@@ -247,7 +247,9 @@ def is_environment(name: str) -> bool:
     )
 
 
-def _drawn(model: options.Model, instance: str | None) -> tuple[str, dict[str, Any]] | None:
+def _drawn(
+    model: options.Model, instance: str | None, typed: options.Given
+) -> tuple[str, dict[str, Any]] | None:
     """Return the environment of a training and its arguments; None: that of the request.
 
     Raises:
@@ -259,9 +261,9 @@ def _drawn(model: options.Model, instance: str | None) -> tuple[str, dict[str, A
         return None
     env_id, arguments, taken = drawn
     given = {**({} if model.cluster is None else {"cluster": model.cluster}), **model.options}
-    for name in (*given, *model.search):
-        if name not in taken:
-            flag = next((x.name for x in options.flags_of(task).values() if name in x.place), name)
+    known = options.flags_of(task)
+    for flag in (*typed, *({"cluster"} & {*given})):
+        if (known[flag].place[1] if flag in known else flag) not in taken:
             where = "drawn problems" if instance is None else instance
             raise ParenvsError(f"--{flag} is not an option of training on {where}")
     return env_id, {**arguments, **given}

@@ -11,7 +11,7 @@ from cases import slow
 from commands import good
 
 from parenvs import judge, load_plan
-from parenvs.cli.options import flags_in, values_for, values_in
+from parenvs.cli.options import flags_in, flags_of, values_for, values_in
 from parenvs.core.registry import TASKS
 from parenvs.core.task import GraphOptions, Task, option
 from parenvs.errors import ParenvsError
@@ -96,6 +96,18 @@ def test_train__bad_input_is_one_line(run, words, says):
     assert status == 2
     (line,) = err.strip().splitlines()
     assert says in line
+
+
+def test_train__names_the_option_that_it_does_not_take(run):
+    for task in TASKS.values():
+        *_, taken = task.training(None)
+        for name, flag in flags_of(task).items():
+            if flag.place[1] not in taken:
+                value = (flag.values or ("0-3" if name == "pin" else "1",))[:1]
+                typed = (f"--{name}", *(() if flag.kind is bool else value))
+                status, _, err = run("train", "--task", task.name, *typed)
+                assert (status, err.count("\n")) == (2, 1), err
+                assert f"--{name} is not an option of training on drawn problems" in err, err
 
 
 # Flags
