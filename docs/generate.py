@@ -124,7 +124,7 @@ def environment_page(name: str) -> str:
     picture = DOCS / "pictures" / f"{name}.webp"
     lines = [f"# {name}", "", heading, ""]
     if picture.exists():
-        words = f"An episode of {name}, one frame a step"
+        words = f"An episode of {name}, one figure a step"
         lines += [f"![{words}]({os.path.relpath(picture, OUT / 'environments')})", ""]
     lines += ["```python", "import gymnasium as gym", "import parenvs", ""]
     lines += [f'env = gym.make("{name}")', "observation, info = env.reset(seed=0)"]

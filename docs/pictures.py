@@ -25,7 +25,8 @@ import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 from PIL import Image  # noqa: E402
 
-import parenvs  # noqa: E402, F401 (registers the environments)
+from parenvs import view  # noqa: E402 (and registers the environments)
+from parenvs.view import page  # noqa: E402
 
 EPISODES, MOST_FRAMES, WIDTH = 30, 16, 720
 MILLISECONDS, LAST_MILLISECONDS = 700, 3000
@@ -52,14 +53,14 @@ def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every:
     Args:
         env: the environment.
         seed: of the problem and the actions; the problem is that of seed 0.
-        frames: where the pictures go; None draws nothing.
+        frames: where the figures go; None draws nothing.
         every: steps from picture to picture.
     """
     random = np.random.default_rng(seed)
     seen, info = env.reset(seed=0)
     total, steps, over = 0.0, 0, False
     if frames is not None:
-        frames.append(env.render())
+        frames.append(picture(env))
     while not over:
         legal = np.flatnonzero(info["action_mask"])
         rows = seen.get("actions") if isinstance(seen, dict) else None
@@ -68,13 +69,22 @@ def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every:
         over = over or cut
         total, steps = total + reward, steps + 1
         if frames is not None and (over or steps % every == 0):
-            frames.append(env.render())
+            frames.append(picture(env))
     return total, steps
+
+
+def picture(env: Any) -> np.ndarray:
+    """Return the figure of an episode, which frames are too fast for: (800, 1280, 3) uint8."""
+    game = env.game
+    with page.style():
+        canvas: Any = view.figure(game.view(0), game.undecided(0)).canvas
+        canvas.draw()
+    return np.array(canvas.buffer_rgba())[..., :3]
 
 
 def draw(name: str) -> Path:
     """Draw the animation of an environment, and return its file."""
-    env = gym.make(name, render_mode="rgb_array", **SETTINGS.get(name, {})).unwrapped
+    env = gym.make(name, **SETTINGS.get(name, {})).unwrapped
     tried = [(*play(env, seed), seed) for seed in range(EPISODES)]
     _, steps, seed = max(tried, key=lambda x: x[0])
     frames: list[np.ndarray] = []
@@ -82,11 +92,11 @@ def draw(name: str) -> Path:
     height = max(frame.shape[0] * WIDTH // frame.shape[1] for frame in frames)
     pages = []
     for frame in frames:
-        picture = Image.fromarray(frame[..., :3])
+        image = Image.fromarray(frame)
         size = (WIDTH, frame.shape[0] * WIDTH // frame.shape[1])
-        page = Image.new("RGB", (WIDTH, height), "white")
-        page.paste(picture.resize(size, Image.Resampling.LANCZOS), (0, 0))
-        pages.append(page)
+        sheet = Image.new("RGB", (WIDTH, height), "white")
+        sheet.paste(image.resize(size, Image.Resampling.LANCZOS), (0, 0))
+        pages.append(sheet)
     out = DOCS / "pictures" / f"{name}.webp"
     out.parent.mkdir(exist_ok=True)
     times = [MILLISECONDS] * (len(pages) - 1) + [LAST_MILLISECONDS]

@@ -47,10 +47,10 @@ def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
 
 
 def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.ndarray:
-    """The figure as a new array of shape (800, 1280, 3), uint8; arguments as of ``text``."""
-    from parenvs.view import page
+    """The text as a picture of shape (800, 1120, 3), uint8; arguments as of ``text``."""
+    from parenvs.view.frame import picture
 
-    return page.pixels(lambda: figure(viewable, undecided))
+    return picture(text(viewable, True, undecided))
 
 
 def save(

@@ -101,14 +101,6 @@ def _blank_figure() -> Figure:
     return figure
 
 
-def pixels(draw: Callable[[], Figure]) -> np.ndarray:
-    """What ``draw`` returns as a new array of shape (pixels down, pixels across, 3), uint8."""
-    with style():
-        canvas: Any = draw().canvas
-        canvas.draw()
-        return np.array(canvas.buffer_rgba())[..., :3].copy()
-
-
 def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
     """Write what ``draw`` returns; equal figures give equal bytes, a failure leaves the old file.
 

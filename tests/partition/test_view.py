@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from cases import slow
 
@@ -64,6 +65,12 @@ def words(picture):
 def boxes(picture, gid):
     found = picture.findobj(lambda x: x.get_gid() == gid)
     return [path for collection in found for path in collection.get_paths()]
+
+
+def pixels(figure):
+    """What a figure looks like, (800, 1280, 3)."""
+    figure.canvas.draw()
+    return np.array(figure.canvas.buffer_rgba())[..., :3]
 
 
 def pixel(picture, x, y):
@@ -212,11 +219,11 @@ def test_figure__has_a_cell_for_every_variable_and_input(report, t5):
 
 
 @pytest.mark.thorough
-def test_rgb_array__colors_of_cells_correspond_to_the_plan(report):
+def test_figure__colors_of_cells_correspond_to_the_plan(report):
     from matplotlib.text import Text
 
     picture = viewer.figure(report)
-    image = viewer.rgb_array(report)
+    image = pixels(picture)
     place = {t.get_text(): t.get_position() for t in picture.findobj(Text)}
     blocked, seen = blocked_paths(report.problem), set()
     for index in report.problem.graph.variables:
@@ -229,7 +236,7 @@ def test_rgb_array__colors_of_cells_correspond_to_the_plan(report):
         assert pixel(image, x, y) == expected, path
         seen.add(expected)
     assert seen == {*STAGE_COLORS[:4], GRAY, PALE}
-    opened = viewer.rgb_array(report, {"fc2/bias"})
+    opened = pixels(viewer.figure(report, {"fc2/bias"}))
     x, y = place["bias"][0] + 0.72, place["fc2"][1]
     assert pixel(image, x, y) == GRAY and pixel(opened, x, y) == WHITE
 
@@ -254,9 +261,6 @@ def test_figure__no_two_labels_overlap_or_leave_the_page(name):
                 across = min(box.x1, second.x1) - max(box.x0, second.x0)
                 up = min(box.y1, second.y1) - max(box.y0, second.y0)
                 assert across <= 1 or up <= 1, (one, other)
-
-
-# rgb_array
 
 
 # save

@@ -377,9 +377,6 @@ def test_env__render():
     assert "no strategies yet" in env.render()
     env.step(int(np.flatnonzero(env.action_masks())[0]))
     assert "cost" in env.render()
-    env = make(problem=SMALL, render_mode="rgb_array")
-    env.reset()
-    assert env.render().shape == (800, 1280, 3)
 
 
 @pytest.mark.thorough
