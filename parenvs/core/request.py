@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from parenvs.core.registry import refuse_removed, task_of
 from parenvs.core.task import late
-from parenvs.errors import ParenvsError, need_extra, refuse_unknown
+from parenvs.errors import ParenvsError, TimeLimitError, need_extra, refuse_unknown
 
 SECONDS = 20.0
 """Default time limit of exact searches."""
@@ -161,7 +161,11 @@ class Request:
 
         Raises:
             ParenvsError: the extra ``agents`` is not installed.
+            TimeLimitError: no episode ends within the steps.
         """
         with need_extra("agents", f"agent {agent!r}"):
             train = late(_TRAINING)
-        return train(self, agent)
+        result = train(self, agent)
+        if result.value is None:
+            raise TimeLimitError(f"{agent} ended no episode; give it more --steps")
+        return result

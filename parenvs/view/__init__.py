@@ -1,8 +1,6 @@
 """Plans of every task as text and as pictures: one door, whatever the task.
 
 Each function takes what the judge says of a plan, or the problem itself where there is no plan yet.
-Importing this package loads next to nothing: the modules of a task are loaded by its first text,
-matplotlib by the first picture.
 """
 
 from __future__ import annotations
@@ -53,22 +51,19 @@ def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.nda
     return picture(text(viewable, True, undecided))
 
 
-def save(
-    path: str | os.PathLike[str], viewable: Any, undecided: Collection[str] | None = None
-) -> None:
+def save(path: str | os.PathLike[str], viewable: Any) -> None:
     """Write the figure; equal plans give equal bytes, and a failure leaves the old file.
 
     Args:
         path: ends in ``.png``, ``.svg`` or ``.pdf``.
         viewable: what the judge says of a plan, or a problem without one.
-        undecided: of partitions, paths that an episode has not settled.
 
     Raises:
         ParenvsError: another ending.
     """
     from parenvs.view import page
 
-    page.write(path, lambda: figure(viewable, undecided))
+    page.write(path, lambda: figure(viewable))
 
 
 def svg(viewable: Any) -> str:

@@ -1,7 +1,4 @@
-"""A text with colors as a picture, as a terminal shows it: a frame takes milliseconds.
-
-Matplotlib draws each character once; a figure takes it as long as a hundred texts.
-"""
+"""A text with colors as a picture, as a terminal shows it: a frame takes milliseconds."""
 
 from __future__ import annotations
 

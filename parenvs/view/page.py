@@ -1,7 +1,5 @@
 """The page of every picture: its measures in inches, its colors and its heading.
 
-Where a picture is an SVG file, it has the colors of a dark page, too, and follows the reader's.
-
 Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
 an Agg canvas, so no display is needed and no global state is left changed.
 """

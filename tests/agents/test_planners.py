@@ -11,7 +11,7 @@ from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.agents.planners import solve
 from parenvs.cli.options import flags_of
 from parenvs.core.registry import TASKS
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 
 
 def untrained(names):
@@ -35,6 +35,14 @@ def test_solve__every_planner_of_pipelines(pipeline, agent):
     if answer.report.legal:
         assert answer.value == answer.report.value
     assert agent in str(answer)
+
+
+@pytest.mark.slow
+@each("task", [name for name, task in TASKS.items() if {*TRAINED} & {*task.planners}])
+def test_solve__no_episode_within_the_steps(task):
+    for agent in TRAINED:
+        with pytest.raises(TimeLimitError, match=f"{agent} ended no episode; give it more --steps"):
+            solve(parenvs.problem("vgg-19", "C", task=task), agent, steps=1)
 
 
 @each("scope", ["inputs", "variables"])
