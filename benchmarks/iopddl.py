@@ -27,7 +27,7 @@ from benchmarks.framework import (
     table,
 )
 from parenvs.agents.sharding.planners import solve_iopddl
-from parenvs.tasks.sharding.files import known, load_iopddl
+from parenvs.tasks.sharding.files import contest_record, load_iopddl
 
 SEARCH = 2
 """Number of the search that rows are of: 2 drops what no better plan takes, by budgets of steps."""
@@ -80,7 +80,7 @@ def solved(path: Path, name: str, seed: int, share: float, threads: int) -> Row:
     begin = time.process_time()
     problem = load_iopddl(path)
     reading = time.process_time() - begin
-    limit = known(problem.name)
+    limit = contest_record(problem.name)
     seconds = share * (limit.seconds if limit else 60)
     alone = threads == 1
     answer = solve_iopddl(problem, seconds - reading, seed, threads=threads, processor=alone)
@@ -98,7 +98,7 @@ def solved(path: Path, name: str, seed: int, share: float, threads: int) -> Row:
 
 def points(row: Row) -> float:
     """Those of the contest: the best team's cost over ours."""
-    problem = known(row["name"])
+    problem = contest_record(row["name"])
     return problem.contest / row["cost"] if problem and problem.contest else math.nan
 
 
@@ -109,7 +109,7 @@ def page(rows: list[Row]) -> list[str]:
     for threads, share in sorted({(row.get("threads", 1), row["share"]) for row in rows}):
         mine = [x for x in rows if (x.get("threads", 1), x["share"]) == (threads, share)]
         gaps = sorted((row["cost"] - row["bound"]) / row["cost"] for row in mine)
-        best = [known(row["name"]) for row in mine]
+        best = [contest_record(row["name"]) for row in mine]
         lines.append([
             threads, f"{share:g}", len(mine), f"{sum(map(points, mine)):.4f}",
             sum(row["proven"] for row in mine),

@@ -67,8 +67,8 @@ def list_(as_json: Json = False) -> None:
     columns = ("name", "model", "limit (s)", "best of the contest", "best known", "bound known")
     table = tables.empty("added IOPDDL problems", *columns)
     for name in files.added():
-        of = files.known(name)
-        row = [f"{x:,}" if isinstance(x, int) else x for x in of] if of else [""] * 5
+        record = files.contest_record(name)
+        row = [f"{x:,}" if isinstance(x, int) else x for x in record] if record else [""] * 5
         table.add_row(name, *row)
     say_tables(table, as_json=as_json, folder=str(files.folder()))
     if not as_json:
@@ -90,14 +90,15 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
         "most_strategies": int(problem.sizes.max(initial=0)),
         **_sizes(problem),
     }
-    of = files.known(problem.name)
-    if of is not None:
-        content["contest"] = of._asdict()
+    record = files.contest_record(problem.name)
+    if record is not None:
+        content["contest"] = record._asdict()
     if reduced:
         with Step("reducing"):
-            small = reduce(problem)
-        terms = {"usage_terms": len(small.term_node), "times": len(small.slack)}
-        content["reduced"] = {**_sizes(small), **terms}
+            core = reduce(problem)
+        content["reduced"] = {
+            **_sizes(core), "usage_terms": len(core.term_node), "times": len(core.slack)
+        }  # fmt: skip
     if as_json:
         say_json(content)
         return
@@ -134,15 +135,17 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
-    from parenvs.agents.planners import solve as planned
+    from parenvs.agents.planners import solve as solve_problem
     from parenvs.tasks.sharding import files
 
     check_range("--seed", seed, 0)
     problem = files.find(target)
     with Step(f"solving {problem.name}"):
-        answer = planned(problem, time_limit=seconds, seed=seed, rounds=rounds, threads=threads)
-    work, lines = files_of(answer.report, path)
-    with written(work, *lines, quiet=as_json):
+        answer = solve_problem(
+            problem, time_limit=seconds, seed=seed, rounds=rounds, threads=threads
+        )
+    content, lines = files_of(answer.report, path)
+    with written(content, *lines, quiet=as_json):
         if as_json:
             solved = {"proven": answer.proven, "seconds": answer.seconds}
             say_json({**answer.report.to_json(), **solved, "notes": answer.notes})

@@ -1,7 +1,7 @@
 """Intra-operator parallelism: task ``iopddl``, exports of our graphs and the contest's problems.
 
-The contest's files are not ours to ship, so its tier does not count in scores: who has added the
-files sees the contest's own points beside the score.
+The contest's files are not shipped, so its tier does not count in scores: users who have added the
+files see the contest's own points beside the score.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}
 
 
 class ShardingProblem(TaskProblem):
-    """Strategies to be chosen; settings: tier, and graph, cluster, limit or model, seconds."""
+    """An IOPDDL problem; settings: tier, and graph, cluster, limit or model, seconds."""
 
     plan_class = ShardingPlan
     decisions = ("strategies",)
@@ -136,14 +136,14 @@ class ShardingProblem(TaskProblem):
         Nothing partitioned would be cheaper than what keeps the limit.
         """
         if self.added:
-            return _WORST * files.KNOWN[self.letter].best
+            return _WORST * files.CONTEST_RECORDS[self.letter].best
         target: Sharding = self.target
         return int(np.maximum.reduceat(target.costs, target.offset[:-1]).sum())
 
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: of the contest's problems, what was published."""
         if self.added:
-            row = files.KNOWN[self.letter]
+            row = files.CONTEST_RECORDS[self.letter]
             bound = max(row.bound, _BOUNDS.get(self.letter, 0))
             by = "benchmarks/iopddl.py" if bound > row.bound else ""
             return reference_of(
@@ -171,7 +171,7 @@ def _limited(graph: str, cluster: str, limit: int, name: str) -> Sharding:
 
 def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
     """Yield the problems without references; those of the contest need no file here."""
-    rows: list[tuple[str, str, dict[str, Any]]] = []
+    rows: list[tuple[str, str, dict[str, Any]]] = []  # name, fingerprint, settings
     for export in _EXPORTS:
         for limit in export.limits:
             name = f"{export.graph}-{export.label}-{limit}MB"
@@ -185,8 +185,8 @@ def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
                 target = _limited(export.graph, export.cluster, settings["limit"], name)
                 rows.append((name, target.fingerprint, settings))
     for letter, fingerprint in _FINGERPRINTS.items():
-        known, name = files.KNOWN[letter], f"{_PREFIX}{letter}"
-        settings = {"tier": CONTEST, "model": known.model, "seconds": known.seconds}
+        record, name = files.CONTEST_RECORDS[letter], f"{_PREFIX}{letter}"
+        settings = {"tier": CONTEST, "model": record.model, "seconds": record.seconds}
         if instances is None or name in instances:
             rows.append((name, fingerprint, settings))
     for name, fingerprint, settings in rows:
@@ -196,10 +196,10 @@ def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
 _Pairs = list[tuple[TaskProblem, float | None]]
 
 
-def _contest(pairs: _Pairs) -> list[tuple[files.Known, float | None]]:
-    """Return what is known of the contest's problems, and costs; empty if none was judged."""
+def _contest(pairs: _Pairs) -> list[tuple[files.ContestRecord, float | None]]:
+    """Return records of the contest's problems, and costs; empty if none was judged."""
     rows = [
-        (files.KNOWN[problem.name.removeprefix(_PREFIX)], cost)
+        (files.CONTEST_RECORDS[problem.name.removeprefix(_PREFIX)], cost)
         for problem, cost in pairs
         if problem.added
     ]

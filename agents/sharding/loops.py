@@ -54,7 +54,7 @@ def add(tree: np.ndarray, lo: int, hi: int, amount: int) -> None:
 
 
 @compiled
-def most(tree: np.ndarray, lo: int, hi: int) -> int:
+def maximum(tree: np.ndarray, lo: int, hi: int) -> int:
     """Return the maximum in the times from ``lo`` to before ``hi``."""
     half = tree.shape[1] // 2
     left, right = lo + half, hi + half
@@ -109,7 +109,7 @@ def fits(m: Arrays, tree: np.ndarray, node: int, strategy: int) -> bool:
     """Whether a strategy of a node that uses its least in the tree keeps the limit."""
     for term in range(m.term_start[node], m.term_start[node + 1]):
         used = m.usage[m.term_at[term] + strategy]
-        if used and most(tree, m.term_times[term, 0], m.term_times[term, 1]) + used > 0:
+        if used and maximum(tree, m.term_times[term, 0], m.term_times[term, 1]) + used > 0:
             return False
     return True
 
@@ -516,7 +516,7 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
-    """Leave to each edge to a node before the share that ``sweep`` sends on it, in place."""
+    """Take off each edge to an earlier node the share that ``sweep`` sends on it, in place."""
     for node in range(len(m.offset) - 1):
         # After this, costs of nodes and edges each have a minimum that sums to the bound.
         begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
@@ -558,7 +558,7 @@ class Dual:
         chosen: (n,) the last choice that was decoded; it may exceed the limit.
 
     Args:
-        stopped: asked within sweeps whether to end; what is not swept by then stays as it is.
+        stopped: returns whether to end a sweep early.
     """
 
     def __init__(self, model: Arrays, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -579,7 +579,7 @@ class Dual:
         self.scale, self.stale = 1.0, 0
 
     def keep(self, kept: np.ndarray, model: Arrays) -> None:
-        """Go on with some of the strategies, (s,) bool, whose model is given."""
+        """Restrict the state to some strategies, (s,) bool, and their model."""
         source = self.model.source
         entry = kept[ranges(self.model.offset[source], self.model.sizes[source])]
         self.model, self.messages = model, self.messages[entry]
@@ -605,8 +605,8 @@ class Dual:
             return value
         if value > self.bound:
             gap = best - value if np.isfinite(best) else abs(value)
-            much = not np.isfinite(self.bound) or value > self.bound + 1e-4 * abs(gap)
-            self.stale = 0 if much else self.stale + 1
+            is_large = not np.isfinite(self.bound) or value > self.bound + 1e-4 * abs(gap)
+            self.stale = 0 if is_large else self.stale + 1
             self.bound, self.price = value, self.prices
             self.best_messages = self.messages.copy()
         else:
@@ -640,10 +640,10 @@ class Dual:
         return bound
 
     def settle(self, sweeps: int = 3) -> tuple[np.ndarray, np.ndarray]:
-        """Return messages at the best prices, which are made better by some sweeps, and (s,) costs.
+        """Return messages at the best prices after some sweeps, and marginals, (s,).
 
-        The second is by how much each strategy raises the bound, nearly. Messages are such that
-        least costs of nodes and of edges, each for itself, sum to it.
+        A marginal is nearly by how much its strategy raises the bound. The least costs of nodes and
+        of edges under the messages sum to the bound.
         """
         messages = self.best_messages.copy()
         self.priced(self.price)
@@ -677,7 +677,7 @@ _COOLED = 300.0
 
 
 class Chain:
-    """Plans that follow one another by moves that a temperature allows.
+    """A chain of plans in simulated annealing.
 
     The moves are compiled and hold no lock of the interpreter, so that chains in threads run beside
     each other.
@@ -686,9 +686,8 @@ class Chain:
         chosen: (n,) the plan to begin with.
 
     Attributes:
-        best: (n,) cheapest plan that the chain has passed, as far as it was cheaper than what was
-            known.
-        change: cost of the plan it is at, above that of the first.
+        best: (n,) cheapest plan of the chain that was cheaper than the best one known, if any.
+        change: cost of the current plan, above that of the first.
     """
 
     def __init__(
@@ -721,7 +720,7 @@ class Chain:
             done: number of moves made before.
             moves: number of moves to make.
             total: number of moves of the whole chain, over which it cools.
-            lead: by how much the plan it is at costs more than the best one known.
+            lead: by how much the current plan costs more than the best one known.
         """
         self.change += improve(
             self.model, priced, self.tree, self.chosen, self.best, self.local, self.blocked,

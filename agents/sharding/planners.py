@@ -113,7 +113,7 @@ def greedy(problem: Sharding) -> Answer:
     """
     begin = time.perf_counter()
     board = _board(problem)
-    return _answer(board, board.first, "greedy", 1, begin)
+    return _answer(board, board.greedy, "greedy", 1, begin)
 
 
 def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) -> Answer:
@@ -151,7 +151,7 @@ def _board(problem: Sharding) -> Board:
 
 
 def _answer(board: Board, chosen: np.ndarray, method: str, judged: int, begin: float) -> Answer:
-    problem, strategies = board.problem, board.whole.lift(chosen)
+    problem, strategies = board.problem, board.liftable.lift(chosen)
     return Answer(
         problem=problem,
         plan=problem.plan(strategies),

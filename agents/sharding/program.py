@@ -1,8 +1,8 @@
-"""The program of a problem's core: what HiGHS makes of the strategies that a better plan may take.
+"""The integer program of a problem's core: the strategies that a better plan may take.
 
-The local polytope (M. Wainwright and M. Jordan, 2008): a share for each strategy, whole if the
-program is one of whole numbers, and for each pair of an edge one that sums to its ends. Times of
-the memory are added where a solution breaks them.
+The local polytope (M. Wainwright and M. Jordan, 2008) has a share for each strategy and for each
+pair of an edge; pairs sum to their ends. Memory limits of times are added where a solution breaks
+them. HiGHS solves the program with and without the condition that shares are whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART = 2**20
 
 
 class Certificate(NamedTuple):
-    """An exact bound of a reduced problem, and what each strategy adds to it.
+    """An exact bound of a reduced problem, and how each strategy raises it.
 
     Attributes:
         whole: bound of the cost without the constant, in units of 2^-k, a Python integer.
@@ -46,9 +46,9 @@ class Certificate(NamedTuple):
         return -(-self.whole >> self.shift)
 
     def better(self, cost: int) -> np.ndarray:
-        """Which strategies, (s,) bool, a plan that costs less than ``cost`` can take."""
-        room = ((cost - 1) << self.shift) - self.whole
-        return self.extra <= min(max(room, -1), 2**63 - 1)
+        """Return the strategies, (s,) bool, that a plan cheaper than ``cost`` can take."""
+        gap = ((cost - 1) << self.shift) - self.whole
+        return self.extra <= min(max(gap, -1), 2**63 - 1)
 
 
 def certify(
@@ -58,9 +58,9 @@ def certify(
     messages: np.ndarray,
     kept: np.ndarray | None = None,
 ) -> Certificate:
-    """Return the exact bound of prices and messages, which may be any.
+    """Return the exact bound that prices and messages prove.
 
-    Those that are too large for numbers of 64 bits count as 0.
+    Prices and messages may be any; those that are too large for 64 bits count as 0.
 
     Args:
         reduced: the problem.
@@ -73,53 +73,58 @@ def certify(
     price = np.where(np.isfinite(price), np.maximum(price, 0.0), 0.0)
     moved = np.where(np.isfinite(messages), messages, 0.0)
     source = model.source
-    at = ranges(model.offset[source], model.sizes[source])  # strategy of each entry of messages
-    used_at, term, used = usages_of(model)
+    strategy = ranges(model.offset[source], model.sizes[source])  # of each entry of messages
+    usages = usages_of(model)
     allowed = reduced.costs < NEVER
     allowed = allowed if kept is None else allowed & kept
-    # How large anything can get.
-    totals = np.where(allowed, reduced.costs, 0).astype(float)
-    np.add.at(totals, at, np.abs(moved))
+    node_costs = np.where(allowed, reduced.costs, 0)
     sums = np.concatenate([[0.0], np.cumsum(price)])
-    rates = np.diff(sums[model.term_times], axis=1)[term, 0]
-    rounding = len(price) * np.finfo(float).eps * sums[-1]  # of the differences of sums
-    np.add.at(totals, used_at, (rates + rounding) * used + 1.0)
-    pairs = reduced.edge_costs[reduced.edge_costs < NEVER]
-    largest = max(float(totals.max(initial=1.0)), float(pairs.max(initial=0)), 1.0)
-    largest += 3 * float(np.abs(moved).max(initial=0.0)) + 2.0
+    largest = _largest(reduced, model, usages, node_costs, sums, moved, strategy)
     # Fixed point with as many binary digits as leave every sum below 2^61.
     shift = min(_BITS - int(np.ceil(np.log2(min(largest, 2.0**200)))) - 1, _FINEST)
     if shift < 0 or sums[-1] > 2.0**_BITS / 4:
         return certify(reduced, model, 0.0 * price, 0.0 * moved, kept)
-    unit = float(2**shift)
     # Costs of nodes: messages, and prices in units of their own, as exact products.
-    own = np.where(allowed, reduced.costs, 0) << shift
-    whole_messages = np.rint(moved * unit).astype(np.int64)
-    np.add.at(own, at, whole_messages)
-    fine, whole_price = _fixed_point(price)
+    node_costs = node_costs << shift
+    whole_messages = np.rint(moved * float(2**shift)).astype(np.int64)
+    np.add.at(node_costs, strategy, whole_messages)
+    price_shift, whole_price = _fixed_point(price)
     before = np.concatenate([[0], np.cumsum(whole_price)])
-    worth = np.diff(before[model.term_times], axis=1)[term, 0]
-    np.add.at(own, used_at, _scaled(used, worth, fine - shift))
+    rates = np.diff(before[model.term_times], axis=1)[usages.term, 0]
+    np.add.at(node_costs, usages.strategy, _scaled(usages.used, rates, price_shift - shift))
     priced = whole_price > 0
-    paid = sum(map(mul, whole_price[priced].tolist(), model.slack[priced].tolist()))
-    # Rounded up: what the slack pays is taken off the bound.
-    paid = -(-paid >> (fine - shift)) if fine >= shift else paid << (shift - fine)
-    if not allowed.all():
-        own[~allowed] = 2**62
-    # The bound is the sum of these minima, those of the edges, less what the slack pays.
-    least = np.minimum.reduceat(own, model.offset[:-1])
-    extra = own - least[model.node]
-    rows, edges = _edges(reduced, model, whole_messages, shift, allowed[at])
-    np.add.at(extra, at, rows)
-    return Certificate(sum(least.tolist()) + edges - paid, extra, shift)
+    slack_cost = sum(map(mul, whole_price[priced].tolist(), model.slack[priced].tolist()))
+    # Rounded up: what the slack costs is taken off the bound.
+    if price_shift >= shift:
+        slack_cost = -(-slack_cost >> (price_shift - shift))
+    else:
+        slack_cost <<= shift - price_shift
+    node_costs[~allowed] = 2**62
+    # The bound is the sum of these minima, those of the edges, less what the slack costs.
+    least = np.minimum.reduceat(node_costs, model.offset[:-1])
+    extra = node_costs - least[model.node]
+    rows, edges = _edges(reduced, model, whole_messages, shift, allowed[strategy])
+    np.add.at(extra, strategy, rows)
+    return Certificate(sum(least.tolist()) + edges - slack_cost, extra, shift)
+
+
+def _largest(
+    reduced: Reduced, model: Arrays, usages: Usages, costs: np.ndarray, sums: np.ndarray,
+    moved: np.ndarray, strategy: np.ndarray,
+) -> float:  # fmt: skip
+    """Return a bound of every number that ``certify`` computes, in units of cost."""
+    totals = costs.astype(float)
+    np.add.at(totals, strategy, np.abs(moved))
+    rates = np.diff(sums[model.term_times], axis=1)[usages.term, 0]
+    rounding = (len(sums) - 1) * np.finfo(float).eps * sums[-1]  # of the differences of sums
+    np.add.at(totals, usages.strategy, (rates + rounding) * usages.used + 1.0)
+    pairs = reduced.edge_costs[reduced.edge_costs < NEVER]
+    largest = max(float(totals.max(initial=1.0)), float(pairs.max(initial=0)), 1.0)
+    return largest + 3 * float(np.abs(moved).max(initial=0.0)) + 2.0
 
 
 class Usages(NamedTuple):
-    """What strategies use by the terms of their nodes, an entry for each strategy of each term.
-
-    Attributes:
-        used: int64.
-    """
+    """Memory in use, an entry for each strategy of each term; all int64."""
 
     strategy: np.ndarray
     term: np.ndarray
@@ -127,7 +132,7 @@ class Usages(NamedTuple):
 
 
 def usages_of(model: Arrays) -> Usages:
-    """Return what the strategies of a problem use."""
+    """Return the usages of a problem's strategies."""
     sizes, node = model.sizes, model.owner
     return Usages(
         ranges(model.offset[node], sizes[node]),
@@ -137,7 +142,7 @@ def usages_of(model: Arrays) -> Usages:
 
 
 def _fixed_point(price: np.ndarray) -> tuple[int, np.ndarray]:
-    """Prices, (T,), as whole numbers of 2^-q whose sum fits, and q."""
+    """Return q, and prices, (T,), as whole numbers of 2^-q whose sum fits in 64 bits."""
     total = float(price.sum())
     if not total > 0:
         return 0, np.zeros(len(price), dtype=np.int64)
@@ -146,13 +151,13 @@ def _fixed_point(price: np.ndarray) -> tuple[int, np.ndarray]:
     return fine, np.floor(np.ldexp(price, fine)).astype(np.int64)
 
 
-def _scaled(used: np.ndarray, worth: np.ndarray, shift: int) -> np.ndarray:
-    """Floors of ``used * worth / 2^shift``, all exact, in parts of few Python integers."""
+def _scaled(used: np.ndarray, rates: np.ndarray, shift: int) -> np.ndarray:
+    """Return the exact floors of ``used * rates / 2^shift``, in parts of few Python integers."""
     out = np.zeros(len(used), dtype=np.int64)
-    (at,) = np.nonzero((used > 0) & (worth > 0))
+    (at,) = np.nonzero((used > 0) & (rates > 0))
     for begin in range(0, len(at), _PART):
         part = at[begin : begin + _PART]
-        whole = used[part].astype(object) * worth[part]
+        whole = used[part].astype(object) * rates[part]
         out[part] = whole >> shift if shift >= 0 else whole << -shift
     return out
 
@@ -175,7 +180,7 @@ def _ends_of_pairs(
 def _edges(
     reduced: Reduced, model: Arrays, messages: np.ndarray, shift: int, allowed: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Return what each strategy at an end of an edge adds to its least cost, and those in sum.
+    """Return what each strategy adds to the least cost of each of its edges, and the least in sum.
 
     The first is ordered as messages are.
     """
@@ -252,12 +257,12 @@ def restricted(reduced: Reduced, kept: np.ndarray) -> Reduced:
 
 
 class Relaxation(NamedTuple):
-    """What the program without whole numbers tells.
+    """A solution of the program without whole numbers.
 
     Attributes:
-        share: (s,) of each strategy; None if no shares are legal.
-        price: (T,) of memory.
-        messages: what its dual values move from edges to their ends.
+        share: (s,) share of each strategy; None if the program is infeasible.
+        price: (T,) prices of memory.
+        messages: dual values of the ends of edges.
     """
 
     share: np.ndarray | None
@@ -269,8 +274,8 @@ class CoreProgram:
     """The program of a core, kept in memory and solved again and again.
 
     Args:
-        price: (T,) prices of memory, whose largest tell which times to begin with.
-        stopped: asked now and then whether to end.
+        price: (T,) prices of memory; the program begins with the times of the largest ones.
+        stopped: returns whether to end early.
     """
 
     def __init__(
@@ -286,39 +291,40 @@ class CoreProgram:
         slack = self.model.slack
         # Rows are scaled by the slack, so a limit is 1; without slack nothing may be used.
         self.top = np.where(slack > 0, 1.0, 0.0)  # shares of the slack that may be used
-        self.solver.cbMipInterrupt += self._asked
-        self.solver.cbSimplexInterrupt += self._asked
+        self.solver.cbMipInterrupt += self._interrupt
+        self.solver.cbSimplexInterrupt += self._interrupt
         # Times with a price bind at the optimum of the Lagrangian, so they are added first.
         first = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]
         self._add_times(list(range(len(slack))) if len(slack) <= 4 * _TIMES else first)
 
     def _matrix(self) -> Any:
-        """The equations of nodes, then those of the ends of edges, as HiGHS takes them."""
+        """Return the linear program: equations of nodes, then of the ends of edges."""
         import highspy
         from scipy.sparse import coo_matrix
 
         m, count = self.model, len(self.reduced)
         strategies, source, node = len(m.costs), m.source, m.node
-        own = ranges(m.offset[source], m.sizes[source])  # strategy of each message
+        strategy = ranges(m.offset[source], m.sizes[source])  # of each message
         (p,) = np.nonzero(source < m.neighbor)
         height, width, first, second = _ends_of_pairs(m, p)
         pair = ranges(m.table[p], height * width)
         possible = np.isfinite(m.pair[pair])
         pair, first, second = pair[possible], first[possible], second[possible]
-        self.ends = own[first], own[second]  # strategies of each pair
-        number = strategies + np.arange(len(pair))
-        rows = np.concatenate([node, count + np.arange(len(own)), count + first, count + second])
-        columns = np.concatenate([np.arange(strategies), own, number, number])
+        self.ends = strategy[first], strategy[second]  # strategies of each pair
+        column = strategies + np.arange(len(pair))
+        ends = count + np.arange(len(strategy))
+        rows = np.concatenate([node, ends, count + first, count + second])
+        columns = np.concatenate([np.arange(strategies), strategy, column, column])
         entries = np.ones(len(rows))
         # Share of a strategy = sum of its pairs' shares, on each edge.
-        entries[strategies : strategies + len(own)] = -1.0
+        entries[strategies : strategies + len(strategy)] = -1.0
         # Costs are those above the least of each node, in units that are neither large nor small.
         least = np.minimum.reduceat(m.costs, m.offset[:-1])
         costs = np.concatenate([m.costs - least[node], m.pair[pair]])
         positive = costs[costs > 0]
         self.scale = max(float(np.median(positive)) if len(positive) else 1.0, 1.0)
         self.shift = float(least.sum())
-        right = np.zeros(count + len(own))
+        right = np.zeros(count + len(strategy))
         right[:count] = 1.0
         matrix = coo_matrix((entries, (rows, columns)), shape=(len(right), len(costs))).tocsr()
         linear = highspy.HighsLp()
@@ -354,7 +360,7 @@ class CoreProgram:
         worst = np.argsort(-excess, kind="stable")[:_TIMES]
         return worst[excess[worst] > 0]
 
-    def _asked(self, event: Any) -> None:
+    def _interrupt(self, event: Any) -> None:
         event.data_in.user_interrupt = self.stopped()
 
     def _run(self, seconds: float) -> Any:
@@ -363,7 +369,7 @@ class CoreProgram:
         self.solver.run()
         return self.solver.getModelStatus()
 
-    def whole(
+    def solve(
         self,
         seconds: float,
         offer: Callable[[np.ndarray], object],
@@ -374,7 +380,7 @@ class CoreProgram:
 
         Args:
             seconds: time limit.
-            offer: told every legal plan, (n,), that is found.
+            offer: called with every legal plan, (n,), that is found.
             start: (n,) a legal plan of the core to begin with.
             nodes: limit of nodes of HiGHS's tree.
         """
@@ -442,7 +448,7 @@ class CoreProgram:
         self.solver.setSolution(solution)
 
     def relax(self, kept: np.ndarray, seconds: float) -> Relaxation | None:
-        """Solve it without whole numbers, over some of its strategies, (s,) bool.
+        """Solve the program without whole numbers, over some of its strategies, (s,) bool.
 
         Returns:
             None if time is up.
@@ -455,25 +461,24 @@ class CoreProgram:
                 status = self._run(end - time.monotonic())
                 if status in (self.status.kTimeLimit, self.status.kInterrupt):
                     return None
-                if (
-                    status != self.status.kOptimal
-                ):  # a ray of dual values proves it, if there is one
-                    ray = self.solver.getDualRay()
-                    known = status == self.status.kInfeasible and ray[1]
-                    rows = self.rows + len(self.times)
-                    return self._moved(None, np.asarray(ray[2]) if known else np.zeros(rows))
+                if status != self.status.kOptimal:
+                    # A ray of dual values proves that the program is infeasible.
+                    _, has_ray, ray = self.solver.getDualRay()
+                    if status != self.status.kInfeasible or not has_ray:
+                        ray = np.zeros(self.rows + len(self.times))
+                    return self._relaxation(None, np.asarray(ray))
                 solution = self.solver.getSolution()
                 share = np.asarray(solution.col_value[:count])
                 broken = self._broken(shared_profile(self.reduced, share) * (1 - 1e-9)).tolist()
                 fresh = [t for t in broken if t not in self.times]
                 if not fresh:
-                    return self._moved(share, np.asarray(solution.row_dual) * self.scale)
+                    return self._relaxation(share, np.asarray(solution.row_dual) * self.scale)
                 self._add_times(fresh)
         finally:
             self.solver.changeColsBounds(count, columns, np.zeros(count), np.ones(count))
 
-    def _moved(self, share: np.ndarray | None, dual: np.ndarray) -> Relaxation:
-        """What dual values of the rows stand for."""
+    def _relaxation(self, share: np.ndarray | None, dual: np.ndarray) -> Relaxation:
+        """Read prices and messages off the dual values of the rows."""
         price = np.zeros(len(self.model.slack))
         used = -dual[self.rows :] / np.maximum(self.model.slack[self.times], 1)
         price[self.times] = np.maximum(used, 0.0)
@@ -484,11 +489,11 @@ class Tree:
     """Branch and bound of a core by linear programs, each with an exact certificate.
 
     Args:
-        cost: plans that cost as much or more are no matter; without the constant.
+        cost: cost to undercut, without the constant.
 
     Attributes:
-        cost: the same, less where a cheaper plan was found.
-        bound: exact lower bound of what plans of the core cost that cost less, or ``cost``.
+        cost: the same, or the cost of a cheaper plan that was found.
+        bound: exact lower bound of the plans that undercut ``cost``; ``cost`` if there is none.
         chosen: (n,) the cheapest plan found, or None.
     """
 
@@ -500,10 +505,11 @@ class Tree:
         self.node = program.model.node
         self.usage = usages_of(program.model)
         zeros = np.zeros(len(program.model.slack)), np.zeros(int(program.model.message[-1]))
-        self.none = Relaxation(None, *zeros)
-        first = self._certify(self.none, kept)
-        self.open: list[tuple[int, int, np.ndarray]] = [(first.bound, 0, kept)]
-        self.made = 1
+        self.trivial = Relaxation(None, *zeros)
+        root = self._certify(self.trivial, kept)
+        # (bound, tie-breaker, kept strategies) of each open branch; newest first among equals.
+        self.open: list[tuple[int, int, np.ndarray]] = [(root.bound, 0, kept)]
+        self.branches = 1
 
     @property
     def bound(self) -> int:
@@ -516,7 +522,7 @@ class Tree:
         return self.bound >= self.cost
 
     def run(self, seconds: float, nodes: int) -> None:
-        """Go on until everything is closed, or for some seconds or nodes."""
+        """Branch until everything is closed, or for some seconds or nodes."""
         end = time.monotonic() + seconds
         for _ in range(nodes):
             if self.over or time.monotonic() >= end or self.program.stopped():
@@ -527,61 +533,58 @@ class Tree:
                 return
 
     def _branch(self, bound: int, _: int, kept: np.ndarray, seconds: float) -> bool:
-        """Bound a branch and split it; whether that was done."""
+        """Bound a branch and split it; return whether the time sufficed."""
         relaxed = self.program.relax(kept, seconds)
         if relaxed is None:
             return False
         certificate = self._certify(relaxed, kept)
         bound = max(bound, certificate.bound)
         kept = kept & certificate.better(self.cost)
-        if (
-            bound >= self.cost
-            or (np.bincount(self.node[kept], minlength=self.node[-1] + 1) == 0).any()
-        ):
+        counts = np.bincount(self.node[kept], minlength=self.node[-1] + 1)
+        if bound >= self.cost or (counts == 0).any():
             return True
         share = self._shares(relaxed, kept)
         chosen = self._plan(share)
         self._offer(chosen)
-        counts = np.bincount(self.node[kept], minlength=len(chosen))
         if (counts == 1).all():
             return True  # the plan was offered
         offset = self.program.reduced.offset
         # Branch where the relaxation is least decided, weighted by cost.
         largest = share[offset[:-1] + chosen]
-        divided = np.where(largest > 1 - _WHOLE, 0.0, (1 - largest) * self.program.scale)
-        divided += self._spread(relaxed.price, share)
-        node = int(np.where(counts > 1, divided, -1.0).argmax())
+        indecision = np.where(largest > 1 - _WHOLE, 0.0, (1 - largest) * self.program.scale)
+        indecision += self._spread(relaxed.price, share)
+        node = int(np.where(counts > 1, indecision, -1.0).argmax())
         if largest[node] > 1 - _WHOLE:  # whole: what is left is rounding
             node = int(counts.argmax())
         fixed = kept.copy()
         fixed[offset[node] : offset[node + 1]] = False
         excluded = kept.copy()
-        at = offset[node] + chosen[node]
-        fixed[at], excluded[at] = True, False
-        for part in (fixed, excluded):
-            heapq.heappush(self.open, (bound, -self.made, part))
-            self.made += 1
+        strategy = offset[node] + chosen[node]
+        fixed[strategy], excluded[strategy] = True, False
+        for branch in (fixed, excluded):
+            heapq.heappush(self.open, (bound, -self.branches, branch))
+            self.branches += 1
         return True
 
     def _certify(self, relaxed: Relaxation, kept: np.ndarray) -> Certificate:
-        """Return the exact bound of dual values; those of a ray are taken as far as needed."""
+        """Return the exact bound of dual values; a ray is followed as far as needed."""
         program = self.program
         problem = program.reduced, program.model
-        if relaxed.share is not None or relaxed is self.none:
+        if relaxed.share is not None or relaxed is self.trivial:
             return certify(*problem, relaxed.price, relaxed.messages, kept)
-        best = certify(*problem, self.none.price, self.none.messages, kept)
+        best = certify(*problem, self.trivial.price, self.trivial.messages, kept)
         length = max(abs(float(best.bound)), program.scale)
         # A ray of the dual proves infeasibility at any length; the exact bound needs enough.
         for _ in range(8):
             more = certify(*problem, length * relaxed.price, length * relaxed.messages, kept)
-            best = max(best, more, key=lambda one: one.bound)
+            best = max(best, more, key=lambda certificate: certificate.bound)
             if best.bound >= self.cost:
                 break
             length *= 10
         return best
 
     def _shares(self, relaxed: Relaxation, kept: np.ndarray) -> np.ndarray:
-        """The shares of kept strategies, one in sum for each node; even ones if there are none."""
+        """Return shares of kept strategies, 1 in sum per node; even ones without a solution."""
         # A trace of each kept strategy, so that no node's sum is 0.
         share = np.where(kept, 1e-12, 0.0)
         if relaxed.share is not None:
@@ -590,19 +593,20 @@ class Tree:
         return share
 
     def _spread(self, price: np.ndarray, share: np.ndarray) -> np.ndarray:
-        """What a node's shares pay for memory, (n,), is off their mean by so much in the mean.
+        """Return the mean deviation of the priced memory of each node's shares, (n,).
 
-        It is what a relaxed solution pretends where strategies of much and of little memory meet.
+        A relaxed solution averages strategies of much and of little memory where no plan can.
         """
         model, first = self.program.model, self.program.reduced.offset[:-1]
         sums = np.concatenate([[0.0], np.cumsum(price)])
         rates = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
-        paid = np.bincount(self.usage.strategy, rates * self.usage.used, minlength=len(share))
-        mean = np.add.reduceat(share * paid, first)
-        spread: np.ndarray = np.add.reduceat(share * np.abs(paid - mean[self.node]), first)
+        price_of = np.bincount(self.usage.strategy, rates * self.usage.used, minlength=len(share))
+        mean = np.add.reduceat(share * price_of, first)
+        spread: np.ndarray = np.add.reduceat(share * np.abs(price_of - mean[self.node]), first)
         return spread
 
     def _plan(self, share: np.ndarray) -> np.ndarray:
+        """Return the strategy of the largest share of each node, (n,)."""
         reduced = self.program.reduced
         order = np.lexsort((-np.arange(len(share)), share, self.node))
         return order[reduced.offset[1:] - 1] - reduced.offset[:-1]
@@ -616,7 +620,6 @@ class Tree:
 def shared_profile(reduced: Reduced, share: np.ndarray) -> np.ndarray:
     """Return what shares, (s,), of strategies use at each time, (T,)."""
     size = np.diff(reduced.offset)[reduced.term_node]
-    own = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]
-    starts = reduced.term_offset[:-1]
-    used = np.add.reduceat(own, starts) if len(own) else np.zeros(0)
+    usages = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]
+    used = np.add.reduceat(usages, reduced.term_offset[:-1]) if len(usages) else np.zeros(0)
     return sums_over_time(reduced.term_times, used, len(reduced.slack))

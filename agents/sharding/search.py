@@ -1,6 +1,6 @@
 """The search for plans of a reduced problem: bound, plans and proofs side by side until time is up.
 
-Nothing here knows a problem's name: what is done follows from sizes, times and what came of it.
+The search adapts to sizes, times and its own gains, never to a problem's name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from parenvs.agents.sharding.loops import (
-    Chain,
-    Dual,
-    complete,
-    empty_tree,
-)
+from parenvs.agents.sharding.loops import Chain, Dual, complete, empty_tree
 from parenvs.agents.sharding.program import (
     Certificate,
     CoreProgram,
@@ -39,7 +34,7 @@ _FEWER = 0.95
 _HALF = 0.5
 # Nodes of the trees of a core, and of a part, where no time ends them.
 _NODES = 2_000
-# A bound that says nothing.
+# A trivial bound.
 _NOTHING = -(10**30)
 # Pairs of a part that HiGHS solves anew.
 _PART = 12_000
@@ -106,12 +101,12 @@ class Clock:
 
 
 class Solving(threading.Thread):
-    """HiGHS and exact branch and bound at work on a core.
+    """A thread that solves a core by HiGHS and by exact branch and bound.
 
     Args:
         kept: (s,) bool, strategies that a plan can take that costs less than ``cost``.
         numbers: (s,) the strategies' numbers, ascending, by which plans are reported.
-        cost: what is to be undercut, without the constant.
+        cost: cost to undercut, without the constant.
         start: (n,) a legal plan of the core, or None.
         price: (T,) prices of memory.
         seconds: time limit; None: nodes of the trees are limited, and it ends before this returns.
@@ -119,7 +114,7 @@ class Solving(threading.Thread):
     Attributes:
         plans: legal plans that were found, (n,) numbers of strategies each.
         bound: lower bound of the cost of plans, without the constant.
-        error: what ended it, or None.
+        error: the exception that ended it, or None.
     """
 
     def __init__(
@@ -161,24 +156,24 @@ class Solving(threading.Thread):
 
     def _solve(self) -> None:
         end = np.inf if self.seconds is None else time.monotonic() + self.seconds
-        nodes = None if self.seconds is not None else _NODES
+        node_limit = None if self.seconds is not None else _NODES
         tree = Tree(CoreProgram(self.core, self.price, self.stopped.is_set), self.cost)
 
-        def grow(seconds: float, most: int) -> None:
+        def grow(seconds: float, nodes: int) -> None:
             tree.cost = min(tree.cost, self.cost)
-            tree.run(seconds, most)
+            tree.run(seconds, nodes)
             if tree.chosen is not None and tree.cost < self.cost:
                 self._offer(tree.chosen)
             self.bound = max(self.bound, tree.bound)
 
         grow(end - time.monotonic(), 1)
         if not tree.over:
-            # One of its own, as whole numbers cost the other one the basis of its programs.
+            # Not the tree's program, whose basis the change to whole numbers would lose.
             program = CoreProgram(self.core, self.price, self.stopped.is_set)
-            program.whole(_HALF * (end - time.monotonic()), self._offer, self.first, nodes)
+            program.solve(_HALF * (end - time.monotonic()), self._offer, self.first, node_limit)
         grown = 0
         while not (tree.over or self.stopped.is_set() or time.monotonic() >= end):
-            if nodes is not None and grown >= nodes:
+            if node_limit is not None and grown >= node_limit:
                 break
             grow(end - time.monotonic(), 50)
             grown += 50
@@ -202,7 +197,7 @@ def prepare() -> None:
 
 @dataclass
 class Arm:
-    """A way to search, and what came of it.
+    """A way to search, and its success so far.
 
     Attributes:
         warm: first temperature, as a share of the cost by node; 0: a part by HiGHS.
@@ -220,7 +215,7 @@ class Search:
     """A search on one reduced problem of at least one node.
 
     Attributes:
-        reduced: the problem; what no better plan can take leaves it on the way.
+        reduced: the problem; strategies that no better plan can take are removed during the search.
         threads: chains of moves that run at once.
         chosen: best choice so far, or None.
         cost: its cost without the constant, a whole number; infinite without one.
@@ -247,10 +242,11 @@ class Search:
         self.decoded: np.ndarray | None = None  # cheapest plan that messages led to
         self.decoded_cost = np.inf
         self.solving: Solving | None = None
-        self.certified = -np.inf  # bound of the dual when it was made exact last
-        self.looked = np.inf  # cost at the last look for a core
+        self.certified = -np.inf  # bound of the dual at the last certificate
+        self.looked_cost = np.inf  # cost at the last look for a core
         self.next_look = 0.0  # seconds from which on the next look may be
-        self.kept: np.ndarray | None = None  # what plans can take that were better at the last look
+        # Strategies that better plans could take at the last look for a core.
+        self.kept: np.ndarray | None = None
         self.length = 20 * len(self.reduced)
         self.move_seconds = 5e-5  # running mean
 
@@ -273,7 +269,7 @@ class Search:
             self.chosen, self.cost = chosen.copy(), cost
 
     def certificate(self) -> Certificate:
-        """Take the exact bound of the best prices, and return what proves it."""
+        """Raise the bound to the exact one of the best prices; return its certificate."""
         messages, _ = self.dual.settle()
         certificate = certify(self.reduced, self.model, self.dual.price, messages)
         cost = int(min(self.cost, NEVER))
@@ -282,7 +278,7 @@ class Search:
         self.certified = self.dual.bound
         return certificate
 
-    # The course of a search
+    # The search
 
     def run(self) -> None:
         """Search until the time is up, the best plan is proven, or the user interrupts."""
@@ -333,7 +329,7 @@ class Search:
         self.collect()
 
     def raise_bound(self, share: float, sweeps: int) -> None:
-        """Move prices, and take plans that the messages lead to on the way."""
+        """Improve prices and bound, and decode plans from the messages on the way."""
         until = self.clock.spent + share * self.clock.left
         for turn in range(sweeps):
             if self.clock.left <= 0 or self.proven or (turn and self.clock.spent >= until):
@@ -349,7 +345,7 @@ class Search:
             self.certificate()
 
     def decode(self) -> np.ndarray | None:
-        """Make a plan from the messages and prices as they are; None if there is none."""
+        """Return the plan that the messages and prices lead to; None if it is illegal."""
         chosen = np.zeros(len(self.reduced), dtype=np.int64)
         allowed = np.ones(len(self.model.costs), dtype=np.int8)
         dual, tree = self.dual, self.empty.copy()
@@ -365,14 +361,11 @@ class Search:
     # HiGHS
 
     def look_for_core(self) -> None:
-        """Give HiGHS what can hold something better, if it is small and has shrunk by a third.
-
-        Every better plan, and every better bound, makes it smaller.
-        """
+        """Give HiGHS the strategies of better plans, if few and a third fewer than before."""
         if self.proven or self.clock.left <= 1:
             return
         begin = self.clock.spent
-        certificate, self.looked = self.certificate(), self.cost
+        certificate, self.looked_cost = self.certificate(), self.cost
         kept = certificate.better(int(min(self.cost, NEVER)))
         if self.chosen is not None:
             kept[self.model.offset[:-1] + self.chosen] = True
@@ -393,9 +386,9 @@ class Search:
         self.next_look = self.clock.spent + _LOOKS * (self.clock.spent - begin)
 
     def shrink(self) -> None:
-        """Go on without what only plans take that are no better, if it is a good part of all.
+        """Remove the strategies that no better plan can take, if they are a good part of all.
 
-        Nobody may be at work on the arrays of the problem as it was.
+        No chain may be moving, as the arrays of the problem are replaced.
         """
         kept, self.kept = self.kept, None
         if kept is None or self.chosen is None:
@@ -412,23 +405,28 @@ class Search:
         self.dual.keep(kept, self.model)
         self.numbers = self.numbers[kept]
         self.widest = int(np.diff(self.model.offset).max())
-        mine = [None if plan is None else self.among(strategies, before + plan) for plan in plans]
-        self.chosen, self.decoded = mine
+        self.chosen, self.decoded = (
+            None if plan is None else self.choice_of(strategies, before + plan) for plan in plans
+        )
         if self.decoded is None:
             self.decoded_cost = np.inf
 
-    def among(self, own: np.ndarray, strategies: np.ndarray) -> np.ndarray | None:
-        """Return a plan's strategies, (n,), as a choice of those that are left; None if it is none.
+    def choice_of(self, numbers: np.ndarray, strategies: np.ndarray) -> np.ndarray | None:
+        """Return a plan, (n,) numbers of strategies, as a choice of the strategies that are left.
 
         Args:
-            own: (s,) numbers of what is left, ascending.
-            strategies: (n,) numbers.
+            numbers: (s,) numbers of the strategies that are left, ascending.
+            strategies: the plan.
+
+        Returns:
+            (n,), or None if the plan takes a strategy that was removed.
         """
-        at = np.minimum(np.searchsorted(own, strategies), len(own) - 1)
-        return at - self.model.offset[:-1] if (own[at] == strategies).all() else None
+        index = np.minimum(np.searchsorted(numbers, strategies), len(numbers) - 1)
+        is_left = (numbers[index] == strategies).all()
+        return index - self.model.offset[:-1] if is_left else None
 
     def collect(self, look: bool = False) -> None:
-        """Take what HiGHS has found; its errors are raised here.
+        """Take the plans and the bound that HiGHS has found; raise its errors.
 
         Args:
             look: whether to look for a smaller core if there is a better plan than last time.
@@ -439,12 +437,12 @@ class Search:
                 raise solving.error
             bound = solving.bound  # of plans that are offered by now
             while solving.plans:
-                chosen = self.among(self.numbers, solving.plans.popleft())
+                chosen = self.choice_of(self.numbers, solving.plans.popleft())
                 if chosen is not None:  # else it is no better
                     self.offer(chosen)
             self.bound = max(self.bound, bound)
         is_due = self.clock.seconds is None or self.clock.spent >= self.next_look
-        if look and is_due and self.cost < self.looked:
+        if look and is_due and self.cost < self.looked_cost:
             self.look_for_core()
 
     def solve_part(self) -> None:
@@ -475,7 +473,7 @@ class Search:
         limit = min(self.clock.left, max(2.0, 0.05 * self.clock.left), 20.0) if is_timed else np.inf
         first = model.offset[:-1]
         start = np.searchsorted(strategies, first + self.chosen) - part.offset[:-1]
-        CoreProgram(part, self.dual.price).whole(
+        CoreProgram(part, self.dual.price).solve(
             limit,
             lambda chosen: self.offer(strategies[part.offset[:-1] + chosen] - first),
             start,
@@ -485,7 +483,7 @@ class Search:
     # Moves over trees
 
     def pick(self, arms: list[Arm]) -> Arm:
-        """An arm that was not tried yet, the best one, or any."""
+        """Return an arm that was not tried yet, the best one, or a random one."""
         if self.clock.seconds is None:
             return arms[self.clock.round % len(arms)]
         fresh = [arm for arm in arms if not arm.tried]
@@ -497,7 +495,7 @@ class Search:
         return max(arms, key=lambda arm: arm.score)
 
     def try_arm(self, arm: Arm) -> None:
-        """Search in one way, and note what came of it."""
+        """Search in one way, and update its score."""
         begin, before = self.clock.spent, self.cost
         if arm.warm:
             self.anneal(arm)
@@ -509,12 +507,10 @@ class Search:
         arm.tried += 1
 
     def restart(self, share: float) -> None:
-        """Cool again and again for a share of the time, from plans that messages led to.
+        """Cool again and again for a share of the time, from decoded plans.
 
-        It is in turn the cheapest one that they led to, and one of the best prices.
-
-        Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
-        is worth it.
+        Starts alternate between the cheapest decoded plan and a new one. Lengths follow M. Luby, A.
+        Sinclair and D. Zuckerman (1993), as the best length is unknown.
         """
         turn, until = 0, self.clock.spent + share * self.clock.left
         while self.clock.spent < until and not self.proven:
@@ -531,10 +527,9 @@ class Search:
         moves: int | None = None,
         start: np.ndarray | None = None,
     ) -> None:
-        """Move over trees from a plan that messages led to, or that is given; see ``anneal``.
+        """Anneal from a decoded plan, or from the given one; see ``anneal``.
 
-        The best plan uses the memory to the limit, in places that fit worse prices, and moves
-        from there are slow to leave them.
+        The best plan is no good start: it fills the memory, so that moves from it are slow.
         """
         if self.clock.left <= 0:
             return
@@ -582,13 +577,13 @@ class Search:
         """Move over trees, from warm to cold.
 
         Args:
-            arm: how.
-            share: of the time that is left (default: as long as the arm's trials ask for).
+            arm: first temperature and size of trees.
+            share: share of the time left (default: grows with the arm's trials).
             start: (n,) plan to begin with (default: the best one).
-            moves: how many (default: as many as fit).
+            moves: number of moves (default: as many as fit).
 
         Returns:
-            (n,) a plan that it ended with.
+            (n,) the plan at which the first chain ended.
         """
         assert self.chosen is not None
         start = self.chosen if start is None else start
@@ -603,21 +598,21 @@ class Search:
             total = max(moves, 50)
         elif np.isfinite(self.clock.left):
             total = max(int(min(total, 0.25 * self.clock.left / self.move_seconds)), 50)
-        done, part = 0, max(min(total // 10, int(0.5 / self.move_seconds)), 1)
-        first = self.reduced.cost(start) - self.reduced.constant
+        done, batch_size = 0, max(min(total // 10, int(0.5 / self.move_seconds)), 1)
+        start_cost = self.reduced.cost(start) - self.reduced.constant
         until = self.clock.spent + (share or 0.0) * self.clock.left
         with ThreadPoolExecutor(len(chains)) as pool:
             while done < total and self.clock.left > 0 and not self.proven:
                 begin = self.clock.spent
                 if share is not None:
                     total = done + max(int((until - self.clock.spent) / self.move_seconds), 1)
-                batch = min(part, total - done)
-                leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
-                moving = [
+                batch = min(batch_size, total - done)
+                leads = [max(0.0, start_cost + chain.change - self.cost) for chain in chains]
+                futures = [
                     pool.submit(chain.move, priced, warm, done, batch, total, lead)
                     for chain, lead in zip(chains, leads, strict=True)
                 ]
-                for chain, future in zip(chains, moving, strict=True):
+                for chain, future in zip(chains, futures, strict=True):
                     future.result()
                     self.offer(chain.best)
                 done += batch

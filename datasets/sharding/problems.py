@@ -43,7 +43,7 @@ from parenvs.files import read_json, write_text
 from parenvs.graph.graph import Graph
 from parenvs.instances import data_folder
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
-from parenvs.tasks.sharding.board import Board, Known
+from parenvs.tasks.sharding.board import Board, KnownCosts
 from parenvs.tasks.sharding.files import Exchange
 from parenvs.tasks.sharding.problem import Reduced, Sharding
 from parenvs.tasks.sharding.turns import board_of, completed
@@ -431,11 +431,11 @@ def numbered(family: str, number: int, ranges: str = "inside") -> Board:
     return replace(
         Board.of_reduced(name, reduced),
         witness=row["witness"],
-        first=row["first"],
+        greedy=row["first"],
         reference=reduced.cost(row["first"]),
         known=known_of(name, str(row["fingerprint"])),
-        draw=find,
-        kept_messages=row["messages"],
+        generate=find,
+        stored_messages=row["messages"],
     )
 
 
@@ -445,10 +445,10 @@ def board_of_set(name: str) -> Board:
     return replace(board_of(problem), known=known_of(name, problem.fingerprint))
 
 
-def known_of(name: str, fingerprint: str) -> Known:
+def known_of(name: str, fingerprint: str) -> KnownCosts:
     """Return what is known of the costs of a problem of a set or a bank."""
     reference = costs_of(INTRA_OP, name, fingerprint)
-    return Known() if reference is None else Known(reference.bound, reference.value)
+    return KnownCosts() if reference is None else KnownCosts(reference.bound, reference.value)
 
 
 def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
@@ -458,7 +458,7 @@ def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
         **{name: getattr(board.reduced, name) for name in _ARRAYS},
         "constant": np.array(board.reduced.constant),
         "witness": board.witness,
-        "first": board.first,
+        "first": board.greedy,
         "messages": board.messages,
         "fingerprint": np.array(problem.fingerprint),
     }

@@ -13,7 +13,7 @@ from parenvs.errors import ParenvsError
 from parenvs.leaderboard.check import PlanState, check, judged
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.tasks import tasks
-from parenvs.tasks.sharding.files import KNOWN
+from parenvs.tasks.sharding.files import CONTEST_RECORDS
 
 SMALL = {
     "hybrid": ("hybrid-test/gpt-001", "best-known"),
@@ -129,7 +129,7 @@ def test_iopddl__another_file_of_the_name_is_not_judged(no_files, monkeypatch, t
 def test_iopddl__points_are_the_contest_s():
     problems = [p for p in tasks().task("iopddl").problems.values() if p.added]
     assert len(problems) == 6
-    best = [(p, KNOWN[p.letter].contest) for p in problems]
+    best = [(p, CONTEST_RECORDS[p.letter].contest) for p in problems]
     assert POINTS.of(best) == pytest.approx(6)
     half = [(p, 2 * cost) for p, cost in best[:5]] + [(best[5][0], None)]
     assert POINTS.of(half) == pytest.approx(2.5)

@@ -25,15 +25,15 @@ def test_drawn__mesh_is_free_and_its_limit_is_felt():
         assert len(board.reduced.slack)
         spans = zip(board.offset[:-1].tolist(), board.offset[1:].tolist(), strict=True)
         heaviest = np.array([int(board.mass[a:b].argmax()) for a, b in spans])
-        assert board.room_of(heaviest).min() < 0 <= board.room_of(board.lean).min()
+        assert board.remaining_of(heaviest).min() < 0 <= board.remaining_of(board.lean).min()
 
 
 def test_drawn__classes_forbid_and_need_a_witness():
     board = board_of(drawn("classes", 4))
     assert not board.is_free
     assert board.reduced.legal(board.witness)
-    assert board.reduced.legal(board.first)
-    assert any(other.forbids for others in board.beside for other in others)
+    assert board.reduced.legal(board.greedy)
+    assert any(other.forbids for others in board.neighbors for other in others)
 
 
 def test_drawn__unknown_families():

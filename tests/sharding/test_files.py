@@ -13,11 +13,11 @@ from intra_op_files import FOLDER, SMALL, needs_files, written
 
 from parenvs.errors import ParenvsError, PlanError
 from parenvs.tasks.sharding.files import (
-    KNOWN,
+    CONTEST_RECORDS,
     SHA256,
     add,
+    contest_record,
     find,
-    known,
     load_iopddl,
     load_strategies,
     save_iopddl,
@@ -52,7 +52,7 @@ def test_load__the_contests_files(tmp_path, monkeypatch):
         path = FOLDER / f"asplos-2025-iopddl-{letter}.json.gz"
         problem = load_iopddl(path)
         assert (len(problem), len(problem.ends)) == (nodes, edges)
-        assert known(problem.name) == KNOWN[letter]
+        assert contest_record(problem.name) == CONTEST_RECORDS[letter]
         monkeypatch.setenv("PARENVS_IOPDDL", str(tmp_path))
         assert add(path)[2] and find(letter).fingerprint == problem.fingerprint
 
@@ -63,7 +63,7 @@ def test_add__names_what_differs(tmp_path, monkeypatch):
     other = changed(lambda p: p.update(name="asplos-2025-iopddl-B"))
     with pytest.raises(ParenvsError, match="calls itself asplos-2025-iopddl-B, but its SHA-256"):
         add(written(tmp_path, other, "q.json.gz"))
-    assert set(SHA256) <= set(KNOWN)
+    assert set(SHA256) <= set(CONTEST_RECORDS)
 
 
 def changed(change):

@@ -210,7 +210,7 @@ def test_env__pressure_is_what_the_limit_is_exceeded_by():
                 if usage is None:
                     assert shown == 0
                     continue
-                room = board.room_of(np.array([*decided, strategy, *wanted[node + 1 :]]))
+                room = board.remaining_of(np.array([*decided, strategy, *wanted[node + 1 :]]))
                 span = slice(usage.first, usage.last)
                 over = -room[span].min() / max(board.headroom[span].min(), 1)
                 assert shown == pytest.approx(np.clip(over, -1, 4))
@@ -230,7 +230,7 @@ def test_env__singles_are_the_best_changes_of_a_node():
         for node, size in enumerate(board.sizes.tolist()):
             costs = []
             for strategy in range(size):
-                chosen = board.first.copy()
+                chosen = board.greedy.copy()
                 chosen[node] = strategy
                 if board.reduced.legal(chosen):
                     costs.append(board.reduced.cost(chosen))
@@ -419,7 +419,7 @@ def test_bank__holds_what_is_drawn(family, number):
         np.testing.assert_array_equal(getattr(board, name), getattr(again, name))
     np.testing.assert_array_equal(board.messages, again.messages)
     assert (board.instance, board.reference) == (problem.instance, again.reference)
-    report = problem.report(problem.plan(board.whole.lift(board.first)))
+    report = problem.report(problem.plan(board.liftable.lift(board.greedy)))
     assert report.legal and report.cost == board.reference
     if number < BANKS[family]:
         assert str(bank(family)[number]["fingerprint"]) == problem.fingerprint

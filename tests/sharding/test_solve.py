@@ -280,7 +280,7 @@ def test_program__is_the_optimum_of_what_is_kept():
         program, start = CoreProgram(reduced, np.zeros(len(reduced.slack))), None
         for _ in range(2):
             found = []
-            program.whole(20.0, found.append, start)
+            program.solve(20.0, found.append, start)
             assert all(reduced.legal(chosen) for chosen in found)
             assert reduced.cost(found[-1]) == best
             start = found[-1]

@@ -20,17 +20,17 @@ from parenvs.tasks.sharding.messages import arrays_of, begins, sweep
 from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, largest_sum, reduce
 
 SWEEPS = 60
-"""Sweeps of the messages."""
+"""Sweeps of message passing."""
 
 
-class Known(NamedTuple):
-    """What is known of the costs of a problem's plans, as far as it is; else NaN."""
+class KnownCosts(NamedTuple):
+    """Costs of a problem's plans that are known in advance; NaN where unknown."""
 
     bound: float = np.nan
     best: float = np.nan
 
 
-class Beside(NamedTuple):
+class Neighbor(NamedTuple):
     """A neighbor of a node.
 
     Attributes:
@@ -58,9 +58,9 @@ class Usage(NamedTuple):
     lengths: np.ndarray
     amount: np.ndarray
 
-    def least(self, room: np.ndarray) -> np.ndarray:
-        """Return the least room, of (T + 1,), in each interval, (j,)."""
-        return np.minimum.reduceat(room[self.first : self.last], self.starts)
+    def least(self, remaining: np.ndarray) -> np.ndarray:
+        """Return the least entry of ``remaining``, (T + 1,), in each interval, (j,)."""
+        return np.minimum.reduceat(remaining[self.first : self.last], self.starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +68,15 @@ class Board:
     """A problem to be decided node by node; n nodes, s strategies, T times.
 
     Attributes:
-        reduced: what is left of it to decide.
+        reduced: the problem after reduction.
         offset: (n + 1,) where each node's strategies begin.
         costs: (s,) float64; inf if forbidden.
         usage: usage of each node, None if it uses nothing beyond its floor.
-        headroom: (T + 1,) int64, slack less all floors; the last is no time.
+        headroom: (T + 1,) int64, slack less all floors; the last entry is no time.
         witness: (n,) strategies of a legal plan; empty while none is known.
-        first: (n,) strategies of the greedy plan, with which the improving form begins.
-        draw: draws the problem by its name, if it is kept without.
-        kept_messages: (s,) ``messages`` that were computed before.
+        greedy: (n,) strategies of the greedy plan, with which the improving form begins.
+        generate: generates the problem by its name, if ``reduced`` does not hold it.
+        stored_messages: (s,) ``messages`` that were computed before.
     """
 
     instance: str
@@ -86,19 +86,19 @@ class Board:
     usage: tuple[Usage | None, ...]
     headroom: np.ndarray
     witness: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    first: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    greedy: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     reference: int = 1
-    known: Known = field(default_factory=Known)
-    draw: Callable[[str], Sharding] | None = None
-    kept_messages: np.ndarray | None = field(default=None, repr=False)
+    known: KnownCosts = field(default_factory=KnownCosts)
+    generate: Callable[[str], Sharding] | None = None
+    stored_messages: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, problem: Sharding, reduction: bool = True) -> Board:
-        """Make the arrays of a problem.
+        """Build the board of a problem.
 
         Args:
             problem: the problem.
-            reduction: whether it is reduced first; without, only what forbids every plan is.
+            reduction: whether the problem is reduced first.
 
         Raises:
             InfeasibleError: no plan is legal, or the reduction leaves nothing to decide.
@@ -113,7 +113,7 @@ class Board:
 
     @classmethod
     def of_reduced(cls, instance: str, reduced: Reduced) -> Board:
-        """Make the arrays of what a problem was reduced to.
+        """Build the board of a reduced problem.
 
         Raises:
             InfeasibleError: no plan is legal.
@@ -130,11 +130,11 @@ class Board:
         return cls(instance, reduced, reduced.offset, costs, usage, headroom)
 
     def __len__(self) -> int:
-        """Number of nodes, which is that of the turns."""
+        """Number of nodes, which is that of the steps."""
         return len(self.offset) - 1
 
     def __deepcopy__(self, memo: dict[int, object]) -> Board:
-        """Itself: nothing in it changes."""
+        """Return the board itself: it is immutable."""
         return self
 
     @cached_property
@@ -143,24 +143,24 @@ class Board:
         return np.diff(self.offset)
 
     @cached_property
-    def beside(self) -> tuple[tuple[Beside, ...], ...]:
+    def neighbors(self) -> tuple[tuple[Neighbor, ...], ...]:
         """Neighbors of each node, ascending."""
         reduced, sizes = self.reduced, self.sizes
-        beside: list[list[Beside]] = [[] for _ in sizes]
+        neighbors: list[list[Neighbor]] = [[] for _ in sizes]
         values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
         for (a, b), begin in zip(reduced.ends.tolist(), reduced.edge_offset.tolist(), strict=False):
             table = values[begin : begin + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b])
             forbids = not bool(np.isfinite(table).all())
-            beside[a].append(Beside(b, np.ascontiguousarray(table.T), forbids))
-            beside[b].append(Beside(a, table, forbids))
-        return tuple(tuple(sorted(x, key=lambda other: other.node)) for x in beside)
+            neighbors[a].append(Neighbor(b, np.ascontiguousarray(table.T), forbids))
+            neighbors[b].append(Neighbor(a, table, forbids))
+        return tuple(tuple(sorted(near, key=lambda other: other.node)) for near in neighbors)
 
     @cached_property
-    def later(self) -> tuple[tuple[Beside, ...], ...]:
+    def later(self) -> tuple[tuple[Neighbor, ...], ...]:
         """Neighbors of each node that are decided after it."""
         return tuple(
             tuple(other for other in others if other.node > node)
-            for node, others in enumerate(self.beside)
+            for node, others in enumerate(self.neighbors)
         )
 
     @cached_property
@@ -169,9 +169,14 @@ class Board:
         mass = np.zeros(len(self.costs))
         for node, usage in enumerate(self.usage):
             if usage is not None:
-                at = slice(self.offset[node], self.offset[node + 1])
-                mass[at] = usage.lengths @ usage.amount.astype(float)
+                span = slice(self.offset[node], self.offset[node + 1])
+                mass[span] = usage.lengths @ usage.amount.astype(float)
         return mass
+
+    @property
+    def _allowed_mass(self) -> np.ndarray:
+        """``mass``, infinite where a strategy is forbidden."""
+        return np.where(np.isfinite(self.costs), self.mass, np.inf)
 
     @cached_property
     def is_free(self) -> bool:
@@ -180,14 +185,13 @@ class Board:
         Then a partial plan can be completed if it keeps the limit with all other nodes at their
         floors: they take those strategies.
         """
-        # Every node can stay at its floor, and no choice forbids another: no dead ends.
         forbidden = bool((self.reduced.edge_costs >= NEVER).any())
-        lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
-        return not forbidden and not np.minimum.reduceat(lean, self.offset[:-1]).any()
+        least_mass = np.minimum.reduceat(self._allowed_mass, self.offset[:-1])
+        return not forbidden and not least_mass.any()
 
     @cached_property
     def floor(self) -> float:
-        """What all nodes cost at least, with what the reduction took out."""
+        """Sum of the least costs of all nodes, with what the reduction took out."""
         least = np.minimum.reduceat(self.costs, self.offset[:-1])
         return float(least.sum() + self.reduced.constant)
 
@@ -195,11 +199,11 @@ class Board:
     def is_exact(self) -> bool:
         """Whether sums of costs are whole numbers that floats hold."""
         # Above this the sums in float64 would differ from the exact cost.
-        return self.most < 2.0**53
+        return self.worst < 2.0**53
 
     @cached_property
-    def most(self) -> float:
-        """What no legal plan exceeds: the largest costs of all nodes and edges that are allowed."""
+    def worst(self) -> float:
+        """Sum of the largest allowed costs of all nodes and edges, which no legal plan exceeds."""
         reduced = self.reduced
         total = reduced.constant + largest_sum(reduced.costs, reduced.offset, NEVER)
         return total + largest_sum(reduced.edge_costs, reduced.edge_offset, NEVER)
@@ -207,9 +211,9 @@ class Board:
     @cached_property
     def lean(self) -> np.ndarray:
         """(n,) strategy of each node that uses least over all times, where it is allowed."""
-        lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
+        mass = self._allowed_mass
         spans = zip(self.offset[:-1].tolist(), self.offset[1:].tolist(), strict=True)
-        return np.array([int(lean[a:b].argmin()) for a, b in spans], dtype=np.int64)
+        return np.array([int(mass[a:b].argmin()) for a, b in spans], dtype=np.int64)
 
     @cached_property
     def unit(self) -> float:
@@ -217,12 +221,12 @@ class Board:
         return max(self.reference / len(self), 1.0)
 
     @cached_property
-    def whole(self) -> Reduced:
-        """What is left to decide, with the way back to the problem's own strategies."""
+    def liftable(self) -> Reduced:
+        """The reduced problem, able to ``lift`` choices to the problem's strategies."""
         if self.reduced.problem is not None:
             return self.reduced
-        assert self.draw is not None
-        return reduce(self.draw(self.instance))
+        assert self.generate is not None
+        return reduce(self.generate(self.instance))
 
     @cached_property
     def messages(self) -> np.ndarray:
@@ -230,24 +234,24 @@ class Board:
 
         They are those of the sweep with the best bound.
         """
-        if self.kept_messages is not None:
-            return self.kept_messages
+        if self.stored_messages is not None:
+            return self.stored_messages
         model = arrays_of(self.reduced)
         sizes = self.sizes.tolist()
         work, marginals = np.zeros(max(sizes)), np.zeros(len(self.costs))
         best, messages = -np.inf, np.zeros(int(model.message[-1]))
-        kept = messages.copy()
+        best_messages = messages.copy()
         for _ in range(SWEEPS):
             bound = sweep(model, self.costs, messages, work, marginals, 0, 2 * len(sizes))
             if bound > best:
-                best, kept = bound, messages.copy()
-        ahead = np.zeros(len(self.costs))
+                best, best_messages = bound, messages.copy()
+        totals = np.zeros(len(self.costs))
         for node, (begin, size) in enumerate(zip(self.offset.tolist(), sizes, strict=False)):
             for edge in range(model.start[node], model.start[node + 1]):
                 if model.neighbor[edge] > node:
-                    at = model.message[edge]
-                    ahead[begin : begin + size] += kept[at : at + size]
-        return ahead.astype(np.float32)
+                    position = model.message[edge]
+                    totals[begin : begin + size] += best_messages[position : position + size]
+        return totals.astype(np.float32)
 
     @cached_property
     def wanted(self) -> np.ndarray:
@@ -257,8 +261,8 @@ class Board:
         for node in range(len(self)):
             chosen[node] = total[self.offset[node] : self.offset[node + 1]].argmin()
             for other in self.later[node]:
-                at = slice(self.offset[other.node], self.offset[other.node + 1])
-                total[at] += other.table[:, chosen[node]]
+                span = slice(self.offset[other.node], self.offset[other.node + 1])
+                total[span] += other.table[:, chosen[node]]
         return chosen
 
     @cached_property
@@ -275,11 +279,11 @@ class Board:
         ``pairs`` are costs, those of the earlier node's first strategy first.
         """
         reduced, sizes, first = self.reduced, self.sizes, self.offset[:-1]
-        a, b = reduced.ends.T
-        order = np.lexsort((b, a))
-        later, earlier = (np.bincount(x, minlength=len(self)) for x in (a, b))
+        earlier_node, later_node = reduced.ends.T
+        order = np.lexsort((later_node, earlier_node))
+        later, earlier = (np.bincount(x, minlength=len(self)) for x in (earlier_node, later_node))
         none = np.zeros(0, dtype=np.int64)
-        begin, length, whole, amounts = [none], [none], [none], [none]
+        begin, length, least_free, amounts = [none], [none], [none], [none]
         intervals, headroom = np.zeros((2, len(self)), dtype=np.int64)
         for node, usage in enumerate(self.usage):
             if usage is not None:
@@ -287,7 +291,7 @@ class Board:
                 intervals[node], headroom[node] = len(least), least.min()
                 begin.append(usage.first + usage.starts)
                 length.append(usage.lengths)
-                whole.append(least)
+                least_free.append(least)
                 amounts.append(usage.amount.ravel())
         # Shares of the largest make nodes of all sizes alike.
         largest = np.maximum.reduceat(self.mass, first)
@@ -301,12 +305,12 @@ class Board:
             "interval": begins(intervals),
             "intervals": intervals,
             "headroom": headroom,
-            "other": first[b[order]],
-            "width": sizes[b[order]],
+            "other": first[later_node[order]],
+            "width": sizes[later_node[order]],
             "pair": reduced.edge_offset[:-1][order],
             "begin": np.concatenate(begin),
             "length": np.concatenate(length),
-            "whole": np.concatenate(whole),
+            "whole": np.concatenate(least_free),
             "amount": begins(np.repeat(sizes, intervals)),
             "amounts": np.concatenate(amounts),
             "mass": self.mass / np.maximum(np.repeat(largest, sizes), 1.0),
@@ -315,55 +319,58 @@ class Board:
 
     @property
     def problem(self) -> Sharding:
-        """The problem; one that is kept without is drawn again."""
-        assert self.whole.problem is not None
-        return self.whole.problem
+        """The problem, generated again if ``reduced`` does not hold it."""
+        assert self.liftable.problem is not None
+        return self.liftable.problem
 
     def costs_of(self, node: int, chosen: np.ndarray, without: Container[int] = ()) -> np.ndarray:
-        """Return the costs of a node's strategies, (k,), with its neighbors in a plan, but some."""
+        """Return the costs of a node's strategies, (k,), with its neighbors in a plan.
+
+        Neighbors in ``without`` are left out.
+        """
         costs = self.costs[self.offset[node] : self.offset[node + 1]].copy()
-        for other in self.beside[node]:
+        for other in self.neighbors[node]:
             if other.node not in without:
                 costs += other.table[chosen[other.node]]
         return costs
 
-    def spend(self, room: np.ndarray, node: int, strategy: int, sign: int) -> None:
-        """Add to the room, (T + 1,), what a strategy uses (1), or take it off (-1)."""
+    def spend(self, remaining: np.ndarray, node: int, strategy: int, sign: int) -> None:
+        """Add ``sign`` times what a strategy uses to ``remaining``, (T + 1,)."""
         usage = self.usage[node]
         if usage is not None:
             used = np.repeat(usage.amount[:, strategy], usage.lengths)
-            room[usage.first : usage.last] += sign * used
+            remaining[usage.first : usage.last] += sign * used
 
-    def replace(self, room: np.ndarray, node: int, old: int, new: int) -> None:
-        """Change the room, (T + 1,), where a node takes a new strategy in place of an old one."""
-        self.spend(room, node, old, 1)
-        self.spend(room, node, new, -1)
+    def replace(self, remaining: np.ndarray, node: int, old: int, new: int) -> None:
+        """Update ``remaining``, (T + 1,), for a node that changes its strategy."""
+        self.spend(remaining, node, old, 1)
+        self.spend(remaining, node, new, -1)
 
-    def room_of(self, chosen: np.ndarray) -> np.ndarray:
+    def remaining_of(self, chosen: np.ndarray) -> np.ndarray:
         """Return what a plan, (n,), leaves of the headroom, (T + 1,)."""
-        room = self.headroom.copy()
+        remaining = self.headroom.copy()
         for node, strategy in enumerate(chosen.tolist()):
-            self.spend(room, node, strategy, -1)
-        return room
+            self.spend(remaining, node, strategy, -1)
+        return remaining
 
 
 def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[Usage | None, ...]:
-    """Return the usage of each node, and take the floors off the headroom."""
-    of_node: list[list[int]] = [[] for _ in sizes]
+    """Return the usage of each node; take the floors off ``headroom`` in place."""
+    terms_of: list[list[int]] = [[] for _ in sizes]
     for term, node in enumerate(reduced.term_node.tolist()):
-        of_node[node].append(term)
+        terms_of[node].append(term)
     usages: list[Usage | None] = []
-    for node, terms in enumerate(of_node):
+    for node, terms in enumerate(terms_of):
         if not terms:
             usages.append(None)
             continue
         # Terms overlap; between consecutive borders the usage is constant.
-        at = reduced.term_times[terms]
-        borders = np.unique(at)
+        times = reduced.term_times[terms]
+        borders = np.unique(times)
         change = np.zeros((len(borders), int(sizes[node])), dtype=np.int64)
         used = reduced.usages[reduced.term_offset[terms][:, None] + np.arange(sizes[node])]
-        np.add.at(change, np.searchsorted(borders, at[:, 0]), used)
-        np.subtract.at(change, np.searchsorted(borders, at[:, 1]), used)
+        np.add.at(change, np.searchsorted(borders, times[:, 0]), used)
+        np.subtract.at(change, np.searchsorted(borders, times[:, 1]), used)
         amount = np.cumsum(change, axis=0)[:-1]
         # What every strategy uses at least is taken off the headroom once.
         floor, lengths = amount.min(axis=1), np.diff(borders)
@@ -381,21 +388,21 @@ class Witness:
 
     Attributes:
         chosen: (n,) strategies.
-        spare: (T + 1,) what the plan leaves of the headroom.
-        mended: strategy of the node in hand -> what the others change to for it.
+        remaining: (T + 1,) what the plan leaves of the headroom.
+        mended: strategy of the current node -> neighbors and the strategies they change to.
     """
 
     def __init__(self, board: Board) -> None:
         self.board = board
         self.chosen = board.witness.copy()
-        self.spare = board.room_of(self.chosen)
+        self.remaining = board.remaining_of(self.chosen)
         self.mended: dict[int, dict[int, int]] = {}
 
     def look(self, node: int, costs: np.ndarray, legal: np.ndarray) -> None:
         """Find the strategies that the witness can be mended for.
 
         Args:
-            node: the node in hand.
+            node: the current node.
             costs: (s,) of strategies with all decided neighbors; inf if forbidden.
             legal: (k,) bool, strategies to look at; those that fail become false.
         """
@@ -413,49 +420,49 @@ class Witness:
     def take(self, node: int, strategy: int) -> None:
         """Mend the plan for a strategy of the node that was looked at."""
         for other, value in {node: strategy, **self.mended[strategy]}.items():
-            self.board.replace(self.spare, other, int(self.chosen[other]), value)
+            self.board.replace(self.remaining, other, int(self.chosen[other]), value)
             self.chosen[other] = value
 
     def _mend(self, node: int, strategy: int, costs: np.ndarray) -> dict[int, int] | None:
-        """Return what neighbors change to so that a strategy can be taken; None if nothing."""
+        """Return the neighbors that must change for a strategy, and to what; None if it fails."""
         board, changes = self.board, {node: strategy}
-        spare = self.spare.copy()
-        board.replace(spare, node, int(self.chosen[node]), strategy)
+        remaining = self.remaining.copy()
+        board.replace(remaining, node, int(self.chosen[node]), strategy)
         for other in board.later[node]:
             if other.forbids and np.isinf(other.table[self.chosen[other.node], strategy]):
-                value = self._instead(other.node, changes, costs, spare)
+                value = self._replacement(other.node, changes, costs, remaining)
                 if value < 0:
                     return None
                 changes[other.node] = value
         del changes[node]
-        return changes if spare.min() >= 0 else None
+        return changes if remaining.min() >= 0 else None
 
-    def _instead(
-        self, node: int, changes: dict[int, int], costs: np.ndarray, spare: np.ndarray
+    def _replacement(
+        self, node: int, changes: dict[int, int], costs: np.ndarray, remaining: np.ndarray
     ) -> int:
-        """Choose the leanest strategy of a node that goes with all around it; -1 if none does."""
+        """Return the leanest strategy of a node that fits all around it; -1 if none does."""
         board = self.board
         begin, end = board.offset[node], board.offset[node + 1]
         allowed = np.isfinite(costs[begin:end])
-        first = min(changes)  # the node in hand; costs hold what is decided before it
-        for other in board.beside[node]:
+        first = min(changes)  # the current node; costs hold what is decided before it
+        for other in board.neighbors[node]:
             if other.forbids and other.node >= first:
                 value = changes.get(other.node, int(self.chosen[other.node]))
                 allowed &= np.isfinite(other.table[value])
-        board.spend(spare, node, int(self.chosen[node]), 1)
+        board.spend(remaining, node, int(self.chosen[node]), 1)
         # Lean strategies leave most for what is mended later.
         order = np.argsort(board.mass[begin:end], kind="stable")
         for value in order[allowed[order]].tolist():
-            board.spend(spare, node, value, -1)
+            board.spend(remaining, node, value, -1)
             usage = board.usage[node]
-            if usage is None or spare[usage.first : usage.last].min() >= 0:
+            if usage is None or remaining[usage.first : usage.last].min() >= 0:
                 return int(value)
-            board.spend(spare, node, value, 1)
+            board.spend(remaining, node, value, 1)
         return -1
 
 
 BOARDS_KEPT = 64
-"""Boards that are kept beside those in play."""
+"""Boards that are kept besides those in play."""
 
 
 class Tables:
@@ -471,13 +478,13 @@ class Tables:
         self.clear()
 
     def clear(self) -> None:
-        """Give all boards up; places have to be asked for again."""
+        """Remove all boards; ``starts`` of earlier calls become invalid."""
         self._boards: dict[int, tuple[Board, int, int]] = {}
         self._length: Counter[str] = Counter()
         self._arrays: dict[str, np.ndarray] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was pickled; boards have other identities then."""
+        """Restore a pickled state; boards have new ids."""
         self.__dict__.update(state)
         self._boards = {id(entry[0]): entry for entry in self._boards.values()}
 
@@ -490,14 +497,14 @@ class Tables:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are many more boards than episodes, so that it is time to begin anew."""
+        """Whether there are so many more boards than episodes that ``clear`` pays."""
         return len(self._boards) > 2 * self.count + BOARDS_KEPT
 
-    def places(self, board: Board) -> tuple[int, int]:
-        """Return where nodes and strategies of a board begin; it is added if it is not there."""
+    def starts(self, board: Board) -> tuple[int, int]:
+        """Return where nodes and strategies of a board begin; add the board if it is new."""
         if id(board) not in self._boards:
             length, arrays = self._length, board.flat
-            # The board is kept with its places, so its id stays its own.
+            # The entry keeps the board alive, so that its id stays unique.
             self._boards[id(board)] = board, length["offset"], length["mass"]
             if self.looks:
                 arrays = {**arrays, "wanted": board.wanted, "messages": board.messages}

@@ -180,7 +180,7 @@ def _parsed(text: bytes) -> Any:
         raise _Refused(f"{shown(number)} is no whole number")
 
     try:
-        with _uncollected():
+        with _without_collection():
             return json.loads(
                 text, object_pairs_hook=no_duplicates, parse_float=fraction, parse_constant=fraction
             )
@@ -192,8 +192,8 @@ def _parsed(text: bytes) -> Any:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the collector of garbage from going through millions of new lists again and again."""
+def _without_collection() -> Iterator[None]:
+    """Disable garbage collection, which would traverse millions of new lists again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -204,7 +204,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _problem(content: Any, where: str) -> Sharding:
-    with _uncollected():
+    with _without_collection():
         given = read(_File, content, where).problem
     nodes, edges = given.nodes, given.edges
     counts = [len(nodes.intervals), len(nodes.costs), len(nodes.usages)]
@@ -222,25 +222,27 @@ def _problem(content: Any, where: str) -> Sharding:
     )  # fmt: skip
     sizes, ends = problem.sizes, problem.ends
     used = np.array([len(row) for row in nodes.usages], dtype=np.int64)
-    _check(sizes > 0, "nodes.costs", "is empty; a node has at least one strategy")
-    _check(sizes == used, "nodes.usages", "has not as many numbers as its costs")
+    _require(sizes > 0, "nodes.costs", "is empty; a node has at least one strategy")
+    _require(sizes == used, "nodes.usages", "has not as many numbers as its costs")
     is_node = (ends < len(problem)).all(axis=1)
-    _check(is_node, "edges.nodes", f"names a node that is not below {len(problem):,}")
+    _require(is_node, "edges.nodes", f"names a node that is not below {len(problem):,}")
     is_whole = sizes[ends].prod(axis=1) == np.diff(problem.edge_offset)
-    _check(is_whole, "edges.costs", "has not one number for each pair of strategies")
+    _require(is_whole, "edges.costs", "has not one number for each pair of strategies")
     return problem
 
 
-def _check(is_right: Any, what: str, text: str) -> None:
-    if not is_right.all():
-        raise _Refused(f"{what}[{is_right.argmin()}] {text}")
+def _require(valid: Any, field: str, text: str) -> None:
+    if not valid.all():
+        raise _Refused(f"{field}[{valid.argmin()}] {text}")
 
 
-class Known(NamedTuple):
-    """What is known of a problem of the contest.
+class ContestRecord(NamedTuple):
+    """A problem of the contest: its time limit on 8 cores, and costs in its units.
 
     Attributes:
-        seconds: the contest's time limit, on 8 cores.
+        contest: cost of the best team's plan.
+        best: best known cost.
+        bound: best known lower bound.
     """
 
     model: str
@@ -250,8 +252,8 @@ class Known(NamedTuple):
     bound: int
 
 
-KNOWN: dict[str, Known] = {
-    letter: Known(*row)
+CONTEST_RECORDS: dict[str, ContestRecord] = {
+    letter: ContestRecord(*row)
     for letter, row in {
         "A": ("GNS", 60, 6548641531, 6548641531, 6513812172),
         "B": ("Transformer", 60, 532843, 532843, 532843),
@@ -271,7 +273,6 @@ KNOWN: dict[str, Known] = {
         "V": ("Transformer", 300, 1632051, 1617084, 1617084),
     }.items()
 }
-"""Letter of a problem -> what is known of it."""
 SHA256 = {
     "B": "03d742412734762fe2e9cebcdfe381a6508c2e33be14a44625156256f55215f2",
     "G": "c63898defb2136a47ea1cd8c264891dac82ae0223c6348884e6940ba986cd2bf",
@@ -283,9 +284,9 @@ SHA256 = {
 """Letter of a problem -> SHA-256 of its file ``asplos-2025-iopddl-<letter>.json.gz``."""
 
 
-def known(name: str) -> Known | None:
-    """Return what is known of a problem by its name, like ``asplos-2025-iopddl-B``."""
-    return KNOWN.get(name.removeprefix("asplos-2025-iopddl-"))
+def contest_record(name: str) -> ContestRecord | None:
+    """Return the record of a problem, like ``asplos-2025-iopddl-B``; None if it is not listed."""
+    return CONTEST_RECORDS.get(name.removeprefix("asplos-2025-iopddl-"))
 
 
 SUFFIXES = (".json", ".json.gz")

@@ -251,7 +251,7 @@ class IntraOpSharding(RowGame):
         self._check(problem)
         for row in self._rows[rows].tolist():
             self.turns.put(row, problem)
-        costs = (problem.reference, *problem.known, problem.most)
+        costs = (problem.reference, *problem.known, problem.worst)
         start, bound, best, worst = (max(float(x), 1.0) for x in costs)
         self.know(rows, start, bound, best, worst=worst)
 

@@ -42,7 +42,7 @@ FORBIDDEN = 10**18
 """Costs from here on mean that a strategy, or a pair of them, must not be taken."""
 
 
-def joined(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def flattened(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of k rows one after the other, and where each begins, (k + 1,); int64."""
     offset = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return np.fromiter(chain.from_iterable(rows), np.int64, int(offset[-1])), offset
@@ -85,11 +85,11 @@ class Sharding:
         instance: str = "",
     ) -> Sharding:  # fmt: skip
         """Make a problem of lists for each node and edge; arguments as in its file."""
-        node_costs, offset = joined(costs)
-        pair_costs, edge_offset = joined(edge_costs)
+        node_costs, offset = flattened(costs)
+        pair_costs, edge_offset = flattened(edge_costs)
         intervals, ends = (np.array(x, dtype=np.int64).reshape(-1, 2) for x in (intervals, ends))
         return cls(
-            name, limit, intervals, offset, node_costs, joined(usages)[0], ends, edge_offset,
+            name, limit, intervals, offset, node_costs, flattened(usages)[0], ends, edge_offset,
             pair_costs, instance,
         )  # fmt: skip
 
@@ -104,7 +104,7 @@ class Sharding:
         return len(self.offset) - 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sharding:
-        """Itself: nothing in it changes."""
+        """Return the problem itself: it is immutable."""
         return self
 
     def __repr__(self) -> str:
@@ -144,17 +144,10 @@ class Sharding:
 
     def cost(self, strategies: np.ndarray) -> int:
         """Return the exact cost of strategies, (n,) int64, one for each node."""
-        a, b = self.ends.T
-        # Python integers, as sums may exceed 64 bits.
-        at = self.edge_offset[:-1] + strategies[a] * self.sizes[b] + strategies[b]
-        nodes = self.costs[self.offset[:-1] + strategies]
-        return sum(nodes.tolist()) + sum(self.edge_costs[at].tolist())
+        return _exact_cost(self, strategies)
 
     def usage(self, strategies: np.ndarray) -> tuple[int, int]:
-        """Return the exact peak of what strategies, (n,) int64, use, and the first time of it.
-
-        Both are 0 if nothing is ever used.
-        """
+        """Return the exact peak memory of strategies, (n,) int64, and its first time; 0 if none."""
         times, nodes, signs = self.events
         used = self.usages[self.offset[:-1] + strategies][nodes]
         changes = [u if s > 0 else -u for u, s in zip(used.tolist(), signs.tolist(), strict=True)]
@@ -173,39 +166,39 @@ class Sharding:
 
         A plan of another problem, or with strategies that the nodes do not have, has no cost.
         """
-        wrong = []
+        reasons = []
         if plan.fingerprint != self.fingerprint:
-            wrong.append(
+            reasons.append(
                 f"the plan is for another problem: its fingerprint is {plan.fingerprint[:80]}, "
                 f"that of {self.name} is {self.fingerprint}"
             )
         if len(plan.strategies) != len(self):
-            wrong.append(f"{len(plan.strategies)} strategies are given for {len(self)} nodes")
+            reasons.append(f"{len(plan.strategies)} strategies are given for {len(self)} nodes")
         else:
             given = np.array(plan.strategies, dtype=np.int64)
-            (bad,) = np.nonzero((given < 0) | (given >= self.sizes))
-            if len(bad):
-                node = int(bad[0])
-                wrong.append(
-                    f"{len(bad)} strategies do not exist, the first that of node {node}, which "
+            (invalid,) = np.nonzero((given < 0) | (given >= self.sizes))
+            if len(invalid):
+                node = int(invalid[0])
+                reasons.append(
+                    f"{len(invalid)} strategies do not exist, the first that of node {node}, which "
                     f"has 0 to {self.sizes[node] - 1}, not {given[node]}"
                 )
-        if wrong:
-            return ShardingReport(plan, self, tuple(wrong), None, None, 0)
-        peak, at = self.usage(given)
+        if reasons:
+            return ShardingReport(plan, self, tuple(reasons), None, None, 0)
+        peak, time = self.usage(given)
         if self.limit is not None and peak > self.limit:
-            wrong.append(f"at time {at} the nodes use {peak:,}, and {self.limit:,} are allowed")
-        return ShardingReport(plan, self, tuple(wrong), self.cost(given), peak, at)
+            reasons.append(f"at time {time} the nodes use {peak:,}, and {self.limit:,} are allowed")
+        return ShardingReport(plan, self, tuple(reasons), self.cost(given), peak, time)
 
 
 @dataclass(frozen=True)
 class ShardingReport(Report):
-    """What the judge says of a plan of strategies.
+    """The evaluation of a plan of strategies.
 
     Attributes:
-        reasons: every rule that it breaks, in words; empty if it is legal.
+        reasons: a text for every constraint that the plan breaks; empty if it is legal.
         cost: cost of all nodes and edges, exact; None if the strategies are none of the problem's.
-        peak: most that is used at a time, exact; None likewise.
+        peak: largest memory in use at a time, exact; None likewise.
         bound: proven lower bound of the cost of all legal plans, exact, or None.
     """
 
@@ -263,8 +256,8 @@ class Reduced:
     interval holds it use at most ``slack``.
 
     Attributes:
-        problem: the problem that it was made of; None if it is kept without, and lifts nothing.
-        nodes: (n,) its nodes, in the problem's order.
+        problem: the original problem; None if it is not kept, and ``lift`` is impossible.
+        nodes: (n,) numbers of the remaining nodes in the problem, ascending.
         offset: (n + 1,) where each node's costs begin.
         costs: (s,) cost of each strategy.
         ends: (m, 2) nodes of each edge, the smaller first; every pair once.
@@ -275,8 +268,9 @@ class Reduced:
         term_offset: (u + 1,) where each term's usages begin.
         usages: usage of each strategy of the term's node, of which the least is 0.
         slack: (T,) what the terms may use at each time.
-        values: strategies of the problem's node that each strategy here stands for, (s,).
-        steps: how the strategies of the nodes that are gone follow, the last to go first.
+        values: (s,) the problem's number of each strategy.
+        steps: (node, neighbors, table of its strategy by theirs) of each removed node, the last
+            removed first.
     """
 
     problem: Sharding | None
@@ -300,7 +294,7 @@ class Reduced:
         return len(self.nodes)
 
     def lift(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the problem's strategies, (n of the problem,), of a choice here, (n,)."""
+        """Return the strategies of all nodes of the problem for a choice, (n,)."""
         assert self.problem is not None
         strategies = np.full(len(self.problem), -1, dtype=np.int64)
         strategies[self.nodes] = self.values[self.offset[:-1] + chosen]
@@ -311,10 +305,7 @@ class Reduced:
 
     def cost(self, chosen: np.ndarray) -> int:
         """Return the cost of a choice, (n,); ``NEVER`` or more if it takes something forbidden."""
-        a, b = self.ends.T
-        at = self.edge_offset[:-1] + chosen[a] * np.diff(self.offset)[b] + chosen[b]
-        nodes = self.costs[self.offset[:-1] + chosen]
-        return self.constant + sum(nodes.tolist()) + sum(self.edge_costs[at].tolist())
+        return self.constant + _exact_cost(self, chosen)
 
     def profile(self, chosen: np.ndarray) -> np.ndarray:
         """Return what the terms of a choice, (n,), use at each time, (T,)."""
@@ -324,6 +315,19 @@ class Reduced:
     def legal(self, chosen: np.ndarray) -> bool:
         """Whether a choice, (n,), takes nothing forbidden and keeps the limit."""
         return self.cost(chosen) < NEVER and bool((self.profile(chosen) <= self.slack).all())
+
+
+def pair_entries(problem: Sharding | Reduced, chosen: np.ndarray) -> np.ndarray:
+    """Return where a choice's cost of each edge stands in ``edge_costs``, (m,)."""
+    a, b = problem.ends.T
+    return problem.edge_offset[:-1] + chosen[a] * np.diff(problem.offset)[b] + chosen[b]
+
+
+def _exact_cost(problem: Sharding | Reduced, chosen: np.ndarray) -> int:
+    # Python integers, as sums may exceed 64 bits.
+    nodes = problem.costs[problem.offset[:-1] + chosen]
+    edges = problem.edge_costs[pair_entries(problem, chosen)]
+    return sum(nodes.tolist()) + sum(edges.tolist())
 
 
 def sums_over_time(times: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
@@ -356,7 +360,7 @@ def reduce(problem: Sharding, stopped: Callable[[], bool] = lambda: False) -> Re
 
     Args:
         problem: the problem.
-        stopped: asked now and then whether to go on with what is reduced so far.
+        stopped: returns whether to end early, with what is reduced so far.
 
     Raises:
         InfeasibleError: no plan keeps the limit without taking what is forbidden.
@@ -370,7 +374,7 @@ def _add_term(terms: Term, times: tuple[int, int], used: np.ndarray) -> None:
 
 
 class _Reduction:
-    """The problem while it is reduced; nodes that are gone have no strategies."""
+    """The problem while it is being reduced."""
 
     def __init__(self, problem: Sharding, stopped: Callable[[], bool]) -> None:
         self.problem, self.stopped = problem, stopped
@@ -398,10 +402,10 @@ class _Reduction:
         costs = largest_sum(problem.costs, problem.offset, FORBIDDEN)
         costs += largest_sum(problem.edge_costs, problem.edge_offset, FORBIDDEN)
         usages = largest_sum(problem.usages, problem.offset, np.inf)
-        for what, value in (("costs", costs), ("usages", usages)):
+        for name, value in (("costs", costs), ("usages", usages)):
             if value >= FORBIDDEN:
                 raise ParenvsError(
-                    f"{problem.name}: its {what} can sum to {value:.3g}, and the solver counts to "
+                    f"{problem.name}: its {name} can sum to {value:.3g}, and the solver counts to "
                     "10^18; divide them all by the same number"
                 )
 
@@ -409,9 +413,9 @@ class _Reduction:
         """Take the problem's edges; loops become costs of their node."""
         problem = self.problem
         table = np.where(problem.edge_costs >= FORBIDDEN, NEVER, problem.edge_costs)
-        at, sizes = problem.edge_offset.tolist(), problem.sizes.tolist()
+        offset, sizes = problem.edge_offset.tolist(), problem.sizes.tolist()
         for edge, (a, b) in enumerate(problem.ends.tolist()):
-            costs = table[at[edge] : at[edge + 1]].reshape(sizes[a], sizes[b])
+            costs = table[offset[edge] : offset[edge + 1]].reshape(sizes[a], sizes[b])
             if a == b:
                 self.cost[a] = np.minimum(self.cost[a] + costs.diagonal(), NEVER)
             else:
@@ -490,18 +494,21 @@ class _Reduction:
             self.keep(b, of_b > 0)
         else:
             # A node that the other one determines is contracted into it.
-            ways = [(b, a, allowed.argmax(1))] if (of_a == 1).all() else []
-            ways += [(a, b, allowed.argmax(0))] if (of_b == 1).all() else []
-            ways = [way for way in ways if self.affordable(*way[:2])]
-            if ways:  # the one with less to move goes
-                self.contract(*min(ways, key=lambda way: self.load(way[0])))
+            contractions = []
+            if (of_a == 1).all() and self.growth(b, a) <= _MAX_GROWTH:
+                contractions.append((b, a, allowed.argmax(1)))
+            if (of_b == 1).all() and self.growth(a, b) <= _MAX_GROWTH:
+                contractions.append((a, b, allowed.argmax(0)))
+            if contractions:  # the node with fewer edges and terms to move goes
+                self.contract(*min(contractions, key=lambda way: self.load(way[0])))
 
     def load(self, node: int) -> int:
         return len(self.edges[node]) + len(self.terms[node])
 
-    def affordable(self, node: int, into: int) -> bool:
-        more = len(self.cost[into]) - len(self.cost[node])
-        return more * sum(len(self.cost[x]) for x in self.edges[node] if x != into) <= _MAX_GROWTH
+    def growth(self, node: int, into: int) -> int:
+        """Return how many costs of edges the contraction of ``node`` into another adds."""
+        others = sum(len(self.cost[other]) for other in self.edges[node] if other != into)
+        return (len(self.cost[into]) - len(self.cost[node])) * others
 
     def contract(self, node: int, into: int, image: np.ndarray) -> None:
         """Contract a node whose strategy is ``image``, (k of ``into``,), of another's."""
@@ -538,7 +545,7 @@ class _Reduction:
         if not self.terms[node] and self.minimize(node):
             return
         if len(self.cost[node]) > 1:
-            mask = self.substituted(node)
+            mask = self.undominated(node)
             if not mask.all():
                 self.keep(node, mask)
         elif self.edges[node]:  # one strategy: its edges are costs of the neighbors
@@ -548,7 +555,7 @@ class _Reduction:
                 self.drop_edge(node, other)
 
     def minimize(self, node: int) -> bool:
-        """Minimize out a node without memory and with at most two neighbors; whether it was."""
+        """Minimize out a node without memory and with at most two neighbors, if possible."""
         others = sorted(self.edges[node])
         whole = [int(self.problem.sizes[other]) for other in others]
         # More neighbors would need joint tables of three and more nodes.
@@ -582,8 +589,8 @@ class _Reduction:
         self.remove(node, tuple(others), table)
         return True
 
-    def substituted(self, node: int) -> np.ndarray:
-        """Which strategies to keep, (k,) bool: those that no other one replaces."""
+    def undominated(self, node: int) -> np.ndarray:
+        """Return the strategies to keep, (k,) bool: those that no other one dominates."""
         cost, count = self.cost[node], len(self.cost[node])
         tables = []
         for table in self.edges[node].values():
@@ -612,7 +619,7 @@ class _Reduction:
         for table in tables:
             if not len(r):
                 return np.ones(count, dtype=bool)
-            excess += self.most_more(table, r, s)
+            excess += self.largest_excess(table, r, s)
             fit = excess <= 0
             r, s, excess = r[fit], s[fit], excess[fit]
         keep = np.ones(count, dtype=bool)
@@ -623,8 +630,8 @@ class _Reduction:
         return keep
 
     @staticmethod
-    def most_more(table: np.ndarray, r: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """What row r has more than row s at most, of each pair; what s cannot take is no matter."""
+    def largest_excess(table: np.ndarray, r: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """Return max_b (M[r, b] - M[s, b]) of each pair (r, s) over the b that s allows."""
         part = max(1, _MAX_PAIRS // table.shape[1])
         parts = []
         for begin in range(0, len(r), part):
@@ -636,19 +643,21 @@ class _Reduction:
 
     def slots(self) -> None:
         """Count time in slots between the times at which some node's interval begins or ends."""
-        listed = [times for terms in self.terms for times in terms]
-        borders = np.unique(np.array(listed, dtype=np.int64)) if listed else np.zeros(1, np.int64)
+        intervals = [times for terms in self.terms for times in terms]
+        borders = (
+            np.unique(np.array(intervals, dtype=np.int64)) if intervals else np.zeros(1, np.int64)
+        )
         limit = self.problem.limit
         self.slack = np.full(len(borders) - 1, 0 if limit is None else limit, dtype=np.int64)
         for terms in self.terms:
             for (lo, hi), used in list(terms.items()):
                 del terms[lo, hi]
                 if limit is not None:
-                    at = (int(np.searchsorted(borders, lo)), int(np.searchsorted(borders, hi)))
-                    terms[at] = used
+                    slots = (int(np.searchsorted(borders, lo)), int(np.searchsorted(borders, hi)))
+                    terms[slots] = used
 
     def binding_times(self) -> bool:
-        """Keep the times that can exceed the limit; whether that changes any node."""
+        """Keep the times that can exceed the limit; return whether that changed any node."""
         for node, terms in enumerate(self.terms):
             for times, used in list(terms.items()):
                 lowest = int(used.min())
@@ -738,13 +747,13 @@ class _Reduction:
             for times, used in self.terms[node].items()
         ]
 
-        def flat(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        def concatenated(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
             offset = np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
             return np.concatenate([*map(np.ravel, parts), offset[:0]]), offset
 
-        costs, offset = flat([self.cost[node] for node in index])
-        edge_costs, edge_offset = flat([costs for *_, costs in pairs])
-        usages, term_offset = flat([used for *_, used in terms])
+        costs, offset = concatenated([self.cost[node] for node in index])
+        edge_costs, edge_offset = concatenated([costs for *_, costs in pairs])
+        usages, term_offset = concatenated([used for *_, used in terms])
         return Reduced(
             problem=self.problem,
             nodes=nodes,
@@ -759,6 +768,6 @@ class _Reduction:
             usages=usages,
             slack=self.slack,
             constant=self.constant,
-            values=flat([self.kept[node] for node in index])[0],
+            values=concatenated([self.kept[node] for node in index])[0],
             steps=tuple(reversed(self.steps)),
         )

@@ -34,7 +34,7 @@ COLUMNS = {
     "use": "share of the memory that is free, all others at their least, that it takes",
     "mass": "its memory over time, over that of the strategy that takes most",
 }
-"""What the observation says of each strategy of the node in hand.
+"""Features of each strategy of the current node -> description.
 
 Costs are in units of what a node costs on average in the greedy plan.
 """
@@ -57,7 +57,7 @@ _BY_MESSAGES, _BY_NEIGHBORS = {"rule", "messages", "pressure"}, {"ahead", "both"
 _DEPTH = 4.0
 # Factors of the rule's score: of the logarithm, within it, and of the pressure.
 _SHARP = 2.0, 20.0, 10.0
-# Most that the pressure tells.
+# Largest value of the feature ``pressure``.
 _FURTHEST = 4.0
 _PART = 1 << 20  # numbers of a temporary array
 _TRIES = 16  # to find a first witness
@@ -67,21 +67,21 @@ class Construct:
     """The turns of n episodes at once; a single environment is the case n = 1.
 
     Episodes may be of any boards and at any nodes: all are played together, as arrays of the
-    strategies of their nodes in hand, one episode after the other (``turns.tables``).
+    strategies of their current nodes, one episode after the other (``turns.tables``).
 
     Attributes:
-        turn: (n,) int64, the node in hand.
+        turn: (n,) int64, the current node.
         chosen: (n, N) int64, strategies of decided nodes.
         legal: (n, width) bool.
         rows: (n, width, len(columns)) float32.
         contexts: (n, len(CONTEXTS)) float32.
         over: (n,) bool.
-        dead: (n,) bool, whether the episode ended for want of a legal strategy.
+        dead: (n,) bool, whether the episode ended because no strategy was legal.
         cost: (n,) float64, cost of the plan of an episode that is complete, else NaN.
 
     Args:
         columns: what rows hold, of ``COLUMNS``.
-        guarded: whether witnesses are kept; without, turns can be dead ends.
+        guarded: whether witnesses are kept; without them, episodes can reach dead ends.
     """
 
     def __init__(
@@ -93,14 +93,15 @@ class Construct:
         self.boards: list[Any] = [None] * count
         self.witness: list[Witness | None] = [None] * count
         self.tables = Tables(count, self.by_messages)
-        # Where nodes and strategies of each episode's board begin, and what is told of it.
-        self.node, self.strategy, self.length = np.zeros((3, count), dtype=np.int64)
+        # Where the nodes and strategies of each episode's board begin in ``tables``.
+        self.first_node, self.first_strategy, self.length = np.zeros((3, count), dtype=np.int64)
         self.unit, self.reference = np.ones((2, count))
         self.is_free, self.is_exact = np.zeros((2, count), dtype=np.bool_)
         self.turn = np.zeros(count, dtype=np.int64)
         self.costs = np.zeros((count, 0))  # of strategies with decided neighbors
-        self.room = np.zeros((count, 0), dtype=np.int64)  # headroom that is left
-        self.wish = np.zeros((count, 0), dtype=np.int64)  # the same if all get what they want
+        self.remaining = np.zeros((count, 0), dtype=np.int64)  # headroom that is left
+        # The same if all nodes that follow take what the messages lead to.
+        self.remaining_wanted = np.zeros((count, 0), dtype=np.int64)
         self.chosen = np.zeros((count, 0), dtype=np.int64)
         self.floor = np.zeros(count)  # lower bound of the cost, from decided nodes and least costs
         self.legal = np.zeros((count, width), dtype=np.bool_)
@@ -114,21 +115,22 @@ class Construct:
         self.boards[row] = board
         if self.tables.is_full:
             self.tables.clear()
-            for other, held in enumerate(self.boards):
-                if held is not None:
-                    self.node[other], self.strategy[other] = self.tables.places(held)
-        self.node[row], self.strategy[row] = self.tables.places(board)
+            for other_row, kept in enumerate(self.boards):
+                if kept is not None:
+                    self._assign(other_row, kept)
+        self._assign(row, board)
         self.length[row], self.unit[row] = len(board), board.unit
         self.reference[row] = max(board.reference, 1)
         self.is_free[row], self.is_exact[row] = board.is_free, board.is_exact
         times = len(board.headroom)
-        for name, size in (
-            ("costs", len(board.costs)), ("room", times), ("wish", times * self.by_messages),
-            ("chosen", len(board)),
-        ):  # fmt: skip
-            array = getattr(self, name)
-            more = max(size - array.shape[1], 0)
-            setattr(self, name, np.pad(array, ((0, 0), (0, more))) if more else array)
+        self.costs = _widened(self.costs, len(board.costs))
+        self.chosen = _widened(self.chosen, len(board))
+        self.remaining = _widened(self.remaining, times)
+        if self.by_messages:
+            self.remaining_wanted = _widened(self.remaining_wanted, times)
+
+    def _assign(self, row: int, board: Board) -> None:
+        self.first_node[row], self.first_strategy[row] = self.tables.starts(board)
 
     def start(self, rows: np.ndarray) -> None:
         """Start episodes, (k,) int64, with nothing decided."""
@@ -136,11 +138,11 @@ class Construct:
         for row in rows.tolist():
             board = self.boards[row]
             self.costs[row, : len(board.costs)] = board.costs
-            self.room[row, : len(board.headroom)] = board.headroom
+            self.remaining[row, : len(board.headroom)] = board.headroom
             if self.by_messages:
-                self.wish[row, : len(board.headroom)] = board.room_of(board.wanted)
-            kept = self.guarded and not board.is_free
-            self.witness[row] = Witness(board) if kept else None
+                self.remaining_wanted[row, : len(board.headroom)] = board.remaining_of(board.wanted)
+            needs_witness = self.guarded and not board.is_free
+            self.witness[row] = Witness(board) if needs_witness else None
             self.floor[row] = board.floor
         # Costs of plans are known at the end alone.
         self.over[rows] = self.dead[rows] = False
@@ -148,10 +150,7 @@ class Construct:
         self._look(rows)
 
     def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
-        """Decide the node in hand of episodes that are not over, by legal actions; both (k,).
-
-        ``over``, ``dead`` and ``cost`` tell what became of the episodes.
-        """
+        """Decide the current node of episodes that are not over, by legal actions; both (k,)."""
         self._place(rows, actions)
         self.turn[rows] += 1
         complete = self.turn[rows] == self.length[rows]
@@ -171,80 +170,101 @@ class Construct:
         chosen = (board.lean if witness is None else witness.chosen).copy()
         turn = int(self.turn[row])
         chosen[:turn] = self.chosen[row, :turn]
-        return board.problem.plan(board.whole.lift(chosen))
+        return board.problem.plan(board.liftable.lift(chosen))
 
     # Turns
 
     def _place(self, rows: np.ndarray, chosen: np.ndarray) -> None:
-        tables, node = self.tables, self.node[rows] + self.turn[rows]
+        """Take strategies, (k,), for the current nodes of episodes."""
         self.chosen[rows, self.turn[rows]] = chosen
-        costs, base = self.costs.reshape(-1), rows * self.costs.shape[1]
-        begin, size = base + tables.offset[node], tables.size[node]
-        least = np.minimum.reduceat(costs[ranges(begin, size)], begins(size))
-        # The bound rises by what the choice costs above the least of its node ...
-        more = costs[begin + chosen] - least
-        later = tables.later[node]
-        edge, at = ranges(tables.edge[node], later), np.repeat(np.arange(len(rows)), later)
-        if len(edge):
-            width = tables.width[edge]
-            into = ranges(base[at] + tables.other[edge], width)  # no place twice
-            before, parts = costs[into], begins(width)
-            after = before + tables.pairs[ranges(tables.pair[edge] + chosen[at] * width, width)]
-            costs[into] = after
-            # ... and by what it adds to the least of the neighbors that follow.
-            change = np.minimum.reduceat(after, parts) - np.minimum.reduceat(before, parts)
-            more += np.bincount(at, change, minlength=len(rows))
-        self.floor[rows] += more
-        for k, interval in self._intervals(node):
-            used = tables.amounts[tables.amount[interval] + chosen[k]]
-            length = tables.length[interval]
-            times = ranges(rows[k] * self.room.shape[1] + tables.begin[interval], length)
-            self.room.reshape(-1)[times] -= np.repeat(used, length)
-            if self.by_messages:
-                wanted = tables.amounts[tables.amount[interval] + tables.wanted[node[k]]]
-                times = ranges(rows[k] * self.wish.shape[1] + tables.begin[interval], length)
-                self.wish.reshape(-1)[times] -= np.repeat(used - wanted, length)
+        self._update_costs(rows, chosen)
+        self._update_memory(rows, chosen)
         for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
             witness = self.witness[row]
             if witness is not None:
                 witness.take(int(self.turn[row]), strategy)
 
+    def _update_costs(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+        """Add the choices to the costs of neighbors that follow, and to the lower bounds."""
+        tables, node = self.tables, self.first_node[rows] + self.turn[rows]
+        costs, base = self.costs.reshape(-1), rows * self.costs.shape[1]
+        begin, size = base + tables.offset[node], tables.size[node]
+        least = np.minimum.reduceat(costs[ranges(begin, size)], begins(size))
+        # The bound rises by what the choice costs above the least of its node ...
+        increase = costs[begin + chosen] - least
+        later = tables.later[node]
+        edge, episode = ranges(tables.edge[node], later), np.repeat(np.arange(len(rows)), later)
+        if len(edge):
+            width = tables.width[edge]
+            # An episode's edges lead to different neighbors, so no index repeats.
+            into = ranges(base[episode] + tables.other[edge], width)
+            before, parts = costs[into], begins(width)
+            pairs = ranges(tables.pair[edge] + chosen[episode] * width, width)
+            after = before + tables.pairs[pairs]
+            costs[into] = after
+            # ... and by what it adds to the least of the neighbors that follow.
+            change = np.minimum.reduceat(after, parts) - np.minimum.reduceat(before, parts)
+            increase += np.bincount(episode, change, minlength=len(rows))
+        self.floor[rows] += increase
+
+    def _update_memory(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+        """Take what the choices use off the remaining headroom."""
+        tables, node = self.tables, self.first_node[rows] + self.turn[rows]
+        for k, interval in self._intervals(node):
+            used = tables.amounts[tables.amount[interval] + chosen[k]]
+            begin, length = tables.begin[interval], tables.length[interval]
+            times = ranges(rows[k] * self.remaining.shape[1] + begin, length)
+            self.remaining.reshape(-1)[times] -= np.repeat(used, length)
+            if self.by_messages:
+                wanted = tables.amounts[tables.amount[interval] + tables.wanted[node[k]]]
+                times = ranges(rows[k] * self.remaining_wanted.shape[1] + begin, length)
+                self.remaining_wanted.reshape(-1)[times] -= np.repeat(used - wanted, length)
+
     def _intervals(self, node: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield places in nodes, (k,), and an interval of each: the first ones, the second ones."""
+        """Yield positions in ``node``, (k,), and the next interval of each, first ones first."""
         count, first = self.tables.intervals[node], self.tables.interval[node]
         for number in range(int(count.max(initial=0))):
-            (at,) = (count > number).nonzero()
-            yield at, first[at] + number
+            (positions,) = (count > number).nonzero()
+            yield positions, first[positions] + number
 
     def _look(self, rows: np.ndarray) -> None:
         if not len(rows):
             return
-        hand = _Hand(self, rows)
-        for k, row in enumerate(rows.tolist()):
-            witness, begin = self.witness[row], hand.parts[k]
+        current = _CurrentNodes(self, rows)
+        for index, row in enumerate(rows.tolist()):
+            witness, begin = self.witness[row], current.parts[index]
             if witness is not None:
-                legal = hand.legal[begin : begin + hand.size[k]]
+                legal = current.legal[begin : begin + current.size[index]]
                 witness.look(int(self.turn[row]), self.costs[row], legal)
-        none = ~np.logical_or.reduceat(hand.legal, hand.parts)
+        none = ~np.logical_or.reduceat(current.legal, current.parts)
         if none.any():
             self.dead[rows[none]] = self.over[rows[none]] = True
         # Nodes have different numbers of strategies: what a smaller one leaves is cleared.
         self.rows[rows], self.legal[rows] = 0.0, False
-        place = ranges(rows * self.width, hand.size)
-        self.legal.reshape(-1)[place] = hand.legal
+        position = ranges(rows * self.width, current.size)
+        self.legal.reshape(-1)[position] = current.legal
         if self.columns:
-            features = hand.columns()
-            features[~hand.legal] = 0.0
-            self.rows.reshape(-1, len(self.columns))[place] = features
-        self.contexts[rows] = hand.contexts()
+            features = current.columns()
+            features[~current.legal] = 0.0
+            self.rows.reshape(-1, len(self.columns))[position] = features
+        self.contexts[rows] = current.contexts()
 
 
-class _Hand:
-    """The strategies of the nodes in hand of some episodes, in a row; k episodes, m strategies.
+def _widened(array: np.ndarray, width: int) -> np.ndarray:
+    """Return an array with at least ``width`` columns; new ones are 0."""
+    missing = width - array.shape[1]
+    return np.pad(array, ((0, 0), (0, missing))) if missing > 0 else array
+
+
+class _CurrentNodes:
+    """The current nodes of k episodes, and their m strategies one node after the other.
 
     Attributes:
         size: (k,) number of each node's strategies.
         parts: (k,) where they begin.
+        episode: (m,) episode of each strategy, from 0 to k - 1.
+        costs: (m,) costs with decided neighbors.
+        ahead: (m,) least that neighbors which follow cost more; empty where nobody needs it.
         legal: (m,) bool.
         regret: (m,) the feature ``cost``.
     """
@@ -252,112 +272,119 @@ class _Hand:
     def __init__(self, turns: Construct, rows: np.ndarray) -> None:
         tables = turns.tables
         self.turns, self.rows, self.tables = turns, rows, tables
-        self.node = turns.node[rows] + turns.turn[rows]
+        self.node = turns.first_node[rows] + turns.turn[rows]
         self.size = tables.size[self.node]
         self.parts, self.base = begins(self.size), rows * turns.costs.shape[1]
-        self.of = np.repeat(np.arange(len(rows)), self.size)  # episode of each strategy
+        self.episode = np.repeat(np.arange(len(rows)), self.size)
         offset = tables.offset[self.node]
-        self.strategies = ranges(turns.strategy[rows] + offset, self.size)
-        self.own = turns.costs.reshape(-1)[ranges(self.base + offset, self.size)]
+        self.strategies = ranges(turns.first_strategy[rows] + offset, self.size)
+        self.costs = turns.costs.reshape(-1)[ranges(self.base + offset, self.size)]
         self.ahead = np.zeros(0)
-        self.unit = turns.unit[rows][self.of]
-        self.legal = np.isfinite(self.own)
+        self.unit = turns.unit[rows][self.episode]
+        self.legal = np.isfinite(self.costs)
         if turns.by_neighbors or not turns.is_free[rows].all():
             self.ahead = self._ahead()
             self.legal &= np.isfinite(self.ahead)
-        self._memory()
-        self.regret = self._regret(self.own)
+        self._apply_memory()
+        self.regret = self._regret(self.costs)
 
     def _ahead(self) -> np.ndarray:
         """Return the least that neighbors which follow cost more with each strategy, (m,)."""
         tables, costs = self.tables, self.turns.costs.reshape(-1)
-        ahead, later = np.zeros(len(self.own)), self.tables.later[self.node]
-        edges, ats = ranges(tables.edge[self.node], later), np.repeat(np.arange(len(later)), later)
-        count = self.size[ats] * tables.width[edges]
+        later = tables.later[self.node]
+        all_edges = ranges(tables.edge[self.node], later)
+        all_nodes = np.repeat(np.arange(len(later)), later)
+        count = self.size[all_nodes] * tables.width[all_edges]
         part = count.cumsum() // _PART  # so that temporary arrays stay small
-        for first, last in pairwise([0, *(np.diff(part).nonzero()[0] + 1).tolist(), len(edges)]):
+        borders = [0, *(np.diff(part).nonzero()[0] + 1).tolist(), len(all_edges)]
+        ahead = np.zeros(len(self.costs))
+        for first, last in pairwise(borders):
             if first == last:
                 continue
-            edge, at = edges[first:last], ats[first:last]
-            width, size = tables.width[edge], self.size[at]
-            begin = self.base[at] + tables.other[edge]
+            edge, node = all_edges[first:last], all_nodes[first:last]
+            width, size = tables.width[edge], self.size[node]
+            begin = self.base[node] + tables.other[edge]
             widths = np.repeat(width, size)
-            theirs = costs[ranges(np.repeat(begin, size), widths)]
+            neighbor_costs = costs[ranges(np.repeat(begin, size), widths)]
             pairs = tables.pairs[ranges(tables.pair[edge], size * width)]
             # min_t [c(t) + pair(s, t)]: the least that a neighbor costs beside each strategy s.
-            least = np.minimum.reduceat(theirs + pairs, begins(widths))
-            now = np.minimum.reduceat(costs[ranges(begin, width)], begins(width))
-            where = ranges(self.parts[at], size)
-            ahead += np.bincount(where, least - np.repeat(now, size), minlength=len(ahead))
+            least = np.minimum.reduceat(neighbor_costs + pairs, begins(widths))
+            before = np.minimum.reduceat(costs[ranges(begin, width)], begins(width))
+            strategy = ranges(self.parts[node], size)
+            ahead += np.bincount(strategy, least - np.repeat(before, size), minlength=len(ahead))
         return ahead
 
-    def _memory(self) -> None:
-        tables, room = self.tables, self.turns.room
-        self.share, self.free = np.zeros(len(self.own)), np.ones(len(self.rows))
-        for k, interval, free, place, amounts in self._spans(room):
-            left = np.repeat(free, self.size[k])
+    def _apply_memory(self) -> None:
+        """Set ``largest_share`` and ``free``, and forbid strategies that exceed the limit."""
+        tables = self.tables
+        self.largest_share, self.free = np.zeros(len(self.costs)), np.ones(len(self.rows))
+        for k, interval, free, strategy, amounts in self._spans(self.turns.remaining):
+            available = np.repeat(free, self.size[k])
             # All other nodes at their least: necessary everywhere, sufficient on free boards.
-            self.legal[place] &= amounts <= left
-            taken = amounts / np.maximum(left, 1)
-            self.share[place] = np.maximum(self.share[place], taken)
+            self.legal[strategy] &= amounts <= available
+            share = amounts / np.maximum(available, 1)
+            self.largest_share[strategy] = np.maximum(self.largest_share[strategy], share)
             # The tightest interval decides.
-            whole = free / np.maximum(tables.whole[interval], 1)
-            self.free[k] = np.minimum(self.free[k], whole)
+            free_share = free / np.maximum(tables.whole[interval], 1)
+            self.free[k] = np.minimum(self.free[k], free_share)
 
-    def _spans(self, room: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    def _spans(self, remaining: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield intervals of the nodes: episodes, intervals, free memory, strategies, amounts."""
         tables = self.tables
         for k, interval in self.turns._intervals(self.node):
             length, size = tables.length[interval], self.size[k]
-            times = ranges(self.rows[k] * room.shape[1] + tables.begin[interval], length)
-            free = np.minimum.reduceat(room.reshape(-1)[times], begins(length))
-            place = ranges(self.parts[k], size)
-            yield k, interval, free, place, tables.amounts[ranges(tables.amount[interval], size)]
+            times = ranges(self.rows[k] * remaining.shape[1] + tables.begin[interval], length)
+            free = np.minimum.reduceat(remaining.reshape(-1)[times], begins(length))
+            strategy = ranges(self.parts[k], size)
+            amounts = tables.amounts[ranges(tables.amount[interval], size)]
+            yield k, interval, free, strategy, amounts
 
     def columns(self) -> np.ndarray:
         """Return the action features that the episodes show, (m, their number)."""
         turns = self.turns
         values = {
             "cost": self.regret,
-            "use": np.minimum(self.share, 1.0),
+            "use": np.minimum(self.largest_share, 1.0),
             "mass": self.tables.mass[self.strategies],
         }
         if turns.by_messages:
-            led = self.own + self.tables.messages[self.strategies]
+            estimate = self.costs + self.tables.messages[self.strategies]
             pressure = self.pressures()
             outside, inside, weight = _SHARP
-            least = self._least(np.where(self.legal, led, np.inf))
+            least = self._least(np.where(self.legal, estimate, np.inf))
             with np.errstate(invalid="ignore"):
-                more = np.where(self.legal, led - least, 0.0) / self.unit
-            values["rule"] = -outside * np.log1p(inside * more)
+                excess = np.where(self.legal, estimate - least, 0.0) / self.unit
+            values["rule"] = -outside * np.log1p(inside * excess)
             values["rule"] -= weight * np.maximum(pressure, 0.0)
-            values |= {"messages": self._regret(led), "pressure": pressure}
+            values |= {"messages": self._regret(estimate), "pressure": pressure}
         if turns.by_neighbors:
             values["ahead"] = self._regret(self.ahead)
-            values["both"] = self._regret(self.own + self.ahead)
+            values["both"] = self._regret(self.costs + self.ahead)
         return np.stack([values[name] for name in turns.columns], axis=1)
 
     def _least(self, values: np.ndarray) -> np.ndarray:
-        return np.minimum.reduceat(values, self.parts)[self.of]
+        """Return the least of values, (m,), over each strategy's node, (m,)."""
+        return np.minimum.reduceat(values, self.parts)[self.episode]
 
     def _regret(self, values: np.ndarray) -> np.ndarray:
         """Return ln(1 + x) / 4 of the excess x of values over the least of their node, in units."""
         least = self._least(values)
         with np.errstate(invalid="ignore"):
-            more = np.where(np.isfinite(values), values - least, np.inf)
-        return np.minimum(np.log1p(more / self.unit) / _DEPTH, RANGE)
+            excess = np.where(np.isfinite(values), values - least, np.inf)
+        return np.minimum(np.log1p(excess / self.unit) / _DEPTH, RANGE)
 
     def pressures(self) -> np.ndarray:
         """Return what strategies exceed the limit by if all others get what they want."""
         tables = self.tables
-        left = np.full(len(self.own), np.iinfo(np.int64).max)
-        for k, interval, free, place, amounts in self._spans(self.turns.wish):
+        slack = np.full(len(self.costs), np.iinfo(np.int64).max)
+        for k, interval, free, strategy, amounts in self._spans(self.turns.remaining_wanted):
+            # What the node itself wants is given back before each of its strategies is tried.
             free = free + tables.amounts[tables.amount[interval] + tables.wanted[self.node[k]]]
-            # The plan's own wish is given back before each strategy is tried.
-            left[place] = np.minimum(left[place], np.repeat(free, self.size[k]) - amounts)
-        whole = np.maximum(tables.headroom[self.node], 1)[self.of]
-        uses = (tables.intervals[self.node] > 0)[self.of]
-        return np.where(uses, np.clip(-left / whole, -1.0, _FURTHEST), 0.0)
+            left = np.repeat(free, self.size[k]) - amounts
+            slack[strategy] = np.minimum(slack[strategy], left)
+        headroom = np.maximum(tables.headroom[self.node], 1)[self.episode]
+        uses_memory = (tables.intervals[self.node] > 0)[self.episode]
+        return np.where(uses_memory, np.clip(-slack / headroom, -1.0, _FURTHEST), 0.0)
 
     def contexts(self) -> np.ndarray:
         turns, rows, tables, size = self.turns, self.rows, self.tables, self.size
@@ -400,8 +427,8 @@ def completed(board: Board) -> Board:
     board = replace(board, witness=board.lean if board.is_free else _first_witness(board))
     episode = Construct(1, int(board.sizes.max()), ("both",))
     episode.put(0, board)
-    first = _played(episode, "both")
-    return replace(board, first=first, reference=board.reduced.cost(first))
+    greedy = _played(episode, "both")
+    return replace(board, greedy=greedy, reference=board.reduced.cost(greedy))
 
 
 def _played(
@@ -449,8 +476,8 @@ class Block:
 
     Attributes:
         nodes: its nodes, the one that it is of first.
-        order: (node, neighbors in the block that are left when it is eliminated), as places in
-            ``nodes``.
+        order: (node, neighbors in the block that are left when it is eliminated), as positions
+            in ``nodes``.
         around: nodes whose strategies decide what the block can gain: it and its neighbors.
     """
 
@@ -469,81 +496,85 @@ class Block:
                     continue
                 self.nodes.append(node)
                 self.order, refused = order, 0
-            for other in board.beside[node]:
+            for other in board.neighbors[node]:
                 if other.node not in seen:
                     seen.add(other.node)
                     waiting.append(other.node)
-        near = {other.node for node in self.nodes for other in board.beside[node]}
+        near = {other.node for node in self.nodes for other in board.neighbors[node]}
         self.around = np.array(sorted({*self.nodes, *near}), dtype=np.int64)
 
     def _elimination(self, nodes: list[int]) -> list[tuple[int, tuple[int, ...]]] | None:
         """Return an order of elimination, least tables first; None if a table is too large."""
-        index = {node: at for at, node in enumerate(nodes)}
+        index = {node: position for position, node in enumerate(nodes)}
         beside = [
-            {index[other.node] for other in self.board.beside[node] if other.node in index}
+            {index[other.node] for other in self.board.neighbors[node] if other.node in index}
             for node in nodes
         ]
         size = np.log2(self.board.sizes[nodes]).tolist()
-        table = [size[at] + sum(size[x] for x in others) for at, others in enumerate(beside)]
+        table = [
+            size[position] + sum(size[neighbor] for neighbor in others)
+            for position, others in enumerate(beside)
+        ]
         # Greedy elimination: the node whose joint table is smallest goes first.
-        left, order, max_log_size = set(index.values()), [], np.log2(LARGEST_TABLE) + 1e-9
-        while left:
-            at = min(left, key=table.__getitem__)
-            if table[at] > max_log_size:
+        remaining, order, max_log_size = set(index.values()), [], np.log2(LARGEST_TABLE) + 1e-9
+        while remaining:
+            position = min(remaining, key=table.__getitem__)
+            if table[position] > max_log_size:
                 return None
-            others = beside[at]
-            order.append((at, tuple(sorted(others))))
-            left.discard(at)
+            others = beside[position]
+            order.append((position, tuple(sorted(others))))
+            remaining.discard(position)
             for neighbor in others:
-                beside[neighbor] = (beside[neighbor] | others) - {neighbor, at}
-                table[neighbor] = size[neighbor] + sum(size[x] for x in beside[neighbor])
+                beside[neighbor] = (beside[neighbor] | others) - {neighbor, position}
+                table[neighbor] = size[neighbor] + sum(
+                    size[neighbor] for neighbor in beside[neighbor]
+                )
         return order
 
     @cached_property
     def tables(self) -> list[tuple[tuple[int, int], np.ndarray]]:
-        """Places of two neighbors in the block, and the costs of their pairs."""
-        index = {node: at for at, node in enumerate(self.nodes)}
+        """Positions of two neighbors in the block, and the costs of their pairs."""
+        index = {node: position for position, node in enumerate(self.nodes)}
         return [
-            ((index[other.node], at), other.table)
-            for at, node in enumerate(self.nodes)
-            for other in self.board.beside[node]
-            if index.get(other.node, at) < at
+            ((index[other.node], position), other.table)
+            for position, node in enumerate(self.nodes)
+            for other in self.board.neighbors[node]
+            if index.get(other.node, position) < position
         ]
 
-    def solve(self, chosen: np.ndarray, room: np.ndarray) -> np.ndarray | None:
+    def solve(self, chosen: np.ndarray, remaining: np.ndarray) -> np.ndarray | None:
         """Find better strategies for the block's nodes.
 
         Args:
             chosen: (n,) strategies of the plan.
-            room: (T + 1,) what the plan leaves of the headroom.
+            remaining: (T + 1,) what the plan leaves of the headroom.
 
         Returns:
             Strategies of ``nodes`` with which the plan is legal and costs less; None if none are
             found.
         """
         board, nodes = self.board, self.nodes
-        free = room.copy()
+        free = remaining.copy()
         for node in nodes:
             board.spend(free, node, int(chosen[node]), 1)
-        own, shares = [], []
+        node_costs, shares = [], []
         for node in nodes:
             costs, share = board.costs_of(node, chosen, nodes), self._share(node, free)
             costs[share > 1.0] = np.inf
-            own.append(costs)
+            node_costs.append(costs)
             shares.append(share)
-        # First without a price of memory; if that breaks the limit, at three prices.
-        now = self._cost(own, chosen[nodes])
+        cost = self._cost(node_costs, chosen[nodes])
         # Without a price the optimum of the block ignores memory: a bound on what it can gain.
-        best, lowest = self._best(own, shares, np.zeros(1))
-        if not lowest[0] < now:
+        best, lowest = self._best(node_costs, shares, np.zeros(1))
+        if not lowest[0] < cost:
             return None
         if self._fits(best[0], free):
             return best[0]
         # Prices in units of the possible gain trade cost for memory at every scale.
-        strategies, costs = self._best(own, shares, _PRICES * (now - lowest[0]))
-        for at in np.argsort(costs, kind="stable").tolist():
-            if costs[at] < now and self._fits(strategies[at], free):
-                return strategies[at]
+        strategies, costs = self._best(node_costs, shares, _PRICES * (cost - lowest[0]))
+        for candidate in np.argsort(costs, kind="stable").tolist():
+            if costs[candidate] < cost and self._fits(strategies[candidate], free):
+                return strategies[candidate]
         return None
 
     def _share(self, node: int, free: np.ndarray) -> np.ndarray:
@@ -556,48 +587,50 @@ class Block:
         return np.where(usage.amount > least, np.inf, share).max(axis=0)
 
     def _best(
-        self, own: list[np.ndarray], shares: list[np.ndarray], prices: np.ndarray
+        self, node_costs: list[np.ndarray], shares: list[np.ndarray], prices: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the best strategies, (p, m), at each of p prices of memory, and their costs."""
         total = [
             costs + np.where(prices[:, None] > 0, prices[:, None] * np.minimum(share, 1.0), 0.0)
-            for costs, share in zip(own, shares, strict=True)
+            for costs, share in zip(node_costs, shares, strict=True)
         ]
         factors: list[tuple[tuple[int, ...], np.ndarray]]
-        factors = [((at,), costs) for at, costs in enumerate(total)]
+        factors = [((position,), costs) for position, costs in enumerate(total)]
         factors += [(scope, table[None]) for scope, table in self.tables]
         back = []
-        for at, others in self.order:
-            scope = (*others, at)
+        for position, others in self.order:
+            scope = (*others, position)
             # Bucket elimination (Dechter 1999): join the tables of a node, then minimize it out.
-            whole = np.asarray(sum(_spread(x, scope) for x in factors if at in x[0]))
-            factors = [x for x in factors if at not in x[0]]
-            factors.append((others, whole.min(axis=-1)))
-            back.append((at, others, whole.argmin(axis=-1)))
-        strategies = np.zeros((len(prices), len(own)), dtype=np.int64)
+            joined = np.asarray(
+                sum(_spread(factor, scope) for factor in factors if position in factor[0])
+            )
+            factors = [factor for factor in factors if position not in factor[0]]
+            factors.append((others, joined.min(axis=-1)))
+            back.append((position, others, joined.argmin(axis=-1)))
+        strategies = np.zeros((len(prices), len(node_costs)), dtype=np.int64)
         rows = np.arange(len(prices))
         # Back substitution in reverse order of elimination.
-        for at, others, best in reversed(back):
-            strategies[:, at] = best[(rows, *(strategies[:, x] for x in others))]
-        return strategies, np.array([self._cost(own, taken) for taken in strategies])
+        for position, others, best in reversed(back):
+            strategies[:, position] = best[(rows, *(strategies[:, factor] for factor in others))]
+        return strategies, np.array([self._cost(node_costs, taken) for taken in strategies])
 
-    def _cost(self, own: list[np.ndarray], taken: np.ndarray) -> float:
+    def _cost(self, node_costs: list[np.ndarray], taken: np.ndarray) -> float:
         """Return what strategies of the block, (m,), cost within it and with its neighbors."""
-        total = sum(float(costs[s]) for costs, s in zip(own, taken.tolist(), strict=True))
+        total = sum(float(costs[s]) for costs, s in zip(node_costs, taken.tolist(), strict=True))
         return total + sum(float(table[taken[a], taken[b]]) for (a, b), table in self.tables)
 
     def _fits(self, taken: np.ndarray, free: np.ndarray) -> bool:
-        left = free.copy()
+        remaining = free.copy()
         for node, strategy in zip(self.nodes, taken.tolist(), strict=True):
-            self.board.spend(left, node, strategy, -1)
-        return bool(left.min() >= 0)
+            self.board.spend(remaining, node, strategy, -1)
+        return bool(remaining.min() >= 0)
 
 
 def _spread(factor: tuple[tuple[int, ...], np.ndarray], scope: tuple[int, ...]) -> np.ndarray:
     """Return the table of a factor with the axes of a scope that holds its own, prices first."""
     places, table = factor
-    axes = [0, *(1 + places.index(x) for x in scope if x in places)]
-    index = (slice(None), *(slice(None) if x in places else None for x in scope))
+    axes = [0, *(1 + places.index(position) for position in scope if position in places)]
+    index = (slice(None), *(slice(None) if position in places else None for position in scope))
     return table.transpose(axes)[index]
 
 
@@ -614,12 +647,12 @@ class Blocks:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.blocks = [Block(board, root) for root in range(len(board))]
-        self._inside, self._begin = _joined([np.array(block.nodes) for block in self.blocks])
-        self._around, self._begin_around = _joined([block.around for block in self.blocks])
+        self._inside, self._begin = _concatenated([np.array(block.nodes) for block in self.blocks])
+        self._around, self._begin_around = _concatenated([block.around for block in self.blocks])
         self.size = np.array([len(block.nodes) / LARGEST for block in self.blocks])
-        self.degree = np.minimum([np.log2(1 + len(x)) / 12 for x in board.beside], 1.0)
+        self.degree = np.minimum([np.log2(1 + len(x)) / 12 for x in board.neighbors], 1.0)
         self.least = np.minimum.reduceat(board.costs, board.offset[:-1])
-        for node, others in enumerate(board.beside):
+        for node, others in enumerate(board.neighbors):
             self.least[node] += sum(float(other.table.min()) for other in others)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
@@ -632,9 +665,9 @@ class Blocks:
         changed[nodes] = True
         return np.logical_or.reduceat(changed[self._around], self._begin_around)
 
-    def free(self, room: np.ndarray) -> np.ndarray:
+    def free(self, remaining: np.ndarray) -> np.ndarray:
         """Return the least share of the headroom that is free while each node uses memory, (n,)."""
-        share = room[:-1] / np.maximum(self.board.headroom[:-1], 1)
+        share = remaining[:-1] / np.maximum(self.board.headroom[:-1], 1)
         free = np.ones(len(self.board))
         for node, usage in enumerate(self.board.usage):
             if usage is not None:
@@ -643,10 +676,11 @@ class Blocks:
 
 
 blocks_of = lru_cache(maxsize=1024)(Blocks)
-"""Returns the blocks of a board, which are made once."""
+"""Returns the blocks of a board, which are computed once."""
 
 
-def _joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _concatenated(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of all parts, and where each part begins."""
     return np.concatenate(parts), begins(np.array([len(part) for part in parts]))
 
 
@@ -664,7 +698,7 @@ BLOCK_COLUMNS = {
     "gained": "ln(1 + x) / 4 of what it gained then",
     "free": "least share of the headroom that is free while the node uses memory",
 }
-"""What the observation says of the block of each node.
+"""Features of the block of each node -> description.
 
 Costs are in units of what a node costs on average in the greedy plan.
 """
@@ -678,7 +712,7 @@ BLOCK_CONTEXTS = {
     "fullest": "least share of the headroom that is free at a time",
     "nodes": "log2 of the nodes / 12",
 }
-"""What it says of the turn."""
+"""Features of the state -> description."""
 MOVES = 64
 """Most moves of an episode."""
 # Factor of the rule's score, and what logarithms of amounts are divided by.
@@ -702,7 +736,7 @@ class Improve:
         self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), dtype=np.float32)
         self.over = np.zeros(count, dtype=np.bool_)
         self.cost = np.full(count, np.nan)
-        self._states: list[_State] = [None] * count  # type: ignore[list-item]
+        self._states: list[_ImproveEpisode] = [None] * count  # type: ignore[list-item]
 
     def put(self, row: int, board: Board) -> None:
         """Give an episode a board, before it starts."""
@@ -713,7 +747,7 @@ class Improve:
         self.turn[rows] = 0
         self.over[rows] = False
         for row in rows.tolist():
-            self._states[row] = _State(self.boards[row])
+            self._states[row] = _ImproveEpisode(self.boards[row])
             self._look(row)
 
     def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
@@ -727,70 +761,83 @@ class Improve:
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode as it is now."""
         board = self.boards[row]
-        return board.problem.plan(board.whole.lift(self._states[row].chosen))
+        return board.problem.plan(board.liftable.lift(self._states[row].chosen))
 
     def _look(self, row: int) -> None:
         state, turn = self._states[row], int(self.turn[row])
         rows = state.rows(turn, self.looks)[:, self._columns]
-        rows[~state.open] = 0.0
+        rows[~state.is_legal] = 0.0
         self.rows[row], self.legal[row] = 0.0, False
-        self.rows[row, : len(rows)], self.legal[row, : len(rows)] = rows, state.open
+        self.rows[row, : len(rows)], self.legal[row, : len(rows)] = rows, state.is_legal
         self.contexts[row], self.cost[row] = state.contexts(turn), state.cost
 
 
-class _State:
+class _ImproveEpisode:
+    """The plan of an episode of ``Improve``, and what is known of each node's block.
+
+    Attributes:
+        is_legal: (n,) bool, whether solving the block can change the plan.
+        solved_at: (n,) turn at which the block was solved last; -1: never.
+        changed: (n,) bool, whether a node of the block or near it has changed since then.
+        last_gains: (n,) the feature ``gained``.
+        last_gain: the feature ``last``.
+        costs: costs of each node's strategies, all other nodes as in the plan.
+        node_cost: (n,) cost of each node with its neighbors.
+        possible_saving: (n,) what changing the node alone could save, memory apart.
+    """
+
     def __init__(self, board: Board) -> None:
         self.board, self.blocks = board, blocks_of(board)
-        self.chosen = board.first.copy()
+        self.chosen = board.greedy.copy()
         self.cost = board.reference
-        self.room = board.room_of(self.chosen)
-        self.open = np.ones(len(board), dtype=np.bool_)
-        self.tried = np.full(len(board), -1)  # turn of the last try
-        self.changed = np.ones(len(board), dtype=np.bool_)  # near the block, since then
-        self.gain = np.zeros(len(board))  # of the last try
-        self.last = 0.0
-        self.costs: list[np.ndarray] = [np.zeros(0)] * len(board)  # of strategies, all else as is
-        self.now = np.zeros(len(board))  # cost of each node with its neighbors
-        self.could = np.zeros(len(board))  # what each node alone could save, memory apart
+        self.remaining = board.remaining_of(self.chosen)
+        self.is_legal = np.ones(len(board), dtype=np.bool_)
+        self.solved_at = np.full(len(board), -1)
+        self.changed = np.ones(len(board), dtype=np.bool_)
+        self.last_gains = np.zeros(len(board))
+        self.last_gain = 0.0
+        self.costs: list[np.ndarray] = [np.zeros(0)] * len(board)
+        self.node_cost = np.zeros(len(board))
+        self.possible_saving = np.zeros(len(board))
         self._measure(range(len(board)))
 
     def move(self, root: int, turn: int) -> None:
         block = self.blocks.blocks[root]
-        strategies = block.solve(self.chosen, self.room)
-        self.tried[root], self.changed[root] = turn, False
+        strategies = block.solve(self.chosen, self.remaining)
+        self.solved_at[root], self.changed[root] = turn, False
         before = self.cost
         if strategies is not None:
             moved = np.array(block.nodes)[strategies != self.chosen[block.nodes]].tolist()
             for node, strategy in zip(block.nodes, strategies.tolist(), strict=True):
-                self.board.replace(self.room, node, int(self.chosen[node]), strategy)
+                self.board.replace(self.remaining, node, int(self.chosen[node]), strategy)
             self.chosen[block.nodes] = strategies
             self.cost = self.board.reduced.cost(self.chosen)
             # A change may let any block gain again.
-            self.open[:] = True
-            near = {other.node for node in moved for other in self.board.beside[node]}
+            self.is_legal[:] = True
+            near = {other.node for node in moved for other in self.board.neighbors[node]}
             self._measure(sorted(near.union(moved)))
             self.changed |= self.blocks.touched(moved)
         # Solving the same block again would change nothing.
-        self.open[root] = False
-        self.last = float(_depth((before - self.cost) / self.board.unit))
-        self.gain[root] = self.last
+        self.is_legal[root] = False
+        self.last_gain = float(_log_scaled((before - self.cost) / self.board.unit))
+        self.last_gains[root] = self.last_gain
 
     def _measure(self, nodes: range | list[int]) -> None:
         for node in nodes:
             self.costs[node] = costs = self.board.costs_of(node, self.chosen)
-            self.now[node] = costs[self.chosen[node]]
-            self.could[node] = self.now[node] - costs.min()
+            self.node_cost[node] = costs[self.chosen[node]]
+            self.possible_saving[node] = self.node_cost[node] - costs.min()
 
     def singles(self) -> np.ndarray:
         """Return what each node alone can save within the limit, (n,)."""
-        board, singles = self.board, self.could.copy()
+        board, singles = self.board, self.possible_saving.copy()
         for node in np.flatnonzero(singles > 0).tolist():
             usage = board.usage[node]
             if usage is not None:
-                free = usage.least(self.room) + usage.amount[:, self.chosen[node]]
+                free = usage.least(self.remaining) + usage.amount[:, self.chosen[node]]
                 fits = (usage.amount <= free[:, None]).all(axis=0)
                 # The cheapest strategy that fits takes the place of the cheapest one.
-                singles[node] = self.now[node] - self.costs[node][fits].min()
+                singles[node] = self.node_cost[node] - self.costs[node][fits].min()
         return singles
 
     def rows(self, turn: int, looks: bool) -> np.ndarray:
@@ -800,31 +847,31 @@ class _State:
         if looks:
             single = self.singles()
             block = blocks.sums(single)
-            amounts = [single, block, blocks.sums(self.could)]
-            amounts.append(blocks.sums(np.maximum(self.now - blocks.least, 0.0)))
+            amounts = [single, block, blocks.sums(self.possible_saving)]
+            amounts.append(blocks.sums(np.maximum(self.node_cost - blocks.least, 0.0)))
             ahead[0] = _BLOCK_SHARP * block / max(self.cost, 1)
-            ahead[1:] = _depth(np.stack(amounts) / unit)
+            ahead[1:] = _log_scaled(np.stack(amounts) / unit)
         columns = [
             *ahead,
             blocks.size,
             blocks.degree,
-            np.where(self.tried < 0, 1.0, np.minimum((turn - self.tried) / MOVES, 1.0)),
+            np.where(self.solved_at < 0, 1.0, np.minimum((turn - self.solved_at) / MOVES, 1.0)),
             self.changed,
-            self.gain,
-            blocks.free(self.room),
+            self.last_gains,
+            blocks.free(self.remaining),
         ]
         return np.stack(columns, axis=1).astype(np.float32)
 
     def contexts(self, turn: int) -> list[float]:
         board = self.board
         saved = np.log(max(board.reference, 1) / max(self.cost, 1)) / _DEPTH
-        share = self.room[:-1] / np.maximum(board.headroom[:-1], 1)
+        share = self.remaining[:-1] / np.maximum(board.headroom[:-1], 1)
         fullest = min(max(float(share.min(initial=1.0)), 0.0), 1.0)
         nodes = float(np.log2(len(board)) / 12)
-        opened = float(self.open.mean())
-        return [turn / MOVES, opened, min(float(saved), 1.0), self.last, fullest, nodes]
+        opened = float(self.is_legal.mean())
+        return [turn / MOVES, opened, min(float(saved), 1.0), self.last_gain, fullest, nodes]
 
 
-def _depth(values: np.ndarray | float) -> np.ndarray:
-    """Return ln(1 + x) / 4 of amounts x in units."""
+def _log_scaled(values: np.ndarray | float) -> np.ndarray:
+    """Return ln(1 + x) / 4 of amounts x."""
     return np.asarray(np.log1p(np.maximum(values, 0.0)) / _DEPTH)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parenvs.errors import printable
-from parenvs.tasks.sharding.problem import Sharding, ShardingReport
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport, pair_entries
 from parenvs.view.page import HEIGHT, RED, WIDTH, Page, legend
 from parenvs.view.words import SEPARATOR, clip, reason_lines, size
 
@@ -61,7 +61,7 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     """The picture of a plan; ``style`` has to be in force.
 
     Args:
-        report: what the judge says of a plan, or the problem, which is drawn with the least and the
+        report: the report on a plan, or the problem, which is drawn with the least and the
             most that all nodes can use.
     """
     from matplotlib.ticker import EngFormatter
@@ -100,12 +100,10 @@ def draw(report: ShardingReport | Sharding) -> Figure:
 
 
 def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
-    first, second = problem.ends.T
-    at = problem.edge_offset[:-1] + chosen[first] * problem.sizes[second] + chosen[second]
     nodes = problem.costs[problem.offset[:-1] + chosen].astype(float)
     edges = np.zeros(len(problem))
-    for end in (first, second):
-        np.add.at(edges, end, problem.edge_costs[at] / 2)
+    for end in problem.ends.T:
+        np.add.at(edges, end, problem.edge_costs[pair_entries(problem, chosen)] / 2)
     numbers = np.arange(len(problem))
     axes.bar(numbers, nodes, 1.0, color=_NODE, label="of the node")
     axes.bar(numbers, edges, 1.0, bottom=nodes, color=_EDGE, label="half of each of its edges")
