@@ -69,7 +69,7 @@ def priced(state: State, old: Degrees, new: Degrees, process: list[int]) -> list
     before, after = (Layout.of(state, x, grid, 1) for x in (old, new))
     size = atom_bytes(state, grid)
     on = np.zeros((PROCESSES, 1, len(size)), dtype=bool)
-    on[process] = before.on(PROCESSES)[: len(process)]
+    on[process] = before.contents(PROCESSES)[: len(process)]
     _, rows = flows(size, on, after.held, exact=False)
     shares = [(row.end - row.begin) * size[row.atom] for row in rows]
     return np.bincount([row.source for row in rows], shares, PROCESSES).tolist()

@@ -242,7 +242,6 @@ class _Saved(Inert):
     """The pickle of ``torch.save``."""
 
     def allows(self, full: str) -> bool:
-        """See ``Inert.allows``."""
         module, _, name = full.rpartition(".")
         return full in _ALLOWED or (
             module == "torch" and _dtype(name.removesuffix("Storage"), True) is not None

@@ -132,6 +132,20 @@ def test_house__every_module_has_a_layer():
     assert {room(name) for name in FILES if name and name != "tasks"} == rooms
 
 
+def test_house__public_methods_have_docstrings_or_override_a_method_that_has():
+    public, documented, missing = re.compile(r"[A-Za-z]"), set(), []
+    for name, path in FILES.items():
+        for owner in tree(name).body:
+            methods = owner.body if isinstance(owner, ast.ClassDef) else ()
+            for method in methods:
+                if isinstance(method, ast.FunctionDef) and public.match(method.name):
+                    if ast.get_docstring(method):
+                        documented.add(method.name)
+                    elif public.match(owner.name):
+                        missing.append((str(path.relative_to(ROOT)), owner.name, method.name))
+    assert [row for row in missing if row[2] not in documented] == []
+
+
 @cache
 def top_names(name):
     """What the top level of a module binds; None if it makes names when they are asked for."""

@@ -154,7 +154,6 @@ class ElasticProblem(TaskProblem):
         return replace(other, reference=other.solved(0.0))
 
     def words(self, cost: float) -> str:
-        """See ``TaskProblem.words``."""
         return f"{100 * cost:.2f} %"
 
 

@@ -56,11 +56,9 @@ class DecisionTable:
     problem: Elastic = field(init=False)
 
     def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
         self.problem = problem
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         fits = self.problem.fits(moment.nodes)
         choices = self.choices.get(self.problem.library.name)
         if choices is None or moment.plan >= choices.shape[2]:

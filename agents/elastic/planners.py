@@ -36,7 +36,6 @@ class AgentPolicy:
         self.name, self.best, self.settings = name, best, settings
 
     def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
         self.may_save = problem.checkpoints  # in the environment it always may
         self.game = ElasticChoice(problem=replace(problem, checkpoints=True), **self.settings)
         # The generated episode does not matter: ``meet`` replaces what happens in it.
@@ -45,7 +44,6 @@ class AgentPolicy:
         self.game.deal(EVERY, [stream])
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         self.game.meet(0, moment, joined, left)
         seen = {key: values[0] for key, values in self.game.observation(EVERY).items()}
         legal = self.game.legal[0].copy()

@@ -48,7 +48,6 @@ class Myopic(Fastest):
     name = "myopic"
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         fits = self.problem.fits(moment.nodes)
         earned = self.problem.earned[moment.event, moment.plan]
         best = int(np.where(fits, earned, -np.inf).argmax())
@@ -67,12 +66,10 @@ class KeepDegrees(Fastest):
     name = "keep-degrees"
 
     def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
         super().start(problem)
         self.allowed: np.ndarray | None = None
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         fits = self.problem.fits(moment.nodes)
         if self.allowed is None:
             first = self.best_of(fits, moment)
@@ -89,7 +86,6 @@ class Hysteresis(Fastest):
     name = "hysteresis"
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         fits, rate = self.problem.fits(moment.nodes), self.problem.library.rate
         best = self.best_of(fits, moment)
         if fits[moment.plan] and rate[best] <= FASTER * rate[moment.plan]:
@@ -115,14 +111,12 @@ class LookAhead:
         self.prior = prior
 
     def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
         self.problem = problem
         self.left, self.joined, self.there = np.zeros((3, WINDOW))
         self.cache: dict[tuple[float, tuple[int, ...]], np.ndarray] = {}
         self.chances: dict[float, np.ndarray] = {}
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         slot = moment.interval % WINDOW
         first = moment.interval == 0  # those that are there at the beginning did not join
         self.left[slot], self.joined[slot] = left, 0 if first else joined
@@ -191,7 +185,6 @@ class Parcae(LookAhead):
     name = "parcae"
 
     def predicted(self, moment: Moment) -> tuple[float, float]:
-        """See ``LookAhead``."""
         seen = min(moment.interval, AHEAD)
         slots = np.arange(moment.interval - seen + 1, moment.interval + 1) % WINDOW
         trend = float((self.joined - self.left)[slots].sum()) / max(seen, 1)
@@ -199,7 +192,6 @@ class Parcae(LookAhead):
         return min(max(-trend, 0.0) / max(moment.nodes, 1), 0.5), trend
 
     def allowed(self, nodes: int) -> np.ndarray:
-        """See ``LookAhead``."""
         return self.problem.fits(nodes) & (self.problem.library.spares == 0)
 
 
@@ -226,7 +218,6 @@ class Bamboo(Fastest):
     recovery = "redundant"
 
     def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
         super().start(problem)
         depths = np.array([0, *(p.degrees.pipeline for p in problem.library.candidates)])
         known = np.unique(depths[1:])
@@ -234,7 +225,6 @@ class Bamboo(Fastest):
         self.allowed = (depths == deep) & (problem.library.spares == 0) | (depths == 0)
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         return self.best_of(self.problem.fits(moment.nodes) & self.allowed, moment)
 
 
@@ -322,7 +312,6 @@ class Optimal:
             )
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         t, nodes, plan, event, since = moment
         if event == 0 and self.stays[t, nodes, plan, since]:
             return CHECKPOINT if self.writes[t, nodes, plan, since] else plan

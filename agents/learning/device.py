@@ -96,7 +96,6 @@ class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """See ``gymnasium.vector.VectorEnv.step``."""
         chosen = torch.as_tensor(actions, device=self.device)
         self._state, last, *told = self.turn(self._state, chosen)
         rewards, ended, cut = (each.cpu().numpy() for each in told)
@@ -115,7 +114,6 @@ class DeviceCartPole(DeviceVectorEnv):
     single_action_space = spaces.Discrete(2)
 
     def begin(self, numbers: Tensor) -> Tensor:
-        """See ``DeviceVectorEnv.begin``."""
         return 0.1 * numbers - 0.05
 
     def move(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,7 +180,6 @@ class Fused:
         self._state: State = {}
 
     def restart(self, part: int) -> None:
-        """See ``Play.restart``."""
         seeds = seeds_of(self.seed, part, self.share.total, self.copies)
         own = seeds[self.share.first : self.share.first + self.count]
         began = self.env.start(torch.from_numpy(own).to(self.env.device))
@@ -191,7 +188,6 @@ class Fused:
 
     @torch.no_grad()
     def collect(self, agent: Algorithm, turns: int, tick: Callable[[Any], object]) -> Batch:
-        """See ``Play.collect``."""
         place = Place(self.share.first, self.share.total, self.turns // self.share.total)
         steps = []
         for turn in range(turns):

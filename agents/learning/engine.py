@@ -34,7 +34,6 @@ class _Pickler(pickle.Pickler):
     """Writes tensors as arrays, which need no shared memory, and observations packed."""
 
     def reducer_override(self, value: Any) -> Any:
-        """See ``pickle.Pickler``."""
         if isinstance(value, Seen):
             return Packed.seen, (value.packed(),)
         if isinstance(value, Tensor):
@@ -124,16 +123,13 @@ class Here(Engine):
         self.held: list[Any] = []
 
     def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See ``Engine.launch``."""
         self.held = [make(*arguments) for arguments in given]
         return self.held
 
     def ask(self, process: Any, name: str, *arguments: Any) -> Any:
-        """See ``Engine.ask``."""
         return attrgetter(name)(process)(*arguments)
 
     def answers(self, asked: Sequence[Any]) -> list[Any]:
-        """See ``Engine.answers``."""
         return list(asked)
 
     def spent(self, processes: Sequence[Any]) -> float:
@@ -141,7 +137,6 @@ class Here(Engine):
         return 0.0
 
     def end(self) -> None:
-        """See ``Engine.end``."""
         for held in self.held:
             held.close()
 
@@ -154,7 +149,6 @@ class Local(Engine):
         atexit.register(self.end)  # before processes that go on are waited for
 
     def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See ``Engine.launch``."""
         context: Any = multiprocessing.get_context(_START)
         if _START == "forkserver":
             context.set_forkserver_preload(_PRELOAD)
@@ -168,13 +162,11 @@ class Local(Engine):
         return self.processes[begun:]
 
     def ask(self, process: Any, name: str, *arguments: Any) -> Any:
-        """See ``Engine.ask``."""
         with contextlib.suppress(OSError):  # it is gone, which ``answers`` reports
             process[0].send_bytes(sent((name, arguments)))
         return process
 
     def answers(self, asked: Sequence[Any]) -> list[Any]:
-        """See ``Engine.answers``."""
         results: dict[Any, Any] = {}  # by pipe
         pids = {pipe: process.pid for pipe, process in asked}
         while waiting := [pipe for pipe in pids if pipe not in results]:
@@ -189,7 +181,6 @@ class Local(Engine):
         return [results[pipe] for pipe, _ in asked]
 
     def end(self) -> None:
-        """See ``Engine.end``."""
         # A process whose pipe is closed ends by itself; those in the midst of work are terminated.
         for pipe, _ in self.processes:
             pipe.close()
@@ -248,11 +239,9 @@ class OnRay(Engine):
         return actors
 
     def ask(self, process: Any, name: str, *arguments: Any) -> Any:
-        """See ``Engine.ask``."""
         return process.call.remote(sent((name, arguments)))
 
     def answers(self, asked: Sequence[Any]) -> list[Any]:
-        """See ``Engine.answers``."""
         waiting, results = list(asked), {}
         while waiting:
             (done,), waiting = self.ray.wait(waiting, num_returns=1)
@@ -265,7 +254,6 @@ class OnRay(Engine):
         return [results[call] for call in asked]
 
     def end(self) -> None:
-        """See ``Engine.end``."""
         from ray.util.placement_group import remove_placement_group
 
         for actor in self.actors:
@@ -347,7 +335,6 @@ class Reduced(Peers):
         self.group: Any = kind(store, rank, size, limit)
 
     def sum(self, values: Tensor) -> Tensor:
-        """See ``Peers.sum``."""
         total = values.detach().to(self.device, copy=True)
         self._wait(lambda: self.group.allreduce([total]))
         return total.to(values.device)
@@ -387,11 +374,9 @@ class Served(Peers):
         self._ask(rank)
 
     def sum(self, values: Tensor) -> Tensor:
-        """See ``Peers.sum``."""
         return self._ask(("sum", values)) if self.joined else values
 
     def gather(self, values: Tensor) -> Tensor:
-        """See ``Peers.gather``."""
         return self._ask(("gather", values)) if self.joined else values
 
     def together(self, agent: Algorithm, name: str, values: Tensor) -> None:

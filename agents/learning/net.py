@@ -272,21 +272,17 @@ class LegalRows(AllRows):
         self.owner = torch.repeat_interleave(self.count)
 
     def of(self, rows: Tensor) -> Tensor:
-        """See ``AllRows.of``."""
         return rows[self.mask]
 
     def spread(self, turns: Tensor) -> Tensor:
-        """See ``AllRows.spread``."""
         return turns.index_select(0, self.owner)
 
     def pooled(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``AllRows.pooled``."""
         total = hidden.new_zeros(len(self.count), hidden.shape[1]).index_add(0, self.owner, hidden)
         top = torch.segment_reduce(hidden, "max", lengths=self.count)
         return total / self.count.clamp(min=1)[:, None], top.nan_to_num(neginf=0.0)
 
     def all(self, outputs: Tensor) -> Tensor:
-        """See ``AllRows.all``."""
         room = outputs.new_zeros(*self.mask.shape, outputs.shape[1])
         return room.masked_scatter(self.legal, outputs)
 

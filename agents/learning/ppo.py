@@ -53,11 +53,9 @@ class PPO(ValueAlgorithm):
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
-        """See ``Algorithm.values``."""
         return super().values(seen) * self.spread
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        """See ``Algorithm.learn``."""
         self.slow(progress)
         values = batch.kept["values"] * self.spread
         advantages = self.advantages(batch, values)
@@ -165,11 +163,9 @@ class Group(PPO):
         self.held: tuple[Seen, dict[str, Tensor]] | None = None
 
     def forget(self) -> None:
-        """See ``Algorithm.forget``."""
         self.held = None
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        """See ``Algorithm.learn``."""
         self.slow(progress)
         batch = batch.to("cpu")
         turns, envs = batch.actions.shape
@@ -201,16 +197,13 @@ class Group(PPO):
         return advantages
 
     def entropy_weight(self) -> float:
-        """See ``PPO.entropy_weight``."""
         return self.weight
 
     def state(self) -> dict[str, Any]:
-        """See ``Algorithm.state``."""
         held = None if self.held is None else (tuple(self.held[0]), self.held[1])
         return {**super().state(), "held": held}
 
     def load(self, state: dict[str, Any]) -> None:
-        """See ``Algorithm.load``."""
         super().load(state)
         held = state["held"]
         self.held = None if held is None else (Seen(*held[0]), held[1])
@@ -270,7 +263,6 @@ class Imitate(PPO):
     taught = True
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        """See ``Algorithm.learn``."""
         self.slow(progress)
         batch = batch.to("cpu")
         seen, data = batch.flat(worth=batch.kept["worth"])
@@ -280,7 +272,6 @@ class Imitate(PPO):
         return self.improve(seen.at(known), {name: x[known] for name, x in data.items()})
 
     def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """See ``PPO.losses``."""
         settings, worth = self.settings, part["worth"]
         logs, _ = log_policy(self.net, seen)
         known = worth.isfinite() & seen.mask
@@ -306,7 +297,6 @@ class CentralNet(RowsNet):
         self.critic = layers_to(self.last_value, lens.contexts + lens.joint, width)
 
     def forward(self, seen: Seen) -> tuple[Tensor, Tensor]:
-        """See ``RowsNet.forward``."""
         return super().forward(seen)[0], self.critic(seen.context)
 
 

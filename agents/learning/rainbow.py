@@ -236,7 +236,6 @@ class Rainbow(ValueAlgorithm):
         self._levels = middle.to(self.device)
 
     def network(self) -> RowsNet:
-        """See ``Algorithm.network``."""
         count = self.settings.quantiles
         return RowsNet(self.lens, count, count, self.settings.width, sharpness=SHARPNESS)
 
@@ -261,7 +260,6 @@ class Rainbow(ValueAlgorithm):
 
     @torch.no_grad()
     def act(self, seen: Seen, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        """See ``Algorithm.act``."""
         actions, noise = self.best(seen), chance(1 + seen.mask.shape[1])
         shares = self.random_shares(chance)
         drawn = torch.where(seen.mask, noise[:, 1:], -1.0).argmax(dim=1)
@@ -277,12 +275,10 @@ class Rainbow(ValueAlgorithm):
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
-        """See ``Algorithm.values``."""
         quality = self.quantiles(self.net, seen.to(self.device)).mean(dim=2).to(seen.mask.device)
         return torch.where(seen.mask, quality, -torch.inf).amax(dim=1) * self.spread
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        """See ``Algorithm.learn``."""
         settings = self.settings
         self.slow(progress)
         batch = batch.to("cpu")
@@ -331,12 +327,10 @@ class Rainbow(ValueAlgorithm):
         return (share * huber).mean(dim=2).sum(dim=1), (wanted - found).mean(dim=1).detach()
 
     def state(self) -> dict[str, Any]:
-        """See ``Algorithm.state``."""
         memory, target = self.memory.state(), self.target.state_dict()
         return {**super().state(), "memory": memory, "target": target}
 
     def load(self, state: dict[str, Any]) -> None:
-        """See ``Algorithm.load``."""
         super().load(state)
         check_finite([state["target"]])
         self.memory.load(state["memory"])

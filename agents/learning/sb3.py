@@ -142,7 +142,6 @@ class MaskablePPO(Algorithm):
         self.optimizer = self.model.policy.optimizer
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        """See ``Algorithm.learn``."""
         model, buffer = self.model, self.model.rollout_buffer
         buffer.buffer_size = len(batch.actions)  # of a short training
         buffer.reset()
@@ -172,15 +171,12 @@ class MaskablePPO(Algorithm):
         }
 
     def forget(self) -> None:
-        """See ``Algorithm.forget``."""
         self.starts = np.ones_like(self.starts)
 
     def state(self) -> dict[str, Any]:
-        """See ``Algorithm.state``."""
         return {**super().state(), "starts": torch.from_numpy(self.starts)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """See ``Algorithm.load``."""
         super().load(state)
         self.starts = state["starts"].numpy()
 

@@ -146,13 +146,11 @@ class Remote(Processes):
         self.begins = np.cumsum([0, *sizes[:-1]]).tolist()
 
     def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
-        """See ``Envs.reset``."""
         given = [part.tolist() for part in np.split(np.array(seeds), self.begins[1:])]
         seen, worth = zip(*self.engine.all(self.processes, "reset", given), strict=True)
         return beside(seen), _beside(worth)
 
     def step(self, actions: np.ndarray) -> Transition:
-        """See ``Envs.step``."""
         given = np.split(actions, self.begins[1:])
         steps: list[Transition] = self.engine.all(self.processes, "step", given)
         ends = [step.last for step in steps if step.last is not None]
@@ -187,11 +185,9 @@ class Actors(Processes):
         self.count = share.size * self.seats
 
     def restart(self, part: int) -> None:
-        """See ``Play.restart``."""
         self.each("restart", part)
 
     def collect(self, agent: Algorithm, turns: int, tick: Tick) -> Batch:
-        """See ``Play.collect``."""
         batches, told = zip(*self.each("play_as", agent.played(), turns), strict=True)
         self.returns, self.turns, self.episodes, self.best, _ = Told.joined(told)
         tick(self)

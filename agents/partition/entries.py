@@ -52,16 +52,13 @@ class PartitionProblem(TaskProblem):
         return {key: self.settings[key] for key in names if key in self.settings}
 
     def load(self) -> Partitioning:
-        """See ``TaskProblem.load``."""
         asked = {"scope": self.scope, "reward": self.reward}
         return partition.load_partitioning(self.instance, self.cluster, **asked, **self._options)
 
     def fingerprint_of(self, target: Partitioning) -> str:
-        """See ``TaskProblem.fingerprint_of``."""
         return target.graph.fingerprint
 
     def empty_plan(self) -> PartitionPlan:
-        """See ``TaskProblem.empty_plan``."""
         return self.partition_plan({})
 
     def faults(self, plan: Plan) -> list[str]:
@@ -74,14 +71,12 @@ class PartitionProblem(TaskProblem):
         return [f"field 'partition' names {names}"]
 
     def solved(self, seconds: float) -> Reference:
-        """See ``TaskProblem.solved``."""
         answer = exact_partition(self.target)
         cost, best = self.cost(answer.report), answer.bound or 0.0  # the bound of the return
         bound = 1 / best if self.reward == "paper" else (1 - best) * self.target.replicate_seconds
         return board.reference_of(cost, cost if answer.proven else bound, "exact")
 
     def words(self, cost: float) -> str:
-        """See ``TaskProblem.words``."""
         return f"{cost:.4g}" if self.reward == "paper" else duration(cost)
 
 

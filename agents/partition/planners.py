@@ -203,7 +203,6 @@ class PartitionRequest(PartitionSearch, Request):
         return ("ppo", *experts, "greedy", "random", "exact")
 
     def target(self, best: float) -> float:
-        """See ``Request.target``."""
         return target(self.problem.reward, best)
 
     @property

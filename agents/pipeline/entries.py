@@ -67,16 +67,13 @@ class PipelineProblem(TaskProblem):
         )
 
     def load(self) -> Pipeline:
-        """See ``TaskProblem.load``."""
         profile = load_profile(self.instance, self.cluster, self.settings["micro_batch"])
         return Pipeline(profile, self.cluster, self.stages, self.settings["micro_batches"])
 
     def fingerprint_of(self, target: Pipeline) -> str:
-        """See ``TaskProblem.fingerprint_of``."""
         return target.profile.fingerprint
 
     def empty_plan(self) -> PipelinePlan:
-        """See ``TaskProblem.empty_plan``."""
         sizes = (self.settings["micro_batch"], self.settings["micro_batches"])
         return PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *sizes)
 
@@ -95,7 +92,6 @@ class PipelineProblem(TaskProblem):
         return report.simulated_seconds
 
     def words(self, cost: float) -> str:
-        """See ``TaskProblem.words``."""
         return duration(cost)
 
     def trivial_cost(self) -> float:
@@ -103,7 +99,6 @@ class PipelineProblem(TaskProblem):
         return self.pipeline.bubble_free * self.cluster.devices
 
     def solved(self, seconds: float) -> Reference:
-        """See ``TaskProblem.solved``."""
         answer = solve(self.target, time_limit=seconds)
         bound = answer.cost if answer.proven else answer.bound or 0.0
         return reference_of(answer.cost, bound, "exact", answer.among)
@@ -205,14 +200,12 @@ class DrawnPipeline(DrawnProblem, PipelineProblem):
     """A chain, cluster and stages that were drawn."""
 
     def load(self) -> Pipeline:
-        """See ``TaskProblem.load``."""
         # Families take turns by the problem's number.
         family = list(FAMILIES)[sum(self.number) % len(FAMILIES)]
         return draw(self.rng, family, name=self.instance).pipeline
 
     @classmethod
     def settings_of(cls, target: Pipeline) -> dict[str, Any]:
-        """See ``DrawnProblem.settings_of``."""
         return {
             "cluster": target.cluster.to_json(),
             "stages": target.stages,

@@ -101,7 +101,6 @@ class ShardingProblem(TaskProblem):
         return self.instance.removeprefix(_PREFIX)
 
     def load(self) -> Sharding:
-        """See ``TaskProblem.load``."""
         if self.added:
             return replace(files.find(self.instance), instance=self.instance)
         settings = self.settings
@@ -122,7 +121,6 @@ class ShardingProblem(TaskProblem):
         return ""
 
     def empty_plan(self) -> ShardingPlan:
-        """See ``TaskProblem.empty_plan``."""
         return ShardingPlan(self.instance, self.fingerprint, ())
 
     def cost(self, report: ShardingReport) -> float:
@@ -269,7 +267,6 @@ class DrawnSharding(DrawnProblem, ShardingProblem):
     """Strategies for a part of a graph that was drawn, within a memory limit."""
 
     def load(self) -> Sharding:
-        """See ``TaskProblem.load``."""
         family = FAMILIES[sum(self.number) % len(FAMILIES)]
         word = int(self.rng.bit_generator.seed_seq.generate_state(1)[0])
         return drawn(family, 10**9 + word)

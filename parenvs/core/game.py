@@ -657,12 +657,10 @@ class RowGame(Rowed):
 
     @property
     def legal(self) -> np.ndarray:
-        """See ``Game.legal``."""
         self._refresh()
         return self.mask[:]
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
-        """See ``Game.play``."""
         self._refresh()
         rows, chosen = self._rows[rows], np.asarray(actions, dtype=np.int64)
         rewards = np.zeros(len(rows))
@@ -689,7 +687,6 @@ class RowGame(Rowed):
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.observation``."""
         self._refresh()
         return {
             "actions": self.rows_of(rows),
@@ -698,13 +695,11 @@ class RowGame(Rowed):
         }
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.outcome``."""
         start, bound, reference = self._known[:, rows]
         return costs(self.cost[rows], reference, bound) | {"start": start}
 
     @property
     def largest_return(self) -> float:
-        """See ``Game.largest_return``."""
         return self._largest
 
     def _illegal(self, rows: Rows) -> np.ndarray:

@@ -61,11 +61,9 @@ class LocalCosts(Costs):
     cores: int = 1
 
     def planned(self, movement: Movement, new: Degrees, joins: bool) -> float:
-        """See ``Costs``."""
         return super().planned(movement, new, joins) + self._traced(new)
 
     def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:
-        """See ``Costs``."""
         return super().unplanned(movement, new, devices) + self._traced(new)
 
     def _traced(self, new: Degrees) -> float:

@@ -494,7 +494,6 @@ class RayFleet(Fleet):
         self.places: dict[int, tuple[Any, Any]] = {}
 
     def start(self, node: int) -> None:
-        """See ``Fleet``."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

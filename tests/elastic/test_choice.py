@@ -15,7 +15,14 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.elastic import game as outlooks
 from parenvs.tasks.elastic.game import ElasticChoice, ElasticChoiceEnv, ElasticChoiceVectorEnv
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, departures, plan_chances
-from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, hindsight, known_of, replay
+from parenvs.tasks.elastic.problem import (
+    Course,
+    Elastic,
+    Recorded,
+    hindsight,
+    known_samples,
+    replay,
+)
 
 COLUMNS = list(ElasticChoice.columns)
 CONTEXTS = list(ElasticChoice.contexts)
@@ -118,7 +125,7 @@ def test_choice__rows_are_the_formulas():
             event, old = int(game.event[0]), int(game.plans[0])
             nodes, since = int(game.nodes[0]), int(game.since[0])
             found.add(event)
-            seen = game._seen[2, :, 0]
+            seen = game._means[2, :, 0]
             leave = outlooks.RATES[np.abs(np.log(outlooks.RATES / departures(*seen[::2]))).argmin()]
             rows = observation["actions"]
             for k in np.flatnonzero(observation["action_mask"]).tolist():
@@ -156,7 +163,7 @@ def test_choice__drawn_jobs_are_made_again_by_their_names():
         job = (env.reset(seed=1), env.game.jobs[0])[1]
         again = parenvs.problem(job.problem.name, task="elastic")
         assert all((a == b).all() for a, b in zip(job.course, again.course(), strict=True))
-        assert known_of(again) == job.known
+        assert known_samples(again) == job.known
 
 
 def test_choice__bad_arguments():

@@ -62,10 +62,10 @@ def test_movement__published_change_of_bert_large():
     assert taken.network_bytes == pytest.approx(5.11e9, abs=5e6)
     size = atom_bytes(State.of(model), 4)
     before, after = (Layout.of(State.of(model), degrees, 4, 4) for degrees in (old, new))
-    sources = minimal(size, before.on(5), before, after, np.arange(after.hosts))
+    sources = minimal(size, before.contents(5), before, after, np.arange(after.hosts))
     assert sources.network_bytes == taken.network_bytes
     assert sources.egress_bytes == pytest.approx(2.56e9, abs=5e6)
-    free = minimal(size, before.on(5), before, after)  # the second stage stays where it was
+    free = minimal(size, before.contents(5), before, after)  # the second stage stays where it was
     assert free.network_bytes == free.egress_bytes == 0
 
 
@@ -117,7 +117,7 @@ def test_movement__minimal_is_that_of_all_assignments(old, new):
     before, after = Degrees(*old), Degrees(*new)
     grid = old[0] * new[0]
     layouts = [Layout.of(state, degrees, grid, devices) for degrees in (before, after)]
-    size, on = atom_bytes(state, grid), layouts[0].on(3)
+    size, on = atom_bytes(state, grid), layouts[0].contents(3)
     had, asked = on.any(axis=1), layouts[1].asked
     place, egress, _ = least_placement(had, asked, size)
     assert egress == pytest.approx(least_of(had, asked, size), abs=1e3)
@@ -132,7 +132,7 @@ def test_flows__are_what_is_priced(exact):
     state, devices, hosts = toys.state(), 2, 3
     before, after = Degrees(2, 2, 1), Degrees(1, 3, 2)
     layouts = [Layout.of(state, degrees, 2, devices) for degrees in (before, after)]
-    size, on = atom_bytes(state, 2), layouts[0].on(hosts)
+    size, on = atom_bytes(state, 2), layouts[0].contents(hosts)
     place, rows = flows(size, on, layouts[1].held[: after.ranks], exact)
     found = toys.sent(size, rows, hosts * devices).reshape(hosts, devices, hosts, devices)
     found = found.sum((1, 3))
@@ -156,4 +156,4 @@ def test_movement__bad_input():
     state, degrees = toys.state(), Degrees(1, 4, 2)
     layout, size = Layout.of(state, degrees, 1, 4), atom_bytes(state, 1)
     with pytest.raises(ParenvsError, match="1 hosts of 4 devices are too few: 2"):
-        flows(size, layout.on(2), layout.held, takers=1)
+        flows(size, layout.contents(2), layout.held, takers=1)

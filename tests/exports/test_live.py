@@ -44,7 +44,7 @@ def priced(state, old, new, hosts, exact, devices=1):
     grid = np.lcm(old.tensor, new.tensor)
     before, after = (Layout.of(state, x, grid, devices) for x in (old, new))
     size = atom_bytes(state, grid)
-    _, rows = flows(size, before.on(hosts), after.held[: new.ranks], exact)
+    _, rows = flows(size, before.contents(hosts), after.held[: new.ranks], exact)
     return toys.sent(size, rows, hosts * devices)
 
 
@@ -68,7 +68,7 @@ def test_cells__are_priced_as_layers_are(graph, plans, exported_plans, state, ol
     assert found == pytest.approx(priced(state, *degrees, 4, exact), abs=1e-3)
     grid = np.lcm(degrees[0].tensor, degrees[1].tensor)
     layouts = [Layout.of(state, x, grid, 1) for x in degrees]
-    atoms, there = atom_bytes(state, grid), layouts[0].on(4)
+    atoms, there = atom_bytes(state, grid), layouts[0].contents(4)
     assignment, egress, _ = least_placement(there.any(axis=1), layouts[1].asked, atoms)
     moved = minimal(atoms, there, *layouts, assignment if exact else None)
     price = egress if exact else moved.egress_bytes

@@ -1,7 +1,6 @@
 """``ElasticPlan-v2``: choose a plan again and again while nodes leave and come, or save the state.
 
-Courses are fixed before an episode begins, so that what hindsight earns on each is known, and
-returns are measured against it.
+Courses are fixed before an episode begins, so returns are relative to the hindsight optimum.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from parenvs.tasks.elastic.problem import (
     Course,
     Elastic,
     ElasticPlan,
-    Known,
+    KnownSamples,
     Moment,
     Run,
     cost_of,
-    known_of,
+    known_samples,
     replay,
 )
 from parenvs.tasks.elastic.problems import ELASTIC_SETS, FAMILIES, MEASURED, WINDOWS, load_elastic
@@ -82,7 +81,7 @@ class Outlook:
         fits: (65, 64) bool, whether nodes are enough for a plan.
         change: (EVENTS, 64, 64, 2) float32, seconds of a change over those of an interval, and
             bytes that the busiest node sends over those of the state.
-        anew: (64,) float32, intervals of a restart that reads a checkpoint.
+        restart: (64,) float32, intervals of a restart that reads a checkpoint.
         save: intervals in which training waits for a checkpoint.
     """
 
@@ -93,7 +92,9 @@ class Outlook:
         self.earned = _padded((seconds - taken) * library.rate, EVENTS, MAX_PLANS, MAX_PLANS)
         self.lost_samples = _padded(seconds * library.rate, MAX_PLANS)
         self.saved = _padded(costs.save * library.rate, MAX_PLANS)
-        self.used, self.held = (_padded(x, MAX_PLANS) for x in (library.used, library.needed))
+        self.used, self.held = (
+            _padded(nodes, MAX_PLANS) for nodes in (library.used, library.needed)
+        )
         borders = library.borders
         self.borders = np.zeros((MAX_PLANS, MAX_NODES + 1), dtype=np.int64)
         # Repeated ends make empty groups, which can lose nothing.
@@ -104,10 +105,10 @@ class Outlook:
         self.best = (self.fits[:, :count] * library.rate).max(axis=1) * seconds
         change = np.stack([taken / seconds, egress / library.state.bytes], axis=-1)
         self.change = _padded(change, EVENTS, MAX_PLANS, MAX_PLANS, 2).astype(np.float32)
-        self.anew = self.change[0, 0, :, 0]
+        self.restart = self.change[0, 0, :, 0]
 
     @cached_property
-    def plain(self) -> np.ndarray:
+    def plan_features(self) -> np.ndarray:
         """(64, 6) float32 of each plan: degrees, nodes, spares and rate."""
         library = self.library
         result = np.zeros((MAX_PLANS, 6))
@@ -136,13 +137,13 @@ class Outlook:
         for size in set(sizes):
             plans = [k for k, other in enumerate(sizes) if other == size]
             for row, leave in enumerate(RATES.tolist()):
-                likely = plan_chances(*size, leave).sum(axis=1)
-                hit, ready = likely[1:].sum(), likely[READY + 1 : GONE].sum()
-                result[row, plans] = hit, hit - ready, likely[GONE]
+                chances = plan_chances(*size, leave).sum(axis=1)
+                hit, ready = chances[1:].sum(), chances[READY + 1 : GONE].sum()
+                result[row, plans] = hit, hit - ready, chances[GONE]
         return result
 
     @cached_property
-    def after(self) -> np.ndarray:
+    def look_ahead(self) -> np.ndarray:
         """(65, 64, 6) float32, the best net rate after ``SHIFTS``, by nodes now and plan.
 
         A plan's net rate is its samples a second without the seconds that the change to it takes of
@@ -156,7 +157,7 @@ class Outlook:
         for nodes in range(MAX_NODES + 1):
             best[:, :, nodes] = (net * self.fits[nodes, :count]).max(axis=2)
         result = np.zeros((MAX_NODES + 1, MAX_PLANS, len(SHIFTS)), dtype=np.float32)
-        now, plans = np.arange(MAX_NODES + 1), np.arange(count)
+        nodes_now, plans = np.arange(MAX_NODES + 1), np.arange(count)
         # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
         safe = library.used - library.used // library.replicas
         for column, shift in enumerate(SHIFTS):
@@ -164,8 +165,10 @@ class Outlook:
             event = np.where(-shift > safe, GONE, event)
             # Nothing happens to waiting, nor to a plan that nodes join.
             event *= (plans > 0) & (shift < 0)
-            later = np.clip(now + shift, 0, MAX_NODES)[:, None]
-            result[:, :count, column] = best[event, plans, later] * (now + shift >= 0)[:, None]
+            later = np.clip(nodes_now + shift, 0, MAX_NODES)[:, None]
+            result[:, :count, column] = (
+                best[event, plans, later] * (nodes_now + shift >= 0)[:, None]
+            )
         return result
 
 
@@ -206,13 +209,13 @@ class Job(NamedTuple):
 
     Attributes:
         problem: the problem, in which checkpoints can be chosen.
-        known: what hindsight and the fastest plans earn on it.
-        seed: of the course.
+        known: samples of hindsight and of the fastest plans.
+        seed: seed of the course.
     """
 
     problem: Elastic
     course: Course
-    known: Known
+    known: KnownSamples
     seed: int = 0
 
     @classmethod
@@ -226,7 +229,7 @@ class Job(NamedTuple):
         if not problem.checkpoints:
             problem = replace(problem, checkpoints=True)
         course = problem.drawn(seed)
-        return cls(problem, course, known_of(problem, course), seed)
+        return cls(problem, course, known_samples(problem, course), seed)
 
 
 class ElasticChoice(RowGame):
@@ -378,35 +381,39 @@ class ElasticChoice(RowGame):
         self.source = source_of(instance, family, model, fresh, order, problem, self._settings)
         self.jobs: list[Job] = [None] * count  # type: ignore[list-item]
         self.outlooks: list[Outlook] = []
-        whole = np.zeros((11, count), dtype=np.int64)
-        self.kit, self.length, self.interval, self.plans, self.event, self.since = whole[:6]
-        self.quiet, self.hits = whole[6:8]
-        self._now = whole[8:]  # nodes that left, that joined, that are there
+        # Of each episode: number of its library in ``outlooks``, intervals in all and so far.
+        self.library_number, self.length, self.interval = np.zeros((3, count), dtype=np.int64)
+        # The state of the decision process, see ``Moment``.
+        self.plans, self.event, self.since = np.zeros((3, count), dtype=np.int64)
+        # Intervals since the last event; nodes in use that were lost before this interval.
+        self.quiet, self.hits = np.zeros((2, count), dtype=np.int64)
+        # Nodes that left, that joined, that are there.
+        self._node_counts = np.zeros((3, count), dtype=np.int64)
         self.total, self.span = np.zeros((2, count))  # samples; seconds of the course
-        self._seen = np.zeros((len(MEMORIES), 3, count))  # departures, joins, nodes by intervals
+        self._means = np.zeros((len(MEMORIES), 3, count))  # of ``_node_counts``, by memory
         self._lost = np.zeros((count, 0, 1), dtype=np.int8)
         self._counts = np.zeros((3, count, 0), dtype=np.int16)  # nodes that left, joined, are there
-        self._rest = np.zeros((count, 0))
+        self._to_come = np.zeros((count, 0))
         self.chosen = np.zeros((count, 0), dtype=np.int8)
-        self._size(INTERVALS, 1)
+        self._grow(INTERVALS, 1)
 
-    def _size(self, intervals: int, nodes: int) -> None:
-        """Make room for courses of so many intervals and nodes; what there is stays."""
+    def _grow(self, intervals: int, nodes: int) -> None:
+        """Enlarge arrays to courses of so many intervals and nodes; contents stay."""
         count, *sizes = self._lost.shape
         intervals, width = max(intervals, sizes[0]), max(nodes + 1, sizes[1])
         if sizes != [intervals, width]:
             self._lost = _padded(self._lost, count, intervals, width)
             self._counts = _padded(self._counts, 3, count, intervals)
-            self._rest = _padded(self._rest, count, intervals + 1)
+            self._to_come = _padded(self._to_come, count, intervals + 1)
             self.chosen = _padded(self.chosen, count, intervals)
 
     def put(self, rows: Rows, problem: Job) -> None:
         """See ``Game.put``."""
         job, course, known, _ = problem
         length, nodes = len(course), course.lost.shape[1] - 1
-        self._size(length, nodes)
-        kit = self._kit(outlook(job.library, job.seconds), rows)
-        best = self.outlooks[kit].best[course.nodes]
+        self._grow(length, nodes)
+        library_number = self._library_number(outlook(job.library, job.seconds), rows)
+        best = self.outlooks[library_number].best[course.nodes]
         # What hindsight is expected to earn from each interval on: its share of the fastest plans'.
         rest = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
         rest *= known.best / rest[0]
@@ -415,27 +422,28 @@ class ElasticChoice(RowGame):
             self._counts[:, row, :length] = course.left, course.joined, course.nodes
             self._lost[row, :length, : nodes + 1] = course.lost
             self._lost[row, :length, nodes + 1 :] = course.lost[:, -1:]
-            self._rest[row, : length + 1] = rest
-        self.kit[rows], self.length[rows] = kit, length
+            self._to_come[row, : length + 1] = rest
+        self.library_number[rows], self.length[rows] = library_number, length
         self.span[rows] = seconds = job.seconds * length
         start, best_cost = cost_of(seconds, np.array([known.start, known.best]))
         # A run that trains less than half of what hindsight does in a mean interval counts as that.
         self.know(rows, start, best_cost, best_cost, worst=2 * length * best_cost)
 
-    def _kit(self, mine: Outlook, rows: Rows) -> int:
-        if mine in self.outlooks:
-            return self.outlooks.index(mine)
-        # Outlooks that only these rows had are given up.
+    def _library_number(self, new: Outlook, rows: Rows) -> int:
+        """Return the number of an outlook for rows; it is added if it is not there."""
+        if new in self.outlooks:
+            return self.outlooks.index(new)
+        # Outlooks that only these rows had are removed.
         others = np.ones(self.count, dtype=np.bool_)
         others[rows] = False
         # Action features are laid out once per library; most batches have one or two.
-        used = np.unique(self.kit[others]) if self.outlooks else self.kit[:0]
-        self.kit[others] = np.searchsorted(used, self.kit[others])
-        self.outlooks = [*(self.outlooks[i] for i in used.tolist()), mine]
-        self._tables()
+        used = np.unique(self.library_number[others]) if self.outlooks else self.library_number[:0]
+        self.library_number[others] = np.searchsorted(used, self.library_number[others])
+        self.outlooks = [*(self.outlooks[i] for i in used.tolist()), new]
+        self._stack_outlooks()
         return len(self.outlooks) - 1
 
-    def _tables(self) -> None:
+    def _stack_outlooks(self) -> None:
         """Stack the arrays of the outlooks, and lay out action features by nodes.
 
         Features that depend on the episode stay 0.
@@ -447,19 +455,19 @@ class ElasticChoice(RowGame):
         self._earned = stacked("earned").ravel()
         self._plan_columns = {
             name: stacked(name).ravel()
-            for name in ("lost_samples", "saved", "used", "held", "anew")
+            for name in ("lost_samples", "saved", "used", "held", "restart")
         }
         width = max(x.library.borders.shape[1] for x in self.outlooks)
         self._borders = stacked("borders")[..., :width].reshape(-1, width)
         self._every, self._save = stacked("every"), stacked("save")
-        fits, plain = stacked("fits"), stacked("plain")
-        # Nothing is said of checkpoints.
+        fits, plan_features = stacked("fits"), stacked("plan_features")
+        # A column more for checkpoints, which ``look`` allows.
         self._fits = np.pad(fits.reshape(-1, MAX_PLANS), ((0, 0), (0, 1)))
-        self._speed = plain[:, :, 5].ravel()
+        self._speed = plan_features[:, :, 5].ravel()
         base = np.zeros((*fits.shape[:2], ACTIONS, len(self.shown)), dtype=np.float32)
-        base[:, :, :MAX_PLANS, -8:-2] = plain[:, None]
+        base[:, :, :MAX_PLANS, -8:-2] = plan_features[:, None]
         if self.looks:
-            base[:, :, :MAX_PLANS, 6:12] = stacked("after")
+            base[:, :, :MAX_PLANS, 6:12] = stacked("look_ahead")
             self._change = stacked("change").reshape(-1, MAX_PLANS, 2)
             self._chances = stacked("chances").reshape(-1, MAX_PLANS, 3)
         base[:, :, :MAX_PLANS] *= fits[..., None]
@@ -470,43 +478,45 @@ class ElasticChoice(RowGame):
         self.fresh(rows)
         for array in (self.interval, self.plans, self.event, self.since, self.quiet, self.hits):
             array[rows] = 0
-        self.total[rows], self.chosen[rows], self._seen[:, :, rows] = 0.0, 0, 0.0
+        self.total[rows], self.chosen[rows], self._means[:, :, rows] = 0.0, 0, 0.0
         # Means of departures begin without any; the prior stands for what was not seen.
-        self._now[:, rows] = 0  # those at the beginning did not come
+        self._node_counts[:, rows] = 0  # those at the beginning did not come
         self.nodes[rows] = self._counts[2, rows, 0]
         self.cost[rows] = self.reference[rows]
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``."""
-        kit, nodes, plan = self.kit[part], self.nodes[part], self.plans[part]
-        current = kit * MAX_PLANS + plan
-        self.mask[part] = self._fits.take(kit * (MAX_NODES + 1) + nodes, axis=0)
-        # One that is due anyway needs no action.
-        early = self.since[part] + 1 < self._every[kit]
-        self.mask[part, CHECKPOINT] = self._whole(part, current) & early
-        self._write(part, kit, current)
+        library_number, nodes, plan = self.library_number[part], self.nodes[part], self.plans[part]
+        current = library_number * MAX_PLANS + plan
+        self.mask[part] = self._fits.take(library_number * (MAX_NODES + 1) + nodes, axis=0)
+        # A checkpoint that is due anyway needs no action.
+        is_early = self.since[part] + 1 < self._every[library_number]
+        self.mask[part, CHECKPOINT] = self._is_whole(part, current) & is_early
+        self._write_context(part, library_number, current)
 
     def rows_of(self, rows: Rows) -> np.ndarray:
         """See ``RowGame.rows_of``."""
-        kit, nodes, plan = self.kit[rows], self.nodes[rows], self.plans[rows]
-        current, k = kit * MAX_PLANS + plan, np.arange(len(kit))
-        actions = self._base.take(kit * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
+        library_number, nodes, plan = self.library_number[rows], self.nodes[rows], self.plans[rows]
+        current, k = library_number * MAX_PLANS + plan, np.arange(len(library_number))
+        actions = self._base.take(library_number * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
         # The plan in force is current only while its nodes are there.
         actions[k, plan, -2] = self._plan_columns["held"][current] <= nodes
         if self.looks:
             fits = self.mask[rows, :MAX_PLANS, None]
-            state = (kit * EVENTS + self.event[rows]) * MAX_PLANS + plan
-            nearest = np.searchsorted(_CUTS, self._believed(rows))
-            likely = self._chances[kit * len(RATES) + nearest]
+            state = (library_number * EVENTS + self.event[rows]) * MAX_PLANS + plan
+            nearest = np.searchsorted(_CUTS, self._departure_rate(rows))
+            chances = self._chances[library_number * len(RATES) + nearest]
             actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits
-            actions[:, :MAX_PLANS, 3:6] = likely * fits
+            actions[:, :MAX_PLANS, 3:6] = chances * fits
         # A checkpoint has the features of the plan in force, but for its own seconds.
         saving = self.mask[rows, CHECKPOINT].nonzero()[0]
         actions[saving, CHECKPOINT] = actions[saving, plan[saving]]
         actions[saving, CHECKPOINT, -1] = 1.0
         if self.looks:
-            actions[saving, CHECKPOINT, 1] = self._save[kit[saving]]
-            actions[..., 0] = self._scores(actions, rows, kit, self._whole(rows, current))
+            actions[saving, CHECKPOINT, 1] = self._save[library_number[saving]]
+            actions[..., 0] = self._scores(
+                actions, rows, library_number, self._is_whole(rows, current)
+            )
         # Ended episodes show nothing.
         actions[self.interval[rows] == self.length[rows]] = 0.0
         return actions
@@ -514,48 +524,54 @@ class ElasticChoice(RowGame):
     @property
     def nodes(self) -> np.ndarray:
         """(n,) nodes that are there."""
-        return self._now[2]
+        return self._node_counts[2]
 
-    def _whole(self, part: Rows, current: np.ndarray) -> np.ndarray:
-        whole: np.ndarray = self._plan_columns["held"][current] <= self.nodes[part]
-        return whole & (self.event[part] == 0) & (self.plans[part] > 0)
+    def _is_whole(self, part: Rows, current: np.ndarray) -> np.ndarray:
+        """Return whether a plan is in force and none of its nodes is missing, (k,) bool."""
+        is_there: np.ndarray = self._plan_columns["held"][current] <= self.nodes[part]
+        return is_there & (self.event[part] == 0) & (self.plans[part] > 0)
 
-    def _believed(self, part: Rows) -> Any:
-        return departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
+    def _departure_rate(self, part: Rows) -> Any:
+        return departures(self._means[BELIEVED, 0, part], self._means[BELIEVED, 2, part])
 
     def _scores(
-        self, actions: np.ndarray, part: Rows, kit: np.ndarray, whole: np.ndarray
+        self, actions: np.ndarray, part: Rows, library_number: np.ndarray, whole: np.ndarray
     ) -> np.ndarray:
         """Return column 0: what actions train in ``HORIZON`` intervals, less a share of the risk.
 
-        All is in intervals of the action's own rate. A plan that is kept has work at stake that a
-        change or a checkpoint makes safe; it is worth the half square of its intervals times the
-        probability to lose it (Young, CACM 17, 1974), but no more than a checkpoint.
+        All is in intervals of the action's own rate. Keeping a plan also risks the work since the
+        state was safe, which a change or a checkpoint makes safe.
         """
-        k, plan, every = np.arange(len(kit)), self.plans[part], self._every[kit]
-        anew = self._plan_columns["anew"].reshape(-1, MAX_PLANS)[kit].astype(np.float64)
-        anew = np.column_stack([anew, anew[k, plan]])
+        k, plan, every = (
+            np.arange(len(library_number)),
+            self.plans[part],
+            self._every[library_number],
+        )
+        restart = (
+            self._plan_columns["restart"].reshape(-1, MAX_PLANS)[library_number].astype(np.float64)
+        )
+        restart = np.column_stack([restart, restart[k, plan]])
         stop, lost = actions[..., 4], actions[..., 5]
         # A loss comes, on average, halfway between two checkpoints.
-        risk = stop * anew + lost * (0.5 * every)[:, None]
+        risk = stop * restart + lost * (0.5 * every)[:, None]
         spent = actions[..., 1].astype(np.float64)
         # Young, CACM 17, 1974: the work at stake grows with the square of its intervals.
         at_stake = 0.5 * lost[k, plan] * (self.since[part] + 1.0) ** 2
         spent[k, plan] += np.where(whole, at_stake, 0.0)
-        left = np.maximum(self.length[part] - self.interval[part], 1)  # 0 of ended episodes
-        ahead = np.minimum(left, HORIZON)[:, None]
-        value = actions[..., -3] * (1.0 - CAUTION * risk - spent / ahead)
+        remaining = np.maximum(self.length[part] - self.interval[part], 1)  # 0 of ended episodes
+        horizon = np.minimum(remaining, HORIZON)[:, None]
+        value = actions[..., -3] * (1.0 - CAUTION * risk - spent / horizon)
         value = np.where(self.mask[part], value, -np.inf)
-        short = SHARP * (value - value.max(axis=1, keepdims=True))
-        return np.maximum(np.where(self.mask[part], short, 0.0), -100.0)
+        shortfall = SHARP * (value - value.max(axis=1, keepdims=True))
+        return np.maximum(np.where(self.mask[part], shortfall, 0.0), -100.0)
 
-    def _write(self, part: Rows, kit: np.ndarray, current: np.ndarray) -> None:
+    def _write_context(self, part: Rows, library_number: np.ndarray, current: np.ndarray) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
         used, held = (self._plan_columns[name][current] for name in ("used", "held"))
-        seen = self._seen[:, :, part]
-        leaving = seen[:, 0] / np.maximum(seen[:, 2], 1.0)
+        means = self._means[:, :, part]
+        leaving = means[:, 0] / np.maximum(means[:, 2], 1.0)
         columns = (
-            *(self._now[::-1, part] / MAX_NODES),
+            *(self._node_counts[::-1, part] / MAX_NODES),
             used / MAX_NODES,
             (held - used) / MAX_NODES,
             np.maximum(self.nodes[part] - held, 0) / MAX_NODES,
@@ -563,12 +579,12 @@ class ElasticChoice(RowGame):
             self.hits[part] / LOST,
             (event > READY) & (event < GONE),
             event == GONE,
-            self.since[part] / self._every[kit],
+            self.since[part] / self._every[library_number],
             np.minimum(self.quiet[part], QUIET) / QUIET,
             1.0 - interval / length,
             *np.minimum(SCALE * leaving, 1.0),
-            np.minimum(SCALE * seen[1, 1] / MEMORIES[1] / MAX_NODES, 1.0),
-            np.minimum(SCALE * self._believed(part), 1.0),
+            np.minimum(SCALE * means[1, 1] / MEMORIES[1] / MAX_NODES, 1.0),
+            np.minimum(SCALE * self._departure_rate(part), 1.0),
             10.0 / length,
         )
         self.context[part] = np.array(columns, dtype=np.float32).T
@@ -576,66 +592,69 @@ class ElasticChoice(RowGame):
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: play an interval, and let nodes leave and come."""
         old, event, since = self.plans[part], self.event[part], self.since[part]
-        kit, at = self.kit[part], self.interval[part]
+        library_number = self.library_number[part]
         saving = actions == CHECKPOINT
         plan = np.where(saving, old, actions)
-        current = kit * MAX_PLANS + old
-        samples = self._earned[((kit * EVENTS + event) * MAX_PLANS + old) * MAX_PLANS + plan]
+        current = library_number * MAX_PLANS + old
+        samples = self._earned[
+            ((library_number * EVENTS + event) * MAX_PLANS + old) * MAX_PLANS + plan
+        ]
         stays = (plan == old) & (event == 0)
-        written = stays & (saving | (since + 1 == self._every[kit]))
+        written = stays & (saving | (since + 1 == self._every[library_number]))
         samples -= np.where(written, self._plan_columns["saved"][current], 0.0)
         gone = (event == GONE).nonzero()[0]
         # What was trained since the state was safe is lost with it.
         samples[gone] -= since[gone] * self._plan_columns["lost_samples"][current[gone]]
         self.total[part] += samples
-        self.chosen[rows, at] = actions
-        at = at + 1
-        self.interval[part], self.plans[part] = at, plan
+        self.chosen[rows, self.interval[part]] = actions
+        self.interval[part] += 1
+        self.plans[part], self.event[part] = plan, 0
         self.since[part] = np.where(stays & ~written & (old > 0), since + 1, 0)
-        self.event[part] = 0
-        over = at == self.length[part]
+        over = self.interval[part] == self.length[part]
         self.over[part] = over
         # Samples that are expected to come count, so that each interval is rewarded.
-        self.cost[part] = cost_of(self.span[part], self.total[part] + self._rest[rows, at])
-        if over.any():
-            rows, at = rows[~over], at[~over]
-            part = rows
-        if not rows.size:
-            return
-        # Nodes leave and come before the next interval of episodes that are not over.
-        index = rows * self._counts.shape[2] + at
-        self._count(part, self._counts.reshape(3, -1).take(index, axis=1))
-        losing = self._now[0, part].nonzero()[0]
+        to_come = self._to_come[rows, self.interval[part]]
+        self.cost[part] = cost_of(self.span[part], self.total[part] + to_come)
+        running = rows[~over] if over.any() else rows
+        if running.size:
+            self._happen(running, running if over.any() else part)
+
+    def _happen(self, rows: np.ndarray, part: Rows) -> None:
+        """Let nodes leave and come before the next interval of running episodes."""
+        interval = self.interval[part]
+        index = rows * self._counts.shape[2] + interval
+        self._count_nodes(part, self._counts.reshape(3, -1).take(index, axis=1))
+        losing = self._node_counts[0, part].nonzero()[0]
         if losing.size:
-            hit, lost = rows[losing], self._lost[rows[losing], at[losing]]
-            current = self.kit[hit] * MAX_PLANS + self.plans[hit]
+            hit, lost = rows[losing], self._lost[rows[losing], interval[losing]]
+            current = self.library_number[hit] * MAX_PLANS + self.plans[hit]
             used, held = (self._plan_columns[name][current] for name in ("used", "held"))
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
             self.event[hit] = happened(lost, used, held, self._borders[current])
 
-    def _count(self, part: Rows, counts: np.ndarray) -> None:
-        """Note nodes that left and came before a new interval, and those that are there, (3, k)."""
-        now, seen = self._now, self._seen
-        now[:2, part] = counts[:2]
+    def _count_nodes(self, part: Rows, counts: np.ndarray) -> None:
+        """Take over the nodes that left, came and are there in a new interval, (3, k)."""
+        node_counts, means = self._node_counts, self._means
+        node_counts[:2, part] = counts[:2]
         # Exponential means: an interval weighs 1 - 1/m after each further one.
-        seen[..., part] *= FORGETTING
-        seen[..., part] += now[:, part]
+        means[..., part] *= FORGETTING
+        means[..., part] += node_counts[:, part]
         self.nodes[part] = counts[2]
         self.quiet[part] = np.where(counts[:2].any(axis=0), 0, self.quiet[part] + 1)
         self.hits[part] = 0
 
     def meet(self, row: int, moment: Moment, joined: int, left: int) -> None:
-        """Put an episode where something else than this game is, such as a job that runs.
+        """Set an episode to the state of another run, such as a running job.
 
-        Moments follow each other from the first interval on; nothing is paid.
+        Moments follow each other from the first interval on; there are no rewards.
         """
-        at, event = moment.interval, moment.event
-        self._counts[:, row, at] = left, joined, moment.nodes
-        if at:
-            self._count(slice(row, row + 1), self._counts[:, row : row + 1, at])
+        interval, event = moment.interval, moment.event
+        self._counts[:, row, interval] = left, joined, moment.nodes
+        if interval:
+            self._count_nodes(slice(row, row + 1), self._counts[:, row : row + 1, interval])
         else:
             self.start(slice(row, row + 1))
-        self.interval[row], self.plans[row] = at, moment.plan
+        self.interval[row], self.plans[row] = interval, moment.plan
         self.event[row], self.since[row] = event, moment.since
         self.hits[row] = LOST if event == GONE else event - READY if event > READY else event
         self._stale[row] = True
@@ -684,14 +703,9 @@ class Courses(Source):
 
 
 def source_of(
-    instance: str | None,
-    family: str | None,
-    model: str | None,
-    fresh: bool,
-    order: str,
-    problem: Elastic | None,
-    settings: Mapping[str, Any],
-) -> Source:
+    instance: str | None, family: str | None, model: str | None, fresh: bool, order: str,
+    problem: Elastic | None, settings: Mapping[str, Any],
+) -> Source:  # fmt: skip
     """Return the source of jobs that the arguments of ``ElasticChoice`` name.
 
     Raises:

@@ -149,7 +149,7 @@ class Library:
         distinct = list(dict.fromkeys(plan.degrees for plan in self.candidates))
         # On the least common multiple of the tensor degrees no shard cuts an atom.
         grid = math.lcm(*(degrees.tensor for degrees in distinct))
-        size = atom_bytes(self.state, grid)
+        atom_sizes = atom_bytes(self.state, grid)
         layouts = [Layout.of(self.state, degrees, grid, self.devices) for degrees in distinct]
         result = {}
         for old in layouts:
@@ -161,8 +161,10 @@ class Library:
                 groups = old.hosts // replicas
                 lost = [(i % groups + 1) * replicas - 1 - i // groups for i in range(count)]
                 for new in layouts:
-                    on = old.on(max(old.hosts, new.hosts), lost)
-                    result[old.degrees, new.degrees, count] = minimal(size, on, old, new)
+                    contents = old.contents(max(old.hosts, new.hosts), lost)
+                    result[old.degrees, new.degrees, count] = minimal(
+                        atom_sizes, contents, old, new
+                    )
         return result
 
     @cached_property
@@ -176,15 +178,15 @@ class Library:
         movements, costs = self.movements, self.costs
         for k, old in enumerate((None, *self.candidates)):
             for j, new in enumerate(self.candidates, 1):
-                anew = costs.unplanned(None, new.degrees, self.devices)
-                seconds[:, k, j] = anew
+                restart = costs.unplanned(None, new.degrees, self.devices)
+                seconds[:, k, j] = restart
                 if old is None:
                     continue
                 # The same degrees go on; only further spares have to join.
                 goes_on = old.degrees == new.degrees
-                more = not goes_on or new.spares > old.spares
+                is_change = not goes_on or new.spares > old.spares
                 if self.recovery == "checkpoint":  # one is written before a change
-                    seconds[0, k, j] = (costs.save + anew) * more
+                    seconds[0, k, j] = (costs.save + restart) * is_change
                     continue
                 for event in range(GONE):
                     lost = event if event <= READY else event - READY
@@ -198,7 +200,7 @@ class Library:
                     # Groups of processes with newcomers take longer to form.
                     joins = bool(self.used[j] > self.used[k] - lost)
                     if event == 0:
-                        spent = costs.planned(movement, new.degrees, joins or goes_on) * more
+                        spent = costs.planned(movement, new.degrees, joins or goes_on) * is_change
                     elif event > READY or self.recovery == "redundant":
                         spent = costs.planned(movement, new.degrees, joins)
                     else:
@@ -207,30 +209,30 @@ class Library:
         return seconds, egress
 
     def moved(
-        self, old: Degrees, new: Degrees, held: Sequence[int | None], takers: int
+        self, old: Degrees, new: Degrees, holdings: Sequence[int | None], takers: int
     ) -> Movement:
-        """Return what moves between nodes of which it is known what each holds, by ``minimal``.
-
-        ``movements`` are of losses before they happen, when which nodes leave is not known.
+        """Return what moves between nodes with known contents, by ``minimal``.
 
         Args:
             old: degrees that the state is laid out for.
             new: degrees that it is wanted for.
-            held: of each node, which host-full of the old ranks it has; None: nothing.
+            holdings: host-full of the old ranks that each node has; None: nothing.
             takers: nodes that may run the new plan, from number 0 on.
         """
         grid = math.lcm(old.tensor, new.tensor)
         size = atom_bytes(self.state, grid)
-        before, after = (Layout.of(self.state, x, grid, self.devices) for x in (old, new))
-        # Behind the last host-full is one of nothing, number -1.
-        whole = before.on(before.hosts + 1)
-        on = whole[[-1 if full is None else full for full in held]]
-        had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
-        place = fewest_bytes(had[:takers], after.asked, size)
-        return minimal(size, on, before, after, place)
+        before, after = (
+            Layout.of(self.state, degrees, grid, self.devices) for degrees in (old, new)
+        )
+        # Number -1, behind the last host-full, is an empty host.
+        with_empty = before.contents(before.hosts + 1)
+        contents = with_empty[[-1 if number is None else number for number in holdings]]
+        host_atoms: np.ndarray = contents.any(axis=1)  # type: ignore[assignment]
+        assignment = fewest_bytes(host_atoms[:takers], after.asked, size)
+        return minimal(size, contents, before, after, assignment)
 
     def under(self, recovery: str) -> Library:
-        """Return the same plans of a system that recovers in another way; it is kept.
+        """Return the library of a system that recovers in another way; it is cached.
 
         Plans of redundant computation are slower by ``REDUNDANCY``; that it takes memory, too, is
         left out. A stage and its neighbor are taken as a pair that guards each other, and what
@@ -245,12 +247,12 @@ class Library:
         refuse_unknown("unknown recovery", recovery, RECOVERIES)
         if recovery not in self._others:
             # All candidates are slower alike, so their order stays.
-            slower = 1.0 - REDUNDANCY * (recovery == "redundant")
-            plans = tuple(x._replace(rate=x.rate * slower) for x in self.candidates)
-            other = replace(self, candidates=plans, recovery=recovery)
+            factor = 1.0 - REDUNDANCY * (recovery == "redundant")
+            candidates = tuple(plan._replace(rate=plan.rate * factor) for plan in self.candidates)
+            library = replace(self, candidates=candidates, recovery=recovery)
             # Of the same degrees, and the same family of libraries.
-            other.__dict__.update(movements=self.movements, _others=self._others)
-            self._others[recovery] = other
+            library.__dict__.update(movements=self.movements, _others=self._others)
+            self._others[recovery] = library
         return self._others[recovery]
 
     @cached_property
@@ -259,7 +261,7 @@ class Library:
 
     @classmethod
     def measured(cls, content: dict[str, Any], state: State) -> Library:
-        """Make the library of a file of measured steps, whose nodes have one device each.
+        """Return the library of a file of measured steps, whose nodes have one device each.
 
         Args:
             content: of ``gpt-1.5b.json`` or ``bert-large.json`` of the shipped measurements.
@@ -274,7 +276,7 @@ class Library:
 
     @classmethod
     def modeled(cls, problem: Hybrid) -> Library:
-        """Make the library of what the cost model says of uniform plans on parts of a cluster.
+        """Return the library of uniform plans on parts of a cluster, by the cost model.
 
         All degrees have the micro-batch and the recomputation that are fastest of those that fit
         the memory. Every replica holds the whole optimizer state (ZeRO 0), so that one can be lost.
@@ -283,18 +285,22 @@ class Library:
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
         options = list(degrees_of(problem))
         best = np.zeros(len(options))
-        tp, pp, dp = np.array(options).T
+        tensor, pipeline, data = np.array(options).T
         for micro_batch, mode in product(*_MODES):
-            steps = np.ceil(problem.batch / (dp * micro_batch))
+            batch = np.ceil(problem.batch / (data * micro_batch)) * data * micro_batch
             plans = Uniform(
-                tp, pp, dp, micro_batch, steps * dp * micro_batch, recompute=mode,
-                sequence_parallel=tp > 1,
+                tensor, pipeline, data, micro_batch, batch, recompute=mode,
+                sequence_parallel=tensor > 1,
             )  # fmt: skip
-            seconds, size = plans.judged(problem.model, cluster, problem.machine)
-            fits = size["total"] <= problem.memory_limit
-            rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
+            seconds, memory = plans.judged(problem.model, cluster, problem.machine)
+            fits = memory["total"] <= problem.memory_limit
+            rate = np.where(fits & (data * micro_batch <= problem.batch), problem.batch, 0)
             best = np.fmax(best, rate / seconds["length"])
-        rated = [(x, rate) for x, rate in zip(options, best.tolist(), strict=True) if rate > 0]
+        rated = [
+            (degrees, rate)
+            for degrees, rate in zip(options, best.tolist(), strict=True)
+            if rate > 0
+        ]
         state = State.of(problem.model)
         name, costs = f"{problem.instance} on {cluster}", Costs.of_state(state.bytes)
         return cls(name, state, costs, devices, chosen(rated, devices))
@@ -329,9 +335,9 @@ def happened(
 @lru_cache(maxsize=4096)
 def binomial(count: int, chance: float) -> np.ndarray:
     """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
-    each = np.arange(count + 1)
+    numbers = np.arange(count + 1)
     ways = np.array([comb(count, i) for i in range(count + 1)], dtype=float)
-    return np.asarray(ways * chance**each * (1.0 - chance) ** each[::-1])
+    return np.asarray(ways * chance**numbers * (1.0 - chance) ** numbers[::-1])
 
 
 def replica_nodes(degrees: Degrees, devices: int) -> int | None:
@@ -355,10 +361,10 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
     spare, then with two, those that no other of at most as many nodes is faster than.
     """
     best, rows = 0.0, []
-    for nodes, minus, degrees in sorted((d.hosts(devices), -rate, d) for d, rate in plans):
+    for nodes, negative_rate, degrees in sorted((d.hosts(devices), -rate, d) for d, rate in plans):
         # Plans come by ascending nodes, so this is the fastest of at most as many.
-        best = max(best, -minus)
-        rows.append((1 + minus / best, nodes, degrees, -minus))
+        best = max(best, -negative_rate)
+        rows.append((1 + negative_rate / best, nodes, degrees, -negative_rate))
     rows = sorted(rows)[:MAX_DEGREES]
     max_nodes = max(nodes for _, nodes, _, _ in rows)
     # A spare pays only beside a plan that is the fastest of its size.
@@ -417,10 +423,10 @@ def intact(groups: int, replicas: int) -> tuple[float, ...]:
     by the coefficients of ((1 + x)^R - x^R)^G.
     """
     # (1 + x)^R - x^R: any loss within a group but that of all of its replicas.
-    one = np.array([float(comb(replicas, i)) for i in range(replicas)] + [0.0])
+    group_losses = np.array([float(comb(replicas, i)) for i in range(replicas)] + [0.0])
     sets = np.ones(1)
     for _ in range(groups):
-        sets = np.convolve(sets, one)
+        sets = np.convolve(sets, group_losses)
     nodes = groups * replicas
     # All C(nodes, a) sets of a lost nodes are equally likely.
     return tuple(float(sets[a]) / comb(nodes, a) for a in range(nodes + 1))
@@ -439,16 +445,22 @@ def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndar
         leave: probability that a node leaves.
     """
     result = np.zeros((EVENTS, used + spares + 1))
-    mine = binomial(used, leave)
-    others = binomial(spares, leave)
+    used_chances = binomial(used, leave)
+    spare_chances = binomial(spares, leave)
     # Given a lost nodes of a plan, all sets of them are equally likely.
-    whole = intact(used // replicas, replicas) if used else (1.0,)
-    for a, likely in enumerate(mine.tolist()):
-        for b, also in enumerate(others.tolist()):
-            chance = likely * also
+    intact_chances = intact(used // replicas, replicas) if used else (1.0,)
+    for lost, used_chance in enumerate(used_chances.tolist()):
+        for spares_lost, spare_chance in enumerate(spare_chances.tolist()):
+            chance = used_chance * spare_chance
             # A spare that leaves cannot stand in: a lost nodes need a spares that stay.
-            event = 0 if a == 0 else READY + a if a + b <= spares else min(a, LOST)
-            result[event, a + b] += chance * whole[a]
+            event = (
+                0
+                if lost == 0
+                else READY + lost
+                if lost + spares_lost <= spares
+                else min(lost, LOST)
+            )
+            result[event, lost + spares_lost] += chance * intact_chances[lost]
             # Spares do not help where no replica of a part of the state is left.
-            result[GONE, a + b] += chance * (1.0 - whole[a])
+            result[GONE, lost + spares_lost] += chance * (1.0 - intact_chances[lost])
     return result

@@ -1,13 +1,13 @@
-"""What moves when a plan is exchanged for another: which slice goes from which rank to which.
+"""What moves when one plan replaces another: which slice goes from which rank to which.
 
 A rank is ``r = t + T (d + D p)`` for tensor, pipeline and data degrees T, P, D; consecutive ranks
 share a host. Shard t of T and shard t' of T' of n elements of b bytes have
 ``max(0, min((t+1)/T, (t'+1)/T') - max(t/T, t'/T')) n b`` bytes in common (``overlap``). Tensors
 that are not split count whole.
 
-Two ways: in ``minimal`` and ``flows`` what is on a device stays, and replicas to read from and
-hosts of the new ranks are chosen so that little is sent. In ``fetched`` every rank of the new plan
-fetches its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
+In ``minimal`` and ``flows`` the contents of devices stay, and replicas to read from and hosts of
+the new ranks are chosen so that little is sent. In ``fetched`` every rank of the new plan fetches
+its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class State:
 
 def _divided(layer: Layer) -> tuple[float, float]:
     # Of p parameters w are whole: a rank of one has p, a rank of two w + (p - w) / 2.
-    one, two = (sum(map(float, layer.parameters(Split(tp, 1.0)))) for tp in (1, 2))
-    return 2.0 * (one - two), 2.0 * two - one
+    whole, halved = (sum(map(float, layer.parameters(Split(ranks, 1.0)))) for ranks in (1, 2))
+    return 2.0 * (whole - halved), 2.0 * halved - whole
 
 
 FIXED_SECONDS, EGRESS_BYTES, SLICED_BYTES = 2.83, 4.70e9, 12.76e9
@@ -111,7 +111,7 @@ class Degrees(NamedTuple):
 
 @dataclass(frozen=True)
 class Movement:
-    """What moves.
+    """The bytes that a change of plans moves.
 
     Attributes:
         bytes: all bytes that a rank fetches from another one, or all that it fetches (``fetched``).
@@ -162,11 +162,11 @@ def slices(
     )  # fmt: skip
     # Whole tensors are on all shards; reading the first one avoids counting them twice.
     first = np.eye(old.tensor)[(grid > 0).argmax(axis=0)].T
-    inside = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
-    split = (inside[0] * state.split) @ inside[1].T
-    whole = (inside[0] * state.whole) @ inside[1].T
-    both = split[:, None, :, None] * grid[:, None] + whole[:, None, :, None] * first[:, None]
-    return both.reshape(old.pipeline * old.tensor, new.pipeline * new.tensor)
+    layers_of = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
+    split = (layers_of[0] * state.split) @ layers_of[1].T
+    whole = (layers_of[0] * state.whole) @ layers_of[1].T
+    shares = split[:, None, :, None] * grid[:, None] + whole[:, None, :, None] * first[:, None]
+    return shares.reshape(old.pipeline * old.tensor, new.pipeline * new.tensor)
 
 
 def fetched(state: State, old: Degrees, new: Degrees, devices: int = 4) -> Movement:
@@ -175,28 +175,28 @@ def fetched(state: State, old: Degrees, new: Degrees, devices: int = 4) -> Movem
     Both plans are on the hosts, of so many devices, from number 0 on.
     """
     size = slices(state, old, new)
-    unit, target = np.arange(len(size)), np.arange(new.ranks)
-    t, p = unit % old.tensor, unit // old.tensor
-    source = (t + old.tensor * old.data * p) // devices
+    shard, target = np.arange(len(size)), np.arange(new.ranks)
+    tensor_rank, stage = shard % old.tensor, shard // old.tensor
+    source = (tensor_rank + old.tensor * old.data * stage) // devices
     # Replicas of the data dimension want the same shard of their stage.
     wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
-    taken = size[:, wanted]  # (units, ranks)
-    away = taken * (source[:, None] != target // devices)
+    fetched_bytes = size[:, wanted]  # (units, ranks)
+    remote = fetched_bytes * (source[:, None] != target // devices)
     sliced = 0.0
     if old.tensor != new.tensor:
         # What tensor parallelism divides in each stage, of each shard.
         by_stage = _within(state, new.pipeline) @ state.split / new.tensor
         sliced = float(np.repeat(by_stage, new.tensor)[wanted].sum())
     return Movement(
-        float(taken.sum()),
-        float(away.sum()),
-        float(np.bincount(source, away.sum(axis=1)).max()),
+        float(fetched_bytes.sum()),
+        float(remote.sum()),
+        float(np.bincount(source, remote.sum(axis=1)).max()),
         sliced,
     )
 
 
 class Layout(NamedTuple):
-    """Where the state lies for a plan; atoms are those of ``atom_bytes``.
+    """The atoms (``atom_bytes``) of the state on each device of a plan.
 
     Attributes:
         grid: parts of what is split.
@@ -221,18 +221,18 @@ class Layout(NamedTuple):
         hosts, tensor = degrees.hosts(devices), degrees.tensor
         layers = _within(state, degrees.pipeline) > 0
         # Shard t of T has the t-th of T equal runs of the grid's parts.
-        part = np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
-        split = layers[:, None, :, None] & part[None, :, None, :]
+        parts = np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
+        split = layers[:, None, :, None] & parts[None, :, None, :]
         whole = np.broadcast_to(layers[:, None], (len(layers), tensor, layers.shape[1]))
-        unit = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
-        holds = np.zeros((hosts * devices, unit.shape[2]), dtype=bool)
-        ranks = np.repeat(unit, degrees.data, axis=0)
+        shards = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
+        holds = np.zeros((hosts * devices, shards.shape[2]), dtype=bool)
+        ranks = np.repeat(shards, degrees.data, axis=0)
         holds[: degrees.ranks] = ranks.reshape(degrees.ranks, -1)
         needed = holds.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
         return cls(degrees, devices, grid, holds, needed)
 
-    def on(self, hosts: int, lost: Sequence[int] = ()) -> np.ndarray:
-        """Return what is on each device of so many hosts, (hosts, devices, A) bool.
+    def contents(self, hosts: int, lost: Sequence[int] = ()) -> np.ndarray:
+        """Return the atoms on each device, (hosts, devices, A) bool.
 
         Args:
             hosts: number of hosts, of which the plan takes the first.
@@ -246,7 +246,7 @@ class Layout(NamedTuple):
 
 def minimal(
     size: np.ndarray,
-    on: np.ndarray,
+    contents: np.ndarray,
     old: Layout,
     new: Layout,
     assignment: np.ndarray | None = None,
@@ -255,34 +255,34 @@ def minimal(
 
     Args:
         size: (A,) bytes of the atoms.
-        on: (H, devices, A) bool, what is on each device now; an atom that is nowhere is not sent,
-            as it comes from a checkpoint.
-        old: layout of the plan that it is laid out for.
-        new: layout that is wanted.
+        contents: (H, devices, A) bool, atoms on each device now; an atom that is nowhere is not
+            sent, as it comes from a checkpoint.
+        old: layout of the current plan.
+        new: layout of the new plan.
         assignment: hosts of the new ranks (default: those of the least bytes in all).
     """
-    # Between devices of a host nothing crosses the network, so hosts are what counts.
-    had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
+    # Nothing crosses the network between devices of a host, so hosts count.
+    host_atoms: np.ndarray = contents.any(axis=1)  # type: ignore[assignment]
     if assignment is None:
-        assignment = fewest_bytes(had, new.asked, size)
-    missing = (new.asked * ~had[assignment]).sum(axis=0)
+        assignment = fewest_bytes(host_atoms, new.asked, size)
+    missing = (new.asked * ~host_atoms[assignment]).sum(axis=0)
     # All hosts that hold an atom send equal parts of it.
-    demand = missing * size / np.maximum(had.sum(axis=0), 1)
-    fresh = new.held & ~on[assignment].reshape(new.held.shape)
-    counts = fresh.sum(axis=0)
+    demand = missing * size / np.maximum(host_atoms.sum(axis=0), 1)
+    fetched_atoms = new.held & ~contents[assignment].reshape(new.held.shape)
+    counts = fetched_atoms.sum(axis=0)
     split = len(size) // (old.grid + 1) * old.grid
     # Equal tensor degrees move whole shards; others are cut or put together.
     is_cut = old.degrees.tensor != new.degrees.tensor
     return Movement(
         float(counts @ size),
         float(missing @ size),
-        float((had @ demand).max()),
+        float((host_atoms @ demand).max()),
         float(counts[:split] @ size[:split]) if is_cut else 0.0,
     )
 
 
 class Flow(NamedTuple):
-    """What one device sends to another: a part of an atom, from one share of it to another."""
+    """A part of an atom, from ``begin`` to ``end`` of 1, that a device sends to another."""
 
     atom: int
     source: int
@@ -293,7 +293,7 @@ class Flow(NamedTuple):
 
 def flows(
     size: np.ndarray,
-    on: np.ndarray,
+    contents: np.ndarray,
     held: np.ndarray,
     exact: bool = True,
     takers: int | None = None,
@@ -305,7 +305,7 @@ def flows(
 
     Args:
         size: (A,) bytes of the atoms.
-        on: (H, devices, A) bool, what is on each device now.
+        contents: (H, devices, A) bool, atoms on each device now.
         held: (ranks, A) bool, what each rank of the new plan holds.
         exact: whether the least egress is proven by a mixed-integer program, or hosts are those of
             the least bytes in all, and replicas share what is read.
@@ -317,26 +317,26 @@ def flows(
     Raises:
         ParenvsError: there are too few hosts, or an atom is nowhere.
     """
-    hosts, devices = on.shape[:2]
+    hosts, devices = contents.shape[:2]
     takers = hosts if takers is None else takers
     # Number of devices of each host-full of new ranks that hold an atom.
-    fulls = np.arange(0, len(held), devices)
-    asked = np.add.reduceat(held, fulls, axis=0, dtype=np.float32)
+    groups = np.arange(0, len(held), devices)
+    asked = np.add.reduceat(held, groups, axis=0, dtype=np.float32)
     if takers < len(asked):
         raise ParenvsError(
             f"{takers} hosts of {devices} devices are too few: {len(asked)} are needed"
         )
-    had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
-    assignment, _, shares = least_placement(had, asked, size, takers, exact)
-    place = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
-    everywhere = on.reshape(hosts * devices, -1)
+    host_atoms: np.ndarray = contents.any(axis=1)  # type: ignore[assignment]
+    assignment, _, shares = least_placement(host_atoms, asked, size, takers, exact)
+    devices_of = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
+    everywhere = contents.reshape(hosts * devices, -1)
     rows: list[Flow] = []
-    for rank, atom in np.argwhere(held & ~everywhere[place]).tolist():
-        target = int(place[rank])
-        local, present = target // devices, on[:, :, atom]
+    for rank, atom in np.argwhere(held & ~everywhere[devices_of]).tolist():
+        target = int(devices_of[rank])
+        host, present = target // devices, contents[:, :, atom]
         weights = shares[:, atom]
-        if present[local].any():
-            weights = np.arange(hosts) == local
+        if present[host].any():
+            weights = np.arange(hosts) == host
         parts = weights[:, None] * present / np.maximum(present.sum(1), 1)[:, None]
         ends = parts.ravel().cumsum()
         if not ends[-1]:
@@ -347,7 +347,7 @@ def flows(
         for source in np.flatnonzero(parts).tolist():
             rows.append(Flow(atom, source, target, begin, float(ends[source])))
             begin = float(ends[source])
-    return place, sorted(rows)
+    return devices_of, sorted(rows)
 
 
 def _within(state: State, stages: int) -> np.ndarray:
@@ -365,20 +365,20 @@ def atom_bytes(state: State, grid: int) -> np.ndarray:
     return np.concatenate([np.repeat(state.split / grid, grid), state.whole])
 
 
-def fewest_bytes(had: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.ndarray:
+def fewest_bytes(host_atoms: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Return the hosts of the new ranks that need the fewest bytes in all, (J,).
 
     Args:
-        had: (H, A) bool, atoms of each host.
+        host_atoms: (H, A) bool, atoms of each host.
         needed: (J, A) how many ranks of each host-full of new ranks need an atom.
         size: (A,) bytes.
     """
     from scipy.optimize import linear_sum_assignment
 
     # Whole bytes: hosts that are as good are so to the last bit, however atoms are cut.
-    resident = np.rint((had * size) @ needed.T)
-    host, full = linear_sum_assignment(resident, maximize=True)
-    return np.asarray(host[np.argsort(full)])
+    resident = np.rint((host_atoms * size) @ needed.T)
+    host, group = linear_sum_assignment(resident, maximize=True)
+    return np.asarray(host[np.argsort(group)])
 
 
 def least_placement(
@@ -405,26 +405,47 @@ def least_placement(
         (J,) hosts, the largest egress in bytes (0 if not ``exact``), and (H, A) each host's share
         of what is sent.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
     assignment = fewest_bytes(had[:takers], needed, size)
     if not exact or not (needed * ~had[assignment]).any():
         return assignment, 0.0, had / np.maximum(had.sum(axis=0), 1)
-    hosts, fulls = len(had), len(needed)
-    takers = hosts if takers is None else takers
-    columns = np.concatenate([had, needed]).T
+    takers = len(had) if takers is None else takers
     # Atoms alike in holders and need are one variable: tens instead of thousands.
+    columns = np.concatenate([had, needed]).T
     kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
     # In GB, as tolerances of HiGHS are absolute.
     amount = np.bincount(inverse.ravel(), size, len(kinds)) / 1e9
-    holder, need = kinds[:, :hosts] > 0, kinds[:, hosts:]
+    holder, need = kinds[:, : len(had)] > 0, kinds[:, len(had) :]
     # An atom that nobody holds comes from a checkpoint, so it is no variable.
     used = holder.any(axis=1) & need.any(axis=1) & (amount > 0)
-    holder, need, amount = holder[used], need[used], amount[used]
-    atoms, taken = len(amount), hosts * fulls
+    assignment, largest, sent = _placement_program(holder[used], need[used], amount[used], takers)
+    by_kind = holder.T.astype(float)  # an atom that is not sent: equal shares of its holders
+    is_sent = sent.any(axis=0)
+    by_kind[:, np.flatnonzero(used)[is_sent]] = sent[:, is_sent]
+    # What nobody holds has no sender: its shares are 0, not NaN.
+    shares = by_kind / np.maximum(by_kind.sum(axis=0), 1e-300)
+    return assignment, largest * 1e9, shares[:, inverse.ravel()]
+
+
+def _placement_program(
+    holder: np.ndarray, need: np.ndarray, amount: np.ndarray, takers: int
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Solve the program of ``least_placement``.
+
+    Args:
+        holder: (A, H) bool, whether a host holds an atom.
+        need: (A, J) how many ranks of a host-full need it.
+        amount: (A,) its size.
+        takers: hosts that may run the new plan.
+
+    Returns:
+        (J,) hosts, the largest sum that a host sends, and (H, A) what each host sends.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    (atoms, hosts), fulls = holder.shape, need.shape[1]
+    taken, base = hosts * fulls, fulls + hosts
     atom, sender = holder.nonzero()
     width = taken + len(atom) + 1
-    base = fulls + hosts
     rows = np.zeros((base + atoms + hosts, width))
     low, high = np.zeros(len(rows)), np.full(len(rows), np.inf)
     low[:fulls], high[:base] = 1, 1
@@ -439,7 +460,6 @@ def least_placement(
     rows[base + atoms :, -1] = 1
     upper, goal = np.full(width, np.inf), np.zeros(width)
     upper[:taken] = 1
-    # Hosts from `takers` on may not run the new plan.
     upper[takers * fulls : taken] = 0
     # Minimize z, the bytes of the host that sends most.
     goal[-1] = 1
@@ -449,14 +469,9 @@ def least_placement(
     )  # fmt: skip
     if answer.x is None:
         raise ParenvsError(f"the least egress was not found: {answer.message}")
-    assignment = answer.x[:taken].reshape(hosts, fulls).argmax(axis=0)
-    by_kind = kinds[:, :hosts].T.astype(float)  # what is not sent: all that have it, alike
-    bytes_ = np.zeros((hosts, atoms))
-    bytes_[sender, atom] = answer.x[taken:-1].clip(0)
-    by_kind[:, np.flatnonzero(used)[bytes_.any(axis=0)]] = bytes_[:, bytes_.any(axis=0)]
-    # What nobody holds has no sender: its shares are 0, not NaN.
-    shares = by_kind / np.maximum(by_kind.sum(axis=0), 1e-300)
-    return assignment, float(answer.x[-1]) * 1e9, shares[:, inverse.ravel()]
+    sent = np.zeros((hosts, atoms))
+    sent[sender, atom] = answer.x[taken:-1].clip(0)
+    return answer.x[:taken].reshape(hosts, fulls).argmax(axis=0), float(answer.x[-1]), sent
 
 
 CHECKPOINT_BYTES = 23e9
@@ -509,7 +524,7 @@ class Costs:
         groups = data + stages + 1 + data * stages
         formed = groups * (self.join if joins else self.leave)
         moved = movement.seconds(0.0, self.egress, self.sliced)
-        return self.fixed + formed + _at(self.build, stages) + moved
+        return self.fixed + formed + _interpolated(self.build, stages) + moved
 
     def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:
         """Return the seconds of a stop, until a plan trains.
@@ -521,7 +536,7 @@ class Costs:
         """
         # Without replicas the state comes from a checkpoint, at a measured time.
         moved = self.load if movement is None else movement.seconds(0.0, self.egress, self.sliced)
-        return _at(self.restart, new.hosts(devices)) + moved
+        return _interpolated(self.restart, new.hosts(devices)) + moved
 
     @classmethod
     def of_state(cls, size: float) -> Costs:
@@ -547,9 +562,9 @@ class Costs:
 
 
 @lru_cache(maxsize=4096)
-def _at(points: tuple[tuple[float, float], ...], where: float) -> float:
-    """Return a measured figure between and beyond the places where it was measured."""
-    return float(np.interp(where, *np.array(points, dtype=float).T))
+def _interpolated(points: tuple[tuple[float, float], ...], position: float) -> float:
+    """Return a measured figure at a position, interpolated; constant beyond the ends."""
+    return float(np.interp(position, *np.array(points, dtype=float).T))
 
 
 class Shards:

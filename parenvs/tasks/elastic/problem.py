@@ -35,7 +35,7 @@ MAX_INTERVALS = 20_000
 
 
 class Course(NamedTuple):
-    """What happens to the nodes of a cluster, whatever the plans are.
+    """The nodes of a cluster over time, whatever the plans are.
 
     Nodes are ranked by age: the oldest is number 0. A plan runs on the oldest nodes, and its spares
     are the next ones, so which nodes a plan loses follows from ``lost`` alone. An event counts from
@@ -69,7 +69,7 @@ class Course(NamedTuple):
 
     @classmethod
     def of_bits(cls, start: Any, joined: np.ndarray, gone: np.ndarray, nodes: int) -> Course:
-        """Return the course of what ``bits`` says, or several, whose arrays have axes in front.
+        """Return the course of ``bits``, or several, whose arrays have more axes in front.
 
         Args:
             start: (...) nodes in the first interval.
@@ -92,8 +92,8 @@ class Course(NamedTuple):
         There are at most 64 nodes.
         """
         gone = np.diff(self.lost, axis=1).astype(np.uint64)
-        places = np.arange(gone.shape[1], dtype=np.uint64)
-        return np.asarray((gone << places).sum(axis=1, dtype=np.uint64))
+        shifts = np.arange(gone.shape[1], dtype=np.uint64)
+        return np.asarray((gone << shifts).sum(axis=1, dtype=np.uint64))
 
 
 class Source:
@@ -336,8 +336,8 @@ class Elastic:
         needed = self.library.needed
         if plan == CHECKPOINT:
             is_whole = moment.plan > 0 and moment.event == 0
-            may = self.checkpoints and is_whole and needed[moment.plan] <= moment.nodes
-            return None if may else "there is no whole plan to write a checkpoint of"
+            is_legal = self.checkpoints and is_whole and needed[moment.plan] <= moment.nodes
+            return None if is_legal else "there is no whole plan to write a checkpoint of"
         if not isinstance(plan, int | np.integer) or not 0 <= plan < len(needed):
             return f"plan {shown(plan)} is none of {self.library.name}"
         is_short = needed[plan] > moment.nodes
@@ -430,7 +430,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Run(Report):
-    """What a job earned on a course, interval by interval; the judge's report on a plan.
+    """The samples of a job on a course, interval by interval; the report on a plan.
 
     Attributes:
         plans: (T,) plans in force, T of at most S intervals.
@@ -439,7 +439,7 @@ class Run(Report):
         seconds: (T,) of the change in it.
         saved: (T,) bool, intervals at whose end the policy had a checkpoint written.
         plan: the plan that was judged; None if a policy chose.
-        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
+        reasons: a sentence for every constraint that the plan breaks; empty if it is legal.
     """
 
     task: ClassVar[str] = "elastic"
@@ -513,7 +513,7 @@ class Run(Report):
 
 @dataclass(frozen=True)
 class PolicyReport:
-    """What a policy earned on the courses of a problem."""
+    """The runs of a policy on the courses of a problem."""
 
     runs: tuple[Run, ...]
 
@@ -528,7 +528,7 @@ class PolicyReport:
 
 
 def cost_of(seconds: Any, samples: Any) -> np.ndarray:
-    """Return what a course of so many seconds costs, seconds per sample; inf if it trains none."""
+    """Return the seconds per sample of a course; inf without samples."""
     with np.errstate(divide="ignore"):
         return np.asarray(seconds / np.maximum(samples, 0.0))
 
@@ -540,14 +540,14 @@ def follow(problem: Elastic, course: Course, policy: Policy) -> Run:
         ValueError: it chooses a plan that the nodes are not enough for.
     """
     policy.start(problem)
-    return _played(problem, course, problem.intervals, policy.choose, policy.name)
+    return _run(problem, course, problem.intervals, policy.choose, policy.name)
 
 
 def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Run:
     """Return what given plans earn in the first intervals of a course; arguments as of ``Run``."""
     plans = np.asarray(plans, dtype=np.int64)
     chosen = iter(plans.tolist())
-    return _played(problem, course, len(plans), lambda *_: next(chosen), policy)
+    return _run(problem, course, len(plans), lambda *_: next(chosen), policy)
 
 
 def judged(problem: Elastic, plan: ElasticPlan) -> Run:
@@ -559,39 +559,39 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
     # A plan with checkpoints is legal only in a problem that allows them.
     if plan.saved and not problem.checkpoints:
         problem = replace(problem, checkpoints=True)
-    course, library, reasons = problem.drawn(plan.seed), problem.library, []
-    needed = library.needed
-    reasons += plan.mismatches(problem.instance, problem.fingerprint, {})
+    course, library = problem.drawn(plan.seed), problem.library
+    reasons = plan.mismatches(problem.instance, problem.fingerprint, {})
     if len(plan.chosen) != problem.intervals:
         reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
-    number = {degrees: k for k, degrees in enumerate(problem.degrees)}
-    good: list[int] = []
+    number_of = {degrees: k for k, degrees in enumerate(problem.degrees)}
+    legal: list[int] = []
     for t, choice in enumerate(plan.chosen[: problem.intervals]):
         words = f"chosen: interval {t}: {choice and list(choice)}"
-        if choice not in number:
+        if choice not in number_of:
             reasons.append(f"{words} is no candidate of {library.name}")
             break
-        candidate = number[choice]
-        if needed[candidate] > course.nodes[t]:
-            reasons.append(f"{words} takes {needed[candidate]} nodes, there are {course.nodes[t]}")
+        candidate = number_of[choice]
+        if library.needed[candidate] > course.nodes[t]:
+            needed = library.needed[candidate]
+            reasons.append(f"{words} takes {needed} nodes, there are {course.nodes[t]}")
             break
-        good.append(candidate)
+        legal.append(candidate)
     last = max(plan.saved, default=-1)
     if last >= problem.intervals:
         reasons.append(f"saved: there is no interval {last}")
-    events = replay(problem, course, good).events
-    for t in sorted({t for t in plan.saved if t < len(good)}):
+    events = replay(problem, course, legal).events
+    for t in sorted({t for t in plan.saved if t < len(legal)}):
         # Nothing before t changes by writing checkpoints, so the events hold.
         if t == 0 or not plan.chosen[t] == plan.chosen[t - 1] != WAIT or events[t]:
             reasons.append(f"saved: interval {t} keeps no plan, so it writes no checkpoint")
-            good = good[:t]
+            legal = legal[:t]
             break
-        good[t] = CHECKPOINT
-    run = replay(problem, course, good, plan.policy)
+        legal[t] = CHECKPOINT
+    run = replay(problem, course, legal, plan.policy)
     return replace(run, plan=plan, reasons=tuple(reasons))
 
 
-def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
+def _run(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
     seconds, _ = problem.library.tables
     plans, events, saved = np.zeros((3, count), dtype=np.int64)
     samples, spent = np.zeros((2, count))
@@ -618,13 +618,11 @@ class Fastest:
     name = "fastest"
 
     def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
         self.problem = problem
         library = problem.library
         self.rank = library.rate * (1.0 + 1e-9 * library.spares)
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
         return self.best_of(self.problem.fits(moment.nodes), moment)
 
     def best_of(self, allowed: np.ndarray, moment: Moment) -> int:
@@ -635,7 +633,7 @@ class Fastest:
 
 
 class Backup:
-    """What an interval earns, laid out for going back.
+    """The samples of an interval, laid out for dynamic programming.
 
     Attributes:
         change: (EVENTS, K, K) samples of changes and repairs; those that are none cannot be chosen.
@@ -670,7 +668,7 @@ class Backup:
 
 
 class Foresight:
-    """What every choice is worth on a course that is known beforehand; as a policy, hindsight.
+    """Values of all choices on a course that is known beforehand; as a policy, hindsight.
 
     Attributes:
         after: (S+1, K, C) most samples to come at the beginning of each interval, by the plan in
@@ -734,8 +732,8 @@ def hindsight(problem: Elastic, course: Course) -> Run:
     return follow(problem, course, Foresight(problem, course))
 
 
-class Known(NamedTuple):
-    """What is earned on the course of a problem on which nothing is random.
+class KnownSamples(NamedTuple):
+    """Samples on the course of a problem.
 
     Attributes:
         best: samples of hindsight, which no policy exceeds; more than 0.
@@ -746,7 +744,7 @@ class Known(NamedTuple):
     start: float
 
 
-def known_of(problem: Elastic, course: Course | None = None) -> Known:
+def known_samples(problem: Elastic, course: Course | None = None) -> KnownSamples:
     """Return what is earned on a course (default: the problem's only one).
 
     Raises:
@@ -757,4 +755,4 @@ def known_of(problem: Elastic, course: Course | None = None) -> Known:
     best = hindsight(problem, course).total
     if best <= 0.0:
         raise InfeasibleError(f"{problem.name}: no plan earns anything on this course")
-    return Known(best, follow(problem, course, Fastest()).total)
+    return KnownSamples(best, follow(problem, course, Fastest()).total)

@@ -48,11 +48,11 @@ from parenvs.tasks.elastic.problem import (
     SECONDS,
     Course,
     Elastic,
-    Known,
+    KnownSamples,
     Recorded,
     Source,
     cost_of,
-    known_of,
+    known_samples,
 )
 from parenvs.tasks.elastic.task import ElasticTask
 from parenvs.tasks.hybrid.model import HybridModel, load_shape, shapes
@@ -129,11 +129,11 @@ class Trace(Source):
                 alive.extend(str(anonymous + i) for i in range(coming))
                 anonymous += coming
             # Nodes that came and left within the interval were never there for a plan.
-            out = np.array([name in gone for name in before], dtype=np.int8).cumsum()
-            total = int(out[-1]) if before else 0
+            lost_by_age = np.array([name in gone for name in before], dtype=np.int8).cumsum()
+            total = int(lost_by_age[-1]) if before else 0
             nodes[slot:], left[slot] = len(alive), total
             joined[slot] = len(alive) - len(before) + total
-            lost[slot, 1 : len(before) + 1] = out
+            lost[slot, 1 : len(before) + 1] = lost_by_age
             lost[slot, len(before) + 1 :] = total
         return Course(nodes, joined, left, lost)
 
@@ -152,12 +152,12 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
     try:
         if Path(path).stat().st_size > MOST_BYTES:
             raise ParenvsError(f"{where}: larger than {MOST_BYTES >> 20} MiB; cut the trace")
-        text = Path(path).read_text(encoding="utf-8")
+        count_text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise ParenvsError(f"{where}: not a trace ({reason})") from None
     try:
-        rows = list(csv.reader(text.splitlines()))
+        rows = list(csv.reader(count_text.splitlines()))
     except csv.Error as error:
         raise ParenvsError(f"{where}: not a CSV file ({error})") from None
     head = tuple(cell.strip() for cell in rows[0]) if rows else ()
@@ -171,26 +171,30 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
     for line, row in enumerate(rows[1:], 2):
         if not row:
             continue
-        place = f"{where}: line {line}"
-        before = seconds = _seconds(place, row, len(head), before)
+        where_line = f"{where}: line {line}"
+        before = seconds = _seconds(where_line, row, len(head), before)
         if head == EVENT_HEAD:
-            leaves, node = _event(place, row, present)
+            leaves, node = _event(where_line, row, present)
             # A departure after a join of the same second is an event of its own.
             if not events or events[-1][0] != seconds or (leaves and events[-1][2]):
                 events.append((seconds, (), ()))
-            _, out, come = events[-1]
-            events[-1] = (seconds, (*out, node), come) if leaves else (seconds, out, (*come, node))
+            _, leavers, come = events[-1]
+            events[-1] = (
+                (seconds, (*leavers, node), come) if leaves else (seconds, leavers, (*come, node))
+            )
             # A node joins if it was absent, and leaves if it was present.
             present ^= {node}
             count = len(present)
         else:
-            text, last = row[1].strip(), count
-            if not (text.isascii() and text.isdigit() and len(text) < 10):
-                raise ParenvsError(f"{place}: 'nodes' must be a whole number, not {shown(text)}")
-            count = int(text)
-            events.append((seconds, max(last - count, 0), max(count - last, 0)))
+            count_text, count_before = row[1].strip(), count
+            if not (count_text.isascii() and count_text.isdigit() and len(count_text) < 10):
+                raise ParenvsError(
+                    f"{where_line}: 'nodes' must be a whole number, not {shown(count_text)}"
+                )
+            count = int(count_text)
+            events.append((seconds, max(count_before - count, 0), max(count - count_before, 0)))
         if count > MAX_NODES:
-            raise ParenvsError(f"{place}: {count:,} nodes at a time, more than {MAX_NODES}")
+            raise ParenvsError(f"{where_line}: {count:,} nodes at a time, more than {MAX_NODES}")
         max_nodes = max(max_nodes, count)
     if not max_nodes:
         raise ParenvsError(f"{where}: no node ever joins; a trace needs one")
@@ -288,7 +292,6 @@ class Markov(Source):
         return rng.random((intervals, self.nodes + 1), dtype=np.float32)
 
     def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
-        """See ``Source.course``."""
         assert uniform is not None
         count = len(uniform)
         nodes, joined, left = np.zeros((3, count), dtype=np.int16)
@@ -309,7 +312,6 @@ class Markov(Source):
         return Course(nodes, joined, left, lost)
 
     def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
-        """See ``Source.expected``."""
         return float((self.distribution(intervals) @ best).sum())
 
     def distribution(self, intervals: int) -> np.ndarray:
@@ -318,12 +320,14 @@ class Markov(Source):
         result[0, self.start] = 1.0
         for t in range(1, intervals):
             phase = self.phase_of(t)
-            step = sum(p * _moves(self.nodes, q, self.join[phase]) for p, q in self.modes(phase))
+            step = sum(
+                p * _transition(self.nodes, q, self.join[phase]) for p, q in self.modes(phase)
+            )
             result[t] = result[t - 1] @ step
         return result
 
 
-def _log(rng: np.random.Generator, low: float, high: float) -> float:
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
@@ -337,7 +341,7 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     """
 
     def rate(low: float, high: float) -> float:
-        return round(_log(rng, low, high), 6)
+        return round(_log_uniform(rng, low, high), 6)
 
     start = int(rng.integers(nodes // 2, nodes + 1))
     if family == "independent":
@@ -347,17 +351,17 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
         severity = round(float(rng.uniform(0.2, 0.67)), 6)
         return Markov(nodes, start, (leave,), (join,), rate(1 / 180, 1 / 30), severity)
     if family == "daynight":
-        calm, more = rate(1 / 600, 1 / 150), float(rng.uniform(3.0, 10.0))
+        calm, factor = rate(1 / 600, 1 / 150), float(rng.uniform(3.0, 10.0))
         join = rate(1 / 60, 1 / 12)
         phase = int(rng.integers(30, 91))
-        busy = round(min(calm * more, 0.2), 6)
+        busy = round(min(calm * factor, 0.2), 6)
         return Markov(nodes, start, (calm, busy), (join, round(join / 2, 6)), phase=phase)
-    few = int(rng.integers(max(nodes // 8, 1), nodes // 4 + 1))
-    return Markov(nodes, few, (rate(1 / 1500, 1 / 300),), (rate(1 / 240, 1 / 60),))
+    start = int(rng.integers(max(nodes // 8, 1), nodes // 4 + 1))
+    return Markov(nodes, start, (rate(1 / 1500, 1 / 300),), (rate(1 / 240, 1 / 60),))
 
 
 @lru_cache(maxsize=256)
-def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
+def _transition(nodes: int, leave: float, join: float) -> np.ndarray:
     result = np.zeros((nodes + 1, nodes + 1))
     for now in range(nodes + 1):
         stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)
@@ -566,40 +570,45 @@ leave together."""
 
 def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     """Quiet for one to three hours, then a busy spell of 10 to 60 minutes, again and again."""
-    leave, join = np.full((2, count), _log(rng, 1 / 3000, 1 / 600))
-    join[:] = _log(rng, 1 / 60, 1 / 8)
-    at = -int(rng.integers(0, 60))
-    while at < count:
-        at += int(rng.integers(60, 181))
-        long = int(rng.integers(10, 61))
-        leave[max(at, 0) : max(at + long, 0)] = _log(rng, 1 / 60, 1 / 10)
-        at += long
+    leave, join = np.full((2, count), _log_uniform(rng, 1 / 3000, 1 / 600))
+    join[:] = _log_uniform(rng, 1 / 60, 1 / 8)
+    start = -int(rng.integers(0, 60))
+    while start < count:
+        start += int(rng.integers(60, 181))
+        end = start + int(rng.integers(10, 61))
+        leave[max(start, 0) : max(end, 0)] = _log_uniform(rng, 1 / 60, 1 / 10)
+        start = end
     return int(rng.integers(nodes // 2, nodes + 1)), leave, join, np.zeros(count)
 
 
 def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     """Nodes of about one age leave together, often several times within minutes."""
     blocks = np.zeros(count)
-    first, again = _log(rng, 1 / 90, 1 / 15), float(rng.uniform(0.1, 0.5))
-    near = 0
-    for at in range(1, count):
-        if rng.random() < (again if near > 0 else first):
-            blocks[at] = rng.uniform(0.03, 0.5)
-            near = int(rng.integers(2, 8))
-        near -= 1
-    leave, join = (np.full(count, _log(rng, *x)) for x in ((1 / 3000, 1 / 400), (1 / 60, 1 / 5)))
+    first, again = _log_uniform(rng, 1 / 90, 1 / 15), float(rng.uniform(0.1, 0.5))
+    burst_left = 0  # intervals in which another block is likely
+    for interval in range(1, count):
+        if rng.random() < (again if burst_left > 0 else first):
+            blocks[interval] = rng.uniform(0.03, 0.5)
+            burst_left = int(rng.integers(2, 8))
+        burst_left -= 1
+    leave, join = (
+        np.full(count, _log_uniform(rng, *x)) for x in ((1 / 3000, 1 / 400), (1 / 60, 1 / 5))
+    )
     return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
 def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     """One to three times all nodes leave; after 3 to 40 minutes they come back, fast."""
-    leave, join = (np.full(count, _log(rng, *x)) for x in ((1 / 2000, 1 / 100), (1 / 60, 1 / 8)))
+    leave, join = (
+        np.full(count, _log_uniform(rng, *x)) for x in ((1 / 2000, 1 / 100), (1 / 60, 1 / 8))
+    )
     blocks = np.zeros(count)
     for _ in range(int(rng.integers(1, 4))):
-        at, long = int(rng.integers(1, count)), int(rng.integers(3, 41))
-        blocks[at] = 1.0
-        join[at : at + long] = 0.0
-        join[at + long : at + long + 5] = rng.uniform(0.1, 0.6)
+        start = int(rng.integers(1, count))
+        end = start + int(rng.integers(3, 41))
+        blocks[start] = 1.0
+        join[start:end] = 0.0
+        join[end : end + 5] = rng.uniform(0.1, 0.6)
     return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
@@ -627,19 +636,19 @@ def draw_course(
         chain = draw_markov(rng, family, nodes)
         return chain.course(SECONDS, chain.draw(rng, SECONDS, intervals))
     start, leave, join, blocks = REGIMES[family](rng, nodes, intervals)
-    now, gone = start, np.zeros(intervals, dtype=np.uint64)
+    present, gone = start, np.zeros(intervals, dtype=np.uint64)
     joined = np.zeros(intervals, dtype=np.int16)
-    for at in range(1, intervals):
-        leaves = rng.random(now) < leave[at]
-        if blocks[at] > 0 and now:
+    for t in range(1, intervals):
+        leaves = rng.random(present) < leave[t]
+        if blocks[t] > 0 and present:
             # Machines of a rack or an offer tend to come, and so to leave, together.
-            size = int(np.ceil(blocks[at] * now))
-            first = int(rng.integers(now - size + 1))
+            size = int(np.ceil(blocks[t] * present))
+            first = int(rng.integers(present - size + 1))
             leaves[first : first + size] = True
-        joined[at] = rng.binomial(nodes - now, join[at])
-        which = np.flatnonzero(leaves)
-        gone[at] = (np.uint64(1) << which.astype(np.uint64)).sum(dtype=np.uint64)
-        now += int(joined[at]) - len(which)
+        joined[t] = rng.binomial(nodes - present, join[t])
+        leaving = np.flatnonzero(leaves)
+        gone[t] = (np.uint64(1) << leaving.astype(np.uint64)).sum(dtype=np.uint64)
+        present += int(joined[t]) - len(leaving)
     return Course.of_bits(start, joined, gone, nodes)
 
 
@@ -668,17 +677,17 @@ def numbered(number: int, family: str, model: str) -> Elastic:
     return _job(model, course, _name(family, model, str(number)))
 
 
-def of_bank(number: int, family: str, model: str) -> tuple[Elastic, Known]:
+def of_bank(number: int, family: str, model: str) -> tuple[Elastic, KnownSamples]:
     """Return a job of the bank, and what is known of it; arguments as of ``numbered``."""
     row, column = bank(family)[number], MEASURED.index(model)
-    known = Known(float(row["hindsight"][column]), float(row["fastest"][column]))
+    known = KnownSamples(float(row["hindsight"][column]), float(row["fastest"][column]))
     return numbered(number, family, model), known
 
 
 @lru_cache(maxsize=len(FAMILIES))
 def bank(family: str) -> Bank:
     """Return the bank of a family."""
-    return Bank(f"elastic-{family}", COUNT, partial(_row, family))
+    return Bank(f"elastic-{family}", COUNT, partial(_bank_row, family))
 
 
 @lru_cache(maxsize=len(FAMILIES))
@@ -689,13 +698,13 @@ def _courses(family: str) -> Course:
 
 def _drawn(family: str, number: int) -> Course:
     # Each course has a seed of its own, so any of them can be generated alone.
-    words = [POOL_SEED, FAMILIES.index(family), number]
-    return draw_course(np.random.default_rng(words), family)
+    seed = [POOL_SEED, FAMILIES.index(family), number]
+    return draw_course(np.random.default_rng(seed), family)
 
 
-def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
+def _bank_row(family: str, number: int) -> Mapping[str, np.ndarray]:
     course = _drawn(family, number)
-    known = [known_of(_job(model, course, "")) for model in MEASURED]
+    known = [known_samples(_job(model, course, "")) for model in MEASURED]
     return {
         "joined": course.joined.astype(np.uint8),
         "gone": course.bits().astype(np.uint32),
@@ -709,9 +718,9 @@ def _job(model: str, course: Course, name: str) -> Elastic:
 
 
 def _generated(name: str) -> Elastic:
-    words = name.split("/")
-    if len(words) == 3 and words[0] in FAMILIES and words[1] in MEASURED:
-        family, model, which = words
+    parts = name.split("/")
+    if len(parts) == 3 and parts[0] in FAMILIES and parts[1] in MEASURED:
+        family, model, which = parts
         if which.isdecimal() and len(which) < 10:
             return numbered(int(which), family, model)
         rng = generator_of(which)
@@ -767,7 +776,7 @@ def _of_hindsight(answer: Answer) -> float:
     # Hindsight may write checkpoints, as the environment's actions can.
     problem = replace(answer.problem, checkpoints=True)
     course = problem.drawn(answer.plan.seed)
-    return float(cost_of(problem.seconds * len(course), known_of(problem, course).best))
+    return float(cost_of(problem.seconds * len(course), known_samples(problem, course).best))
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -161,7 +161,6 @@ class PartitionChoice(RowGame):
         self.earned = np.zeros(count)
 
     def put(self, rows: Rows, problem: Linear) -> None:
-        """See ``Game.put``."""
         self.boards.put(rows, problem)
         start = self.boards.tables.start[self.boards.slot[rows]]
         optimum = problem.best if problem.optimal else np.nan
@@ -174,7 +173,6 @@ class PartitionChoice(RowGame):
         self.position[rows], self.earned[rows], self.cost[rows] = 0, 0.0, np.nan
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.look``."""
         boards, stake = self.boards, self.position[rows]
         tables, slot = boards.tables, boards.slot[rows]
         is_open = boards.known[rows] == OPEN
@@ -273,7 +271,6 @@ class PartitionChoice(RowGame):
         return self.boards.largest.classes
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
-        """See ``Game.elsewhere``."""
         problem = named(options["instance"])
         if not self.boards.has_room(problem):
             raise InfeasibleError(

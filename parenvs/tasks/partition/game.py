@@ -659,19 +659,16 @@ class PartitionGame(Rowed):
 
     @property
     def legal(self) -> np.ndarray:
-        """See ``Game.legal``."""
         legal = np.empty((self.count, 2), dtype=np.bool_)
         for episodes, rows, _ in self.groups.of(EVERY):
             legal[rows] = episodes.legal(self.masked)[rows]
         return legal
 
     def put(self, rows: Rows, problem: PartitionSpace) -> None:
-        """See ``Game.put``."""
         new = partial(Episodes, self.count, problem, self.memory)
         self.groups.give(rows, lambda episodes: episodes.space is problem, new)
 
     def start(self, rows: Rows) -> None:
-        """See ``Game.start``."""
         for episodes, group, _ in self.groups.of(rows):
             episodes.start(group)
         self.over[rows] = False
@@ -684,7 +681,6 @@ class PartitionGame(Rowed):
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.observation``."""
         if self.shown:
             return self._row_observation(rows)
         groups, parts = self.groups.of(rows), []
@@ -733,7 +729,6 @@ class PartitionGame(Rowed):
         return self.problem(row).plan(self.groups.part(row).chosen(row))
 
     def problem(self, row: int) -> Partitioning:
-        """See ``Game.problem``."""
         return self.groups.part(row).space.problem
 
     def undecided(self, row: int) -> set[str]:

@@ -621,7 +621,6 @@ class PipelineCut(Rowed):
 
     @property
     def legal(self) -> np.ndarray:
-        """See ``Game.legal``."""
         step, kernel = self._common, self.kernel
         if kernel is not None and step is not None:
             if step == 0 or not kernel.overlaps[step]:
@@ -635,7 +634,6 @@ class PipelineCut(Rowed):
         return (numbers >= begin) & (numbers < end)
 
     def put(self, rows: Rows, problem: CutKernel) -> None:
-        """See ``Game.put``."""
         begin = max(problem.follower[problem.start], problem.low[0])
         self._first_window[rows] = begin, problem.high[0]
 
@@ -668,7 +666,6 @@ class PipelineCut(Rowed):
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.observation``."""
         features = self._features(rows)
         if self.shown:
             return self.row_observation(rows, features, self.legal[rows])
@@ -729,7 +726,6 @@ class PipelineCut(Rowed):
         return space.pipeline.plan(*space.plan(self.chains[1 : 1 + self.steps[row], row]))
 
     def problem(self, row: int) -> Pipeline:
-        """See ``Game.problem``."""
         return self.space_of(row).pipeline
 
     def space_of(self, row: int) -> CutSpace:
@@ -743,7 +739,6 @@ class PipelineCut(Rowed):
         return self.space_of(0)
 
     def view(self, row: int) -> Report | Pipeline:
-        """See ``Game.view``."""
         return self.problem(row).so_far(self.plan(row))
 
     def elsewhere(self, options: dict[str, Any]) -> Source:

@@ -361,11 +361,9 @@ class PipelinePlanning(Rowed):
 
     @property
     def legal(self) -> np.ndarray:
-        """See ``Game.legal``."""
         return self._legal[:, :ACTIONS]
 
     def put(self, rows: Rows, problem: Board) -> None:
-        """See ``Game.put``."""
         for row in self._rows[rows].tolist():  # decoders put problems without a source
             self._held[row] = problem
         self.stages[rows] = problem.space.stages
@@ -408,7 +406,6 @@ class PipelinePlanning(Rowed):
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.observation``."""
         if self.shown:
             return self._row_observation(self._rows[rows])
         constant = {key: values[rows] for key, values in self._observed.items()}
@@ -435,7 +432,6 @@ class PipelinePlanning(Rowed):
         return space.pipeline.plan(*space.plan(self.points[row, stages], self.units[row, stages]))
 
     def problem(self, row: int) -> Pipeline:
-        """See ``Game.problem``."""
         return self.space_of(row).pipeline
 
     def space_of(self, row: int) -> PointSpace:
@@ -444,7 +440,6 @@ class PipelinePlanning(Rowed):
         return space
 
     def view(self, row: int) -> Report | Pipeline:
-        """See ``Game.view``."""
         return self.problem(row).so_far(self.plan(row))
 
     @property
@@ -453,7 +448,6 @@ class PipelinePlanning(Rowed):
         return 2 * ((STAGES if self.draws else self.source.only.space.stages) - 1)
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
-        """See ``Game.elsewhere``."""
         if options.get("instance", self._instance) in (None, *problems.SETS):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         instance = options.get("instance", self._instance)

@@ -256,7 +256,6 @@ class IntraOpSharding(RowGame):
         self.know(rows, start, bound, best, worst=worst)
 
     def start(self, rows: Rows) -> None:
-        """See ``Game.start``."""
         self.fresh(rows)
         self.turns.start(self._rows[rows])
         self.cost[rows] = np.maximum(self.turns.cost[rows], 1.0)
@@ -275,7 +274,6 @@ class IntraOpSharding(RowGame):
         return self.turns.plan(row)
 
     def problem(self, row: int) -> Sharding:
-        """See ``Game.problem``."""
         return self.boards[row].problem
 
     def instance(self, row: int) -> str:
@@ -283,7 +281,6 @@ class IntraOpSharding(RowGame):
         return self.boards[row].instance
 
     def view(self, row: int) -> ShardingReport | Sharding:
-        """See ``Game.view``."""
         problem = self.problem(row)
         begun = isinstance(self.turns, Improve) or self.turns.turn[row]
         return problem.report(self.plan(row)) if begun else problem
@@ -294,7 +291,6 @@ class IntraOpSharding(RowGame):
         return NODES[1] if self.source.only is None else len(self.source.only)
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
-        """See ``Game.elsewhere``."""
         board = named(options["instance"], self.reduction)
         self._check(board)
         return Fixed(board)
