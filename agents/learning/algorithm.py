@@ -1,8 +1,8 @@
-"""``Algorithm``: how an agent acts, what it keeps of its turns, and how it learns from them.
+"""``Algorithm``: how an agent acts, what it keeps of its steps, and how it learns from them.
 
-An algorithm knows nothing of where environments run, or of how many learners there are. It gives
-``step`` the loss of each of its turns, takes means by ``mean`` and the turns of each step of the
-optimizer by ``parts``; who else learns is behind ``peers``.
+An algorithm does not depend on where environments run, or on the number of learners. It gives
+``step`` the loss of each of its steps, and takes means by ``mean`` and minibatches by ``parts``;
+other learners are behind ``peers``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 class Place(NamedTuple):
-    """Which environments of all a player has; ``turn`` of each is a tensor on a device."""
+    """A player's environments, ``first`` and so on of ``total``, and their next step ``turn``."""
 
     first: int
     total: int
@@ -118,8 +118,8 @@ class Batch(NamedTuple):
         """
         figures = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
         seen = Seen(*(figures.pop(name) for name in Seen._fields))
-        own = {name: figures.pop(name) for name in ("actions", "rewards", "ended", "episodes")}
-        return cls(seen=seen, kept=figures, after=after, place=place, **own)
+        named = {name: figures.pop(name) for name in ("actions", "rewards", "ended", "episodes")}
+        return cls(seen=seen, kept=figures, after=after, place=place, **named)
 
     @classmethod
     def joined(cls, parts: Sequence[Batch]) -> Batch:
@@ -161,7 +161,7 @@ class Batch(NamedTuple):
 
 
 class Peers:
-    """Who learns together; here a learner alone. ``joined``: from the turns of all, in lockstep."""
+    """The learners of a training; here one. ``joined``: in lockstep, from the steps of all."""
 
     joined = True
 
@@ -174,7 +174,7 @@ class Peers:
         return values
 
     def together(self, agent: Algorithm, name: str, values: Tensor) -> None:
-        """Call the method ``name`` by the sum, where network and optimizer are kept."""
+        """Call the method ``name`` with the sum, where network and optimizer are kept."""
         getattr(agent, name)(self.sum(values))
 
 
@@ -248,7 +248,7 @@ class Algorithm(ABC):
         return {name: getattr(self.settings, name) for name in ("width", "sharpness")}
 
     def logs(self, seen: Seen) -> Tensor:
-        """Return the logarithms of the chances with which a plan is drawn, (n, A)."""
+        """Return the log probabilities of actions, (n, A)."""
         return log_policy(self.net, seen.to(self.device))[0]
 
     @torch.no_grad()
@@ -265,12 +265,12 @@ class Algorithm(ABC):
 
     @torch.no_grad()
     def best(self, seen: Seen) -> Tensor:
-        """Return the actions that it holds for the best, (n,) int64."""
+        """Return the actions that the policy rates highest, (n,) int64."""
         return chosen(self.logs(seen).to(seen.mask.device), seen.mask)
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
-        """Return what turns are worth, (n,), in rewards, by the network: 0 if it is untrained."""
+        """Return the values of states, (n,), in rewards, by the network: 0 if it is untrained."""
         return log_policy(self.net, seen.to(self.device))[1].to(seen.mask.device)
 
     @abstractmethod
@@ -278,7 +278,7 @@ class Algorithm(ABC):
         """Learn from a batch and return figures by name; ``progress`` is the share that is done."""
 
     def step(self, losses: Tensor) -> None:
-        """Take a step of the optimizer down the mean of the losses of turns, (k,) here."""
+        """Take a step of the optimizer down the mean loss of all learners' steps, (k,) here."""
         self.optimizer.zero_grad()
         losses.sum().backward()
         gradients = [
@@ -291,7 +291,7 @@ class Algorithm(ABC):
         self.peers.together(self, "descend", flat)
 
     def descend(self, flat: Tensor) -> None:
-        """Take a step by gradients of a sum in one row, and, last, the turns that it is of."""
+        """Take a step by the flat gradient of a sum, whose number of addends is the last entry."""
         gradient = flat[:-1] / flat[-1]
         norm = torch.linalg.vector_norm(gradient)
         # Clipped by the norm of the mean over all learners, so that they stay equal to the bit.
@@ -378,7 +378,7 @@ class Algorithm(ABC):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``; raises if it is another algorithm's or has non-finite numbers."""
+        """Restore ``state``; raises if it is another algorithm's or has non-finite numbers."""
         check_finite([state[name] for name in ("net", "numbers", "local", "optimizer")])
         self.play_as(state)
         for name in self.local:
@@ -442,11 +442,12 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
     given = {name: plain(value) for name, value in given.items()}
     for name, value in given.items():
         refuse_unknown(f"{kind.name} has no setting", name, known)
-        wanted = type(known[name])
-        if type(value) is not wanted and (wanted, type(value)) != (float, int):
-            raise ParenvsError(f"{name} must be {wanted.__name__}, not {shown(value)}")
+        kind_of_value = type(known[name])
+        if type(value) is not kind_of_value and (kind_of_value, type(value)) != (float, int):
+            raise ParenvsError(f"{name} must be {kind_of_value.__name__}, not {shown(value)}")
         largest = LARGEST.get(name, 1e9)
-        least = min(1, known[name]) if wanted is int else 0 if name in POSITIVE else -largest
+        least = 0 if name in POSITIVE else -largest
+        least = min(1, known[name]) if kind_of_value is int else least
         if not least <= value <= largest:
             raise ParenvsError(f"{name} must be from {least:g} to {largest:g}, not {shown(value)}")
     return replace(default, **{name: type(known[name])(value) for name, value in given.items()})
@@ -476,13 +477,13 @@ def algorithm(name: str) -> type[Algorithm]:
     # Names of this package win: an installed package cannot replace its agents.
     known = {x.name: x.value for x in entry_points(group=GROUP)} | ALGORITHMS
     refuse_unknown("unknown agent", name, names())
-    found: Any = late(known[name])
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+    kind: Any = late(known[name])
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         raise ParenvsError(
             f"agent {shown(name)}: {known[name]} is no class derived from "
             "parenvs.agents.learning.algorithm.Algorithm"
         )
-    return found
+    return kind
 
 
 def register_agent(kind: type[Algorithm]) -> None:

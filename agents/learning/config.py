@@ -30,47 +30,44 @@ ALONE, REDUCED, SERVED = "alone", "reduced", "served"
 """How learners learn together: one learns alone; all-reduced; by a server."""
 
 
-class Word(NamedTuple):
-    """Where turns are played (``HERE``, ...), and how learners learn together (``ALONE``, ...)."""
+class Distribution(NamedTuple):
+    """Where steps are played (``HERE``, ...), and how learners learn together (``ALONE``, ...)."""
 
     plays: str
     learns: str
 
 
 SINGLE = "single"
-WORDS = {
-    SINGLE: Word(HERE, ALONE),
-    "actors": Word(ACTORS, ALONE),
-    "inference": Word(ENVS, ALONE),
-    "learners": Word(HERE, REDUCED),
-    "environments": Word(ENVS, REDUCED),
-    "server": Word(HERE, SERVED),
-    "fused": Word(DEVICE, REDUCED),
+DISTRIBUTIONS = {
+    SINGLE: Distribution(HERE, ALONE),
+    "actors": Distribution(ACTORS, ALONE),
+    "inference": Distribution(ENVS, ALONE),
+    "learners": Distribution(HERE, REDUCED),
+    "environments": Distribution(ENVS, REDUCED),
+    "server": Distribution(HERE, SERVED),
+    "fused": Distribution(DEVICE, REDUCED),
 }
 
 
-def word_of(name: str, staleness: int | None = None) -> Word:
-    """Return what a word says.
+def distribution_of(name: str, staleness: int | None = None) -> Distribution:
+    """Return a distribution by its name.
 
     Raises:
-        ParenvsError: there is no such word, or it knows no staleness.
+        ParenvsError: there is none, or it has no staleness.
     """
-    refuse_unknown("no distribution", name, WORDS)
-    if staleness is not None and WORDS[name].learns != SERVED:
+    refuse_unknown("no distribution", name, DISTRIBUTIONS)
+    if staleness is not None and DISTRIBUTIONS[name].learns != SERVED:
         raise ParenvsError(f"staleness is of the distribution server, not of {name}")
-    return WORDS[name]
+    return DISTRIBUTIONS[name]
 
 
 CONFIG, MODEL = "config.json", "model.pt"
 _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
 """Rainbow's settings where actions have no rows."""
 OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
-    # Sharpness is 3 logits for one unit of column 0, which environments scale so that it suits:
-    # a unit is 3 % of the step in HybridPlan-v2, of the fastest plan's rate in ElasticPlan-v2,
-    # and the first 2.5 % in IntraOpSharding-v2, where more counts ever less.
-    # Rainbow, whose numbers are returns, has a tenth. Where that did not do it stands below.
-    # Where actions have no rows, more and smaller steps find the optimum, and quantiles of so many
-    # actions cost more than they find. A pipeline's last step alone pays: Rainbow explores longer.
+    # Where actions have no features, more and smaller steps find the optimum, and quantiles of so
+    # many actions cost more than they find. A pipeline's only reward is its last: Rainbow explores
+    # longer.
     ("PipelineCut-v0", "ppo"): {"turns_a_step": 128, "entropy": 0.02},
     ("OperatorPartition-v0", "ppo"): {"envs": 8, "turns": 64, "turns_a_step": 128},
     ("PipelineCut-v0", "rainbow"): {**_PLAIN, "rate": 1e-3, "wander": 0.8},
@@ -123,10 +120,10 @@ class TrainConfig(TrainOptions):
     @property
     def size(self) -> int:
         """Learners of the training."""
-        word = word_of(self.distribution, self.staleness)
-        if word.learns == ALONE:
+        distribution = distribution_of(self.distribution, self.staleness)
+        if distribution.learns == ALONE:
             return 1
-        is_fused = word.plays == DEVICE
+        is_fused = distribution.plays == DEVICE
         return self.learners or (max(torch.cuda.device_count(), 1) if is_fused else 2)
 
     def agent_settings(self) -> Settings:
@@ -138,19 +135,20 @@ class TrainConfig(TrainOptions):
             ParenvsError: there is no such algorithm or setting, or a value is out of its range.
         """
         defaults = OVERRIDES.get((plain_id(self.env_id), self.agent), {})
-        kind, word = algorithm(self.agent), word_of(self.distribution, self.staleness)
-        if word.learns != ALONE and not kind.divides:
-            able = ", ".join(name for name, other in WORDS.items() if other.learns == ALONE)
+        kind = algorithm(self.agent)
+        distribution = distribution_of(self.distribution, self.staleness)
+        if distribution.learns != ALONE and not kind.divides:
+            able = ", ".join(name for name, other in DISTRIBUTIONS.items() if other.learns == ALONE)
             raise ParenvsError(
                 f"{kind.name} has an update that learners cannot share; it can be distributed as "
                 f"{able}"
             )
         settings = settings_of(kind, **{**defaults, **self.settings})
-        processes = self.actors if word.plays in (ACTORS, ENVS) else 1
-        least = processes * self.size * int(getattr(settings, "copies", 1))
-        if "envs" in self.settings or settings.envs >= least:
+        processes = self.actors if distribution.plays in (ACTORS, ENVS) else 1
+        required = processes * self.size * int(getattr(settings, "copies", 1))
+        if "envs" in self.settings or settings.envs >= required:
             return settings
-        return replace(settings, envs=least)
+        return replace(settings, envs=required)
 
 
 def claimed(folder: Path) -> bool:
@@ -231,7 +229,7 @@ SCORES = "scores.json"
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training run found.
+    """The outcome of a training run.
 
     Attributes:
         value: return of the best episode, None if none has ended; where problems are drawn, so

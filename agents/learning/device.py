@@ -97,8 +97,8 @@ class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         chosen = torch.as_tensor(actions, device=self.device)
-        self._state, last, *told = self.turn(self._state, chosen)
-        rewards, ended, cut = (each.cpu().numpy() for each in told)
+        self._state, last, *outcome = self.turn(self._state, chosen)
+        rewards, ended, cut = (part.cpu().numpy() for part in outcome)
         final = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(ended | cut):
             final[row] = last[row].cpu().numpy()
@@ -181,8 +181,8 @@ class Fused:
 
     def restart(self, part: int) -> None:
         seeds = seeds_of(self.seed, part, self.share.total, self.copies)
-        own = seeds[self.share.first : self.share.first + self.count]
-        began = self.env.start(torch.from_numpy(own).to(self.env.device))
+        seeds = seeds[self.share.first : self.share.first + self.count]
+        began = self.env.start(torch.from_numpy(seeds).to(self.env.device))
         zeros = torch.zeros(self.count, device=self.env.device)
         self._state = {**began, "totals": zeros, "episodes": zeros.long()}
 

@@ -1,4 +1,4 @@
-"""Engines: what starts processes that hold an object each, and calls its methods."""
+"""Engines, which start processes that hold an object each, and call its methods."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ CLUSTER_SECONDS = 60.0
 
 
 class LostError(ParenvsError):
-    """A process of a training is gone, or what it was connected to."""
+    """A process of a training, or its connection, is gone."""
 
 
 class Engine(ABC):
-    """Starts processes and asks them; all of them end with it, or with the process that has it."""
+    """Starts processes and calls their objects; all end with it, or with its own process."""
 
     @abstractmethod
     def launch(self, make: Callable[..., Any], given: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -410,8 +410,8 @@ class Server:
     def meet(self) -> Meeting:
         """Return where learners meet the server."""
         key = os.urandom(16)
-        at = ("0.0.0.0", 0)  # of any network; learners have the key
-        self.listener = connection.Listener(at, backlog=self.learners, authkey=key)
+        address = ("0.0.0.0", 0)  # of any network; learners have the key
+        self.listener = connection.Listener(address, backlog=self.learners, authkey=key)
         return (own_host(), self.listener.address[1], key)
 
     def accept(self) -> None:
@@ -464,7 +464,7 @@ class Server:
 
     def _joined(self, messages: list[Any]) -> Any:
         """Return what learners in lockstep get, who all sent the same kind of message."""
-        name, values = messages[0][0], [each[1] for each in messages]
+        name, values = messages[0][0], [message[1] for message in messages]
         if name == "gather":
             return torch.cat(values)
         total = torch.stack(values).sum(dim=0)
@@ -491,7 +491,7 @@ def _prompt(link: Any) -> Any:
 
 @contextlib.contextmanager
 def _linked() -> Iterator[None]:
-    """Say in the block that who is at the other end of a link is gone."""
+    """Turn errors of a link in the block into ``LostError``."""
     try:
         yield
     except (EOFError, OSError) as error:

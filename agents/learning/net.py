@@ -224,9 +224,9 @@ class RowsNet(nn.Module):
         pooled = self.pool(torch.cat([*table.pooled(hidden), context], dim=1))
         # The head's layer of (row, pool) is a sum of two, of which one is the turn's.
         layer = cast(nn.Linear, self.head[0])
-        own, shared = layer.weight.split(hidden.shape[-1], dim=1)
+        local, shared = layer.weight.split(hidden.shape[-1], dim=1)
         turn = nn.functional.linear(pooled, shared, layer.bias)
-        rated = self.head[1](nn.functional.linear(hidden, own) + table.spread(turn))
+        rated = self.head[1](nn.functional.linear(hidden, local) + table.spread(turn))
         outputs = table.all(self.last(rated) + self.weight * rows[..., :1])
         return outputs.unflatten(0, shape), self.value(pooled).unflatten(0, shape)
 
@@ -283,8 +283,8 @@ class LegalRows(AllRows):
         return total / self.count.clamp(min=1)[:, None], top.nan_to_num(neginf=0.0)
 
     def all(self, outputs: Tensor) -> Tensor:
-        room = outputs.new_zeros(*self.mask.shape, outputs.shape[1])
-        return room.masked_scatter(self.legal, outputs)
+        zeros = outputs.new_zeros(*self.mask.shape, outputs.shape[1])
+        return zeros.masked_scatter(self.legal, outputs)
 
 
 def log_policy(net: RowsNet, seen: Seen) -> tuple[Tensor, Tensor]:

@@ -317,10 +317,10 @@ def learned(env_id: str, problem: Any, seed: int = 0) -> Decoded:
     game_class = late(environments()[env_id])
     game = game_class(_copies(game_class, SAMPLES, True), problem=problem, rows=AHEAD)
     start = game.source.draw(Stream())
-    found = _decoded(shipped(env_id), game, start, SAMPLES, True, seed)
-    if found.plan is None:
+    decoded = _decoded(shipped(env_id), game, start, SAMPLES, True, seed)
+    if decoded.plan is None:
         raise InfeasibleError(f"{game.instance(0)}: no episode of {env_id} ended with a plan")
-    return found
+    return decoded
 
 
 def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> np.ndarray:
@@ -338,6 +338,6 @@ def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> 
         stream.reseed(course)
         stream.number = number
         problem = game.source.draw(stream)
-        found = _decoded(policy, game, problem, samples, rule, number)
-        shares[number, course] = game.known[0] / found.cost
+        decoded = _decoded(policy, game, problem, samples, rule, number)
+        shares[number, course] = game.known[0] / decoded.cost
     return shares.mean(axis=1)

@@ -91,8 +91,8 @@ def replayed(
     return env
 
 
-class Told(NamedTuple):
-    """Counts and returns of the episodes of some turns; ``best`` where episodes compare."""
+class Summary(NamedTuple):
+    """Counts and returns of the episodes of some steps; ``best`` if episodes are comparable."""
 
     returns: list[float]
     turns: int
@@ -101,13 +101,13 @@ class Told(NamedTuple):
     figures: dict[str, float]
 
     @classmethod
-    def of(cls, play: Any) -> Told:
-        """Return what a player reports of its last turns."""
+    def of(cls, play: Any) -> Summary:
+        """Return the summary of a player's last steps."""
         return cls(play.returns, play.turns, play.episodes, play.best, {})
 
     @classmethod
-    def joined(cls, parts: Sequence[Told]) -> Told:
-        """Return what players next to each other report; turns and figures are the first one's."""
+    def joined(cls, parts: Sequence[Summary]) -> Summary:
+        """Join the summaries of several players; turns and figures are the first one's."""
         episodes = [part.best for part in parts if part.best is not None]
         return parts[0]._replace(
             returns=[value for part in parts for value in part.returns],
@@ -150,7 +150,7 @@ class Transition(NamedTuple):
     """
 
     seen: Seen
-    paid: np.ndarray
+    rewards: np.ndarray
     over: np.ndarray
     cut: np.ndarray
     last: Seen | None
@@ -160,8 +160,8 @@ class Transition(NamedTuple):
 class Envs:
     """Environments of a share, as agents see them.
 
-    What each action is worth is told by the hook ``teach`` of the environment's task, or else by
-    ``action_values`` in the infos of a turn.
+    Values of actions come from ``Task.teacher`` of the environment's task, or else from
+    ``action_values`` in the infos of a step.
 
     Attributes:
         seats: rows of an environment, of an agent each; 1 but for environments of several agents.
@@ -187,13 +187,13 @@ class Envs:
 
     def step(self, actions: np.ndarray) -> Transition:
         """Take a turn by actions, (n,) int64, of the action space."""
-        observation, paid, terminated, truncated, infos = self.env.step(actions)
+        observation, rewards, terminated, truncated, infos = self.env.step(actions)
         cut, last = np.flatnonzero(truncated & ~terminated), None
         if cut.size:
             last = self.lens(stacked([infos["final_obs"][row] for row in cut.tolist()]), {})
         over = np.asarray(terminated | truncated)
         seen, worth = self.lens(observation, infos), self._worth(infos)
-        return Transition(seen, np.asarray(paid, np.float64), over, cut, last, worth)
+        return Transition(seen, np.asarray(rewards, np.float64), over, cut, last, worth)
 
     def spent(self) -> float:
         """Return the processor seconds of other processes."""
@@ -284,9 +284,9 @@ class Play:
             step = self.envs.step(taken)
             self.history.append(taken)
             self.turns += self.total  # steps are counted over all learners, who are in lockstep
-            self._totals += step.paid
+            self._totals += step.rewards
             with np.errstate(over="ignore"):  # what is not finite is refused before it is learned
-                rewards = torch.from_numpy(step.paid.astype(np.float32))
+                rewards = torch.from_numpy(step.rewards.astype(np.float32))
             if step.last is not None:  # what is left to earn, where episodes were cut off
                 discount = getattr(algorithm, "discount", 1.0)
                 rewards[step.cut] += discount * algorithm.values(step.last)
@@ -318,7 +318,7 @@ class Play:
         for actions in state["history"].numpy():
             step = self.envs.step(actions)
             self.history.append(actions)
-            self._totals = np.where(step.over, 0.0, self._totals + step.paid)
+            self._totals = np.where(step.over, 0.0, self._totals + step.rewards)
             self._episodes += step.over
             self._begin[step.over] = len(self.history)
             self._seen, self._worth = step.seen, step.worth

@@ -20,7 +20,7 @@ class PPOSettings(Settings):
     Attributes:
         discount: of rewards; 0 stands for 1 in environments of this suite, else for 0.99.
         trace: lambda of generalized advantages (arXiv 1506.02438).
-        clip: largest change of a chance's ratio that pays.
+        clip: largest change of the probability ratio that is rewarded.
         passes: over a batch.
         turns_a_step: turns of a step of the optimizer; 0 stands for 512 in environments of this
             suite, else for 64.
@@ -79,35 +79,34 @@ class PPO(ValueAlgorithm):
     def improve(self, seen: Seen, data: dict[str, Tensor]) -> dict[str, float]:
         """Go over turns, (k, ...) each, several times; return the means of the last pass."""
         settings, keys = self.settings, data.pop("keys")
-        figures: list[dict[str, Tensor]] = []
-        for steps in self.parts(keys, turns_a_step(settings, self.lens), settings.passes):
-            figures = []
-            for index in steps:
+        rows: list[dict[str, Tensor]] = []  # of the last pass, one for each minibatch
+        for minibatches in self.parts(keys, turns_a_step(settings, self.lens), settings.passes):
+            rows = []
+            for index in minibatches:
                 part = {name: value[index].to(self.device) for name, value in data.items()}
-                losses, parts = self.losses(seen.at(index).to(self.device), part)
+                losses, figures = self.losses(seen.at(index).to(self.device), part)
                 self.step(losses)
-                figures.append(parts)
-        names = figures[0]
-        return {name: self.mean(torch.cat([parts[name] for parts in figures])) for name in names}
+                rows.append(figures)
+        return {name: self.mean(torch.cat([row[name] for row in rows])) for name in rows[0]}
 
     def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each turn, (k,), and figures of them, (k,) each."""
         settings = self.settings
         logs, values = log_policy(self.net, seen)
-        own = logs.gather(1, part["actions"][:, None])[:, 0]
+        log_chances = logs.gather(1, part["actions"][:, None])[:, 0]
         # L = min(r A, clip(r, 1 - eps, 1 + eps) A), of the ratio r of chances (equation 7).
-        ratio = (own - part["logs"]).exp()
+        ratio = (log_chances - part["logs"]).exp()
         advantages = self.scaled(part["advantages"])
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
         gain = torch.minimum(ratio * advantages, clipped * advantages)
-        spread = entropy(logs)
-        loss = self.entropy_weight() * -spread - gain
-        told = {"entropy": spread.detach(), "gain": gain.detach()}
+        nats = entropy(logs)
+        loss = self.entropy_weight() * -nats - gain
+        figures = {"entropy": nats.detach(), "gain": gain.detach()}
         if settings.critic:
             error = (values - part["returns"]).square()
             loss = loss + settings.critic * error
-            told["critic"] = error.detach()
-        return loss, told
+            figures["critic"] = error.detach()
+        return loss, figures
 
     def scaled(self, advantages: Tensor) -> Tensor:
         """Return advantages of the turns of a step on the scale of the policy's loss."""
@@ -209,27 +208,29 @@ class Group(PPO):
         self.held = None if held is None else (Seen(*held[0]), held[1])
 
     def _compared(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
-        """Advantages, which groups are complete, and turns per episode over all learners (or 0)."""
+        """Return advantages of steps, whether their group has ended, and steps per episode."""
         envs, episodes = data["envs"], data["episodes"]
-        most = int(episodes.max()) + 1
-        episode, own = torch.unique(envs * most + episodes, return_inverse=True)
-        group, of = torch.unique(
-            (episode // most // self.copies) * most + episode % most, return_inverse=True
+        count = int(episodes.max()) + 1
+        # Codes of episodes, and of the groups of copies that they belong to.
+        codes, episode_of_step = torch.unique(envs * count + episodes, return_inverse=True)
+        groups, group_of_episode = torch.unique(
+            (codes // count // self.copies) * count + codes % count, return_inverse=True
         )
-        zeros = torch.zeros(len(episode))
-        returns = zeros.index_add(0, own, data["rewards"])
-        ended = zeros.index_add(0, own, data["ended"].float())
-        done = torch.zeros(len(group)).index_add(0, of, ended) == self.copies
-        mean = torch.zeros(len(group)).index_add(0, of, returns) / self.copies
-        relative = returns - mean[of]
-        counted = done[of]
-        complete = counted[own]
+        zeros = torch.zeros(len(codes))
+        returns = zeros.index_add(0, episode_of_step, data["rewards"])
+        ended = zeros.index_add(0, episode_of_step, data["ended"].float())
+        zeros = torch.zeros(len(groups))
+        done = zeros.index_add(0, group_of_episode, ended) == self.copies
+        mean = zeros.index_add(0, group_of_episode, returns) / self.copies
+        relative = returns - mean[group_of_episode]
+        counted = done[group_of_episode]
+        complete = counted[episode_of_step]
         sums = torch.stack([relative[counted].square().sum(), counted.sum(), complete.sum()])
         square, ends, turns = self.peers.sum(sums).tolist()
         spread = (square / max(ends, 1.0)) ** 0.5
         # Clipped: one outlier of a group would otherwise dominate the step.
         relative = (relative / (spread + 1e-8)).clamp(-4.0, 4.0)
-        return relative[own], complete, turns / max(ends, 1.0)
+        return relative[episode_of_step], complete, turns / max(ends, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +252,9 @@ class ImitateSettings(PPOSettings):
 class Imitate(PPO):
     """Plays by its own policy and learns from a teacher of the turns (DAgger, arXiv 1011.0686).
 
-    Where the teacher knows what every legal action is worth, the loss is the expected regret, so
-    that actions that are nearly as good cost nearly nothing. Where it knows its own choice alone,
-    the loss is the cross-entropy; turns of which it knows nothing teach nothing. See ``Play`` for
-    who teaches.
+    Where the teacher gives values of all legal actions, the loss is the expected regret. Where it
+    gives its own choice alone, the loss is the cross-entropy; steps without either are left out.
+    See ``Envs`` for teachers.
     """
 
     name: ClassVar[str] = "imitate"
@@ -283,13 +283,13 @@ class Imitate(PPO):
         is_whole = (known == seen.mask).all(dim=1)
         # Without the values of all actions a regret would favor those that nobody rated.
         loss = torch.where(is_whole, expected, cross)
-        spread = entropy(logs)
-        told = {"loss": loss.detach(), "entropy": spread.detach()}
-        return loss - settings.entropy * spread, told
+        nats = entropy(logs)
+        figures = {"loss": loss.detach(), "entropy": nats.detach()}
+        return loss - settings.entropy * nats, figures
 
 
 class CentralNet(RowsNet):
-    """The network of agents that act by what they see, with a critic that sees what all see."""
+    """The network of agents that act by local observations, with a central critic."""
 
     def __init__(self, lens: Lens, width: int, **shape: Any) -> None:
         super().__init__(lens, width=width, **shape)
@@ -301,7 +301,7 @@ class CentralNet(RowsNet):
 
 
 class MAPPO(PPO):
-    """PPO with a central critic (arXiv 2103.01955); agents share a network that knows who acts."""
+    """PPO with a central critic (arXiv 2103.01955); agents share one network."""
 
     name: ClassVar[str] = "mappo"
 

@@ -31,14 +31,14 @@ PARTS = (*Seen._fields, "actions", "earned", "left", "ahead", "priority")
 
 
 class Minibatch(NamedTuple):
-    """Turns that were drawn.
+    """A sample of steps.
 
     Attributes:
-        slots: (k,) int64, where the memory has them: of all learners, of whose turns k are here.
+        slots: (k,) int64, positions in the memory of all learners; k of the sample are here.
         seen: (k), what was seen.
         earned: (k,) float32, rewards of the following turns, discounted.
         after: (k), what was seen behind them.
-        left: (k,) float32, what a value there counts: 0 if the episode has ended.
+        left: (k,) float32, factor of a value there: 0 if the episode has ended.
         weights: (k,) float32, which make up for the priorities, at most 1.
     """
 
@@ -81,9 +81,11 @@ class Memory:
             turns, envs = earned.shape
             self.first, total, _ = batch.place
             taken = sum(x.numel() * x.element_size() for x in values.values()) // envs * total
-            room = max(1, min(self.turns // (turns * total), BYTES // taken))
-            self.parts = {k: torch.zeros(room, *x.shape, dtype=x.dtype) for k, x in values.items()}
-            self.parts["priority"] = torch.zeros(room, turns, total, dtype=torch.float64)
+            batches = max(1, min(self.turns // (turns * total), BYTES // taken))
+            self.parts = {
+                name: torch.zeros(batches, *x.shape, dtype=x.dtype) for name, x in values.items()
+            }
+            self.parts["priority"] = torch.zeros(batches, turns, total, dtype=torch.float64)
         if self.parts["rows"].shape[1:] != values["rows"].shape:
             raise ParenvsError("batches of a memory must have one shape")
         for name, value in values.items():
@@ -112,19 +114,19 @@ class Memory:
         here = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
         chosen, weights, batch, turn = (x[here] for x in (chosen, weights, batch, turn))
         env = env[here] - self.first
-        at = tuple(torch.from_numpy(x) for x in (batch, turn, env))
-        later = (at[0], at[1] + self.parts["ahead"][at], at[2])
+        index = tuple(torch.from_numpy(x) for x in (batch, turn, env))
+        later = (index[0], index[1] + self.parts["ahead"][index], index[2])
         return Minibatch(
             torch.from_numpy(chosen),
-            Seen(*(self.parts[name][at] for name in Seen._fields)),
-            self.parts["actions"][at],
-            self.parts["earned"][at],
+            Seen(*(self.parts[name][index] for name in Seen._fields)),
+            self.parts["actions"][index],
+            self.parts["earned"][index],
             Seen(*(self.parts[name][later] for name in Seen._fields)),
-            self.parts["left"][at],
+            self.parts["left"][index],
             torch.from_numpy(weights.astype(np.float32)),
         )
 
-    def judge(self, index: Tensor, errors: Tensor) -> None:
+    def prioritize(self, index: Tensor, errors: Tensor) -> None:
         """Set the priorities of turns that were drawn, by their errors, (k,)."""
         # p_i = (|error_i| + eps) ** alpha: eps keeps turns without error drawable.
         priority = (errors.double().abs() + 1e-6) ** self.power
@@ -153,7 +155,7 @@ class Memory:
             self.parts[name][: self.count] = value
 
     def _earned(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what is earned ahead, what a value behind it counts, and how far that is."""
+        """Return rewards of the next steps, the factor of a value behind them, and their number."""
         turns, envs = batch.rewards.shape
         earned, left = torch.zeros(turns, envs), torch.ones(turns, envs)
         ahead = torch.zeros(turns, envs, dtype=torch.int64)
@@ -311,20 +313,19 @@ class Rainbow(ValueAlgorithm):
             best = chosen(quality, after.mask)
             behind = _of(behind, best) * self.spread
             left = minibatch.left.to(self.device)[:, None]
-            # Where an episode has ended nothing is seen behind it that counts.
-            wanted = minibatch.earned.to(self.device)[:, None] + torch.where(
-                left > 0, left * behind, 0.0
-            )
+            # Behind the end of an episode there is no value.
+            following = torch.where(left > 0, left * behind, 0.0)
+            targets = minibatch.earned.to(self.device)[:, None] + following
             before = self.spread
-            self.rescale(wanted)
+            self.rescale(targets)
             self._scale(self.target, before / self.spread)
-            wanted = wanted / self.spread
-        found = _of(self.quantiles(self.net, seen), minibatch.actions.to(self.device))
-        error = wanted[:, None, :] - found[:, :, None]
+            targets = targets / self.spread
+        predicted = _of(self.quantiles(self.net, seen), minibatch.actions.to(self.device))
+        error = targets[:, None, :] - predicted[:, :, None]
         huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
         # Quantile Huber loss: |tau - 1{error < 0}| times Huber (arXiv 1710.10044).
         share = (self._levels[None, :, None] - (error.detach() < 0).float()).abs()
-        return (share * huber).mean(dim=2).sum(dim=1), (wanted - found).mean(dim=1).detach()
+        return (share * huber).mean(dim=2).sum(dim=1), (targets - predicted).mean(dim=1).detach()
 
     def state(self) -> dict[str, Any]:
         memory, target = self.memory.state(), self.target.state_dict()
@@ -347,15 +348,15 @@ class Rainbow(ValueAlgorithm):
     def _scale(self, net: RowsNet, factor: float) -> None:
         """Scale qualities; those of the first batch have no scale yet."""
         if self.batches > 1:
-            for each in (*net.last.parameters(), *net.last_value.parameters(), net.weight):
-                each.mul_(factor)
+            for weights in (*net.last.parameters(), *net.last_value.parameters(), net.weight):
+                weights.mul_(factor)
 
     def _improve(self, minibatch: Minibatch) -> Tensor:
         losses, errors = self.loss(minibatch)
         losses = losses * minibatch.weights.to(self.device)
         self.step(losses)
         # Each learner keeps the priorities of all, so that all draw the same steps.
-        self.memory.judge(self.peers.gather(minibatch.slots), self.peers.gather(errors.cpu()))
+        self.memory.prioritize(self.peers.gather(minibatch.slots), self.peers.gather(errors.cpu()))
         return losses.detach().cpu()
 
 

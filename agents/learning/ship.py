@@ -73,7 +73,7 @@ def ship(
     task = next(task for task in TASKS.values() if env_id in task.envs)
 
     def validation(policy: Rater) -> float:
-        shares = [served(policy, env_id, *place).mean() for place in sets]
+        shares = [served(policy, env_id, *set_and_family).mean() for set_and_family in sets]
         return round(float(np.mean(shares)), 6)
 
     def config_of(agent: str, seed: int) -> TrainConfig:
@@ -92,13 +92,13 @@ def ship(
     rule = validation(trainer.untrained(config_of(AGENTS[1], 0)))
     best = max(tried, key=lambda row: row["validation"])
     network_of(run_of(config_of(best["agent"], best["seed"]), runs)).save(file_of(env_id))
-    chosen_on = ", ".join(" ".join(filter(None, place)) for place in sets)
-    told = {
+    chosen_on = ", ".join(" ".join(filter(None, set_and_family)) for set_and_family in sets)
+    record = {
         "environment": env_id, **env_kwargs, "chosen": best, "chosen_on": chosen_on, "rule": rule,
         "tried": tried,
     }  # fmt: skip
-    write_text(file_of(env_id).with_suffix(".json"), json.dumps(told, indent=1) + "\n")
-    return told
+    write_text(file_of(env_id).with_suffix(".json"), json.dumps(record, indent=1) + "\n")
+    return record
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
@@ -111,8 +111,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/learners"))
     options = parser.parse_args(None if arguments is None else list(arguments))
     for env_id in options.envs:
-        told = ship(env_id, options.agents, options.seeds, options.steps, options.runs)
-        sys.stdout.write(json.dumps({key: told[key] for key in ("chosen", "rule")}) + "\n")
+        record = ship(env_id, options.agents, options.seeds, options.steps, options.runs)
+        sys.stdout.write(json.dumps({key: record[key] for key in ("chosen", "rule")}) + "\n")
     return 0
 
 

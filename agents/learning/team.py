@@ -22,7 +22,7 @@ from parenvs.agents.learning.config import (
     MODEL,
     SERVED,
     TrainConfig,
-    word_of,
+    distribution_of,
 )
 from parenvs.agents.learning.device import Fused, device_env
 from parenvs.agents.learning.engine import (
@@ -37,7 +37,7 @@ from parenvs.agents.learning.engine import (
     own_host,
 )
 from parenvs.agents.learning.net import Seen, beside
-from parenvs.agents.learning.play import Envs, Play, Share, Told, Transition
+from parenvs.agents.learning.play import Envs, Play, Share, Summary, Transition
 from parenvs.agents.learning.ray_tasks import LOCAL, RAY
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite
@@ -54,7 +54,7 @@ class Recipe:
         self.config, self.engine_name, self.address = config, engine, address
         self.kind, self.settings = algorithm(config.agent), config.agent_settings()
         self.spec = gym.registry.get(config.env_id)
-        self.word = word_of(config.distribution, config.staleness)
+        self.distribution = distribution_of(config.distribution, config.staleness)
         self.copies = int(getattr(self.settings, "copies", 1))
         self.learners = config.size
 
@@ -66,9 +66,9 @@ class Recipe:
 
     def engine(self, plays: bool = False) -> Engine:
         """Return a new engine, of learners and a server, or of what plays for a learner."""
-        config, word = self.config, self.word
-        players = self.learners * config.actors if word.plays in (ACTORS, ENVS) else 0
-        count = players + self.learners + (word.learns == SERVED)
+        config, distribution = self.config, self.distribution
+        players = self.learners * config.actors if distribution.plays in (ACTORS, ENVS) else 0
+        count = players + self.learners + (distribution.learns == SERVED)
         device, inner = ("cpu", 0) if plays else (config.device, players)
         if (self.engine_name or (RAY if find_spec("ray") else LOCAL)) == RAY:
             return OnRay(self.address, device, inner, count)
@@ -81,7 +81,7 @@ class Recipe:
 
     def look(self) -> Any:
         """Return a closed environment that shows ``lens``, ``seats`` and ``draws`` of all."""
-        make = self.fused if self.word.plays == DEVICE else self.envs
+        make = self.fused if self.distribution.plays == DEVICE else self.envs
         sample: Any = make(Share(0, 1, 1))
         sample.close()
         return sample
@@ -94,11 +94,11 @@ class Recipe:
 
     def player(self, share: Share) -> Any:
         """Return what plays the environments of a learner's share, here or in other processes."""
-        if self.word.plays == DEVICE:
+        if self.distribution.plays == DEVICE:
             return self.fused(share)
-        if self.word.plays == ACTORS:
+        if self.distribution.plays == ACTORS:
             return Actors(self, share)
-        envs = Remote(self, share) if self.word.plays == ENVS else self.envs(share)
+        envs = Remote(self, share) if self.distribution.plays == ENVS else self.envs(share)
         return Play(envs, self.copies, self.config.seed)
 
     def agent(self, lens: Any, device: str | None = None) -> Algorithm:
@@ -156,7 +156,7 @@ class Remote(Processes):
         ends = [step.last for step in steps if step.last is not None]
         return Transition(
             beside([step.seen for step in steps]),
-            np.concatenate([step.paid for step in steps]),
+            np.concatenate([step.rewards for step in steps]),
             np.concatenate([step.over for step in steps]),
             np.concatenate([x.cut + begin for x, begin in zip(steps, self.begins, strict=True)]),
             beside(ends) if ends else None,
@@ -171,10 +171,10 @@ class Actor(Play):
         super().__init__(recipe.envs(share), recipe.copies, recipe.config.seed)
         self.agent = recipe.agent(self.lens, "cpu")
 
-    def play_as(self, played: dict[str, Any], turns: int) -> tuple[Batch, Told]:
+    def play_as(self, played: dict[str, Any], turns: int) -> tuple[Batch, Summary]:
         """Play turns as an agent whose ``played`` this is."""
         self.agent.play_as(played)
-        return self.collect(self.agent, turns), Told.of(self)
+        return self.collect(self.agent, turns), Summary.of(self)
 
 
 class Actors(Processes):
@@ -188,8 +188,8 @@ class Actors(Processes):
         self.each("restart", part)
 
     def collect(self, agent: Algorithm, turns: int, tick: Tick) -> Batch:
-        batches, told = zip(*self.each("play_as", agent.played(), turns), strict=True)
-        self.returns, self.turns, self.episodes, self.best, _ = Told.joined(told)
+        batches, summaries = zip(*self.each("play_as", agent.played(), turns), strict=True)
+        self.returns, self.turns, self.episodes, self.best, _ = Summary.joined(summaries)
         tick(self)
         return Batch.joined(batches)
 
@@ -216,7 +216,7 @@ class Learner:
 
     def join(self, meeting: Meeting, rank: int, size: int) -> None:
         """Learn together with others from now on."""
-        if self.recipe.word.learns == SERVED:
+        if self.recipe.distribution.learns == SERVED:
             self.agent.peers = Served(meeting, rank, self.recipe.config.staleness is None)
             return
         host, port, _ = meeting
@@ -225,7 +225,7 @@ class Learner:
 
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None
-    ) -> list[Told]:
+    ) -> list[Summary]:
         """Make updates: play some turns of each environment, and learn from them.
 
         A part restarts all episodes; None continues them. ``tick`` is called after each turn.
@@ -236,17 +236,17 @@ class Learner:
                 self.play.restart(part)
                 self.agent.forget()
             batch = self.play.collect(self.agent, turns, tick or (lambda play: None))
-            told = Told.of(self.play)
+            summary = Summary.of(self.play)
             with self._finite("an observation", "mend the environment"):
                 check_finite([*batch.seen, *batch.after])
             with self._finite("a reward", "mend the environment"):
                 check_finite(batch.rewards)
-            progress = min(told.turns / self.recipe.config.steps, 1.0)
+            progress = min(summary.turns / self.recipe.config.steps, 1.0)
             with self._finite("a loss or a weight", "train with a lower rate"):
                 figures = self.agent.learn(batch, progress)
                 weights = torch.nn.utils.parameters_to_vector(self.agent.weights)
                 check_finite([figures, weights])
-            updates.append(told._replace(figures=figures))
+            updates.append(summary._replace(figures=figures))
         if isinstance(self.agent.peers, Served):
             self.agent.peers.done()
         return updates
@@ -297,10 +297,10 @@ class Team:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        word, size = recipe.word, recipe.learners
+        distribution, size = recipe.distribution, recipe.learners
         whole = Share(0, recipe.settings.envs, recipe.settings.envs)
-        self.alone = word.learns != SERVED and size == 1
-        self.apart = not self.alone or word.plays in (ACTORS, ENVS)
+        self.alone = distribution.learns != SERVED and size == 1
+        self.apart = not self.alone or distribution.plays in (ACTORS, ENVS)
         sample = None if self.alone else recipe.look()
         self.engine = Here() if self.alone else recipe.engine()
         self.server: Any = None
@@ -322,7 +322,7 @@ class Team:
     def _join(self) -> None:
         """Let learners meet each other, or the server."""
         engine = self.engine
-        if self.recipe.word.learns == SERVED:
+        if self.recipe.distribution.learns == SERVED:
             (self.server,) = engine.start(Recipe.server, [self.recipe])
             self.every = [*self.learners, self.server]
         (meeting,) = engine.all([self.server or self.learners[0]], "meet")
@@ -334,15 +334,15 @@ class Team:
 
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None
-    ) -> list[Told]:
+    ) -> list[Summary]:
         """Make updates; see ``Learner.updates``. After ``LostError`` it can only be closed."""
         # Other processes cannot call back.
         given = (list(parts), turns, tick if self.alone else None)
         asked = [self.engine.ask(learner, "updates", *given) for learner in self.learners]
         if self.server:
             asked.append(self.engine.ask(self.server, "serve"))
-        told = self.engine.answers(asked)[: len(self.learners)]
-        return [Told.joined(update) for update in zip(*told, strict=True)]
+        summaries = self.engine.answers(asked)[: len(self.learners)]
+        return [Summary.joined(update) for update in zip(*summaries, strict=True)]
 
     def fetch(self) -> None:
         """Give ``agent`` the weights that have been learned."""

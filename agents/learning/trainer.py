@@ -117,18 +117,18 @@ def train(
     if config.start is not None:
         load(config.start)
     with one_thread():
-        place = None if folder is None else Path(folder)
-        with contextlib.nullcontext() if place is None else locked(place):
-            fresh = place is not None and _claim(place, config, resume)
+        path = None if folder is None else Path(folder)
+        with contextlib.nullcontext() if path is None else locked(path):
+            fresh = path is not None and _claim(path, config, resume)
             try:
-                started = Training(config, place, say, target, engine, address)
+                started = Training(config, path, say, target, engine, address)
                 with contextlib.closing(started) as run:
                     run.learn(stop_at_target)
                     return run.trained()
             except (KeyboardInterrupt, ParenvsError, OSError):
                 # A run without a checkpoint leaves the folder free for another one.
-                if place is not None and fresh and not (place / STATE).exists():
-                    (place / CONFIG).unlink()
+                if path is not None and fresh and not (path / STATE).exists():
+                    (path / CONFIG).unlink()
                 raise
 
 
@@ -145,23 +145,23 @@ def on_problem(request: Request, agent: str) -> TrainResult:
     return train(config, say=progress if request.progress else None).result
 
 
-def _claim(place: Path, config: TrainConfig, resume: bool) -> bool:
+def _claim(path: Path, config: TrainConfig, resume: bool) -> bool:
     """Write the configuration into a folder, or check it; return whether it is new."""
-    check_free(place, resume)
-    if not claimed(place):
+    check_free(path, resume)
+    if not claimed(path):
         given = {name: value for name, value in asdict(config).items() if value is not None}
         content = {"schema": SCHEMA, **given}
         try:
             text = json.dumps(content, indent=1)
         except (TypeError, ValueError) as error:
             raise ParenvsError(
-                f"{place / CONFIG}: only JSON types can be written ({error})"
+                f"{path / CONFIG}: only JSON types can be written ({error})"
             ) from None
-        write_text(place / CONFIG, text + "\n")
+        write_text(path / CONFIG, text + "\n")
         return True
-    if (kept := load_config(place, trust=True)) != config:
+    if (kept := load_config(path, trust=True)) != config:
         changed = [name for name, value in asdict(config).items() if asdict(kept)[name] != value]
-        raise ParenvsError(f"{place}: holds a run of another configuration: {', '.join(changed)}")
+        raise ParenvsError(f"{path}: holds a run of another configuration: {', '.join(changed)}")
     return False
 
 
@@ -177,9 +177,9 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
             f"{path}: no such file, as the run has not ended; parenvs train --resume --out {folder}"
         )
     with building(folder):
-        found = untrained(replace(config, start=None), device).agent
-    found.read(path)
-    return found
+        agent = untrained(replace(config, start=None), device).agent
+    agent.read(path)
+    return agent
 
 
 def untrained(config: TrainConfig, device: str | None = None) -> Player:
@@ -204,19 +204,19 @@ def rules_of(config: TrainConfig) -> dict[str, Any]:
 class Training:
     """A training between two updates; the arguments are those of ``train``.
 
-    ``place`` is the run folder with the checkpoint to continue; None: none.
+    ``path`` is the run folder with the checkpoint to continue; None: none.
     """
 
     def __init__(
         self,
         config: TrainConfig,
-        place: Path | None = None,
+        path: Path | None = None,
         say: Say | None = None,
         target: float | None = None,
         engine: str | None = None,
         address: str | None = None,
     ) -> None:
-        self.config, self.place, self.say, self.target = config, place, say, target
+        self.config, self.path, self.say, self.target = config, path, say, target
         self.recipe = Recipe(config, engine, address)
         settings = self.recipe.settings
         self.length = min(settings.turns, -(-config.steps // settings.envs))
@@ -249,8 +249,8 @@ class Training:
     def learn(self, stop_at_target: bool) -> None:
         """Train to the end."""
         config, team = self.config, self.team
-        weights = sum(each.numel() for each in team.agent.net.parameters())
-        self._tell(f"{config.env_id}: {config.agent}, {team.count} at once, {weights:,} weights")
+        weights = sum(x.numel() for x in team.agent.net.parameters())
+        self._report(f"{config.env_id}: {config.agent}, {team.count} at once, {weights:,} weights")
         while not self._over(stop_at_target):
             try:
                 self.update()
@@ -258,11 +258,11 @@ class Training:
                     self.curve.append((self.turns, float(np.mean(self.done or [np.nan]))))
                     self._record()
                     self.done = []
-                if time.monotonic() >= self._due and (self.place or self.team.apart):
+                if time.monotonic() >= self._due and (self.path or self.team.apart):
                     self.save()
             except LostError as error:
                 self._again(error)
-        if self.place is not None:
+        if self.path is not None:
             self.save()
 
     def update(self) -> None:
@@ -271,22 +271,23 @@ class Training:
         part, number = divmod(self.updates, self.part)
         times = 1 if self.config.staleness is None else min(self.part - number, AHEAD)
         parts = [None if number else part, *[None] * (times - 1)]
-        for told in self.team.updates(parts, self.length, self._show):
-            self.figures, self.turns, self.episodes = told.figures, told.turns, told.episodes
-            self.done += told.returns
-            self.best = best = told.best
-            wanted = self.target if self.target_steps is None else None
-            if wanted is not None and best is not None and best.value >= wanted:
+        for summary in self.team.updates(parts, self.length, self._show):
+            self.figures, self.turns = summary.figures, summary.turns
+            self.episodes, self.best = summary.episodes, summary.best
+            self.done += summary.returns
+            best = self.best
+            target = self.target if self.target_steps is None else None
+            if target is not None and best is not None and best.value >= target:
                 self.target_steps, self.target_seconds = best.turns, self.seconds
         self.updates += times
         self._show()
 
     def trained(self) -> Trained:
-        """Write the model, judge it, and write what was found."""
-        config, place, best, draws = self.config, self.place, self.best, self.team.draws
+        """Write the model, evaluate it, and write the result."""
+        config, path, best, draws = self.config, self.path, self.best, self.team.draws
         agent = self.agent
-        if place is not None:
-            _write(place / MODEL, {"net": agent.net.state_dict()})
+        if path is not None:
+            _write(path / MODEL, {"net": agent.net.state_dict()})
         value, actions, best_steps = best or (None, [], 0)
         result = TrainResult(
             value=value, actions=actions, steps=self.turns, best_steps=best_steps,
@@ -301,13 +302,13 @@ class Training:
             )  # fmt: skip
         elif draws and self.curve and np.isfinite(self.curve[-1][1]):
             result = replace(result, value=self.curve[-1][1])
-        if place is not None:
+        if path is not None:
             if scores is not None:
-                scores.save(place / SCORES)
+                scores.save(path / SCORES)
             if best is not None:
                 built = replayed(config.env_id, config.env_kwargs, best.actions, config.seed)
-                built.get_wrapper_attr("plan")().save(place / PLAN)
-            write_text(place / RESULT, json.dumps(asdict(result), indent=1) + "\n")
+                built.get_wrapper_attr("plan")().save(path / PLAN)
+            write_text(path / RESULT, json.dumps(asdict(result), indent=1) + "\n")
         return Trained(agent, result, self.curve, scores)
 
     def close(self) -> None:
@@ -322,15 +323,16 @@ class Training:
 
     def _judged(self) -> SetEvaluation | None:
         env_id = plain_id(self.config.env_id)
-        found = validation_of(env_id, self.config.env_kwargs)
-        if found is None:
+        validation = validation_of(env_id, self.config.env_kwargs)
+        if validation is None:
             return None
-        self._tell(f"judged on {found.name}")
+        self._report(f"judged on {validation.name}")
         try:
             player = Player(self.team.agent, env_id)
-            return evaluate_set(player, found.name, found.family, settings=rules_of(self.config))
+            rules = rules_of(self.config)
+            return evaluate_set(player, validation.name, validation.family, settings=rules)
         except ParenvsError as error:  # of problems of another size
-            self._tell(f"not judged: {error}")
+            self._report(f"not judged: {error}")
             return None
 
     def _show(self, play: Any = None) -> None:
@@ -340,22 +342,22 @@ class Training:
             done = [*self.done, *returns]
             mean = f"; mean return {np.mean(done):.4f} of {len(done)} episodes" if done else ""
             figures = "".join(f", {name} {value:.3g}" for name, value in self.figures.items())
-            self._tell(f"{turns:,} of {self.config.steps:,} steps{mean}{figures}")
+            self._report(f"{turns:,} of {self.config.steps:,} steps{mean}{figures}")
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._shown = time.monotonic()
         if self.say is not None:
             self.say(text)
 
     def _record(self) -> None:
         """Write the last point of the curve to tensorboard's log, if that is installed."""
-        if self.place is None:
+        if self.path is None:
             return
         if self._log is None:
             with contextlib.suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter
 
-                self._log = SummaryWriter(str(self.place / LOG), purge_step=self.turns)
+                self._log = SummaryWriter(str(self.path / LOG), purge_step=self.turns)
         if self._log is not None:
             steps, value = self.curve[-1]
             for name, figure in {"return": value, **self.figures}.items():
@@ -365,12 +367,12 @@ class Training:
         """Write a checkpoint and the curve, or hold the state where there is no folder."""
         begin = time.monotonic()
         state = self._state()
-        if self.place is None:
+        if self.path is None:
             self._hold(state)
         else:
-            _write(self.place / STATE, state)
+            _write(self.path / STATE, state)
             rows = "".join(f"{steps},{value:.9g}\n" for steps, value in self.curve)
-            write_text(self.place / CURVE, "steps,return\n" + rows)
+            write_text(self.path / CURVE, "steps,return\n" + rows)
         self._lost = 0
         now = time.monotonic()
         # A checkpoint that took s seconds is followed by s / SHARE seconds of training.
@@ -391,8 +393,8 @@ class Training:
 
     def _resume(self) -> bool:
         """Go on from the last checkpoint, or else the held state, if there is one."""
-        if self.place is not None and (self.place / STATE).exists():
-            state = read_saved(self.place / STATE, *_KEPT, "seconds", "team", "curve", "best")
+        if self.path is not None and (self.path / STATE).exists():
+            state = read_saved(self.path / STATE, *_KEPT, "seconds", "team", "curve", "best")
         elif self._first:
             state = torch.load(io.BytesIO(self._first), weights_only=True)
         else:
@@ -413,7 +415,7 @@ class Training:
             raise
         except Exception as error:  # of many kinds, as anything may be in a file
             raise ParenvsError(
-                f"{self.place}: {STATE} is of another run ({one_line(error)}); remove it"
+                f"{self.path}: {STATE} is of another run ({one_line(error)}); remove it"
             ) from None
 
     def _again(self, error: LostError) -> None:
@@ -425,7 +427,7 @@ class Training:
                     f"processes were lost {self._lost} times since the last checkpoint ({error}); "
                     "the same command goes on from there, with fewer of them if memory ran out"
                 )
-            self._tell(f"{error}; on from the last checkpoint")
+            self._report(f"{error}; on from the last checkpoint")
             self.team.close()
             try:
                 self.team = Team(self.recipe)
@@ -448,5 +450,5 @@ def _packed(state: Any) -> bytes:
 
 
 def progress(text: str) -> None:
-    """Say something to the person who waits."""
+    """Print a line of progress to standard error."""
     print(text, file=sys.stderr, flush=True)

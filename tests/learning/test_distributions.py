@@ -20,7 +20,7 @@ pytest.importorskip("pettingzoo")
 import pairs
 
 from parenvs.agents.learning.algorithm import Peers
-from parenvs.agents.learning.config import WORDS, TrainConfig
+from parenvs.agents.learning.config import DISTRIBUTIONS, TrainConfig
 from parenvs.agents.learning.play import Share
 from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
@@ -35,7 +35,7 @@ SETTINGS = {
     "rainbow": {"envs": 8, "turns": 8, "first": 64, "minibatch": 16, "sync": 2, "memory": 256},
     "imitate": {"envs": 8, "turns": 8, "turns_a_step": 16},
 }
-SAME = [word for word in WORDS if word not in ("single", "fused")]
+SAME = [word for word in DISTRIBUTIONS if word not in ("single", "fused")]
 
 
 @pytest.fixture(scope="module", autouse=True)
