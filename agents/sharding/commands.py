@@ -9,23 +9,8 @@ import typer
 
 from parenvs.core.task import PRESETS
 from parenvs.errors import ParenvsError
+from parenvs.view import terminal
 from parenvs.view.commands import Commands, of
-from parenvs.view.terminal import (
-    Json,
-    PlanOut,
-    Seed,
-    Step,
-    check_range,
-    example,
-    files_of,
-    print_report,
-    proof,
-    refuse_illegal,
-    say,
-    say_json,
-    say_tables,
-    written,
-)
 
 Problem = Annotated[
     str, typer.Argument(metavar="FILE", help="A problem's .json or .json.gz, or an added name.")
@@ -45,7 +30,7 @@ def add(app: typer.Typer) -> None:
         (judge, "judge", "judge plan.json"),
         (export, "export", "export t5-base --cluster 1x8:v100 --out problem.json"),
     ):
-        group.command(name, epilog=example(f"iopddl {line}"))(command)
+        group.command(name, epilog=terminal.example(f"iopddl {line}"))(command)
     app.add_typer(group, name="iopddl")
 
 
@@ -56,10 +41,12 @@ def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -
     for path in files:
         problem, copy, same = sharding_files.add(path)
         check = "the contest's file by its SHA-256" if same else "its SHA-256 is not listed"
-        say(f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {copy}")
+        terminal.say(
+            f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {copy}"
+        )
 
 
-def list_(as_json: Json = False) -> None:
+def list_(as_json: terminal.Json = False) -> None:
     """List the added problems, with what is known of the contest's."""
     from parenvs.tasks.sharding import files
     from parenvs.view import tables
@@ -70,12 +57,12 @@ def list_(as_json: Json = False) -> None:
         record = files.contest_record(name)
         row = [f"{x:,}" if isinstance(x, int) else x for x in record] if record else [""] * 5
         table.add_row(name, *row)
-    say_tables(table, as_json=as_json, folder=str(files.folder()))
+    terminal.say_tables(table, as_json=as_json, folder=str(files.folder()))
     if not as_json:
-        say(f"folder: {files.folder()}")
+        terminal.say(f"folder: {files.folder()}")
 
 
-def show(target: Problem, as_json: Json = False, reduced: Annotated[
+def show(target: Problem, as_json: terminal.Json = False, reduced: Annotated[
     bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
 ] = False) -> None:  # fmt: skip
     """Show a problem's sizes; what is left of it after the exact reduction."""
@@ -94,19 +81,21 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     if record is not None:
         content["contest"] = record._asdict()
     if reduced:
-        with Step("reducing"):
+        with terminal.Step("reducing"):
             core = reduce(problem)
         content["reduced"] = {
             **_sizes(core), "usage_terms": len(core.term_node), "times": len(core.slack)
         }  # fmt: skip
     if as_json:
-        say_json(content)
+        terminal.say_json(content)
         return
     for key, value in content.items():
         inner = value.items() if isinstance(value, dict) else [("", value)]
         for name, number in inner:
             words = f"{key} {name}".strip().replace("_", " ")
-            say(f"{words}: {number:,}" if isinstance(number, int) else f"{words}: {number}")
+            terminal.say(
+                f"{words}: {number:,}" if isinstance(number, int) else f"{words}: {number}"
+            )
 
 
 def _sizes(problem: Any) -> dict[str, int]:
@@ -123,8 +112,8 @@ def solve(
     seconds: Annotated[
         float | None, typer.Option(help="Seconds of the search (default: 60, without --rounds).")
     ] = None,
-    path: PlanOut = None,
-    seed: Seed = 0,
+    path: terminal.PlanOut = None,
+    seed: terminal.Seed = 0,
     rounds: Annotated[
         int | None,
         typer.Option(help="Rounds of the exact search; without seconds the same plan every time."),
@@ -132,28 +121,28 @@ def solve(
     threads: Annotated[
         int, typer.Option(help="Threads of the search, each with a chain of moves.")
     ] = 1,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
     from parenvs.agents.planners import solve as solve_problem
     from parenvs.tasks.sharding import files
 
-    check_range("--seed", seed, 0)
+    terminal.check_range("--seed", seed, 0)
     problem = files.find(target)
-    with Step(f"solving {problem.name}"):
+    with terminal.Step(f"solving {problem.name}"):
         answer = solve_problem(
             problem, time_limit=seconds, seed=seed, rounds=rounds, threads=threads
         )
-    content, lines = files_of(answer.report, path)
-    with written(content, *lines, quiet=as_json):
+    content, lines = terminal.files_of(answer.report, path)
+    with terminal.written(content, *lines, quiet=as_json):
         if as_json:
             solved = {"proven": answer.proven, "seconds": answer.seconds}
-            say_json({**answer.report.to_json(), **solved, "notes": answer.notes})
+            terminal.say_json({**answer.report.to_json(), **solved, "notes": answer.notes})
         else:
-            print_report(answer.report)
-            say(proof(answer))
+            terminal.print_report(answer.report)
+            terminal.say(terminal.proof(answer))
             for words in answer.notes:
-                say(words)
+                terminal.say(words)
 
 
 def judge(
@@ -163,7 +152,7 @@ def judge(
     target: Annotated[
         str | None, typer.Argument(metavar="[FILE]", help="The problem (default: the plan's own).")
     ] = None,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
     from parenvs.core.plan import judge as judged
@@ -176,10 +165,10 @@ def judge(
         problem = files.find(target)
         report = problem.report(files.load_strategies(plan, problem))
     if as_json:
-        say_json(report.to_json())
+        terminal.say_json(report.to_json())
     else:
-        print_report(report)
-    refuse_illegal(report, f"{plan}: illegal")
+        terminal.print_report(report)
+    terminal.refuse_illegal(report, f"{plan}: illegal")
 
 
 def export(
@@ -211,11 +200,11 @@ def export(
     if answer is None:
         save_iopddl(exchange.problem, path)
         nodes, edges = len(exchange.problem), len(exchange.problem.ends)
-        say(f"problem of {nodes:,} nodes and {edges:,} edges written to {path}")
+        terminal.say(f"problem of {nodes:,} nodes and {edges:,} edges written to {path}")
         return
     chosen = exchange.chosen(load_strategies(answer, exchange.problem))
     plan = partitioning.plan(chosen)
     report = partitioning.report(plan)
-    refuse_illegal(report, f"{answer}: illegal")
+    terminal.refuse_illegal(report, f"{answer}: illegal")
     plan.save(path)
-    say(f"partition of {report.step_seconds:.6g} s a step written to {path}")
+    terminal.say(f"partition of {report.step_seconds:.6g} s a step written to {path}")

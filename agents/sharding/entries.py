@@ -16,20 +16,7 @@ import numpy as np
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding.planners import solve_iopddl
-from parenvs.core.leaderboard import (
-    CERTIFIED,
-    PROVEN,
-    Description,
-    DrawnProblem,
-    Figure,
-    Instances,
-    Planner,
-    Reference,
-    TaskKind,
-    TaskProblem,
-    drawn_kind,
-    reference_of,
-)
+from parenvs.core import leaderboard as board
 from parenvs.datasets.sharding.problems import FAMILIES, drawn
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
 from parenvs.tasks.partition.problem import load_partitioning
@@ -76,7 +63,7 @@ SOURCE = "python -m parenvs.leaderboard.references --tasks iopddl"
 _BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}
 
 
-class ShardingProblem(TaskProblem):
+class ShardingProblem(board.TaskProblem):
     """An IOPDDL problem; settings: tier, and graph, cluster, limit or model, seconds."""
 
     plan_class = ShardingPlan
@@ -138,19 +125,19 @@ class ShardingProblem(TaskProblem):
         target: Sharding = self.target
         return int(np.maximum.reduceat(target.costs, target.offset[:-1]).sum())
 
-    def solved(self, seconds: float) -> Reference:
+    def solved(self, seconds: float) -> board.Reference:
         """See ``TaskProblem.solved``: of the contest's problems, what was published."""
         if self.added:
             row = files.CONTEST_RECORDS[self.letter]
             bound = max(row.bound, _BOUNDS.get(self.letter, 0))
             by = "benchmarks/iopddl.py" if bound > row.bound else ""
-            return reference_of(
+            return board.reference_of(
                 row.best, bound, "best known before this solver", "", by,
                 "ASPLOS 2025 contest, arXiv 2501.10387; parenvs/tasks/sharding/files.py",
             )  # fmt: skip
         answer = solve_iopddl(self.target, seconds)
         assert answer.bound is not None
-        return reference_of(answer.cost, answer.bound, "solver", "", "", SOURCE)
+        return board.reference_of(answer.cost, answer.bound, "solver", "", "", SOURCE)
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``: all digits."""
@@ -167,7 +154,7 @@ def _limited(graph: str, cluster: str, limit: int, name: str) -> Sharding:
     return replace(_export(graph, cluster).problem, limit=limit, name=name, instance=name)
 
 
-def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
+def problems(instances: board.Instances = None) -> Iterator[ShardingProblem]:
     """Yield the problems without references; those of the contest need no file here."""
     rows: list[tuple[str, str, dict[str, Any]]] = []  # name, fingerprint, settings
     for export in _EXPORTS:
@@ -191,7 +178,7 @@ def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
         yield ShardingProblem(name, ShardingPlan.task, "", name, fingerprint, settings)
 
 
-_Pairs = list[tuple[TaskProblem, float | None]]
+_Pairs = list[tuple[board.TaskProblem, float | None]]
 
 
 def _contest(pairs: _Pairs) -> list[tuple[files.ContestRecord, float | None]]:
@@ -219,34 +206,34 @@ def _geometric(pairs: _Pairs) -> float | None:
     return math.exp(math.fsum(shares) / len(shares)) if shares else None
 
 
-POINTS = Figure(
+POINTS = board.Figure(
     "contest's points",
     "sum over the contest's problems that are judged here of best team's cost / cost",
     _points,
     added=True,
 )
-MEAN = Figure(
+MEAN = board.Figure(
     "contest, mean",
     "geometric mean of best known cost / cost over the contest's problems that are judged here",
     _geometric,
     added=True,
 )
 _AGENTS = {
-    "solver": Description(
+    "solver": board.Description(
         "solve_iopddl: reduction, TRW-S bound, tree moves, HiGHS (docs/iopddl.md); one thread.",
         "",
         f"at most {SOLVER_SECONDS:.0f} processor seconds a problem",
         True,
     ),
-    "partition-milp": Description(
+    "partition-milp": board.Description(
         "The partition problem behind an export as a MILP with its memory limit; no contest.",
         "",
-        PROVEN,
+        board.PROVEN,
     ),
 }
 
 
-def planner(agent: str, seed: int, steps: int) -> Planner:
+def planner(agent: str, seed: int, steps: int) -> board.Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
 
     def plan(problem: ShardingProblem) -> ShardingPlan:
@@ -263,7 +250,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     return plan
 
 
-class DrawnSharding(DrawnProblem, ShardingProblem):
+class DrawnSharding(board.DrawnProblem, ShardingProblem):
     """Strategies for a part of a graph that was drawn, within a memory limit."""
 
     def load(self) -> Sharding:
@@ -283,7 +270,7 @@ class DrawnSharding(DrawnProblem, ShardingProblem):
 
 
 TASKS = {
-    "iopddl": TaskKind(
+    "iopddl": board.TaskKind(
         title="Choose a strategy for every node of a program within a memory limit "
         "(docs/iopddl.md).",
         kind=ShardingPlan.task,
@@ -294,10 +281,10 @@ TASKS = {
         problems=problems,
         agents=_AGENTS,
         planner=planner,
-        figures=(CERTIFIED, POINTS, MEAN),
+        figures=(board.CERTIFIED, POINTS, MEAN),
         docs="iopddl",
     ),
-    "sharding-drawn": drawn_kind(
+    "sharding-drawn": board.drawn_kind(
         DrawnSharding,
         4,
         "Choose strategies for parts of programs that were drawn, within a memory limit.",

@@ -16,15 +16,8 @@ from parenvs import __version__
 from parenvs.cli import clock, doctor, leaderboard, planning, plans, train
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, cut
+from parenvs.view import terminal
 from parenvs.view.commands import Command, Commands, Group
-from parenvs.view.terminal import (
-    example,
-    say,
-    say_progress,
-    usage_in_one_line,
-    warnings_as_notes,
-    writable_streams,
-)
 
 REFUSED = 2
 """Exit status after bad input, as of usage errors."""
@@ -92,7 +85,7 @@ class _Commands(Group):
 @contextmanager
 def _ending() -> Iterator[None]:
     """Choose the exit status after Ctrl-C, where versions of typer choose different ones."""
-    with usage_in_one_line():
+    with terminal.usage_in_one_line():
         try:
             yield
         except KeyboardInterrupt:
@@ -111,7 +104,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        say(f"parenvs {__version__}")
+        terminal.say(f"parenvs {__version__}")
         raise typer.Exit
 
 
@@ -126,7 +119,7 @@ def _main(
 
 def _add(group: Commands, function: Callable[..., None], *lines: str) -> None:
     """Add a command, with lines as examples at the end of its help."""
-    group.command(function.__name__.rstrip("_"), epilog=example(*lines))(function)
+    group.command(function.__name__.rstrip("_"), epilog=terminal.example(*lines))(function)
 
 
 _add(shelf, plans.list_, "list")
@@ -191,9 +184,9 @@ def main() -> None:
     try:
         if "_PARENVS_COMPLETE" in os.environ:
             sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # a shell waits
-        writable_streams()
+        terminal.writable_streams()
         try:
-            with warnings_as_notes():
+            with terminal.warnings_as_notes():
                 app()
         except SystemExit as ended:
             cause = ended.__context__
@@ -208,7 +201,7 @@ def main() -> None:
     except (ParenvsError, OSError) as error:
         _refuse(error)
     if status == INTERRUPTED:
-        say_progress(f"parenvs: interrupted{words}")
+        terminal.say_progress(f"parenvs: interrupted{words}")
     try:
         sys.stdout.flush()
     except (OSError, ValueError):  # Python would try it again at its end, and print the error
@@ -225,7 +218,7 @@ def _refuse(error: ParenvsError | OSError) -> None:
             named = ["standard output"]
         text = f"{' and '.join(named)}: {error.strerror}" if named else text
     with suppress(OSError):  # standard error is full or closed, too
-        say_progress(f"parenvs: {cut(' '.join(text.splitlines()))}")
+        terminal.say_progress(f"parenvs: {cut(' '.join(text.splitlines()))}")
 
 
 if __name__ == "__main__":

@@ -15,24 +15,8 @@ from parenvs.cli.options import Given, values_in, with_flags
 from parenvs.core.task import ENGINES
 from parenvs.errors import ParenvsError, refuse_unknown
 from parenvs.jobs.journal import SHORTEST, Job
+from parenvs.view import terminal
 from parenvs.view.commands import MORE, Commands, Group, HelpAll, of
-from parenvs.view.terminal import (
-    Address,
-    Json,
-    Plot,
-    Seed,
-    Step,
-    check_range,
-    example,
-    files_of,
-    out,
-    print_report,
-    say,
-    say_json,
-    say_progress,
-    say_text,
-    written,
-)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,9 +49,9 @@ def elastic(
         int | None, typer.Option(help="Samples of a step, with --cluster (default: 512).")
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between two decisions.")] = 60.0,
-    seed: Seed = 0,
-    plot: Plot = None,
-    as_json: Json = False,
+    seed: terminal.Seed = 0,
+    plot: terminal.Plot = None,
+    as_json: terminal.Json = False,
 ) -> None:
     """Let policies choose plans while nodes leave and come; the last policy is shown in full.
 
@@ -78,23 +62,23 @@ def elastic(
     from parenvs.tasks.elastic.problem import hindsight
     from parenvs.tasks.elastic.problems import load_elastic
 
-    check_range("--seed", seed, 0)
-    with Step("making the candidate plans and what they cost"):
+    terminal.check_range("--seed", seed, 0)
+    with terminal.Step("making the candidate plans and what they cost"):
         problem = load_elastic(trace, model, interval, cluster, batch)
     course = problem.drawn(seed)
     runs: list[Run] = []
     for policy in _policies(problem, policies or ["look-ahead"]):
-        with Step(f"{policy.name} on {problem.name}", 1.0):
+        with terminal.Step(f"{policy.name} on {problem.name}", 1.0):
             runs.append(play(problem, course, policy))
-    with Step(f"hindsight on {problem.name}", 1.0):
+    with terminal.Step(f"hindsight on {problem.name}", 1.0):
         runs.append(hindsight(problem, course))
-    work, lines = files_of(runs[-2], plot=plot)
-    with written(work, *lines, quiet=as_json):
+    work, lines = terminal.files_of(runs[-2], plot=plot)
+    with terminal.written(work, *lines, quiet=as_json):
         if as_json:
-            say_json({"runs": [run.to_json() for run in runs]})
+            terminal.say_json({"runs": [run.to_json() for run in runs]})
         else:
-            out.print(_table(runs))
-            print_report(runs[-2])
+            terminal.out.print(_table(runs))
+            terminal.print_report(runs[-2])
 
 
 def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
@@ -111,7 +95,7 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     ]
     policies: list[Policy] = []
     for name, make in zip(names, makers, strict=True):
-        with Step(f"preparing {name}", 1.0):
+        with terminal.Step(f"preparing {name}", 1.0):
             policies.append(make())
     return policies
 
@@ -147,12 +131,10 @@ def add(app: typer.Typer) -> None:
         cls=_Group,
         help="Nodes that come and go: elastic TRACE compares policies, elastic run drives a job.",
     )
-    line = example("elastic compare p3 --model gpt-1.5b --policy hysteresis --plot run.png")
-    group.command(DEFAULT, epilog=line)(elastic)
-    line = example(
-        "elastic run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24"
-    )
-    group.command("run", epilog=line)(with_flags(Job)(run))
+    line = "elastic compare p3 --model gpt-1.5b --policy hysteresis --plot run.png"
+    group.command(DEFAULT, epilog=terminal.example(line))(elastic)
+    line = "elastic run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24"
+    group.command("run", epilog=terminal.example(line))(with_flags(Job)(run))
     app.add_typer(group, name="elastic")
 
 
@@ -182,7 +164,7 @@ def run(
             rich_help_panel=MORE + Job.panel,
         ),
     ] = "local",
-    address: Address = None,
+    address: terminal.Address = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -191,7 +173,7 @@ def run(
             rich_help_panel=MORE + Job.panel,
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
     help_all: HelpAll = False,
 ) -> None:
     """Train a PyTorch module while nodes leave and come: local processes stand for nodes.
@@ -216,13 +198,13 @@ def run(
         raise ParenvsError("--address is of --launcher ray")
     with ExitStack() as stack:
         where = stack.enter_context(nodes_of_ray(address)) if launcher == "ray" else ()
-        with Step("planning the model", 1.0):
+        with terminal.Step("planning the model", 1.0):
             ready = prepare(job, folder)
-        happened = ready.drive(say_progress, verify, *where)
+        happened = ready.drive(terminal.say_progress, verify, *where)
     write_text(folder / "run.md", "\n\n".join(happened.markdown()) + "\n")
     write(folder / "run.png", happened.figure)
     if as_json:
-        say_json(happened.to_json())
+        terminal.say_json(happened.to_json())
     else:
-        say_text("\n\n".join(happened.markdown()))
-        say(f"written to {folder}")
+        terminal.say_text("\n\n".join(happened.markdown()))
+        terminal.say(f"written to {folder}")

@@ -16,24 +16,8 @@ from parenvs.cli import options
 from parenvs.core.request import STEPS
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.view import terminal
 from parenvs.view.commands import MORE
-from parenvs.view.terminal import (
-    Json,
-    PlanOut,
-    Plot,
-    Step,
-    check_range,
-    files_of,
-    note,
-    out,
-    print_report,
-    proof,
-    refuse_illegal,
-    say,
-    say_json,
-    say_line,
-    written,
-)
 from parenvs.view.words import SEPARATOR
 
 PlanCluster = Annotated[
@@ -78,8 +62,8 @@ def plan(
             rich_help_panel=MORE + "planners",
         ),
     ] = None,
-    out_: PlanOut = None,
-    plot: Plot = None,
+    out_: terminal.PlanOut = None,
+    plot: terminal.Plot = None,
     map_: Annotated[
         Path | None,
         typer.Option(
@@ -88,7 +72,7 @@ def plan(
             rich_help_panel=MORE + "planners",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Plan an instance with one agent, judge the plan, and write or draw it.
@@ -127,29 +111,29 @@ def plan(
             plain()
             page.write(map_, lambda: model.task.plan_map(request, report))
 
-    with written(work, *lines, quiet=as_json):
+    with terminal.written(work, *lines, quiet=as_json):
         if as_json:
             content = {"plan": report.plan.to_json(), "report": report.with_price()}
             content |= {"runs_in": runs, "now": None if today is None else today.to_json()}
             if answer.notes:
                 content["notes"] = list(answer.notes)
-            say_json(content if remarks is None else {**content, **remarks.to_json()})
+            terminal.say_json(content if remarks is None else {**content, **remarks.to_json()})
         else:
             if report.legal and not verbose:
-                say_line(f"{model.task.answer(report)}{SEPARATOR}{_proven(answer)}")
+                terminal.say_line(f"{model.task.answer(report)}{SEPARATOR}{_proven(answer)}")
             else:
-                print_report(report)
-                say_line(proof(answer))
+                terminal.print_report(report)
+                terminal.say_line(terminal.proof(answer))
             for words in answer.notes:
-                say_line(words)
-            say_line(today.line()) if today is not None else None
+                terminal.say_line(words)
+            terminal.say_line(today.line()) if today is not None else None
             if verbose or not all(isinstance(loss, str) for loss in runs.values()):
-                say_line(formats.runs_words(runs)) if runs else None
+                terminal.say_line(formats.runs_words(runs)) if runs else None
             if verbose and remarks is not None:
                 _say_remarks(remarks)
-        refuse_illegal(report, f"the plan of {agent!r} is illegal")
+        terminal.refuse_illegal(report, f"the plan of {agent!r} is illegal")
     if not as_json:
-        say(f"next: {_next(model.task, report, out_, plot)}")
+        terminal.say(f"next: {_next(model.task, report, out_, plot)}")
 
 
 @options.with_flags("options", "search", plans=True)
@@ -167,9 +151,9 @@ def compare(
     ] = None,
     seed: PlannerSeed = None,
     steps: options.Steps = None,
-    out_: PlanOut = None,
-    plot: Plot = None,
-    as_json: Json = False,
+    out_: terminal.PlanOut = None,
+    plot: terminal.Plot = None,
+    as_json: terminal.Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Plan an instance with several agents and print them side by side.
@@ -195,23 +179,23 @@ def compare(
         raise InfeasibleError("no agent found a plan")
     first = model.named(answers[0].report, out_)
     work, lines = _files(model, first, out_, plot)
-    with written(work, *lines, quiet=as_json):
+    with terminal.written(work, *lines, quiet=as_json):
         if as_json:
-            say_json({"plans": [_said(answer) for answer in answers], "failed": failed})
+            terminal.say_json({"plans": [_said(answer) for answer in answers], "failed": failed})
         else:
-            out.print(tables.comparison(answers))
+            terminal.out.print(tables.comparison(answers))
             for name, words in failed.items():
-                say_line(f"{name}: {words}")
+                terminal.say_line(f"{name}: {words}")
             for line in first.price.legend if first.price else ():
-                say_line(line)
+                terminal.say_line(line)
             if verbose and choice is not None and model.task.supports(Task.remarks):
                 _say_remarks(model.task.remarks(request, choice.answer, choice))
-        refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
+        terminal.refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
 
 
 def _say_remarks(remarks: Remarks) -> None:
     for line in remarks.lines():
-        say_line(line) if isinstance(line, str) else out.print(line)
+        terminal.say_line(line) if isinstance(line, str) else terminal.out.print(line)
 
 
 def _said(answer: Any) -> dict[str, Any]:
@@ -241,8 +225,8 @@ def _request(
     **own: Any,
 ) -> Request:
     """Return the request, unless an option does nothing for any of the agents."""
-    check_range("--steps", STEPS if steps is None else steps, 1)
-    check_range("--seed", seed or 0, 0)
+    terminal.check_range("--steps", STEPS if steps is None else steps, 1)
+    terminal.check_range("--seed", seed or 0, 0)
     request = model.request(seed or 0, steps or STEPS, here=True, **own)
     typed = [name for name, x in (("seed", seed), ("steps", steps)) if x is not None]
     request.refuse_unused(agents or request.compared, [*given, *typed])
@@ -252,11 +236,11 @@ def _request(
 def _settled(model: options.Model, request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
     """Return the request with what was open chosen; what is assumed for other planners is told."""
     if model.is_placed_here:
-        note(f"cluster {options.found_cluster(model)}, the GPUs of this machine")
-    with Step("searching stages and devices", min_seconds=_SLOW):
+        terminal.note(f"cluster {options.found_cluster(model)}, the GPUs of this machine")
+    with terminal.Step("searching stages and devices", min_seconds=_SLOW):
         settled, choice = request.settled(agents)
     if choice is not None and choice.assumed:
-        note(choice.assumed)
+        terminal.note(choice.assumed)
     return settled, choice
 
 
@@ -264,7 +248,7 @@ def _answer(request: Request, agent: str, choice: Any) -> Any:
     # Choosing stages and devices has found this agent's plan already.
     if choice is not None and agent == choice.answer.method:
         return choice.answer
-    with Step(f"planning with {agent}", min_seconds=_SLOW):
+    with terminal.Step(f"planning with {agent}", min_seconds=_SLOW):
         return request.run(agent)
 
 
@@ -280,7 +264,7 @@ def _files(
 ) -> tuple[Callable[[], None], tuple[str, ...]]:
     if not report.legal:
         return lambda: None, ()
-    write, lines = files_of(report, path, plot)
+    write, lines = terminal.files_of(report, path, plot)
 
     def work() -> None:
         model.save(path)

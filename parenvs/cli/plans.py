@@ -15,47 +15,30 @@ from parenvs.cli import options
 from parenvs.core.registry import TASKS, task_of, task_of_name
 from parenvs.core.task import FRAMEWORKS, GraphOptions, Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
-from parenvs.view.terminal import (
-    Json,
-    OtherInstance,
-    PlanFile,
-    Plot,
-    Step,
-    files_of,
-    note,
-    out,
-    print_report,
-    refuse_illegal,
-    say,
-    say_json,
-    say_price,
-    say_tables,
-    say_text,
-    written,
-)
+from parenvs.view import terminal
 
 
 @options.with_flags(GraphOptions)
 def judge(
     given: options.Given,
-    file: PlanFile,
-    instance: OtherInstance = None,
-    plot: Plot = None,
-    as_json: Json = False,
+    file: terminal.PlanFile,
+    instance: terminal.OtherInstance = None,
+    plot: terminal.Plot = None,
+    as_json: terminal.Json = False,
 ) -> None:
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     from parenvs.exports import formats
 
     report = _judged(file, instance, options.values_in(GraphOptions, given))
-    work, lines = files_of(report, plot=plot)
+    work, lines = terminal.files_of(report, plot=plot)
     runs = formats.runs_in(report.plan) if report.legal else {}
-    with written(work, *lines, quiet=as_json):
+    with terminal.written(work, *lines, quiet=as_json):
         if as_json:
-            say_json({**report.with_price(), "runs_in": runs})
+            terminal.say_json({**report.with_price(), "runs_in": runs})
         else:
-            print_report(report)
-            say(formats.runs_words(runs)) if runs else None
-    refuse_illegal(report, f"{file}: illegal")
+            terminal.print_report(report)
+            terminal.say(formats.runs_words(runs)) if runs else None
+    terminal.refuse_illegal(report, f"{file}: illegal")
 
 
 @options.with_flags(GraphOptions)
@@ -65,8 +48,8 @@ def diff(
     new: Annotated[
         Path, typer.Argument(metavar="B", help="Another plan file of the same problem.")
     ],
-    instance: OtherInstance = None,
-    as_json: Json = False,
+    instance: terminal.OtherInstance = None,
+    as_json: terminal.Json = False,
 ) -> None:
     """Say what two plans of one problem decide differently, and what that costs, part by part.
 
@@ -82,9 +65,9 @@ def diff(
         *(_judged(file, instance, options.values_in(GraphOptions, given)) for file in (old, new))
     )
     if as_json:
-        say_json(differences.to_json())
+        terminal.say_json(differences.to_json())
     else:
-        say_text(text(differences, names))
+        terminal.say_text(text(differences, names))
 
 
 @options.with_flags("options")
@@ -96,10 +79,10 @@ def explain(
     variable: Annotated[
         str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
     ] = None,
-    instance: OtherInstance = None,
+    instance: terminal.OtherInstance = None,
     task: options.TaskName = None,
     cluster: options.ClusterText = None,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Explain why a plan is as it is, or what the plans of an instance may do.
 
@@ -114,7 +97,7 @@ def explain(
         model = options.Model.of(given, target, task if named else able, cluster)
         options.require(f"{target}: explain", model.task, Task.explain_problem)
         words, content = model.task.explain_problem(model.problem(), variable)
-        say_json(content) if as_json else say_text(words)
+        terminal.say_json(content) if as_json else terminal.say_text(words)
         return
     reading = [flag.name for flag in options.flags_in(GraphOptions)]
     wrong = [name for name in given if name not in reading]
@@ -126,15 +109,15 @@ def explain(
     options.require(f"{target}: explain", chosen, Task.explain)
     words, content = chosen.explain(report, variable)
     if as_json:
-        say_json({"report": report.with_price(), **content})
+        terminal.say_json({"report": report.with_price(), **content})
     else:
-        say_text(words)
-        say_price(report)
-    refuse_illegal(report, f"{target}: illegal")
+        terminal.say_text(words)
+        terminal.say_price(report)
+    terminal.refuse_illegal(report, f"{target}: illegal")
 
 
 def verify(
-    file: PlanFile,
+    file: terminal.PlanFile,
     module: Annotated[
         str | None,
         typer.Option(help="HLO of the graph (.pb, .txt), if the plan's instance is no such file."),
@@ -142,7 +125,7 @@ def verify(
     compiled: Annotated[
         bool, typer.Option("--compile", help="Compile the step on virtual devices, and count.")
     ] = False,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Check a plan's partitioning against XLA's partitioner (extra jax). Status 2 if they differ.
 
@@ -178,7 +161,7 @@ LOSS = 0.01
 
 
 def export(
-    file: PlanFile,
+    file: terminal.PlanFile,
     to: Annotated[
         str,
         typer.Option(
@@ -204,7 +187,7 @@ def export(
 
     result = exported(load_plan(file), to)
     for words in result.notes:
-        note(words)
+        terminal.note(words)
     if result.loss > LOSS and not lossy:
         longer = "does not run" if result.loss == inf else f"takes {result.loss:.1%} longer"
         raise InfeasibleError(
@@ -212,10 +195,10 @@ def export(
             "--lossy"
         )
     if path is None:
-        say_text(result.text.rstrip("\n"))
+        terminal.say_text(result.text.rstrip("\n"))
         return
     write_text(path, result.text)
-    say(f"written to {path}")
+    terminal.say(f"written to {path}")
 
 
 def reshard(
@@ -233,8 +216,8 @@ def reshard(
         Path | None,
         typer.Option("--out", help="Write it to this folder (default: it is replaced)."),
     ] = None,
-    instance: OtherInstance = None,
-    as_json: Json = False,
+    instance: terminal.OtherInstance = None,
+    as_json: terminal.Json = False,
 ) -> None:
     """Rewrite a PyTorch checkpoint for a plan with other degrees and another number of ranks.
 
@@ -247,13 +230,13 @@ def reshard(
 
     before = None if old is None else load_plan(old)
     graph = None if instance is None else load_graph(instance)
-    with Step(f"writing {path or checkpoint} for {new}", 1.0):
+    with terminal.Step(f"writing {path or checkpoint} for {new}", 1.0):
         resharded = resharding.reshard(checkpoint, load_plan(new), before, path, graph)
     options.print_result(resharded, as_json)
     if not as_json:
-        say(f"written to {path or checkpoint}")
+        terminal.say(f"written to {path or checkpoint}")
     if not resharded.agrees:
-        note(
+        terminal.note(
             "the bytes read are not those predicted: some weights have no optimizer state, or "
             "replicas cannot share rows evenly"
         )
@@ -289,7 +272,7 @@ _CLUSTER = "C"
 """Preset on which an instance is shown to several tasks, unless another is given."""
 
 
-def list_(task: options.TaskName = None, as_json: Json = False) -> None:
+def list_(task: options.TaskName = None, as_json: terminal.Json = False) -> None:
     """List shipped instances and clusters, and the sets, agents and environments of each task.
 
     With --task also what a problem of its sets is called.
@@ -301,14 +284,14 @@ def list_(task: options.TaskName = None, as_json: Json = False) -> None:
     shown = [tables.instances(), tables.clusters()] if has_graphs else []
     facts = {listed.name: dict(_facts(listed, example=task is not None)) for listed in chosen}
     if as_json:
-        say_tables(*shown, as_json=True, tasks=facts)
+        terminal.say_tables(*shown, as_json=True, tasks=facts)
         return
-    say_tables(*shown)
+    terminal.say_tables(*shown)
     for listed in chosen:
-        say(f"{listed.name}: {listed.words}")
+        terminal.say(f"{listed.name}: {listed.words}")
         for title, names in facts[listed.name].items():
             if names:
-                say(f"  {title}: {', '.join(names)}")
+                terminal.say(f"  {title}: {', '.join(names)}")
 
 
 def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
@@ -330,7 +313,7 @@ def show(
     instance: options.Instance,
     task: options.TaskName = None,
     cluster: options.ClusterText = None,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Show an instance: a graph's inputs, its chain on a cluster, its dimension classes; a problem.
 
@@ -346,13 +329,13 @@ def show(
     if task is not None or task_of_name(instance) is not None:
         if model.task.supports(Task.tables):
             shown += model.task.tables(instance, cluster, model.options)
-            say_tables(*shown, as_json=as_json)
+            terminal.say_tables(*shown, as_json=as_json)
         elif as_json:
-            say_tables(*shown, as_json=True, text=view.text(model.problem()).split("\n"))
+            terminal.say_tables(*shown, as_json=True, text=view.text(model.problem()).split("\n"))
         else:
-            say_tables(*shown)
-            words = view.text(model.problem(), color=out.colored)
-            say_text(words, painted=out.colored)
+            terminal.say_tables(*shown)
+            words = view.text(model.problem(), color=terminal.out.colored)
+            terminal.say_text(words, painted=terminal.out.colored)
         return
     where = _CLUSTER if cluster is None else cluster
     shown += model.task.tables(instance, where, model.options)
@@ -362,4 +345,4 @@ def show(
         if other is not model.task:
             with contextlib.suppress(ParenvsError):  # it is no problem of that task
                 shown += list(other.tables(instance, where, shared))
-    say_tables(*shown, as_json=as_json)
+    terminal.say_tables(*shown, as_json=as_json)

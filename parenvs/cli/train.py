@@ -18,18 +18,8 @@ from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
 from parenvs.core.task import ENGINES
 from parenvs.errors import ParenvsError, need_extra
+from parenvs.view import terminal
 from parenvs.view.commands import MORE, of
-from parenvs.view.terminal import (
-    Address,
-    Json,
-    Seed,
-    check_range,
-    say,
-    say_json,
-    say_progress,
-    say_tables,
-    written,
-)
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
@@ -77,7 +67,7 @@ def train(
             autocompletion=of(*ENGINES),
         ),
     ] = None,
-    address: Address = None,
+    address: terminal.Address = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -93,12 +83,12 @@ def train(
     until_optimal: Annotated[
         bool, _training("--until-optimal", help="Stop once the proven optimum is reached.")
     ] = False,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Train an agent on an instance or generated problems; writes checkpoints, logs, best plan."""
     if steps is not None:
-        check_range("--steps", steps, 1)
-    check_range("--num-envs", envs or 1, 1)
+        terminal.check_range("--steps", steps, 1)
+    terminal.check_range("--num-envs", envs or 1, 1)
     own, given = options.values_in(TrainOptions, given), options.without(TrainOptions, given)
     if engine is not None or address is not None:
         from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
@@ -221,7 +211,9 @@ class _Run:
             env_id=env_id, env_kwargs=env_kwargs, steps=steps, settings=self.settings,
             **vars(self.options),
         )  # fmt: skip
-        report = say_progress if self.as_json else say  # JSON alone goes to standard output
+        report = (
+            terminal.say_progress if self.as_json else terminal.say
+        )  # JSON alone goes to standard output
         try:
             result = trainer.train(
                 config, folder, self.resume, report, target, self.until_optimal, *self.engine
@@ -234,7 +226,7 @@ class _Run:
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
             raise KeyboardInterrupt(" before the first checkpoint; nothing is kept") from None
-        say_tables(tables.training(result, best, folder), as_json=self.as_json)
+        terminal.say_tables(tables.training(result, best, folder), as_json=self.as_json)
 
 
 def is_environment(name: str) -> bool:
@@ -298,7 +290,7 @@ def evaluate(
     episodes: Annotated[
         int | None, typer.Option(help="Sampled episodes (default: 100; not with --set).")
     ] = None,
-    seed: Seed = 0,
+    seed: terminal.Seed = 0,
     set_: Annotated[
         str | None,
         typer.Option(
@@ -321,14 +313,14 @@ def evaluate(
         bool,
         typer.Option("--trust", help="Let a run on a Python function run the function's file."),
     ] = False,
-    as_json: Json = False,
+    as_json: terminal.Json = False,
 ) -> None:
     """Evaluate a trained agent with masks, against the exact optimum, or on a set of problems."""
     from parenvs.cli import tables
 
     if episodes is not None:
-        check_range("--episodes", episodes, 1)
-    check_range("--seed", seed, 0)
+        terminal.check_range("--episodes", episodes, 1)
+    terminal.check_range("--seed", seed, 0)
     with need_extra("agents", "training"):
         from parenvs.agents.learning.play import one_thread
         from parenvs.agents.learning.trainer import load_config, player
@@ -353,11 +345,11 @@ def evaluate(
         with one_thread():
             returns = model.returns(config.env_id, config.env_kwargs, count, seed)
         if as_json:
-            say_json({"env": config.env_id, "returns": returns.tolist()})
+            terminal.say_json({"env": config.env_id, "returns": returns.tolist()})
         else:
             spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
             words = f"mean return {spread} of {count} episodes by the best actions"
-            say(f"{config.env_id}: {words}")
+            terminal.say(f"{config.env_id}: {words}")
         return
     with one_thread():
         with building(folder[0]):
@@ -369,7 +361,7 @@ def evaluate(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {hint}"
             )
-        say_tables(tables.evaluation(play(model, env, count, seed)), as_json=as_json)
+        terminal.say_tables(tables.evaluation(play(model, env, count, seed)), as_json=as_json)
 
 
 def _player(run: Path, name: str, trust: bool) -> tuple[Any, dict[str, Any]]:
@@ -410,7 +402,7 @@ def _evaluate_set(
             results.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
     ours, theirs = results[0], results[1] if against else None
     if scores is None:
-        say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
+        terminal.say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
         return
-    with written(lambda: ours.save(scores), f"written: {scores}", quiet=as_json):
-        say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
+    with terminal.written(lambda: ours.save(scores), f"written: {scores}", quiet=as_json):
+        terminal.say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
