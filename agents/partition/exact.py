@@ -226,7 +226,7 @@ def _infeasible_message(program: _Program, limit: float, deadline: float) -> str
     memory = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool))
     at, smallest = memory.at, memory.peak
     for _ in range(_ROUNDS):
-        chosen, *_ = free.maximize(problem.footprint.saved_at(at).saved, deadline)
+        chosen, *_ = free.maximize(problem.footprint.saved_at(at).saved_bytes, deadline)
         if chosen is None:  # time is up
             break
         memory = problem.footprint.memory(chosen)

@@ -89,8 +89,8 @@ def shortest(
     moments = [] if moments is None else moments
     bound = float(np.maximum(weights, 0.0).sum())
     for _ in range(ROUNDS):
-        needed = (problem.whole[moments] - problem.limit) / problem.limit
-        saved = problem.saved[:, moments].T / problem.limit
+        needed = (problem.replicated_bytes[moments] - problem.limit) / problem.limit
+        saved = problem.saved_bytes[:, moments].T / problem.limit
         plan, upper = _solve_rows(problem, weights, saved, needed, gap)
         bound = min(bound, upper)
         if plan is None:
@@ -111,7 +111,7 @@ def _leanest_plan(problem: Linear) -> np.ndarray:
     Each iteration adds the moment at which the plan before is the fullest.
     """
     best, lowest = np.zeros(len(problem.gain), dtype=bool), -np.inf
-    weights = problem.saved[:, int(problem.whole.argmax())].copy()
+    weights = problem.saved_bytes[:, int(problem.replicated_bytes.argmax())].copy()
     for iteration in range(ROUNDS):
         no_rows = np.zeros((0, len(weights)))
         plan, _ = _solve_rows(problem, weights / weights.max(), no_rows, np.zeros(0), ROUGH)
@@ -122,7 +122,7 @@ def _leanest_plan(problem: Linear) -> np.ndarray:
             best, lowest = plan, float(slack.min())
         if lowest >= 0 and iteration >= 4:
             break
-        weights += problem.saved[:, int(slack.argmin())]
+        weights += problem.saved_bytes[:, int(slack.argmin())]
     return best
 
 
@@ -256,7 +256,7 @@ def can_be_played(linear: Linear, chosen: np.ndarray) -> bool:
         if not game.legal[0, choice]:
             return False
         game.play(EVERY, np.array([choice]))
-    return np.array_equal(game.boards.known[0, : len(chosen)] == PARTITION, chosen)
+    return np.array_equal(game.partial_plans.decisions[0, : len(chosen)] == PARTITION, chosen)
 
 
 def suitable(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[SetRow, Row]]:

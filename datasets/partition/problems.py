@@ -240,10 +240,10 @@ def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
     linear = Linear(
         name="",
         classes=arrays["classes"].astype(np.int64),
-        replicated=float(arrays["replicated"]),
+        replicated_seconds=float(arrays["replicated"]),
         rivals=tuple(np.sort(rival[label == k]) for k in range(count)),
-        whole=arrays["whole"].astype(np.float64),
-        saved=split_bytes * arrays["spared"][:, None],
+        replicated_bytes=arrays["whole"].astype(np.float64),
+        saved_bytes=split_bytes * arrays["spared"][:, None],
         limit=np.nan,
         groups=tuple(np.split(arrays["members"].astype(np.int64), np.cumsum(arrays["sizes"])[:-1])),
         figures=arrays["figures"].reshape(count, len(CLASS)),
@@ -275,16 +275,16 @@ def packed(
     count = max(len(limited.witnesses) for limited in problems)
     witnesses = [x.witnesses[np.arange(count) % len(x.witnesses)].ravel() for x in problems]
     rivals = [(k, r) for k, excluded in enumerate(first.rivals) for r in excluded.tolist()]
-    split_bytes, divisor = np.zeros_like(first.saved), saved_share[:, None]
-    np.divide(first.saved, divisor, out=split_bytes, where=divisor > 0)
+    split_bytes, divisor = np.zeros_like(first.saved_bytes), saved_share[:, None]
+    np.divide(first.saved_bytes, divisor, out=split_bytes, where=divisor > 0)
     return {
         "instance": np.array(instance),
         "fingerprint": np.array(_fingerprint(instance)),
         "classes": first.classes.astype(np.int32),
         "gain": first.gain,
-        "replicated": np.array(first.replicated),
+        "replicated": np.array(first.replicated_seconds),
         "rivals": np.array(rivals, dtype=np.int16).reshape(-1, 2),
-        "whole": first.whole.astype(np.int64),
+        "whole": first.replicated_bytes.astype(np.int64),
         "held": np.rint(split_bytes).astype(np.int64).ravel(),
         "spared": saved_share,
         "fullest": fullest(first).astype(np.int16),
@@ -308,7 +308,7 @@ def fullest(problem: Linear) -> np.ndarray:
     """
     from scipy.optimize import linprog
 
-    whole, saved = problem.whole, problem.saved
+    whole, saved = problem.replicated_bytes, problem.saved_bytes
     plans = _legal_plans(problem).astype(np.float64)
     moments = np.unique((whole - plans @ saved).argmax(axis=1)).tolist()
     # Of the classes of a clique, any two of which exclude each other, a plan splits one at most.

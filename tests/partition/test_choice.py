@@ -77,7 +77,7 @@ def test_linear__is_what_the_judge_says(problem):
 @each("name", ["partition-train/vit-000", "partition-train/clip-000", "partition-test/unet-000"])
 def test_linear__the_fullest_moment_of_legal_plans_is_among_those_told(name):
     linear, rng = named(name), np.random.default_rng(1)
-    assert len(linear.fullest) < len(linear.whole) / 5
+    assert len(linear.fullest) < len(linear.replicated_bytes) / 5
     plans = np.array([random_plan(linear, rng, rng.random()) for _ in range(200)])
     slack = linear.slack(plans)
     assert np.array_equal(slack.min(axis=1), slack[:, linear.fullest].min(axis=1))
@@ -131,7 +131,7 @@ def test_env__the_optimum_can_be_made(problem):
         bounds.append(bound)
         assert (choice or rule == 0) and room >= 0
         observation, reward, over, _, info = env.step(choice)
-    saved = 1 - info["cost"] / problem.replicated
+    saved = 1 - info["cost"] / problem.replicated_seconds
     assert min(bounds) >= saved - 1e-6 and np.all(np.diff(bounds) <= 1e-6)
     assert info["cost"] == pytest.approx(info["reference"], rel=1e-9)
     assert reward == pytest.approx(0.0, abs=1e-9)
@@ -157,13 +157,15 @@ def test_env__choices_are_legal_while_a_witness_fits(problem):
         choice = by_chance(rng)(observation)
         plans = fits[choice]
         observation, _, over, _, _ = env.step(choice)
-        assert (env.game.boards.plans[0, : plans.shape[1], : len(plans)] == plans.T).all()
+        assert (
+            env.game.partial_plans.completions[0, : plans.shape[1], : len(plans)] == plans.T
+        ).all()
     assert masked
 
 
 def test_env__illegal_actions_end_the_episode(problem):
     env = PartitionChoiceEnv(instance=SMALL)
-    longest = problem.replicated * (1 + sum(-x for x in problem.gain if x < 0))
+    longest = problem.replicated_seconds * (1 + sum(-x for x in problem.gain if x < 0))
     worth = np.log(problem.best / longest) - 1
     for action in (2, -1, 10**6):
         env.reset()
@@ -238,7 +240,7 @@ def test_env__bad_input():
 
 def test_lean__plans_fit_or_none_does(problem):
     assert problem.fits(find_witnesses(problem.at(problem.limit)).witnesses).all()
-    low = float((problem.whole - problem.saved.sum(axis=0)).max())
+    low = float((problem.replicated_bytes - problem.saved_bytes.sum(axis=0)).max())
     with pytest.raises(InfeasibleError, match="the leanest plan found exceeds the limit by"):
         find_witnesses(problem.at(0.5 * low))
 

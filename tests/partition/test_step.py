@@ -139,7 +139,7 @@ def test_footprint__sums_of_gradients_stay():
     memory = step.footprint.memory(none(step))
     assert memory.gradients >= 4 * (24 + 12)
     linear = step.footprint.saved_at(memory.at)
-    assert linear.whole == memory.peak
+    assert linear.replicated_bytes == memory.peak
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,9 @@ def test_footprint__recomputation_holds_less_and_takes_longer(remade):
     )
     memory = remade.footprint.memory(batch)
     linear = remade.footprint.saved_at(memory.at)
-    assert linear.whole - linear.saved[batch].sum() == pytest.approx(memory.peak, rel=1e-12)
+    assert linear.replicated_bytes - linear.saved_bytes[batch].sum() == pytest.approx(
+        memory.peak, rel=1e-12
+    )
 
 
 @each("seed", range(6))
@@ -187,7 +189,7 @@ def test_footprint__recomputation_of_random_programs(seed):
         held = again.bytes * again.scale(chosen)
         own = held[tensor[(first <= at) & (at <= last)]].sum()
         assert alive[at] == pytest.approx(own, abs=1e-6)
-        assert linear.whole - linear.saved[chosen].sum() == pytest.approx(
+        assert linear.replicated_bytes - linear.saved_bytes[chosen].sum() == pytest.approx(
             own + held[again.parameters].sum()
         )
 

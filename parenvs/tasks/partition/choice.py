@@ -12,7 +12,7 @@ from parenvs.datasets.partition.problems import named, problem_of, source_of
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.game import OPEN, PARTITION
-from parenvs.tasks.partition.linear import CLASS, STEP, Boards, Linear
+from parenvs.tasks.partition.linear import CLASS, STEP, Linear, PartialPlans
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.problem import PartitionPlan as Plan
 
@@ -156,26 +156,26 @@ class PartitionChoice(RowGame):
     ) -> None:
         super().__init__(count, 2, rows)
         self.source, largest = source_of(instance, family, order, problem)
-        self.boards = Boards(count, largest)
+        self.partial_plans = PartialPlans(count, largest)
         self.position = np.zeros(count, dtype=np.int64)
         self.earned = np.zeros(count)
 
     def put(self, rows: Rows, problem: Linear) -> None:
-        self.boards.put(rows, problem)
-        start = self.boards.tables.start[self.boards.slot[rows]]
+        self.partial_plans.put(rows, problem)
+        start = self.partial_plans.tables.start[self.partial_plans.slot[rows]]
         optimum = problem.best if problem.optimal else np.nan
         self.know(rows, start, optimum, problem.best, worst=problem.longest)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is decided."""
         self.fresh(rows)
-        self.boards.start(rows)
+        self.partial_plans.start(rows)
         self.position[rows], self.earned[rows], self.cost[rows] = 0, 0.0, np.nan
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        boards, stake = self.boards, self.position[rows]
-        tables, slot = boards.tables, boards.slot[rows]
-        is_open = boards.known[rows] == OPEN
+        partial_plans, stake = self.partial_plans, self.position[rows]
+        tables, slot = partial_plans.tables, partial_plans.slot[rows]
+        is_open = partial_plans.decisions[rows] == OPEN
         room, bounds = self._judged(rows, stake, is_open)
         mask = room >= 0
         actions = np.zeros((len(rows), 2, len(self.shown)), dtype=np.float32)
@@ -188,7 +188,7 @@ class PartitionChoice(RowGame):
         bare = actions[:, PARTITION, offset:]
         bare[:, 0] = 1.0
         bare[:, 1 : 1 + len(CLASS)] = tables.figures[slot, stake]
-        bare[:, 1 + len(CLASS) :] = boards.excluded(rows, stake, is_open)
+        bare[:, 1 + len(CLASS) :] = partial_plans.excluded(rows, stake, is_open)
         # Features of a choice that the mask forbids say nothing.
         actions[~mask] = 0.0
         context = np.empty((len(rows), len(self.contexts)), dtype=np.float32)
@@ -197,7 +197,7 @@ class PartitionChoice(RowGame):
         context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
         context[:, 3] = tables.price[slot]
         context[:, 4 : 4 + len(STEP)] = tables.step[slot]
-        context[:, 4 + len(STEP) :] = boards.coming(rows, stake, is_open, NEXT, TOLD)
+        context[:, 4 + len(STEP) :] = partial_plans.coming(rows, stake, is_open, NEXT, TOLD)
         self.actions[part], self.context[part], self.mask[part] = actions, context, mask
 
     def _judged(
@@ -205,31 +205,37 @@ class PartitionChoice(RowGame):
     ) -> tuple[np.ndarray, np.ndarray]:
         """(k, 2) rooms of both choices, and (k, 2) bounds if they are shown."""
         room, bounds = np.zeros((2, len(rows), 2))
-        order = np.argsort(self.boards.tables.moments[self.boards.slot[rows]], kind="stable")
+        order = np.argsort(
+            self.partial_plans.tables.moments[self.partial_plans.slot[rows]], kind="stable"
+        )
         for begin in range(0, len(rows), BLOCK):  # the fewer have the fewer to look at
             some = order[begin : begin + BLOCK]
-            room[some] = self.boards.rooms(rows[some], stake[some])
+            room[some] = self.partial_plans.remaining_bytes(rows[some], stake[some])
             if self.looks:
-                bounds[some] = self.boards.bounds(rows[some], stake[some], is_open[some])
+                bounds[some] = self.partial_plans.bounds(rows[some], stake[some], is_open[some])
         return room, bounds
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
-        boards, stake, tables = self.boards, self.position[rows], self.boards.tables
-        boards.decide(rows, stake, actions == PARTITION)
-        saved = tables.gain[boards.slot[rows], stake]
+        partial_plans, stake, tables = (
+            self.partial_plans,
+            self.position[rows],
+            self.partial_plans.tables,
+        )
+        partial_plans.decide(rows, stake, actions == PARTITION)
+        saved = tables.gain[partial_plans.slot[rows], stake]
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)
-        is_open = boards.known[rows] == OPEN
+        is_open = partial_plans.decisions[rows] == OPEN
         self.position[rows] = first = is_open.argmax(axis=1)
         # Without an open class argmax is 0, which is then a decided one.
         complete = rows[~is_open[np.arange(len(rows)), first]]
         if complete.size:
             self.over[complete] = True
-            slot = boards.slot[complete]
+            slot = partial_plans.slot[complete]
             self.position[complete] = tables.size[slot]
-            chosen = boards.known[complete] == PARTITION
+            chosen = partial_plans.decisions[complete] == PARTITION
             gain = np.where(chosen, tables.gain[slot], 0.0).sum(axis=1)
-            self.cost[complete] = tables.replicated[slot] * (1.0 - gain)
+            self.cost[complete] = tables.replicated_seconds[slot] * (1.0 - gain)
 
     def chosen(self, row: int) -> np.ndarray:
         """Return the classes of the graph that are partitioned so far, (C,) bool."""
@@ -240,7 +246,7 @@ class PartitionChoice(RowGame):
     def _decided(self, row: int, decision: int) -> np.ndarray:
         """(k,) classes of the graph with a decision."""
         classes = self.linear(row).classes
-        return classes[self.boards.known[row, : len(classes)] == decision]
+        return classes[self.partial_plans.decisions[row, : len(classes)] == decision]
 
     def plan(self, row: int) -> Plan:
         """Return the plan built so far; undecided dimensions are replicated."""
@@ -248,7 +254,7 @@ class PartitionChoice(RowGame):
 
     def linear(self, row: int) -> Linear:
         """Return the problem of an episode as it is played."""
-        return self.boards.problems[self.boards.slot[row]]
+        return self.partial_plans.problems[self.partial_plans.slot[row]]
 
     def problem(self, row: int) -> Partitioning:
         """See ``Game.problem``; the graph is read."""
@@ -268,13 +274,14 @@ class PartitionChoice(RowGame):
     @property
     def episode_steps(self) -> int:
         """See ``Game.episode_steps``: the number of classes."""
-        return self.boards.largest.classes
+        return self.partial_plans.largest.classes
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
         problem = named(options["instance"])
-        if not self.boards.has_room(problem):
+        if not self.partial_plans.has_room(problem):
+            moments = len(problem.replicated_bytes)
             raise InfeasibleError(
-                f"{problem.name}: {len(problem.gain)} classes and {len(problem.whole):,} moments; "
+                f"{problem.name}: {len(problem.gain)} classes and {moments:,} moments; "
                 "this environment has fewer; make another one for it"
             )
         return Fixed(problem)

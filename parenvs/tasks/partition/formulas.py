@@ -193,10 +193,10 @@ class Memory:
 
 
 class LinearBytes(NamedTuple):
-    """Bytes on each device at one moment: ``whole`` minus ``saved`` of the split classes."""
+    """Bytes on each device at one moment, linear in the classes that are split."""
 
-    whole: float  # if nothing is split
-    saved: np.ndarray  # (C,) what splitting each class saves
+    replicated_bytes: float  # if nothing is split
+    saved_bytes: np.ndarray  # (C,) what splitting each class saves
 
 
 class Lifetimes(NamedTuple):

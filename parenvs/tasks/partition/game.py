@@ -100,25 +100,23 @@ class PartitionSpace:
         inferred: bool | None = None,
         partitioned: frozenset[int] = frozenset(),
     ) -> PartitionSpace:
-        """The space of a problem, cached by object; with linkage answers are inferred by default.
+        """Return the space of a problem, cached by object.
 
         Args:
             problem: what is decided.
             linkage: whether an answer decides a whole class.
-            inferred: whether it settles the rivals of its class, too.
+            inferred: whether it settles the rivals of its class, too (default: with linkage).
             partitioned: classes of the graph that are partitioned from the start, if nothing is
                 inferred; no question is for them.
 
         Raises:
             InfeasibleError: no dimension can be partitioned.
         """
-        graph, paper = problem.graph, problem.reward == "paper"
+        inferred = linkage if inferred is None else inferred
         weights = problem.returns.weights
-        parameters = problem.parameters()
-        parameters = parameters[np.argsort([graph.paths[i] for i in parameters], kind="stable")]
-        dims = problem.classes.dimensions_of(parameters)
+        dims = _dimensions_by_path(problem)
         label = problem.classes.label[dims]
-        splittable = graph.dims[dims] > 1
+        splittable = problem.graph.dims[dims] > 1
         fixed = ~splittable | problem.classes.blocked[label]
         if fixed.all():
             raise _nothing_to_decide(problem)
@@ -133,35 +131,32 @@ class PartitionSpace:
         rivals = [
             [k for k in position[problem.classes.rivals(c)].tolist() if k >= 0] for c in labels
         ]
-        if inferred is None:
-            inferred = linkage
-        # With linkage a class is asked about once, at its first dimension.
         questions = order[~fixed[order]] if inferred else order
         questions = questions[~np.isin(label[questions], list(partitioned))]
+        if not len(questions):
+            raise InfeasibleError(f"{problem.graph.name}: everything is partitioned already")
+        decided = [np.array([question]) for question in questions]
         if linkage:
+            # A class is asked about once, at its first dimension.
             _, earliest = np.unique(label[questions], return_index=True)
             questions = questions[np.sort(earliest)]
-        decided = [
-            np.flatnonzero(label == label[q]) if linkage else np.array([q]) for q in questions
-        ]
+            decided = [np.flatnonzero(label == label[question]) for question in questions]
         question_class = class_of[questions].tolist()
-        paid = [(0.0, float(weights[c])) for c in labels]
-        if paper:
-            paid = [_paper_rewards(len(dimensions)) for dimensions in members]
-            question_paid = [_paper_rewards(len(dimensions)) for dimensions in decided]
-        else:
-            question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
         start = np.full(len(dims), OPEN, dtype=np.int8)
         if inferred:
             start[fixed] = REPLICATE
         start[np.isin(label, list(partitioned))] = PARTITION
-        if not len(questions):
-            raise InfeasibleError(f"{problem.graph.name}: everything is partitioned already")
+        paper = problem.reward == "paper"
         if paper:
+            paid = [_paper_rewards(len(dimensions)) for dimensions in members]
+            question_paid = [_paper_rewards(len(dimensions)) for dimensions in decided]
             # What is decided from the start pays with the first question.
             initial = sum(paper_reward(choice, int((start == choice).sum())) for choice in (0, 1))
             if_replicated, if_partitioned = question_paid[0]
             question_paid[0] = (if_replicated + initial, if_partitioned + initial)
+        else:
+            paid = [(0.0, float(weights[c])) for c in labels]
+            question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
         end = np.zeros((1, STAKES), np.float32)
         stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
         return cls(
@@ -181,6 +176,13 @@ class PartitionSpace:
             pays_once=not linkage and not paper,
             stakes=stakes,
         )
+
+
+def _dimensions_by_path(problem: Partitioning) -> np.ndarray:
+    """Return the dimensions of the problem's entry parameters, sorted by path."""
+    parameters = problem.parameters()
+    paths = [problem.graph.paths[parameter] for parameter in parameters]
+    return problem.classes.dimensions_of(parameters[np.argsort(paths, kind="stable")])
 
 
 def _paper_rewards(dimensions: int) -> tuple[float, float]:

@@ -48,10 +48,10 @@ class Linear:
     Attributes:
         classes: (K,) int64, the classes of the graph, in the order of the questions.
         gain: (K,) share of the replicated step's seconds that each class saves.
-        replicated: seconds of the step that splits nothing.
+        replicated_seconds: step time of the plan that splits nothing.
         rivals: per class, the classes that it excludes, ascending.
-        whole: (M,) bytes of the replicated plan at each moment.
-        saved: (K, M) bytes that each class saves there.
+        replicated_bytes: (M,) bytes of the replicated plan at each moment.
+        saved_bytes: (K, M) bytes that each class saves there.
         limit: bytes that a device may hold.
         groups: per group, the classes that can split its instructions.
         weights: (G,) share of the replicated step's seconds that its instructions take.
@@ -68,10 +68,10 @@ class Linear:
     name: str
     classes: np.ndarray
     gain: np.ndarray
-    replicated: float
+    replicated_seconds: float
     rivals: tuple[np.ndarray, ...]
-    whole: np.ndarray
-    saved: np.ndarray
+    replicated_bytes: np.ndarray
+    saved_bytes: np.ndarray
     limit: float
     groups: tuple[np.ndarray, ...]
     weights: np.ndarray
@@ -96,16 +96,18 @@ class Linear:
     def seconds(self, chosen: np.ndarray) -> np.ndarray:
         """(...) seconds of the steps that split ``chosen``, (..., K) bool."""
         saved = np.where(chosen, self.gain, 0.0).sum(axis=-1)
-        return np.asarray(self.replicated * (1.0 - saved))
+        return np.asarray(self.replicated_seconds * (1.0 - saved))
 
     @property
     def longest(self) -> float:
-        """Seconds that no plan's step exceeds: all that is lost is lost, and nothing is saved."""
-        return float(self.replicated * (1.0 - np.minimum(self.gain, 0.0).sum()))
+        """Step time that no plan exceeds: with every loss and no saving."""
+        return float(self.replicated_seconds * (1.0 - np.minimum(self.gain, 0.0).sum()))
 
     def slack(self, chosen: np.ndarray) -> np.ndarray:
         """(..., M) bytes that plans leave at each moment, (..., K) bool; negative if too many."""
-        return np.asarray(self.limit - self.whole + chosen.astype(np.float64) @ self.saved)
+        return np.asarray(
+            self.limit - self.replicated_bytes + chosen.astype(np.float64) @ self.saved_bytes
+        )
 
     def fits(self, chosen: np.ndarray) -> np.ndarray:
         """(...) whether plans keep to the limit at all moments."""
@@ -123,7 +125,7 @@ class Linear:
         price times the mean share of the limit that it saves. The price is the lowest of some at
         which the plan fits that takes classes greedily by score; 1 if none does.
         """
-        saved_share = self.saved.mean(axis=1) / self.limit
+        saved_share = self.saved_bytes.mean(axis=1) / self.limit
 
         def scores(price: float) -> np.ndarray:
             return (1.0 - price) * self.gain + price * saved_share
@@ -147,7 +149,7 @@ class Linear:
 
     @classmethod
     def of(cls, problem: Partitioning, name: str = "") -> Linear:
-        """Look at a problem with a limit of memory; it has no witnesses yet.
+        """Return the linear form of a problem with a limit of memory, without witnesses.
 
         Raises:
             InfeasibleError: no dimension can be partitioned, or no plan can fit.
@@ -164,7 +166,7 @@ class Linear:
         computed, gain = problem.saved_seconds[classes], problem.gain_seconds[classes]
         net_share = np.divide(gain, computed, out=np.zeros(len(classes)), where=computed > 0)
         saved_share = 1.0 - problem.device_share[classes]
-        whole, split_bytes = _moment_bytes(problem, space)
+        replicated_bytes, split_bytes = _moment_bytes(problem, space)
         groups, weights = _instruction_groups(problem, space)
         at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
         peak = problem.footprint.saved_at(at)
@@ -172,24 +174,26 @@ class Linear:
             name=name,
             classes=np.asarray(classes, dtype=np.int64),
             gain=gain / seconds,
-            replicated=problem.replicate_seconds,
+            replicated_seconds=problem.replicate_seconds,
             rivals=tuple(np.array(sorted(rivals), dtype=np.int64) for rivals in space.rivals),
-            whole=whole,
-            saved=split_bytes * saved_share[:, None],
+            replicated_bytes=replicated_bytes,
+            saved_bytes=split_bytes * saved_share[:, None],
             limit=limit,
             groups=groups,
             weights=weights / seconds,
             paid=saved_share * np.maximum(net_share, 0.0),
-            figures=_figures(problem, space, gain / seconds, peak.saved[classes] / peak.whole),
-            step=_step(problem, len(classes), float(whole.max())),
+            figures=_figures(
+                problem, space, gain / seconds, peak.saved_bytes[classes] / peak.replicated_bytes
+            ),
+            step=_step(problem, len(classes), float(replicated_bytes.max())),
             witnesses=np.zeros((0, len(classes)), dtype=bool),
-            fullest=np.arange(len(whole)),
+            fullest=np.arange(len(replicated_bytes)),
         )
 
     def at(self, limit: float) -> Linear:
         """Return the problem at another limit of memory, with the first of its witnesses."""
         step = self.step.copy()
-        step[0] = _fullness(float(self.whole.max()), limit)
+        step[0] = _fullness(float(self.replicated_bytes.max()), limit)
         return replace(self, limit=limit, step=step, witnesses=self.witnesses[:1], cache={})
 
     def with_witnesses(self, witnesses: np.ndarray) -> Linear:
@@ -365,7 +369,7 @@ class Tables:
         # Of each class: gain, and the same with a last class that pays nothing; bytes per moment.
         self.gain = np.zeros((slots, k))
         self.paid = np.zeros((slots, k + 1))
-        self.saved = np.zeros((slots, k, m))
+        self.saved_bytes = np.zeros((slots, k, m))
         self.figures = np.zeros((slots, k, len(CLASS)), dtype=np.float32)
         self.excluding = np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32)
         # The classes that each excludes, and how many; the heuristic's score by size.
@@ -377,18 +381,18 @@ class Tables:
         self.weights = np.zeros((slots, size.groups))
         # Of each problem: classes, moments, bytes, seconds replicated and at the start, price.
         self.size, self.moments = np.zeros((2, slots), dtype=np.int64)
-        self.limit, self.replicated, self.start, self.price = np.zeros((4, slots))
+        self.limit, self.replicated_seconds, self.start, self.price = np.zeros((4, slots))
         self.step = np.zeros((slots, len(STEP)), dtype=np.float32)
         # Decisions before the first step; witnesses, repeated where fewer; the bytes they leave.
-        self.known = np.full((slots, k), REPLICATE, dtype=np.int8)
-        self.plans = np.zeros((slots, k, w), dtype=np.bool_)
+        self.decisions = np.full((slots, k), REPLICATE, dtype=np.int8)
+        self.completions = np.zeros((slots, k, w), dtype=np.bool_)
         self.slack = np.full((slots, w, m), np.inf)
 
     def put(self, slot: int, problem: Linear) -> None:
         """Write a problem into an empty slot."""
         k, m, plans = len(problem.gain), len(problem.fullest), problem.witnesses
         self.gain[slot, :k], self.paid[slot, :k] = problem.gain, problem.paid
-        self.saved[slot, :k, :m] = problem.saved[:, problem.fullest]
+        self.saved_bytes[slot, :k, :m] = problem.saved_bytes[:, problem.fullest]
         self.figures[slot, :k] = problem.figures
         self.excluding[slot, :k] = np.maximum(
             problem.figures[:, [CLASS.index(name) for name in EXCLUDED]], 0.0
@@ -400,29 +404,29 @@ class Tables:
             self.members[slot, : len(classes), index] = classes
         self.weights[slot, : len(problem.weights)] = problem.weights
         self.size[slot], self.moments[slot] = k, m
-        self.limit[slot], self.replicated[slot] = problem.limit, problem.replicated
+        self.limit[slot], self.replicated_seconds[slot] = problem.limit, problem.replicated_seconds
         self.start[slot], self.step[slot] = problem.seconds(plans[0]), problem.step
         self.price[slot], scores = problem.priced
         self.rule[slot, :k] = logarithmic(scores)
-        self.known[slot, :k] = OPEN
-        repeated = np.arange(self.plans.shape[2]) % len(plans)
-        self.plans[slot, :k] = plans[repeated].T
+        self.decisions[slot, :k] = OPEN
+        repeated = np.arange(self.completions.shape[2]) % len(plans)
+        self.completions[slot, :k] = plans[repeated].T
         self.slack[slot, :, :m] = problem.slack(plans)[repeated][:, problem.fullest]
 
 
-class Boards:
-    """Decisions of n episodes, and the completions of them that are known to fit.
+class PartialPlans:
+    """The partial plans of n episodes, and completions of them that are known to fit the memory.
 
     Args:
         largest: sizes of the largest problem.
 
     Attributes:
         slot: (n,) int64, the slot of each episode's problem.
-        known: (n, K) int8 decisions: 1 partitioned, 0 replicated, -1 open.
-        plans: (n, K, W) bool, the witnesses, which follow the decisions.
+        decisions: (n, K) int8: 1 partitioned, 0 replicated, -1 open.
+        completions: (n, K, W) bool, complete plans that agree with the decisions.
         slack: (n, W, 2, M) bytes that each leaves at each moment, as it is and with the other
             choice for the candidate, the class decided next; least: (n, W, 2) their minimum.
-        now: (n, W) int8, which of the two each is.
+        current: (n, W) int8, which of the two is the completion as it is.
     """
 
     def __init__(self, count: int, largest: Sizes) -> None:
@@ -432,17 +436,17 @@ class Boards:
         self.tables = Tables(FIRST, largest)
         k, m, w = largest.classes, largest.moments, largest.witnesses
         self.slot = np.zeros(count, dtype=np.int64)
-        self.known = np.full((count, k), OPEN, dtype=np.int8)
-        self.plans = np.zeros((count, k, w), dtype=np.bool_)
+        self.decisions = np.full((count, k), OPEN, dtype=np.int8)
+        self.completions = np.zeros((count, k, w), dtype=np.bool_)
         self.slack, self.least = np.zeros((count, w, 2, m)), np.zeros((count, w, 2))
-        self.now, self._witness_index = np.zeros((count, w), dtype=np.int8), np.arange(w)
+        self.current, self._witness_index = np.zeros((count, w), dtype=np.int8), np.arange(w)
 
     def has_room(self, problem: Linear) -> bool:
         """Whether a problem is no larger than the largest."""
         return self.largest.with_(Sizes.of(problem)) == self.largest
 
     def put(self, rows: Rows, problem: Linear) -> None:
-        """Give episodes a problem."""
+        """Set the problem of episodes."""
         slot = self._slots.get(problem)
         if slot is None:
             slot = self._slots[problem] = len(self.problems)
@@ -458,9 +462,12 @@ class Boards:
     def start(self, rows: Rows) -> None:
         """Begin episodes with nothing decided."""
         tables, slot = self.tables, self.slot[rows]
-        self.known[rows], self.plans[rows] = tables.known[slot], tables.plans[slot]
+        self.decisions[rows], self.completions[rows] = (
+            tables.decisions[slot],
+            tables.completions[slot],
+        )
         self.slack[rows, :, 0], self.slack[rows, :, 1] = tables.slack[slot], np.inf
-        self.least[rows, :, 0], self.now[rows] = tables.slack[slot].min(axis=-1), 0
+        self.least[rows, :, 0], self.current[rows] = tables.slack[slot].min(axis=-1), 0
 
     def rivals(self, rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of a position in ``rows`` and a class that its candidate excludes."""
@@ -470,41 +477,41 @@ class Boards:
         number = np.arange(len(episode)) - np.repeat(counts.cumsum() - counts, counts)
         return episode, self.tables.rivals[slot[episode], candidates[episode], number]
 
-    def rooms(self, rows: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    def remaining_bytes(self, rows: np.ndarray, candidates: np.ndarray) -> np.ndarray:
         """(k, 2) bytes that the leanest known completion leaves, by choice for ``candidates``."""
         slot = self.slot[rows]
         moments = int(self.tables.moments[slot].max())
-        saved = self.tables.saved[:, :, :moments]
-        chosen = self.plans[rows, candidates]  # (k, W)
-        current = rows[:, None], self._witness_index, self.now[rows]
+        saved = self.tables.saved_bytes[:, :, :moments]
+        chosen = self.completions[rows, candidates]  # (k, W)
+        as_is = rows[:, None], self._witness_index, self.current[rows]
         slack = saved[slot, candidates][:, None] * np.where(chosen, -1.0, 1.0)[..., None]
-        slack += self.slack[..., :moments][current]
+        slack += self.slack[..., :moments][as_is]
         # A witness that splits the class no longer splits those that it excludes, which are taken
         # one after the other, so that the sums are the same whatever stands beside them.
         episode, rival = self.rivals(rows, candidates)
-        index, pair = self.plans[rows[episode], rival].T.nonzero()
+        index, pair = self.completions[rows[episode], rival].T.nonzero()
         if len(pair):
             episode, rival = episode[pair], rival[pair]
             first = np.flatnonzero(np.diff(index * len(rows) + episode, prepend=-1))
             changed = episode[first], index[first]
             terms = np.insert(saved[slot[episode], rival], first, slack[changed], axis=0)
             slack[changed] = np.subtract.reduceat(terms, first + np.arange(len(first)))
-        room, other_room = self.least[current], slack.min(axis=-1)
-        alternative = *current[:2], current[2] ^ 1
-        self.slack[..., :moments][alternative], self.least[alternative] = slack, other_room
-        less, more = np.where(chosen, (other_room, room), (room, other_room))
-        return np.stack([less.max(axis=1), more.max(axis=1)], axis=1)
+        least, other_least = self.least[as_is], slack.min(axis=-1)
+        alternative = *as_is[:2], as_is[2] ^ 1
+        self.slack[..., :moments][alternative], self.least[alternative] = slack, other_least
+        replicated, partitioned = np.where(chosen, (other_least, least), (least, other_least))
+        return np.stack([replicated.max(axis=1), partitioned.max(axis=1)], axis=1)
 
     def decide(self, rows: np.ndarray, candidates: np.ndarray, split: np.ndarray) -> None:
-        """Decide the candidates of the last call of ``rooms``: split those of ``split``."""
-        # ``rooms`` has computed both choices: switch witnesses whose choice changes.
-        self.now[rows] ^= self.plans[rows, candidates] != split[:, None]
-        self.plans[rows, candidates] = split[:, None]
-        self.known[rows, candidates] = np.where(split, PARTITION, REPLICATE)
+        """Decide the candidates of the last call of ``remaining_bytes``; ``split`` is (k,) bool."""
+        # ``remaining_bytes`` has computed both choices: switch witnesses whose choice changes.
+        self.current[rows] ^= self.completions[rows, candidates] != split[:, None]
+        self.completions[rows, candidates] = split[:, None]
+        self.decisions[rows, candidates] = np.where(split, PARTITION, REPLICATE)
         rows = rows[split]
         episode, rival = self.rivals(rows, candidates[split])
-        self.plans[rows[episode], rival] = False
-        self.known[rows[episode], rival] = REPLICATE
+        self.completions[rows[episode], rival] = False
+        self.decisions[rows[episode], rival] = REPLICATE
 
     def bounds(self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """(k, 2) bounds of the savings of the open classes, ``is_open`` (k, K), and the candidates.

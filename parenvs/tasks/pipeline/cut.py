@@ -89,10 +89,11 @@ class CutKernel:
     """
 
     def __init__(self, space: CutSpace, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        pipeline, cluster = space.pipeline, space.pipeline.cluster
+        self.space, self._most_bytes = space, most_bytes
+        pipeline = space.pipeline
+        self.bubble_free, self._limit = pipeline.bubble_free, pipeline.memory_limit
+        self._micro_batches = pipeline.micro_batches
         count, windows = len(space.pivots), space.windows()
-        self.space = space
         self.cuts = space.stages - 1
         self.end, self.start = count, count + 1
         self.low, self.high = [low for low, _ in windows], [high for _, high in windows]
@@ -100,6 +101,23 @@ class CutKernel:
         # What may follow the start is what may be the first cut.
         self.follower = np.append(follower, follower[-1])
         self.shares = (space.pivots / len(pipeline.profile)).astype(np.float32)
+        self._cuts_before = [np.array([self.start]), *(np.arange(*window) for window in windows)]
+        self.overlaps = [
+            bool((self.follower[last] > low).any())
+            for last, low in zip(self._cuts_before, self.low, strict=False)
+        ]
+        self._prepare_candidates()
+        self._prepare_stages()
+        self.first = self._first_features()
+        self.openings = self._opening_features()
+        # Environments of a problem share its kernel.
+        for attribute in vars(self).values():
+            if isinstance(attribute, np.ndarray):
+                attribute.setflags(write=False)
+
+    def _prepare_candidates(self) -> None:
+        """Set the figures of each candidate: devices, seconds before it, and transfers over it."""
+        space, pipeline, cluster = self.space, self.space.pipeline, self.space.pipeline.cluster
         # Entries c and c+1 are the end of the chain and its start.
         self.pivot = np.append(space.pivots, [len(pipeline.profile), 0])
         self.device = np.append(space.devices, [cluster.devices, 0])
@@ -113,24 +131,18 @@ class CutKernel:
         self.transfers = np.stack(
             [formulas.transfer_seconds(crossing, x) for x in (cluster.inter_bw, cluster.intra_bw)]
         )
-        self.bubble_free, self._limit = pipeline.bubble_free, pipeline.memory_limit
-        self._micro_batches = pipeline.micro_batches
-
+        # The instance's maxima: all parameters over all devices, the largest cut over the cluster.
         all_devices = (np.array(0), np.array(cluster.devices))
         reduce = float(cluster.sync_seconds(pipeline.parameter_sum[-1:], *all_devices)[0])
         bandwidth = cluster.bandwidth(*all_devices)
-        transfer = float(formulas.transfer_seconds(crossing[:count].max(), bandwidth))
-        # The instance's maxima: all parameters over all devices, the largest cut over the cluster.
+        transfer = float(formulas.transfer_seconds(crossing[: self.end].max(), bandwidth))
         # What is always 0 is not divided.
         self._scale = np.array([reduce or 1.0, transfer or 1.0, 1.0])
         self.slow, self.fast = self._scaled(self.transfers, 1)
-        self._cuts_before = [np.array([self.start]), *(np.arange(*window) for window in windows)]
-        self.overlaps = [
-            bool((self.follower[last] > low).any())
-            for last, low in zip(self._cuts_before, self.low, strict=False)
-        ]
-        self._last_stage = self._compute_and_reduce(np.arange(count), np.array(self.end))
+        self._last_stage = self._compute_and_reduce(np.arange(self.end), np.array(self.end))
 
+    def _prepare_stages(self) -> None:
+        """Set ``inside``, and tabulate stages and extremes if they take little enough memory."""
         # A transfer depends on the cut before and the cut after by way of the edge alone.
         before = [self._cuts_before[0], *self._cuts_before[:-1]]
         after = [*self._cuts_before[1:], np.array([self.end])]
@@ -142,20 +154,14 @@ class CutKernel:
         sizes = [len(last) * len(cut) for last, cut in zip(self._cuts_before, after, strict=True)]
         variants = sum(size * len(edge) for size, edge in zip(sizes, edges, strict=True))
         # Bytes of the tables: 72 per pair of cuts, 12 per pair and side of a server, and masks.
-        masks = sum(len(last) for last in self._cuts_before) * count
-        self.tabulated = 72 * sum(sizes) + 12 * variants + masks <= most_bytes
+        masks = sum(map(len, self._cuts_before)) * self.end
+        self.tabulated = 72 * sum(sizes) + 12 * variants + masks <= self._most_bytes
         self.step_extremes: list[tuple[np.ndarray, np.ndarray]] = []
         self.step_masks: list[np.ndarray] = []
         self._variants: list[np.ndarray] = []
         if self.tabulated:
             self._tabulate_stages(after, sizes)
             self._tabulate_extremes(before, edges)
-        self.first = self._first_features()
-        self.openings = self._opening_features()
-        # Environments of a problem share its kernel.
-        for attribute in vars(self).values():
-            if isinstance(attribute, np.ndarray):
-                attribute.setflags(write=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CutKernel:
         """Itself: nothing in it changes."""
