@@ -52,7 +52,7 @@ def save_checkpoint(path, number):
     import torch
 
     training = _training()
-    training.place = path.parent
+    training.path = path.parent
     with torch.no_grad():
         next(training.agent.net.parameters()).fill_(number)
     training.save()

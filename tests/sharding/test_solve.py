@@ -14,14 +14,14 @@ from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
 from parenvs.agents.sharding import search
-from parenvs.agents.sharding.loops import Chain, Dual, add, empty_tree, most
+from parenvs.agents.sharding.loops import Chain, Dual, add, empty_tree, maximum
 from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.agents.sharding.program import CoreProgram, Tree, certify, core_size, restricted
 from parenvs.agents.sharding.search import Clock, Search
 from parenvs.cli import tables
 from parenvs.core.leaderboard import reference_of
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.files import known, load_iopddl
+from parenvs.tasks.sharding.files import contest_record, load_iopddl
 from parenvs.tasks.sharding.messages import arrays_of
 from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding, reduce
 from parenvs.view.terminal import proof
@@ -249,7 +249,7 @@ def test_memory__the_tree_is_the_profile():
             plain[lo:hi] += amount
             begin = int(rng.integers(times))
             end = int(rng.integers(begin, times)) + 1
-            assert most(tree, begin, end) == plain[begin:end].max()
+            assert maximum(tree, begin, end) == plain[begin:end].max()
             assert tree[0, 1] == plain.max()
 
 
@@ -368,5 +368,5 @@ def test_search__shrinks_to_what_better_plans_take():
 def test_solve__the_contests_small_problems_are_proven(letter):
     problem = load_iopddl(FOLDER / f"asplos-2025-iopddl-{letter}.json.gz")
     answer = solve_iopddl(problem, 60.0, processor=True)
-    assert answer.cost == known(problem.name).best
-    assert answer.bound <= known(problem.name).best
+    assert answer.cost == contest_record(problem.name).best
+    assert answer.bound <= contest_record(problem.name).best
