@@ -39,7 +39,6 @@ class Task:
         return {name: problem for name, problem in self.problems.items() if not problem.added}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the task as an object of JSON types."""
         content = {key: value for key, value in vars(self).items() if key != "problems"}
         return {**content, "problems": [p.to_json() for p in self.problems.values()]}
 

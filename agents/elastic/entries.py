@@ -56,7 +56,6 @@ class ElasticProblem(TaskProblem):
     decisions = ()
 
     def views(self, report: PolicyReport) -> Sequence[Run]:
-        """See ``TaskProblem.views``: the runs."""
         return report.runs
 
     def empty_plan(self) -> Plan:
@@ -106,7 +105,6 @@ class ElasticProblem(TaskProblem):
         return PolicyReport(tuple(runs))
 
     def cost(self, report: PolicyReport) -> float:
-        """See ``TaskProblem.cost``: the share of the ideal that is lost."""
         return 1.0 - report.share
 
     def decided(self, report: PolicyReport) -> Any:

@@ -51,12 +51,6 @@ class Evaluation:
         return plan
 
     @property
-    def best_plan(self) -> Plan:
-        """The plan of the episode with the best return."""
-        plan: Plan = self.best_report.plan
-        return plan
-
-    @property
     def score(self) -> float | None:
         """The reference's cost over the plan's; None without a legal plan or a reference."""
         if self.reference is None or not self.report.legal:

@@ -175,15 +175,9 @@ class SetEvaluation:
 def play_set(
     policy: Any, played: ProblemSet, family: str | None, count: int, greedy: bool, **settings: Any
 ) -> list[float]:
-    """Return the scores of a policy on the first ``count`` problems of a set.
+    """Return the scores of a policy on the first ``count`` problems of a set, or a family of it.
 
-    Args:
-        policy: what ``parenvs.evaluate`` takes.
-        played: the set.
-        family: problems of this family only.
-        count: number of problems.
-        greedy: whether a model plays its best action; otherwise it samples.
-        **settings: further arguments of the set's environment.
+    The other arguments are as of ``evaluate_set``.
 
     Raises:
         ParenvsError: the agent has another number of actions.

@@ -208,16 +208,13 @@ class Fused:
         return {"turns": self.turns, "ended": self.episodes, "tensors": self._state}
 
     def load(self, state: dict[str, Any], part: int | None) -> None:
-        """Go on from what ``state`` returned."""
         self.turns, self.episodes = state["turns"], state["ended"]
         self._state = {k: value.to(self.env.device) for k, value in state["tensors"].items()}
 
     def spent(self) -> float:
-        """Return the processor seconds of other processes."""
         return 0.0
 
     def close(self) -> None:
-        """Close the environments."""
         self.env.close()
 
     def _seen(self, observed: Tensor) -> Seen:

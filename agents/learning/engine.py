@@ -112,7 +112,6 @@ class Engine(ABC):
         return self.answers([self.ask(process, name, *arguments) for process, *arguments in calls])
 
     def spent(self, processes: Sequence[Any]) -> float:
-        """Return the processor seconds of processes so far."""
         return float(sum(self.all(processes, "")))
 
 
@@ -133,7 +132,6 @@ class Here(Engine):
         return list(asked)
 
     def spent(self, processes: Sequence[Any]) -> float:
-        """See ``Engine.spent``: there are no processes."""
         return 0.0
 
     def end(self) -> None:

@@ -324,11 +324,9 @@ class Play:
             self._seen, self._worth = step.seen, step.worth
 
     def spent(self) -> float:
-        """Return the processor seconds of other processes."""
         return float(self.envs.spent())
 
     def close(self) -> None:
-        """Close the environments."""
         self.envs.close()
 
     def _finish(self, rows: np.ndarray) -> None:

@@ -142,7 +142,6 @@ class Memory:
         }  # fmt: skip
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
         if not 0 <= state["count"] <= state["room"] <= self.turns:
             raise ValueError(f"a memory of {state['room']} batches")
         if bool(state["room"]) != (set(state["parts"]) == set(PARTS)):

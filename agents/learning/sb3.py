@@ -270,7 +270,6 @@ class NativeVecEnv(VecEnv):
         return observation, (rewards / self.scale).astype(np.float32), dones, infos
 
     def close(self) -> None:
-        """Close the batch."""
         self.batch.close()
 
     def get_images(self) -> Sequence[np.ndarray | None]:

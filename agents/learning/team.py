@@ -129,11 +129,9 @@ class Processes:
         return self.engine.all(self.processes, name, *([x] * len(self.processes) for x in given))
 
     def spent(self) -> float:
-        """Return the processor seconds of the processes."""
         return self.engine.spent(self.processes)
 
     def close(self) -> None:
-        """End the processes."""
         self.engine.end()
 
 
@@ -194,11 +192,9 @@ class Actors(Processes):
         return Batch.joined(batches)
 
     def state(self) -> list[Any]:
-        """Return the state of each actor."""
         return self.each("state")
 
     def load(self, state: list[Any], part: int | None) -> None:
-        """Go on from what ``state`` returned."""
         self.engine.all(self.processes, "load", state, [part] * len(state))
 
 
@@ -273,7 +269,6 @@ class Learner:
         self.play.load(state["play"], part)
 
     def close(self) -> None:
-        """End what it has started."""
         self.play.close()
 
 
@@ -359,12 +354,10 @@ class Team:
         self.engine.all(self.every, "load", states, [part] * len(states))
 
     def spent(self) -> float:
-        """Return the processor seconds of all processes but this one."""
         nested = sum(self.engine.all(self.learners, "play.spent"))
         return float(nested) + self.engine.spent(self.every)
 
     def close(self) -> None:
-        """End all processes."""
         self.engine.end()
 
 

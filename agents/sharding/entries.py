@@ -111,7 +111,6 @@ class ShardingProblem(board.TaskProblem):
         return ShardingPlan(self.instance, self.fingerprint, ())
 
     def cost(self, report: ShardingReport) -> float:
-        """See ``TaskProblem.cost``: the exact sum."""
         assert report.cost is not None
         return report.cost
 
@@ -140,7 +139,6 @@ class ShardingProblem(board.TaskProblem):
         return board.reference_of(answer.cost, answer.bound, "solver", "", "", SOURCE)
 
     def words(self, cost: float) -> str:
-        """See ``TaskProblem.words``: all digits."""
         return f"{cost:,}" if isinstance(cost, int) else f"{cost:,.0f}"
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from parenvs.graph.graph import Graph
 
 
-def _asked(ctx: Any) -> list[Any]:
+def _selected_tasks(ctx: Any) -> list[Any]:
     given = ctx.params.get("task")
     names = given if isinstance(given, (list, tuple)) else [given]
     chosen = [TASKS[name] for name in names if name in TASKS]
@@ -38,7 +38,7 @@ def _asked(ctx: Any) -> list[Any]:
 
 def _instances(ctx: Any) -> Iterable[str]:
     words = dict.fromkeys(names())
-    for task in _asked(ctx):
+    for task in _selected_tasks(ctx):
         words |= dict.fromkeys(task.own_names())
         words |= dict.fromkeys((*task.instances, *(f"{kind}/" for kind in task.drawn)))
         words |= dict.fromkeys(f"{name}/" for name in task.sets)
@@ -54,7 +54,9 @@ def _envs(ctx: Any) -> Iterable[str]:
 
 
 tasks = completed(lambda _: TASKS)
-agents = completed(lambda ctx: dict.fromkeys(x for task in _asked(ctx) for x in task.planners))
+agents = completed(
+    lambda ctx: dict.fromkeys(x for task in _selected_tasks(ctx) for x in task.planners)
+)
 instances = completed(_instances)
 envs = completed(_envs)
 trainable = completed(lambda ctx: (*_instances(ctx), *TASKS, *_sets(ctx), *_envs(ctx)))
@@ -458,23 +460,25 @@ class Model:
         return self.cluster is None and not has_own and "devices" not in self.options
 
     @cached_property
-    def how(self) -> dict[str, Any] | None:
+    def graph_arguments(self) -> dict[str, Any] | None:
         """Arguments of ``load_graph`` for the graph; None if the problem is made of none."""
         if not self.task.supports(Task.reading) or self.task.names(self.instance):
             return None
         return self.task.reading(self.instance, self.options)
 
     @property
-    def kept(self) -> bool:
+    def keeps_graph(self) -> bool:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
-        if self.how is None:
+        if self.graph_arguments is None:
             return False
-        return is_function(self.instance) or any(self.how.get(k) is not None for k in READING)
+        return is_function(self.instance) or any(
+            self.graph_arguments.get(k) is not None for k in READING
+        )
 
     def graph(self) -> Graph:
         """Load the graph."""
-        assert self.how is not None
-        return load_graph(self.instance, **self.how)
+        assert self.graph_arguments is not None
+        return load_graph(self.instance, **self.graph_arguments)
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
@@ -484,7 +488,9 @@ class Model:
             with Step(f"lowering {self.instance}") as step:
                 if python_source.lower(self.instance, self.options.get("arguments")).kept:
                     step.result = "kept from the last time (--no-cache lowers it anew)"
-        with Step(f"reading {self.instance}", min_seconds=0.0 if self.kept else _SLOW) as step:
+        with Step(
+            f"reading {self.instance}", min_seconds=0.0 if self.keeps_graph else _SLOW
+        ) as step:
             graph = self.graph()
             step.result = f"{len(graph.opcode):,} instructions"
         for words in graph.notes:
@@ -507,7 +513,7 @@ class Model:
         """
         from parenvs.agents.planners import request_of
 
-        if self.how is not None:
+        if self.graph_arguments is not None:
             for words in self.task.assumptions(self.read(), self.options):
                 note(words)
         placed = replace(self, cluster=found_cluster(self)) if here else self
@@ -524,7 +530,7 @@ class Model:
         Raises:
             ParenvsError: it would; the line names both files.
         """
-        if path is None or not self.kept:
+        if path is None or not self.keeps_graph:
             return
         sidecar = path.with_suffix(".npz")
         if sidecar == path or _same(sidecar, self.instance):
@@ -535,7 +541,7 @@ class Model:
 
     def named(self, report: Any, path: Path | None) -> Any:
         """Return a report whose plan names the graph that ``save`` writes beside ``path``."""
-        if path is None or not self.kept:
+        if path is None or not self.keeps_graph:
             return report
         return replace(report, plan=replace(report.plan, instance=str(path.with_suffix(".npz"))))
 
@@ -544,7 +550,7 @@ class Model:
 
         Nothing is written if the instance alone gives the graph.
         """
-        if path is None or not self.kept:
+        if path is None or not self.keeps_graph:
             return
         self.graph().save(path.with_suffix(".npz"))
         if is_function(self.instance):

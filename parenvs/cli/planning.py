@@ -79,7 +79,7 @@ def plan(
 
     What is not given is chosen where the task can choose it.
     """
-    from parenvs.core.plan import now_of
+    from parenvs.core.plan import baseline_of
     from parenvs.exports import formats
 
     model = _model(given, instance, task, cluster)
@@ -96,22 +96,22 @@ def plan(
     baseline: Any = now
     if now is not None and Path(now).is_file():
         baseline = partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
-    today = now_of(request, answer, baseline) if report.legal and has_baseline else None
-    graph = model.graph() if model.kept else None
+    today = baseline_of(request, answer, baseline) if report.legal and has_baseline else None
+    graph = model.graph() if model.keeps_graph else None
     runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
     has_remarks = model.task.supports(Task.remarks)
     remarks = model.task.remarks(request, answer, choice) if has_remarks else None
-    work, lines = _files(model, report, out_, plot)
+    write, lines = _files(model, report, out_, plot)
     if map_ is not None and report.legal:
-        plain, lines = work, (*lines, f"map written to {map_}")
+        write_plan, lines = write, (*lines, f"map written to {map_}")
 
-        def work() -> None:
+        def write() -> None:
             from parenvs.view import page
 
-            plain()
+            write_plan()
             page.write(map_, lambda: model.task.plan_map(request, report))
 
-    with terminal.written(work, *lines, quiet=as_json):
+    with terminal.written(write, *lines, quiet=as_json):
         if as_json:
             content = {"plan": report.plan.to_json(), "report": report.with_price()}
             content |= {"runs_in": runs, "now": None if today is None else today.to_json()}
@@ -181,7 +181,9 @@ def compare(
     work, lines = _files(model, first, out_, plot)
     with terminal.written(work, *lines, quiet=as_json):
         if as_json:
-            terminal.say_json({"plans": [_said(answer) for answer in answers], "failed": failed})
+            terminal.say_json(
+                {"plans": [_answer_json(answer) for answer in answers], "failed": failed}
+            )
         else:
             terminal.out.print(tables.comparison(answers))
             for name, words in failed.items():
@@ -198,7 +200,7 @@ def _say_remarks(remarks: Remarks) -> None:
         terminal.say_line(line) if isinstance(line, str) else terminal.out.print(line)
 
 
-def _said(answer: Any) -> dict[str, Any]:
+def _answer_json(answer: Any) -> dict[str, Any]:
     return {
         "agent": answer.method,
         "plan": answer.plan.to_json(),
@@ -234,7 +236,7 @@ def _request(
 
 
 def _settled(model: options.Model, request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
-    """Return the request with what was open chosen; what is assumed for other planners is told."""
+    """Return the request with open choices made; note what is assumed for other planners."""
     if model.is_placed_here:
         terminal.note(f"cluster {options.found_cluster(model)}, the GPUs of this machine")
     with terminal.Step("searching stages and devices", min_seconds=_SLOW):

@@ -259,13 +259,13 @@ def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any
     # Options of reading need the graph itself; without them a name is enough.
     if not reading:
         return judge(plan, target)
-    how = options.Model(task_of(plan), target).how
-    if how is None:
+    arguments = options.Model(task_of(plan), target).graph_arguments
+    if arguments is None:
         name = next(
             flag.name for flag in options.flags_in(GraphOptions) if flag.place[0] in reading
         )
         raise ParenvsError(f"{target}: no graph that plans are made of; leave out --{name}")
-    return judge(plan, load_graph(target, **{**how, **reading}))
+    return judge(plan, load_graph(target, **{**arguments, **reading}))
 
 
 _CLUSTER = "C"
@@ -323,7 +323,7 @@ def show(
 
     model = options.Model.of(given, instance, task, cluster)
     shown = []
-    if model.how is not None:
+    if model.graph_arguments is not None:
         graph = model.read()
         shown += [tables.graph(graph), tables.parameters(graph)]
     if task is not None or task_of_name(instance) is not None:

@@ -128,7 +128,7 @@ def train(
         task = next((name for name, other in TASKS.items() if instance in other.sets), None)
     model = options.Model.of(given, instance or "", task, cluster)
     stem = Path(instance or "drawn").stem
-    drawn = _drawn(model, instance, given)
+    drawn = _environment(model, instance, given)
     if drawn is not None:
         run.train(folder or run.folder(stem, model.task.name), *drawn, steps or DRAWN_STEPS)
         return
@@ -141,9 +141,9 @@ def train(
         with need_extra("agents", "training"):
             from parenvs.agents.learning.config import check_free
         check_free(run_folder, resume)
-        request = _kept(model, request, run_folder)
+        request = _keep_graph(model, request, run_folder)
         run.train(run_folder, request.env_id, request.env_kwargs, request.steps, best,
-                  request.target(best), model.kept)  # fmt: skip
+                  request.target(best), model.keeps_graph)  # fmt: skip
 
 
 def _argument(text: str) -> tuple[str, Any]:
@@ -182,18 +182,8 @@ class _Run:
     ) -> None:
         """Train, and print the result; an interrupted training says how to go on.
 
-        Args:
-            folder: of the run.
-            env_id: id of the environment.
-            env_kwargs: its arguments.
-            steps: of all environments.
-            best: return of the optimum, if it is known.
-            target: return of episodes that count as optimal.
-            kept: whether the graph in the folder is the run's own.
-
-        Raises:
-            ParenvsError: it was refused.
-            KeyboardInterrupt: it was interrupted; the text ends the line that says so.
+        ``best`` is the optimum's return, ``target`` the least that counts as optimal, ``kept``
+        whether the graph in the folder is the run's own.
         """
         from parenvs.cli import tables
 
@@ -239,7 +229,7 @@ def is_environment(name: str) -> bool:
     )
 
 
-def _drawn(
+def _environment(
     model: options.Model, instance: str | None, typed: options.Given
 ) -> tuple[str, dict[str, Any]] | None:
     """Return the environment of a training and its arguments; None: that of the request.
@@ -261,7 +251,7 @@ def _drawn(
     return env_id, {**arguments, **given}
 
 
-def _kept(model: options.Model, request: Request, run_folder: Path) -> Request:
+def _keep_graph(model: options.Model, request: Request, run_folder: Path) -> Request:
     """Write the graph of a model beside its run, if its name alone would not give it.
 
     What evaluates the run later has nothing but its folder.
@@ -272,7 +262,7 @@ def _kept(model: options.Model, request: Request, run_folder: Path) -> Request:
     from parenvs.agents.learning.config import claimed
     from parenvs.instances import load_graph
 
-    if not model.kept:
+    if not model.keeps_graph:
         return request
     graph = run_folder / "graph.npz"
     # Before the first checkpoint nothing depends on an older graph.

@@ -84,13 +84,15 @@ def generator_of(word: str) -> np.random.Generator | None:
         return None
     if len(data) not in (32, 36):
         return None
-    state, inc, rest = (int.from_bytes(x, "little") for x in (data[:16], data[16:32], data[32:]))
+    state, increment, half = (
+        int.from_bytes(part, "little") for part in (data[:16], data[16:32], data[32:])
+    )
     bits = np.random.PCG64(0)
     bits.state = {
         "bit_generator": "PCG64",
-        "state": {"state": state, "inc": inc},
+        "state": {"state": state, "inc": increment},
         "has_uint32": int(len(data) > 32),
-        "uinteger": rest,
+        "uinteger": half,
     }
     rng = np.random.Generator(bits)
     # One word per state: the last character of base64 has bits that decoding ignores.
@@ -262,7 +264,7 @@ class Game(ABC):
     action_space: spaces.Discrete
     observation_space: spaces.Dict
     _arguments: dict[str, Any]  # of the constructor
-    _away: tuple[dict[str, Any], Source] | None = None  # the last options, and their source
+    _last_reset: tuple[dict[str, Any], Source] | None = None  # the last options, and their source
 
     def __new__(cls, *args: Any, **arguments: Any) -> Game:
         """Keep the arguments, for games with changed ones (``elsewhere``)."""
@@ -274,7 +276,7 @@ class Game(ABC):
         self.count = count
         self.over = np.zeros(count, dtype=np.bool_)
         self._rows = np.arange(count)
-        self._held: list[Any] = [None] * count  # what ``put`` gave each row
+        self._problems: list[Any] = [None] * count  # what ``put`` gave each row
         self._shared: Any = None  # what all rows hold, if it is the same
 
     @property
@@ -315,7 +317,7 @@ class Game(ABC):
 
     def problem(self, row: int) -> Any:
         """Return the problem of an episode, by default what the source gave."""
-        return self._held[row]
+        return self._problems[row]
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """Return the entries of infos of ended episodes, (k,) float64 each, NaN where unknown.
@@ -371,8 +373,8 @@ class Game(ABC):
             ParenvsError: a value is refused, or would change the spaces.
         """
         # Building a game may load a graph, and resets often repeat their options.
-        if self._away is not None and self._away[0] == options:
-            return self._away[1]
+        if self._last_reset is not None and self._last_reset[0] == options:
+            return self._last_reset[1]
         arguments = dict(self._arguments)
         if arguments.get("problem") is not None and "problem" not in options:
             if "instance" not in options:
@@ -384,15 +386,15 @@ class Game(ABC):
         other = type(self)(self.count, **{**arguments, **options})
         # Wrappers and policies hold on to the spaces that they were made with.
         for kind in ("action_space", "observation_space"):
-            mine, its = getattr(self, kind), getattr(other, kind)
-            if mine != its:
+            space, new_space = getattr(self, kind), getattr(other, kind)
+            if space != new_space:
                 raise ParenvsError(
                     f"options: {', '.join(options)} would change the {kind.replace('_', ' ')} from "
-                    f"{_brief(mine)} to {_brief(its)}; make another environment for it"
+                    f"{_brief(space)} to {_brief(new_space)}; make another environment for it"
                 )
         # Objects are not kept: they may change, and comparing them may be slow.
         if all(isinstance(value, (str, int, float)) for value in options.values()):
-            self._away = (dict(options), other.source)
+            self._last_reset = (dict(options), other.source)
         return other.source
 
     def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
@@ -401,24 +403,24 @@ class Game(ABC):
         if source is None and self.source.only is not None and self._shared is self.source.only:
             self.start(rows)
             return
-        held = self._held
-        given: dict[int, list[int]] = {}  # rows of each new problem
+        problems = self._problems
+        new_rows: dict[int, list[int]] = {}  # rows of each new problem
         for row in self._rows[rows].tolist():
             stream = streams[row]
             problem = self.source.next(stream) if source is None else source.draw(stream)
-            if problem is not held[row]:
-                held[row] = problem
-                given.setdefault(id(problem), []).append(row)
+            if problem is not problems[row]:
+                problems[row] = problem
+                new_rows.setdefault(id(problem), []).append(row)
         # One call per problem, as ``put`` may build tables for it.
-        for values in given.values():
-            self.put(np.array(values), held[values[0]])
-        self._shared = held[0] if all(problem is held[0] for problem in held) else None
+        for numbers in new_rows.values():
+            self.put(np.array(numbers), problems[numbers[0]])
+        self._shared = problems[0] if all(x is problems[0] for x in problems) else None
         self.start(rows)
 
     def preview(self) -> None:
         """Give all rows a problem that can be rendered before the first reset."""
         problem = self.source.preview()
-        self._held = [problem] * self.count
+        self._problems = [problem] * self.count
         self._shared = problem
         self.put(EVERY, problem)
         self.start(EVERY)
@@ -456,13 +458,13 @@ class Groups(Generic[Part]):
     """The groups of a game's episodes that are stepped together, each by its own part.
 
     Attributes:
-        home: the first part.
+        first: the first part.
         only: whether the first part plays all rows.
     """
 
-    def __init__(self, count: int, home: Part) -> None:
-        self.home, self.only = home, True
-        self._parts: list[Part] = [home]
+    def __init__(self, count: int, first: Part) -> None:
+        self.first, self.only = first, True
+        self._parts: list[Part] = [first]
         self._of = np.zeros(count, dtype=np.int64)
 
     def give(self, rows: Rows, is_its: Callable[[Part], bool], make: Callable[[], Part]) -> None:
@@ -485,7 +487,7 @@ class Groups(Generic[Part]):
     def of(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
         """Return for each part that plays some of ``rows``: the part, its rows, their positions."""
         if self.only:
-            return [(self.home, rows, EVERY)]
+            return [(self.first, rows, EVERY)]
         indices = np.arange(len(self._of))[rows]
         numbers = self._of[indices]
         groups: list[tuple[Part, Rows, Rows]] = []
@@ -601,7 +603,7 @@ class RowGame(Rowed):
         self.cost = np.full(count, np.nan)
         self.reference, self.worst = np.ones((2, count))
         self._known = np.full((3, count), np.nan)  # start, bound, best
-        self._worth, self._largest = np.zeros(count), 0.0
+        self._returns, self._largest = np.zeros(count), 0.0
         self._stale = np.ones(count, dtype=np.bool_)
 
     @abstractmethod
@@ -651,7 +653,7 @@ class RowGame(Rowed):
 
     def fresh(self, rows: Rows) -> None:
         """Reset the state of episodes: return 0, not over, features out of date."""
-        self._worth[rows] = 0.0
+        self._returns[rows] = 0.0
         self.over[rows] = False
         self._stale[rows] = True
 
@@ -666,24 +668,24 @@ class RowGame(Rowed):
         rewards = np.zeros(len(rows))
         legal = chosen.view(np.uint64) < self.mask.shape[1]  # where negative numbers are large
         legal &= self.mask[rows, np.where(legal, chosen, 0)]
-        moving, legally = rows, cast(Rows, EVERY)
+        moving, moved = rows, cast(Rows, EVERY)
         if not legal.all():
-            moving, chosen, legally = rows[legal], chosen[legal], legal
+            moving, chosen, moved = rows[legal], chosen[legal], legal
             illegal = rows[~legal]
             # The return becomes the same whatever the episode had reached before.
-            worth = self._illegal(illegal)
-            rewards[~legal] = worth - self._worth[illegal]
+            returns = self._illegal(illegal)
+            rewards[~legal] = returns - self._returns[illegal]
             self.over[illegal], self.cost[illegal] = True, np.nan
-            self._worth[illegal] = worth
+            self._returns[illegal] = returns
         if moving.size:
             part = EVERY if moving.size == self.count else moving
             self.move(moving, chosen, part)
-            cost, before = self.cost[part], self._worth[part]
-            worth = np.log(self.reference[part] / np.minimum(cost, self.worst[part]))
+            cost, before = self.cost[part], self._returns[part]
+            returns = np.log(self.reference[part] / np.minimum(cost, self.worst[part]))
             # No complete plan yet: nothing is gained or lost.
-            worth = np.where(np.isnan(cost), before, worth)
-            rewards[legally] = worth - before
-            self._worth[part], self._stale[part] = worth, True
+            returns = np.where(np.isnan(cost), before, returns)
+            rewards[moved] = returns - before
+            self._returns[part], self._stale[part] = returns, True
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
@@ -703,6 +705,7 @@ class RowGame(Rowed):
         return self._largest
 
     def _illegal(self, rows: Rows) -> np.ndarray:
+        """Return the returns of episodes that end with an illegal action."""
         # Below all that is legal, by a margin that rounding does not reach.
         return np.asarray(np.log(self.reference[rows] / self.worst[rows]) - 1.0)
 

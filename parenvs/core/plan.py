@@ -90,10 +90,10 @@ class Plan:
                 f"{fingerprint[:19]}...; make the plan anew"
             )
         for key, wanted in settings.items():
-            both = getattr(self, key), wanted
-            if both[0] != both[1]:
-                words = ["the default" if value is None else str(value) for value in both]
-                reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
+            own = getattr(self, key)
+            if own != wanted:
+                mine, its = ("the default" if x is None else str(x) for x in (own, wanted))
+                reasons.append(f"{key}: the plan is for {mine}, not {its}")
         return reasons
 
     def _head(self) -> dict[str, Any]:
@@ -193,8 +193,8 @@ class Answer:
         """Return the planner, what it proved, the report, and the price, as text."""
         proof = f"proven {self.claim}" if self.proven else "not proven"
         price = self.report.price.lines() if self.report.price else ()
-        told = [f"{self.method} ({proof}, {self.seconds:.3g} s)", str(self.report)]
-        return "\n".join([*told, *(f"  {line}" for line in price)])
+        head = [f"{self.method} ({proof}, {self.seconds:.3g} s)", str(self.report)]
+        return "\n".join([*head, *(f"  {line}" for line in price)])
 
 
 MODEL = "the hybrid model"
@@ -250,14 +250,14 @@ class Price:
 
     def lines(self) -> list[str]:
         """Return the price in a few lines of text, of at most 110 columns."""
-        told = [self.whose]
+        sentences = [self.whose]
         if self.seconds is not None and not self.own:
-            told += self.notes
+            sentences += self.notes
         elif self.seconds is not None:
             parts = ", ".join(f"{name} {x:.4g}" for name, x in self.parts.items() if x)
-            told = [f"{self.seconds:.4g} s a step {self.whose} ({parts})", *self.notes]
-            told.insert(1, f"the figures above are {self.own}")
-        return [line for words in told for line in wrap(words, WIDTH, subsequent_indent="  ")]
+            step = f"{self.seconds:.4g} s a step {self.whose} ({parts})"
+            sentences = [step, f"the figures above are {self.own}", *self.notes]
+        return [line for words in sentences for line in wrap(words, WIDTH, subsequent_indent="  ")]
 
     @property
     def whose(self) -> str:
@@ -396,7 +396,7 @@ class TimedReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Now:
+class Baseline:
     """The baseline of a plan: what would be run without a planner.
 
     Attributes:
@@ -428,14 +428,15 @@ class Now:
         return f"{head} is {self.ratio:.3f} times as fast"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON types."""
         return {
             "words": self.words, "cost": self.cost, "own": self.own, "times_as_fast": self.ratio,
             "note": self.note,
         }  # fmt: skip
 
 
-def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -> Now | None:
+def baseline_of(
+    request: Any, answer: Any, said: str | Callable[[int], Any] | None
+) -> Baseline | None:
     """Return the baseline of an answer; None if the task has none.
 
     Args:
@@ -450,7 +451,9 @@ def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -
     report = answer.report
     if said is None and request.usual:
         other, unit = request.run(request.usual), report.bound_words[1]
-        return Now(words=request.usual, cost=float(other.cost), own=float(answer.cost), unit=unit)
+        return Baseline(
+            words=request.usual, cost=float(other.cost), own=float(answer.cost), unit=unit
+        )
     task, price = task_of(report), report.price
     subject = None
     if price is not None and price.seconds is not None:
@@ -470,8 +473,8 @@ def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -
     except InfeasibleError as error:
         # A baseline that does not fit is worth a line, not an error of the plan.
         words = said if isinstance(said, str) else "what is usual"
-        return Now(words=words, own=own, unit=unit, note=str(error))
-    return Now(words=words, cost=seconds, own=own, unit=unit)
+        return Baseline(words=words, own=own, unit=unit, note=str(error))
+    return Baseline(words=words, cost=seconds, own=own, unit=unit)
 
 
 OPTIMAL = 1e-3
@@ -503,7 +506,7 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
     if not isinstance(plan, Plan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     check(plan, f"plan of {shown(plan.instance)}: ", PlanError)
-    its = getattr(problem, "cluster", None)
-    if cluster is not None and its not in (None, Cluster.parse(cluster)):
-        raise ParenvsError(f"cluster: the problem is for {its}, not {cluster}; leave one out")
+    own = getattr(problem, "cluster", None)
+    if cluster is not None and own not in (None, Cluster.parse(cluster)):
+        raise ParenvsError(f"cluster: the problem is for {own}, not {cluster}; leave one out")
     return task_of(plan).judge(plan, problem, cluster)

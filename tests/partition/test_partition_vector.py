@@ -105,11 +105,11 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
         for setting in SETTINGS[:5]:
             mode = str(rng.choice(MODES))
             envs, singles = both(setting, 9, mode, **kwargs)
-            varied += envs.game.groups.home.transitions.varies is not None
+            varied += envs.game.groups.first.transitions.varies is not None
             assert compare(envs, singles, 40, seed, wrong=0.05) > 9
             with pytest.MonkeyPatch.context() as patch:
                 limit = rng.choice(["TABLE_BYTES", "BLOCK_BYTES"])
                 patch.setattr(game, str(limit), 1)
-                envs.game.groups.home.transitions = transitions_of.__wrapped__(envs.game.space)
+                envs.game.groups.first.transitions = transitions_of.__wrapped__(envs.game.space)
                 compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur

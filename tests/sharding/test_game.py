@@ -415,7 +415,7 @@ def test_vector__equals_single_ones(kwargs, mode):
 def test_bank__holds_what_is_drawn(family, number):
     board, problem = numbered(family, number), drawn_problem(family, number)
     again = board_of(problem)
-    for name in ("offset", "costs", "headroom", "witness", "first"):
+    for name in ("offset", "costs", "headroom", "witness", "greedy"):
         np.testing.assert_array_equal(getattr(board, name), getattr(again, name))
     np.testing.assert_array_equal(board.messages, again.messages)
     assert (board.instance, board.reference) == (problem.instance, again.reference)

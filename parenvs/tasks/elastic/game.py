@@ -474,7 +474,6 @@ class ElasticChoice(RowGame):
         self._base = base.reshape(-1, ACTIONS, len(self.shown))
 
     def start(self, rows: Rows) -> None:
-        """See ``Game.start``: nothing runs."""
         self.fresh(rows)
         for array in (self.interval, self.plans, self.event, self.since, self.quiet, self.hits):
             array[rows] = 0
@@ -675,7 +674,6 @@ class ElasticChoice(RowGame):
 
     @property
     def episode_steps(self) -> int:
-        """See ``Game.episode_steps``: of the longest, where problems differ."""
         return self._lost.shape[1]
 
     def elsewhere(self, options: dict[str, Any]) -> Source:

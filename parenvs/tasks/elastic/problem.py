@@ -496,7 +496,6 @@ class Run(Report):
         return np.asarray(self.events == GONE)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the totals as an object of JSON types."""
         return {
             "instance": self.problem.name,
             "policy": self.policy,

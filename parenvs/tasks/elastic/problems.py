@@ -624,14 +624,7 @@ FAMILIES = (*CHAINS, *REGIMES)
 def draw_course(
     rng: np.random.Generator, family: str, nodes: int = NODES, intervals: int = INTERVALS
 ) -> Course:
-    """Draw a course of a family.
-
-    Args:
-        rng: the generator.
-        family: one of ``FAMILIES``.
-        nodes: N, at most.
-        intervals: S; they are taken to be minutes.
-    """
+    """Draw a course of one of ``FAMILIES``, of at most N ``nodes``; intervals are minutes."""
     if family in CHAINS:
         chain = draw_markov(rng, family, nodes)
         return chain.course(SECONDS, chain.draw(rng, SECONDS, intervals))
@@ -659,13 +652,7 @@ COUNT = 720
 
 
 def drawn_by(rng: np.random.Generator, family: str, model: str) -> Elastic:
-    """Draw a job, whose name has the state of the generator.
-
-    Args:
-        rng: the generator.
-        family: one of ``FAMILIES``.
-        model: one of ``MEASURED``.
-    """
+    """Draw a job of one of ``FAMILIES`` and ``MEASURED``, named by the generator's state."""
     name = _name(family, model, word_of(rng))
     return _job(model, draw_course(rng, family), name)
 

@@ -736,7 +736,7 @@ class PipelineCut(Rowed):
 
     def space_of(self, row: int) -> CutSpace:
         """Return the candidates of an episode's problem."""
-        space: CutSpace = self._held[row].space
+        space: CutSpace = self._problems[row].space
         return space
 
     @property
@@ -773,7 +773,7 @@ class PipelineCut(Rowed):
         """Yield a kernel, a number of cuts made, and the indices of ``chosen`` rows with both."""
         if not chosen.any():
             return
-        steps, held = self.steps[rows], [self._held[row] for row in rows.tolist()]
+        steps, held = self.steps[rows], [self._problems[row] for row in rows.tolist()]
         for kernel in dict.fromkeys(held):
             alike = chosen if self.kernel else chosen & [other is kernel for other in held]
             for step in range(kernel.cuts):

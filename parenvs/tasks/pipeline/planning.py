@@ -365,7 +365,7 @@ class PipelinePlanning(Rowed):
 
     def put(self, rows: Rows, problem: Board) -> None:
         for row in self._rows[rows].tolist():  # decoders put problems without a source
-            self._held[row] = problem
+            self._problems[row] = problem
         self.stages[rows] = problem.space.stages
         for key, values in problem.observed.items():
             self._observed[key][rows] = values
@@ -424,7 +424,7 @@ class PipelinePlanning(Rowed):
     @property
     def known(self) -> np.ndarray:
         """Seconds of a step of each problem's shortest plan, (n,); NaN where none is proven."""
-        return np.array([x.space.pipeline.bubble_free / x.optimum for x in self._held])
+        return np.array([x.space.pipeline.bubble_free / x.optimum for x in self._problems])
 
     def plan(self, row: int) -> PipelinePlan:
         """Return the plan so far; the rest of the chain is its last stage."""
@@ -436,7 +436,7 @@ class PipelinePlanning(Rowed):
 
     def space_of(self, row: int) -> PointSpace:
         """Return the points and units of an episode's problem."""
-        space: PointSpace = self._held[row].space
+        space: PointSpace = self._problems[row].space
         return space
 
     def view(self, row: int) -> Report | Pipeline:
@@ -464,9 +464,9 @@ class PipelinePlanning(Rowed):
             return
         groups: dict[tuple[int, int], list[int]] = {}
         for index, (row, number) in enumerate(zip(rows.tolist(), choices.tolist(), strict=True)):
-            groups.setdefault((id(self._held[row]), number), []).append(index)
+            groups.setdefault((id(self._problems[row]), number), []).append(index)
         for (_, number), indices in groups.items():
-            yield self._held[rows[indices[0]]], number, np.array(indices)
+            yield self._problems[rows[indices[0]]], number, np.array(indices)
 
     def _update_legal(self, rows: np.ndarray) -> None:
         self._legal[rows] = False

@@ -287,7 +287,6 @@ class IntraOpSharding(RowGame):
 
     @property
     def episode_steps(self) -> int:
-        """See ``Game.episode_steps``: nodes of the problem, or of the largest that is drawn."""
         return NODES[1] if self.source.only is None else len(self.source.only)
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
@@ -347,7 +346,6 @@ class ShardingImprovement(IntraOpSharding):
 
     @property
     def episode_steps(self) -> int:
-        """See ``Game.episode_steps``: 64."""
         return MOVES
 
 

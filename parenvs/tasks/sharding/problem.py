@@ -228,7 +228,6 @@ class ShardingReport(Report):
         return replace(self, bound=bound)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as an object of JSON types."""
         return {
             "task": self.plan.task,
             "instance": self.problem.name,

@@ -32,7 +32,7 @@ def test_evaluate__optimal_policy_has_no_gap():
     found = parenvs.evaluate(lambda observation, mask: next(actions), env)
     assert found.gap == pytest.approx(0, abs=1e-12)
     assert found.reference == pytest.approx(found.report.cost, rel=1e-12) and found.proven
-    assert found.plan == found.best_plan
+    assert found.plan == found.best_report.plan
     assert found.report.legal and len(found.returns) == 0
     assert "cost 0.000% above that of the optimum" in str(found)
 
@@ -122,7 +122,7 @@ def test_evaluate__sampled_episodes():
     assert model.asked == [True] * 2 + [False] * 40
     assert found.returns.shape == (20,)
     assert found.best_value == max(found.value, found.returns.max())
-    best = parenvs.judge(found.best_plan).value
+    best = parenvs.judge(found.best_report.plan).value
     assert best == pytest.approx(found.best_value) or found.best_value == -1
     np.testing.assert_array_equal(
         parenvs.evaluate(Model(), env, episodes=20, seed=0).returns, found.returns
@@ -140,7 +140,7 @@ def test_evaluate__reference_is_of_the_problem_that_was_played(env_id):
     found = parenvs.evaluate(Model(), env, episodes=2, seed=5)
     alone = parenvs.evaluate(Model(), gym.make(env_id), seed=5)
     assert (found.report.cost, found.reference) == (alone.report.cost, alone.reference)
-    assert found.plan.instance == found.best_plan.instance
+    assert found.plan.instance == found.best_report.plan.instance
     assert found.gap == pytest.approx(found.report.cost / found.reference - 1)
 
 
