@@ -31,14 +31,7 @@ from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
-from parenvs.leaderboard.tasks import (
-    Task,
-    TaskList,
-    older_file,
-    read_tasks,
-    tasks_file,
-    unsolved,
-)
+from parenvs.leaderboard.tasks import Task, TaskList, older_file, read_tasks, tasks_file, unsolved
 from parenvs.markdown import table
 
 COMMAND = "python -m parenvs.leaderboard.references"

@@ -19,14 +19,7 @@ from parenvs.errors import ParenvsError, refuse_unknown, shown
 from parenvs.fields import Index, one_of, read, words
 from parenvs.tasks.elastic.game import ElasticChoice
 from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
-from parenvs.tasks.elastic.problem import (
-    MAX_INTERVALS,
-    MAX_NODES,
-    Elastic,
-    Moment,
-    Policy,
-    follow,
-)
+from parenvs.tasks.elastic.problem import MAX_INTERVALS, MAX_NODES, Elastic, Moment, Policy, follow
 from parenvs.tasks.elastic.problems import MEASURED, load_library
 
 COURSES = 2

@@ -10,14 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parenvs.agents.learning.algorithm import (
-    Batch,
-    Chance,
-    Place,
-    Settings,
-    ValueAlgorithm,
-    chosen,
-)
+from parenvs.agents.learning.algorithm import Batch, Chance, Place, Settings, ValueAlgorithm, chosen
 from parenvs.agents.learning.net import RowsNet, Seen
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite

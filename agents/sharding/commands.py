@@ -20,7 +20,7 @@ Problem = Annotated[
 def add(app: typer.Typer) -> None:
     """Add the commands on problems of the contest's format."""
     group = Commands(
-        help="Intra-operator parallelism: problems in the format of the ASPLOS 2025 contest.",
+        help="Intra-operator parallelism: problems in the format of the ASPLOS 2025 contest."
     )
     for command, name, line in (
         (add_files, "add", "add asplos-2025-iopddl-A.json.gz"),

@@ -63,12 +63,7 @@ def _names() -> Iterator[str]:
 
 
 INTRA_OP_REFERENCES = ReferenceFile(
-    INTRA_OP,
-    "python -m parenvs.agents.sharding.references",
-    _names,
-    find,
-    reference_of,
-    fault_of,
+    INTRA_OP, "python -m parenvs.agents.sharding.references", _names, find, reference_of, fault_of
 )
 """References of all shipped sets of sharding problems, and of the banks."""
 

@@ -27,9 +27,7 @@ def calibrate(
     framework: Annotated[
         str,
         typer.Option(
-            metavar="torch|jax",
-            help="Framework that measures.",
-            autocompletion=of("torch", "jax"),
+            metavar="torch|jax", help="Framework that measures.", autocompletion=of("torch", "jax")
         ),
     ] = "torch",
     device: _Kind = "cpu",

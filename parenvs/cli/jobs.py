@@ -152,8 +152,7 @@ def run(
         ),
     ],
     folder: Annotated[
-        Path,
-        typer.Option("--out", help="Write the job to this folder, or continue it."),
+        Path, typer.Option("--out", help="Write the job to this folder, or continue it.")
     ] = Path("elastic-run"),
     launcher: Annotated[
         str,

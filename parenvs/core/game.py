@@ -626,13 +626,7 @@ class RowGame(Rowed):
         """Apply legal actions, (k,) int64; update ``cost`` and ``over``. Rows as in ``look``."""
 
     def know(
-        self,
-        rows: Rows,
-        start: Any,
-        bound: Any = np.nan,
-        best: Any = np.nan,
-        *,
-        worst: Any,
+        self, rows: Rows, start: Any, bound: Any = np.nan, best: Any = np.nan, *, worst: Any
     ) -> None:
         """Set the known costs of the problems of rows; NaN where one but ``worst`` is unknown."""
         for row, value in enumerate((start, bound, best)):

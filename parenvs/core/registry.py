@@ -33,11 +33,7 @@ REMOVED: dict[str, dict[str, str]] = {
         },
         "hybrid_v0": "parenvs.envs.hybrid_v1",
     },
-    "task": {
-        "order": "",
-        "packed-order": "",
-        "order-drawn": "",
-    },
+    "task": {"order": "", "packed-order": "", "order-drawn": ""},
     "planner": {
         "hybrid/exact-hybrid": "exact",
         "hybrid/local-search": "search",
@@ -60,15 +56,8 @@ REMOVED: dict[str, dict[str, str]] = {
         "sharding/leanest": "greedy",
         "sharding/messages": "exact",
     },
-    "agent": {
-        "a2c": "ppo",
-    },
-    "set": {
-        "order-validation": "",
-        "order-test": "",
-        "order-outside": "",
-        "order-large": "",
-    },
+    "agent": {"a2c": "ppo"},
+    "set": {"order-validation": "", "order-test": "", "order-outside": "", "order-large": ""},
 }
 """Kind -> name -> what to use in its place, or an empty text if there is no successor.
 

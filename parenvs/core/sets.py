@@ -17,13 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from parenvs.core.plan import Answer
 from parenvs.core.registry import TASKS, refuse_removed
-from parenvs.errors import (
-    ParenvsError,
-    UnknownInstanceError,
-    did_you_mean,
-    refuse_unknown,
-    shown,
-)
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, refuse_unknown, shown
 
 _Member = TypeVar("_Member")
 

@@ -307,10 +307,7 @@ class Library:
 
 
 def happened(
-    lost: np.ndarray,
-    used: np.ndarray,
-    needed: np.ndarray,
-    borders: np.ndarray,
+    lost: np.ndarray, used: np.ndarray, needed: np.ndarray, borders: np.ndarray
 ) -> np.ndarray:
     """Return what happened to plans, see ``EVENTS``, (k,) int64.
 

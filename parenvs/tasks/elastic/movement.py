@@ -141,10 +141,7 @@ def overlap(shard: int, of: int, other: int, others: int) -> float:
 
 
 def slices(
-    state: State,
-    old: Degrees,
-    new: Degrees,
-    within: tuple[np.ndarray, np.ndarray] | None = None,
+    state: State, old: Degrees, new: Degrees, within: tuple[np.ndarray, np.ndarray] | None = None
 ) -> np.ndarray:
     """Return the bytes that each new shard takes of each old one, (P T, P' T').
 
