@@ -93,10 +93,12 @@ def plan(
     # Another task's cost model takes longer to read than most plans take to find.
     is_asked = as_json or verbose or now is not None
     has_baseline = is_asked or bool(request.usual) or model.task.supports(Task.price)
-    baseline: Any = now
-    if now is not None and Path(now).is_file():
-        baseline = partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
-    today = baseline_of(request, answer, baseline) if report.legal and has_baseline else None
+    baseline = None
+    if report.legal and has_baseline:
+        said: Any = now
+        if now is not None and Path(now).is_file():
+            said = partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
+        baseline = baseline_of(request, answer, said)
     graph = model.graph() if model.keeps_graph else None
     runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
     has_remarks = model.task.supports(Task.remarks)
@@ -114,7 +116,7 @@ def plan(
     with terminal.written(write, *lines, quiet=as_json):
         if as_json:
             content = {"plan": report.plan.to_json(), "report": report.with_price()}
-            content |= {"runs_in": runs, "now": None if today is None else today.to_json()}
+            content |= {"runs_in": runs, "now": None if baseline is None else baseline.to_json()}
             if answer.notes:
                 content["notes"] = list(answer.notes)
             terminal.say_json(content if remarks is None else {**content, **remarks.to_json()})
@@ -126,9 +128,11 @@ def plan(
                 terminal.say_line(terminal.proof(answer))
             for words in answer.notes:
                 terminal.say_line(words)
-            terminal.say_line(today.line()) if today is not None else None
-            if verbose or not all(isinstance(loss, str) for loss in runs.values()):
-                terminal.say_line(formats.runs_words(runs)) if runs else None
+            if baseline is not None:
+                terminal.say_line(baseline.line())
+            runs_somewhere = not all(isinstance(loss, str) for loss in runs.values())
+            if runs and (verbose or runs_somewhere):
+                terminal.say_line(formats.runs_words(runs))
             if verbose and remarks is not None:
                 _say_remarks(remarks)
         terminal.refuse_illegal(report, f"the plan of {agent!r} is illegal")

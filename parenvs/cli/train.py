@@ -128,22 +128,29 @@ def train(
         task = next((name for name, other in TASKS.items() if instance in other.sets), None)
     model = options.Model.of(given, instance or "", task, cluster)
     stem = Path(instance or "drawn").stem
-    drawn = _environment(model, instance, given)
-    if drawn is not None:
-        run.train(folder or run.folder(stem, model.task.name), *drawn, steps or DRAWN_STEPS)
-        return
-    request = model.request(training.seed, steps or STEPS, choosing=False)
-    run_folder = folder or run.folder(stem, request.label)
-    best = request.optimum()
+    environment = _environment(model, instance, given)
+    if environment is not None:
+        run_folder = folder or run.folder(stem, model.task.name)
+        run.train(run_folder, *environment, steps or DRAWN_STEPS)
+    else:
+        request = model.request(training.seed, steps or STEPS, choosing=False)
+        _train_on_problem(run, model, request, folder or run.folder(stem, request.label))
+
+
+def _train_on_problem(run: _Run, model: options.Model, request: Request, folder: Path) -> None:
+    """Train on the problem of a request, up to its proven optimum if that is asked for."""
     from parenvs.files import locked
 
-    with locked(run_folder):
+    best = request.optimum()
+    with locked(folder):
         with need_extra("agents", "training"):
             from parenvs.agents.learning.config import check_free
-        check_free(run_folder, resume)
-        request = _keep_graph(model, request, run_folder)
-        run.train(run_folder, request.env_id, request.env_kwargs, request.steps, best,
-                  request.target(best), model.keeps_graph)  # fmt: skip
+        check_free(folder, run.resume)
+        request = _keep_graph(model, request, folder)
+        run.train(
+            folder, request.env_id, request.env_kwargs, request.steps, best, request.target(best),
+            model.keeps_graph,
+        )  # fmt: skip
 
 
 def _argument(text: str) -> tuple[str, Any]:
