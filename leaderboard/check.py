@@ -264,27 +264,27 @@ def _head_faults(problem: TaskProblem, content: Any) -> list[str]:
         return [f"must be a plan, an object, not {shown(content)}"]
     reasons = []
     # Compared before the plan is read, so that no path of a stranger is ever opened.
-    for key, wanted in problem.head.items():
+    for key, expected_value in problem.head.items():
         if key not in content and key not in problem.optional:
             reasons.append(f"field {key!r} is missing")
             continue
         value = content.get(key, problem.optional.get(key))
-        if not _is_same(value, wanted):
+        if not _is_same(value, expected_value):
             remedy = "; make the plan anew" if key == "fingerprint" else ""
-            expected = cleaned(json.dumps(wanted), 120)
+            expected = cleaned(json.dumps(expected_value), 120)
             reasons.append(f"field {key!r} must be {expected}, not {shown(value)}{remedy}")
     if "cluster" in content and "cluster" not in problem.head:
         reasons.append("field 'cluster' must be left out: 'devices' says it")
     return reasons
 
 
-def _is_same(value: Any, wanted: Any) -> bool:
+def _is_same(value: Any, expected: Any) -> bool:
     """Return whether two values of JSON types are equal; true is not 1, but 1.0 is."""
-    if isinstance(wanted, dict) and isinstance(value, dict):
-        return set(value) == set(wanted) and all(
-            _is_same(value[key], wanted[key]) for key in wanted
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return set(value) == set(expected) and all(
+            _is_same(value[key], expected[key]) for key in expected
         )
-    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
+    return isinstance(value, bool) == isinstance(expected, bool) and bool(value == expected)
 
 
 def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Reference]]:

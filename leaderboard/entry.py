@@ -286,8 +286,8 @@ def _is_settings(value: Any) -> bool:
 
 
 def _words(max_length: int) -> tuple[Callable[[Any], bool], str, Any]:
-    wanted = f"1 to {max_length:,} printable characters on one line"
-    return lambda value: _is_text(value, max_length), wanted, "x"
+    expected = f"1 to {max_length:,} printable characters on one line"
+    return lambda value: _is_text(value, max_length), expected, "x"
 
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str, Any]] = {
@@ -338,10 +338,10 @@ class _Checks:
         """Check everything, and return the arguments of ``Entry``, as far as they are valid."""
         content, fields = self.content, {}
         task = self.check_head()
-        for key, (is_valid, wanted, default) in _FIELDS.items():
+        for key, (is_valid, expected, default) in _FIELDS.items():
             fields[key] = value = content.get(key, NOT_RECORDED if key == "commit" else default)
             if key in content and not is_valid(value):
-                self.refuse(key, f"must be {wanted}, not {shown(value)}")
+                self.refuse(key, f"must be {expected}, not {shown(value)}")
                 fields[key] = default
         self.check_people(fields)
         if self.kind is not None and self.kind.policies is not None:

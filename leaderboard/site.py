@@ -89,11 +89,11 @@ def site_files(
         standings = rankings[name]
         section, others = _section(task, standings), unconfirmed(standings)
         files[f"tasks/{name}.html"] = _page("task.html", "../", section=section, turned=others)
-        for place, standing in enumerate(standings):
+        for rank, standing in enumerate(standings):
             path = f"entries/{name}/{standing.name}.html"
             if path in files:
                 raise ParenvsError(f"two entries would be {path}")
-            pictures = {} if place else _pictures(standing)
+            pictures = {} if rank else _pictures(standing)
             plans = []
             for verdict in standing.checked.verdicts:
                 problem, report = verdict.problem, verdict.report

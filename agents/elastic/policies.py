@@ -130,10 +130,10 @@ class LookAhead:
         )
         # Two digits of the rate: values are shared between intervals that are alike.
         after = self._value(float(f"{leave:.2g}"), nodes)
-        now = self.problem.earned[moment.event, moment.plan].copy()
+        earned = self.problem.earned[moment.event, moment.plan].copy()
         if moment.event == 0 and self.problem.saves(moment.since):
-            now[moment.plan] -= self.problem.saved[moment.plan]
-        worth = np.where(self.allowed(moment.nodes), now + after, -np.inf)
+            earned[moment.plan] -= self.problem.saved[moment.plan]
+        worth = np.where(self.allowed(moment.nodes), earned + after, -np.inf)
         best = int(worth.argmax())
         # Ties go to the plan in force, since a change that gains nothing adds risk.
         equal = worth[moment.plan] >= worth[best] - SAME * abs(worth[best])

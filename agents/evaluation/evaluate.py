@@ -66,8 +66,8 @@ class Evaluation:
         """Return a few lines with the return, the gap and the report."""
         gap = "no reference" if self.report.legal else "illegal"
         if self.gap is not None:
-            of = "the optimum" if self.proven else "the best plan known"
-            gap = f"cost {self.gap:.3%} above that of {of}"
+            reference = "the optimum" if self.proven else "the best plan known"
+            gap = f"cost {self.gap:.3%} above that of {reference}"
         lines = [f"return {self.value:.4f} ({gap})"]
         if len(self.returns):
             lines.append(

@@ -114,8 +114,8 @@ class SetEvaluation:
         Raises:
             ParenvsError: the other agent was evaluated on other problems.
         """
-        mine, theirs = (set_of(x.set_name, x.env_id).kind.env_id for x in (self, other))
-        if self.problems != other.problems or mine != theirs:
+        own_env, other_env = (set_of(x.set_name, x.env_id).kind.env_id for x in (self, other))
+        if self.problems != other.problems or own_env != other_env:
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
         gaps = self.gaps, other.gaps
         statistic = probability_of_improvement

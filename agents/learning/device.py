@@ -118,7 +118,7 @@ class DeviceCartPole(DeviceVectorEnv):
 
     def move(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See ``DeviceVectorEnv.move``; Gymnasium's formulas."""
-        place, speed, angle, turning = states.unbind(dim=1)
+        position, speed, angle, turning = states.unbind(dim=1)
         # Barto, Sutton and Anderson's cart (1983): 10 N left or right, 1.1 kg in all, half a pole
         # of 0.5 m, Euler steps of 0.02 s.
         force = 20.0 * actions - 10.0
@@ -126,11 +126,11 @@ class DeviceCartPole(DeviceVectorEnv):
         pushed = (force + 0.05 * turning.square() * sine) / 1.1
         twist = (9.8 * sine - cosine * pushed) / (0.5 * (4.0 / 3.0 - 0.1 * cosine.square() / 1.1))
         pull = pushed - 0.05 * twist * cosine / 1.1
-        steps = (place + 0.02 * speed, speed + 0.02 * pull)
+        steps = (position + 0.02 * speed, speed + 0.02 * pull)
         turns = (angle + 0.02 * turning, turning + 0.02 * twist)
         following = torch.stack([*steps, *turns], dim=1)
         ended = (steps[0].abs() > 2.4) | (turns[0].abs() > 12 * 2 * torch.pi / 360)
-        return following, torch.ones_like(place), ended
+        return following, torch.ones_like(position), ended
 
 
 DEVICE: dict[str, type[DeviceVectorEnv]] = {"CartPole-v1": DeviceCartPole}
@@ -191,8 +191,8 @@ class Fused:
         place = Place(self.share.first, self.share.total, self.turns // self.share.total)
         steps = []
         for turn in range(turns):
-            now = torch.tensor(place.turn + turn, device=self.env.device)
-            self._state, step = self._turn(agent, self._state, now)
+            turn_number = torch.tensor(place.turn + turn, device=self.env.device)
+            self._state, step = self._turn(agent, self._state, turn_number)
             steps.append(step)
             self.turns += self.share.total
         # Returns come to the CPU once for all turns, as the loop must not wait for the device.

@@ -135,8 +135,8 @@ class Here(Engine):
         return 0.0
 
     def end(self) -> None:
-        for held in self.held:
-            held.close()
+        for item in self.held:
+            item.close()
 
 
 class Local(Engine):
@@ -152,10 +152,10 @@ class Local(Engine):
             context.set_forkserver_preload(_PRELOAD)
         begun = len(self.processes)
         for arguments in given:
-            pipe, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, make, arguments))
+            pipe, child_pipe = context.Pipe()
+            process = context.Process(target=_serve, args=(child_pipe, make, arguments))
             process.start()
-            theirs.close()  # so that the pipe ends with the process
+            child_pipe.close()  # so that the pipe ends with the process
             self.processes.append((pipe, process))
         return self.processes[begun:]
 

@@ -275,8 +275,8 @@ class Play:
         self.returns = []
         place = Place(self.first, self.total, self.turns // self.total)
         for turn in range(turns):
-            now = place._replace(turn=place.turn + turn)
-            chosen, kept = algorithm.act(self._seen, Chance(self.seed, now, self.count))
+            current = place._replace(turn=place.turn + turn)
+            chosen, kept = algorithm.act(self._seen, Chance(self.seed, current, self.count))
             if algorithm.taught:
                 assert self._worth is not None
                 kept = {**kept, "worth": self._worth}

@@ -159,10 +159,10 @@ class Group(PPO):
         super().__init__(*arguments, **more)
         self.copies = self.settings.copies
         self.weight = self.settings.entropy
-        self.held: tuple[Seen, dict[str, Tensor]] | None = None
+        self.waiting: tuple[Seen, dict[str, Tensor]] | None = None
 
     def forget(self) -> None:
-        self.held = None
+        self.waiting = None
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         self.slow(progress)
@@ -173,11 +173,11 @@ class Group(PPO):
             episodes=batch.episodes, envs=torch.arange(envs).expand(turns, envs),
         )  # fmt: skip
         # Steps of episodes whose group has not ended wait for the next batches.
-        if self.held is not None:
-            seen = beside([self.held[0], seen])
-            data = {name: torch.cat([self.held[1][name], data[name]]) for name in data}
+        if self.waiting is not None:
+            seen = beside([self.waiting[0], seen])
+            data = {name: torch.cat([self.waiting[1][name], data[name]]) for name in data}
         advantages, complete, length = self._compared(data)
-        self.held = seen.at(~complete), {name: x[~complete] for name, x in data.items()}
+        self.waiting = seen.at(~complete), {name: x[~complete] for name, x in data.items()}
         if not length:
             return {}
         chosen = {name: data[name][complete] for name in ("actions", "logs", "keys")}
@@ -199,13 +199,13 @@ class Group(PPO):
         return self.weight
 
     def state(self) -> dict[str, Any]:
-        held = None if self.held is None else (tuple(self.held[0]), self.held[1])
-        return {**super().state(), "held": held}
+        waiting = None if self.waiting is None else (tuple(self.waiting[0]), self.waiting[1])
+        return {**super().state(), "held": waiting}
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
-        held = state["held"]
-        self.held = None if held is None else (Seen(*held[0]), held[1])
+        waiting = state["held"]
+        self.waiting = None if waiting is None else (Seen(*waiting[0]), waiting[1])
 
     def _compared(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
         """Return advantages of steps, whether their group has ended, and steps per episode."""

@@ -104,9 +104,9 @@ class Memory:
         weights /= weights.max()
         batch, turn, env = np.unravel_index(chosen, (self.count, turns, envs))
         # All learners draw the same steps; each returns those of its own environments.
-        here = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
-        chosen, weights, batch, turn = (x[here] for x in (chosen, weights, batch, turn))
-        env = env[here] - self.first
+        is_local = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
+        chosen, weights, batch, turn = (x[is_local] for x in (chosen, weights, batch, turn))
+        env = env[is_local] - self.first
         index = tuple(torch.from_numpy(x) for x in (batch, turn, env))
         later = (index[0], index[1] + self.parts["ahead"][index], index[2])
         return Minibatch(

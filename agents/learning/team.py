@@ -322,10 +322,10 @@ class Team:
             self.every = [*self.learners, self.server]
         (meeting,) = engine.all([self.server or self.learners[0]], "meet")
         size = len(self.learners)
-        asked = [engine.ask(x, "join", meeting, i, size) for i, x in enumerate(self.learners)]
+        calls = [engine.ask(x, "join", meeting, i, size) for i, x in enumerate(self.learners)]
         if self.server:
-            asked.append(engine.ask(self.server, "accept"))
-        engine.answers(asked)
+            calls.append(engine.ask(self.server, "accept"))
+        engine.answers(calls)
 
     def updates(
         self, parts: Sequence[int | None], turns: int, tick: Tick | None = None
@@ -333,10 +333,10 @@ class Team:
         """Make updates; see ``Learner.updates``. After ``LostError`` it can only be closed."""
         # Other processes cannot call back.
         given = (list(parts), turns, tick if self.alone else None)
-        asked = [self.engine.ask(learner, "updates", *given) for learner in self.learners]
+        calls = [self.engine.ask(learner, "updates", *given) for learner in self.learners]
         if self.server:
-            asked.append(self.engine.ask(self.server, "serve"))
-        summaries = self.engine.answers(asked)[: len(self.learners)]
+            calls.append(self.engine.ask(self.server, "serve"))
+        summaries = self.engine.answers(calls)[: len(self.learners)]
         return [Summary.joined(update) for update in zip(*summaries, strict=True)]
 
     def fetch(self) -> None:

@@ -190,11 +190,11 @@ def complete(
         for p in range(m.start[node], m.start[node + 1]):
             other = m.neighbor[p]
             if other > node:
-                at, row = m.offset[other], m.table[p]
-                width = m.offset[other + 1] - at
+                first, row = m.offset[other], m.table[p]
+                width = m.offset[other + 1] - first
                 for t in range(width):
                     if m.pair[row + strategy * width + t] == np.inf:
-                        allowed[at + t] = 0
+                        allowed[first + t] = 0
     return -1
 
 
@@ -205,11 +205,11 @@ def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> b
         other = m.neighbor[p]
         if other < node:
             continue
-        at = m.offset[other]
-        width = m.offset[other + 1] - at
+        first = m.offset[other]
+        width = m.offset[other + 1] - first
         row, is_free = m.table[p] + strategy * width, False
         for t in range(width):
-            if allowed[at + t] and m.pair[row + t] < np.inf:
+            if allowed[first + t] and m.pair[row + t] < np.inf:
                 is_free = True
                 break
         if not is_free:
@@ -274,7 +274,7 @@ def improve(
         left = 1.0 - (first + move) / total
         temperature = warm * (cold / warm) ** (1.0 - left) if warm > 0.0 else 0.0
         # Sizes are log-uniform: most trees are small, and some reach far.
-        wanted = int(math.exp(rng.random() * math.log(largest + 1.0)))
+        target_size = int(math.exp(rng.random() * math.log(largest + 1.0)))
         # Grow an induced tree: a node joins if exactly one neighbor is in it.
         size, waiting = 0, 0
         node, through = int(rng.random() * count), -1
@@ -286,17 +286,17 @@ def improve(
                 other = m.neighbor[p]
                 if marks[other] <= 0:
                     marks[other] -= 1
-                    at = waiting if waiting < len(frontier) else int(rng.random() * waiting)
-                    frontier[at] = m.reverse[p]
-                    waiting = max(waiting, at + 1)
-            if size == wanted:
+                    slot = waiting if waiting < len(frontier) else int(rng.random() * waiting)
+                    frontier[slot] = m.reverse[p]
+                    waiting = max(waiting, slot + 1)
+            if size == target_size:
                 break
             joins = False
             while waiting:
-                at = int(rng.random() * waiting)
-                through = frontier[at]
+                slot = int(rng.random() * waiting)
+                through = frontier[slot]
                 waiting -= 1
-                frontier[at] = frontier[waiting]
+                frontier[slot] = frontier[waiting]
                 node = m.neighbor[m.reverse[through]]
                 if marks[node] == -1:
                     joins = True
@@ -413,7 +413,7 @@ def add_row(
     sign: float,
     costs: np.ndarray,
     blocked: np.ndarray,
-    at: int,
+    position: int,
 ) -> None:
     """Add a row of pairs to sums of costs, and its forbidden ones to their numbers; -1 takes away.
 
@@ -421,9 +421,9 @@ def add_row(
     """
     for t in range(width):
         if pair[row + t] < np.inf:
-            costs[at + t] += sign * pair[row + t]
+            costs[position + t] += sign * pair[row + t]
         else:
-            blocked[at + t] += sign
+            blocked[position + t] += sign
 
 
 @compiled
@@ -509,9 +509,9 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
             rate = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
             # A term costs its usage times the sum of the prices while it is in use.
             if rate > 0.0:
-                at = m.term_at[term] - begin
+                base = m.term_at[term] - begin
                 for s in range(begin, end):
-                    out[s] += rate * m.usage[at + s]
+                    out[s] += rate * m.usage[base + s]
 
 
 @compiled

@@ -154,9 +154,9 @@ def _fixed_point(price: np.ndarray) -> tuple[int, np.ndarray]:
 def _scaled(used: np.ndarray, rates: np.ndarray, shift: int) -> np.ndarray:
     """Return the exact floors of ``used * rates / 2^shift``, in parts of few Python integers."""
     out = np.zeros(len(used), dtype=np.int64)
-    (at,) = np.nonzero((used > 0) & (rates > 0))
-    for begin in range(0, len(at), _PART):
-        part = at[begin : begin + _PART]
+    (positive,) = np.nonzero((used > 0) & (rates > 0))
+    for begin in range(0, len(positive), _PART):
+        part = positive[begin : begin + _PART]
         whole = used[part].astype(object) * rates[part]
         out[part] = whole >> shift if shift >= 0 else whole << -shift
     return out
@@ -341,16 +341,16 @@ class CoreProgram:
     def _add_times(self, times: list[int]) -> None:
         """Add what the strategies use at some times, as shares of the slack there."""
         m, owner = self.model, self.model.owner
-        for at in times:
+        for t in times:
             used = np.zeros(len(m.costs))
-            (terms,) = np.nonzero((m.term_times[:, 0] <= at) & (at < m.term_times[:, 1]))
+            (terms,) = np.nonzero((m.term_times[:, 0] <= t) & (t < m.term_times[:, 1]))
             for term, node in zip(terms.tolist(), owner[terms].tolist(), strict=True):
                 begin, end = m.offset[node], m.offset[node + 1]
                 used[begin:end] += m.usage[m.term_at[term] : m.term_at[term] + end - begin]
-            used /= max(int(m.slack[at]), 1)
+            used /= max(int(m.slack[t]), 1)
             (columns,) = np.nonzero(used)
             self.solver.addRow(
-                -np.inf, self.top[at], len(columns), columns.astype(np.int32), used[columns]
+                -np.inf, self.top[t], len(columns), columns.astype(np.int32), used[columns]
             )
         self.times += times
 

@@ -133,8 +133,8 @@ class Solving(threading.Thread):
         self.cost, self.price, self.seconds = cost, price, seconds
         self.first = None
         if start is not None:
-            at = np.searchsorted(self.strategies, numbers[reduced.offset[:-1] + start])
-            self.first = at - self.core.offset[:-1]
+            index = np.searchsorted(self.strategies, numbers[reduced.offset[:-1] + start])
+            self.first = index - self.core.offset[:-1]
         self.plans: deque[np.ndarray] = deque()
         self.bound = _NOTHING
         self.error: BaseException | None = None

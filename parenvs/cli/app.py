@@ -102,8 +102,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         terminal.say(f"parenvs {__version__}")
         raise typer.Exit
 

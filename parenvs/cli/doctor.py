@@ -76,9 +76,9 @@ def diagnosis() -> Diagnosis:
     """Look at Python, packages and data files."""
     from parenvs.machine import cores, counted, processor
 
-    report, place = Diagnosis(), CHECKOUT or Path(__file__).parents[1]
+    report, root = Diagnosis(), CHECKOUT or Path(__file__).parents[1]
     report.facts = {
-        "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {place}",
+        "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {root}",
         "python": f"{platform.python_version()}, {sys.executable}",
         "machine": f"{processor()}, {counted(cores())}, {platform.system()}",
     }

@@ -148,8 +148,8 @@ class Flag:
                 given = self.kind(text)
             except ValueError:
                 kinds = {int: "a whole number", float: "a number"}
-                wanted = f"{kinds.get(self.kind, 'one text')}, given once"
-                raise ParenvsError(f"--{self.name} must be {wanted}, not {given[-1]!r}") from None
+                expected = f"{kinds.get(self.kind, 'one text')}, given once"
+                raise ParenvsError(f"--{self.name} must be {expected}, not {given[-1]!r}") from None
         if self.least is not None:
             check_range(f"--{self.name}", given, self.least)
         return given if self.read is None else self.read(given)
@@ -335,27 +335,27 @@ def _identifier(name: str) -> str:
     return "task_" + name.replace("-", "_")
 
 
-def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parameter:
+def _parameter(name: str, flags: Mapping[str, Flag], plans: bool) -> inspect.Parameter:
     """Return the parameter of an option; ``of`` has it by the names of the tasks, or by a panel."""
     words: dict[str, list[str]] = {}
-    for task, flag in of.items():
+    for task, flag in flags.items():
         words.setdefault(flag.words, []).append(task)
-    alone = len(of) == 1
+    alone = len(flags) == 1
     lines = [text if alone else f"{', '.join(tasks)}: {text}" for text, tasks in words.items()]
-    owner, first = next(iter(of.items()))
+    owner, first = next(iter(flags.items()))
     is_shared = owner not in TASKS  # an option of the command's own class
     several = f"of task {owner}" if alone else "of several tasks"
     panel = MORE + (owner if is_shared else several)
-    known = tuple(dict.fromkeys(value for flag in of.values() for value in flag.values))
+    known = tuple(dict.fromkeys(value for flag in flags.values() for value in flag.values))
     completions = known or first.complete
-    is_main = owner == "" or ((plans or is_shared) and any(flag.main for flag in of.values()))
+    is_main = owner == "" or ((plans or is_shared) and any(flag.main for flag in flags.values()))
     if is_shared and first.default not in (None, 0):
         lines.append(f"(default: {first.default})")
     # Few values are shown in place of the option's type, many behind its words.
     is_short = 0 < len("|".join(known)) <= _MOST_LETTERS
     if known and not is_short:
         lines.append(f"{', '.join(known)}.")
-    kinds = {flag.kind for flag in of.values()}
+    kinds = {flag.kind for flag in flags.values()}
     kind: Any = kinds.pop() if len(kinds) == 1 else list
     default = typer.Option(
         None,
@@ -419,13 +419,13 @@ def found_cluster(model: Model) -> str | None:
         return model.cluster
     from parenvs.cluster import Cluster
 
-    here = Cluster.here()
-    if here is None:
+    machine = Cluster.here()
+    if machine is None:
         raise ParenvsError(
             "--cluster is missing, and this machine has no GPU to plan for: give a preset "
             f"({', '.join(PRESETS)}), servers x devices like 16x8:h100, or a .json file"
         )
-    return f"{here.servers}x{here.devices_per_server}:{here.device.name}"
+    return f"{machine.servers}x{machine.devices_per_server}:{machine.device.name}"
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,10 @@ def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
     yield "sets", list(task.sets)
     if example and task.sets:
         yield "problems of the last set", [*set_of(task.sets[-1]).problems[:2], "..."]
-    yield "generated problems, of any number", [f"{x}/{rest}" for x, rest in task.drawn.items()]
+    yield (
+        "generated problems, of any number",
+        [f"{x}/{example_name}" for x, example_name in task.drawn.items()],
+    )
     yield "names", [*task.instances, *task.own_names()]
     yield "agents", list(task.planners)
     yield "environments", list(task.envs)

@@ -133,9 +133,9 @@ def comparison(answers: Sequence[Answer]) -> Table:
             over = f"{report.cost / best - 1:.2%}" if best > 0 else ""
         unit = report.bound_words[1].strip()
         cost = {f"cost ({unit})" if unit else "cost": _cost(report.cost)}
-        own = task_of(report).compared(report) or cost
+        columns = task_of(report).compared(report) or cost
         others = {"over best": over, "proof": answer.claim, "found (s)": f"{answer.seconds:.2f}"}
-        rows.append({"agent": answer.method, **own, **others})
+        rows.append({"agent": answer.method, **columns, **others})
     return empty(answers[0].plan.instance, *rows[0], rows=[[*row.values()] for row in rows])
 
 
@@ -222,7 +222,9 @@ def standings(entries: Sequence[CheckedEntry]) -> Table:
     table = empty("", "task", "entry", "score", "at the reference", "marked", names=2)
     table.columns[-1].justify = "left"
     rankings = (
-        ranking(task, mine) for known, mine in by_version(entries) for task in known.tasks.values()
+        ranking(task, group)
+        for known, group in by_version(entries)
+        for task in known.tasks.values()
     )
     for ranked in rankings:
         marks = compare(ranked)
@@ -270,13 +272,13 @@ def calibration(rows: Sequence[Measurement]) -> Table:
     return table
 
 
-def layers(of: Layers) -> Table:
+def layers(measured: Layers) -> Table:
     """The measured layers of a module, the whole step in the last row."""
-    chain = of.profile
+    chain = measured.profile
     columns = ("forward", "quartiles", "backward", "quartiles", "weights", "border")
     table = empty("", "layer", *columns)
     sizes = [*zip(chain.parameter_bytes, chain.cut_bytes, strict=True)]
-    rows = [*zip(chain.names, of.forward, of.backward, sizes, strict=True)]
+    rows = [*zip(chain.names, measured.forward, measured.backward, sizes, strict=True)]
     for name, forward, back, (weights, border) in rows:
         times = [
             words
@@ -284,6 +286,6 @@ def layers(of: Layers) -> Table:
             for words in (duration(x.seconds), f"{duration(x.low)} to {duration(x.high)}")
         ]
         table.add_row(printable(name), *times, size(weights), size(border))
-    whole = [duration(x.seconds) for x in of.whole]
+    whole = [duration(x.seconds) for x in measured.whole]
     table.add_row("whole step", whole[0], "", whole[1], "", "", "")
     return table

@@ -392,14 +392,16 @@ def _evaluate_set(
         with one_thread():
             players = [_player(run, name, trust) for run in runs]
             rules = players[0][1]
-            for run, (_, own) in zip(runs, players, strict=True):
-                if own != rules:
-                    raise ParenvsError(f"{run}: trained by other rules than {runs[0]}: {own}")
+            for run, (_, rules_of_run) in zip(runs, players, strict=True):
+                if rules_of_run != rules:
+                    raise ParenvsError(
+                        f"{run}: trained by other rules than {runs[0]}: {rules_of_run}"
+                    )
             policies = [policy for policy, _ in players]
             results.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
-    ours, theirs = results[0], results[1] if against else None
+    result, other = results[0], results[1] if against else None
     if scores is None:
-        terminal.say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
+        terminal.say_tables(tables.set_evaluation(result, other), as_json=as_json)
         return
-    with terminal.written(lambda: ours.save(scores), f"written: {scores}", quiet=as_json):
-        terminal.say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
+    with terminal.written(lambda: result.save(scores), f"written: {scores}", quiet=as_json):
+        terminal.say_tables(tables.set_evaluation(result, other), as_json=as_json)

@@ -202,18 +202,18 @@ def is_sequential(order: str) -> bool:
 
 
 def check_place(
-    place: Any, sets: Collection[Any], banks: Collection[Any], like: str, order: str,
+    named_source: Any, sets: Collection[Any], banks: Collection[Any], like: str, order: str,
     family: str | None, fresh: bool,
 ) -> tuple[bool, bool]:  # fmt: skip
     """Return whether a set is played, or a bank, by the arguments of a game.
 
-    ``place`` is the name of either, or of one problem, or a problem; ``like`` is one of ``sets``.
+    ``named_source`` is a problem, or the name of one, of a set or of a bank; ``like`` is a set.
 
     Raises:
         ParenvsError: an order, a family or fresh draws are asked for where there are none.
     """
-    is_name = place is None or isinstance(place, str)
-    is_set, is_bank = (is_name and place in names for names in (sets, banks))
+    is_name = named_source is None or isinstance(named_source, str)
+    is_set, is_bank = (is_name and named_source in names for names in (sets, banks))
     for name, is_given, words in (
         ("order", is_sequential(order) and not is_set, f"of a set, like {like!r}"),
         ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),

@@ -89,11 +89,13 @@ class Plan:
                 f"fingerprint: the plan is for {self.fingerprint[:19]}..., but {name} is "
                 f"{fingerprint[:19]}...; make the plan anew"
             )
-        for key, wanted in settings.items():
+        for key, expected in settings.items():
             own = getattr(self, key)
-            if own != wanted:
-                mine, its = ("the default" if x is None else str(x) for x in (own, wanted))
-                reasons.append(f"{key}: the plan is for {mine}, not {its}")
+            if own != expected:
+                plan_words, problem_words = (
+                    "the default" if x is None else str(x) for x in (own, expected)
+                )
+                reasons.append(f"{key}: the plan is for {plan_words}, not {problem_words}")
         return reasons
 
     def _head(self) -> dict[str, Any]:
@@ -467,14 +469,14 @@ def baseline_of(
     pricing = next(x for x in TASKS.values() if x.supports(Task.baseline))
     # The baseline must run where the plan does: ``--for`` constrains both.
     framework = getattr(getattr(request, "constraints", None), "framework", None)
-    own, unit = float(price.seconds), " s a step"
+    plan_seconds, unit = float(price.seconds), " s a step"
     try:
         words, seconds = pricing.baseline(subject, said, framework)
     except InfeasibleError as error:
         # A baseline that does not fit is worth a line, not an error of the plan.
         words = said if isinstance(said, str) else "what is usual"
-        return Baseline(words=words, own=own, unit=unit, note=str(error))
-    return Baseline(words=words, cost=seconds, own=own, unit=unit)
+        return Baseline(words=words, own=plan_seconds, unit=unit, note=str(error))
+    return Baseline(words=words, cost=seconds, own=plan_seconds, unit=unit)
 
 
 OPTIMAL = 1e-3
@@ -506,7 +508,9 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
     if not isinstance(plan, Plan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     check(plan, f"plan of {shown(plan.instance)}: ", PlanError)
-    own = getattr(problem, "cluster", None)
-    if cluster is not None and own not in (None, Cluster.parse(cluster)):
-        raise ParenvsError(f"cluster: the problem is for {own}, not {cluster}; leave one out")
+    problem_cluster = getattr(problem, "cluster", None)
+    if cluster is not None and problem_cluster not in (None, Cluster.parse(cluster)):
+        raise ParenvsError(
+            f"cluster: the problem is for {problem_cluster}, not {cluster}; leave one out"
+        )
     return task_of(plan).judge(plan, problem, cluster)

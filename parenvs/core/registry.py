@@ -149,8 +149,8 @@ class Tasks(Mapping[str, Task]):
         refuse_removed("task", name)
         # Files may still have these names, so their errors name the successor.
         if isinstance(name, str) and name in OLD_NAMES:
-            now = ", ".join(f"{key} {value!r}" for key, value in OLD_NAMES[name].items())
-            raise ParenvsError(f"unknown task {name!r}; it is called {now}")
+            fields = ", ".join(f"{key} {value!r}" for key, value in OLD_NAMES[name].items())
+            raise ParenvsError(f"unknown task {name!r}; it is called {fields}")
         refuse_unknown("unknown task", name, self)
         return self[name]
 
@@ -174,34 +174,34 @@ def environments() -> dict[str, str]:
     return games | {f"parenvs/{name}": game for name, game in games.items()}
 
 
-def task_of(thing: Any, expected: str = "expected a problem, a plan or a report") -> Task:
+def task_of(item: Any, expected: str = "expected a problem, a plan or a report") -> Task:
     """Return the task of a problem, a plan or a report: by its attribute ``task``.
 
     Args:
-        thing: the object.
+        item: the object.
         expected: what it should be, in words.
 
     Raises:
         ParenvsError: it is none of these.
     """
-    word = getattr(thing, "task", None)
+    word = getattr(item, "task", None)
     if isinstance(word, str) and word in TASKS:
         return TASKS[word]
-    raise ParenvsError(f"{expected}, not {shown(thing)}")
+    raise ParenvsError(f"{expected}, not {shown(item)}")
 
 
-def task_with(thing: Any, *methods: Callable[..., Any], where: object = "") -> Task:
+def task_with(item: Any, *methods: Callable[..., Any], where: object = "") -> Task:
     """Return the task of a problem, plan or report if it implements an optional method.
 
     Args:
-        thing: the problem, plan or report.
+        item: the problem, plan or report.
         *methods: optional methods, such as ``Task.layout``; the task must implement one of them.
         where: the plan's file, for the error message.
 
     Raises:
         ParenvsError: the task implements none of them; the message names the tasks that do.
     """
-    task = task_of(thing)
+    task = task_of(item)
     if any(task.supports(method) for method in methods):
         return task
     able = [x.name for x in TASKS.values() if any(x.supports(method) for method in methods)]

@@ -159,7 +159,7 @@ def family_named(problem: str) -> str:
 
 
 def chosen(
-    families: Mapping[str, str], family: str | None, place: str, what: str = "family"
+    families: Mapping[str, str], family: str | None, owner: str, what: str = "family"
 ) -> list[str]:
     """Return the names of the problems of a family, or of all; ``families`` are by name.
 
@@ -168,7 +168,7 @@ def chosen(
     """
     if family is not None:
         known = dict.fromkeys(families.values())
-        refuse_unknown(f"{what}: {place} has no problem of {what}", family, known)
+        refuse_unknown(f"{what}: {owner} has no problem of {what}", family, known)
     return [name for name in families if family in (None, families[name])]
 
 
@@ -178,11 +178,11 @@ def member_of(members: Mapping[str, _Member], name: str) -> _Member:
     Raises:
         UnknownInstanceError: the set has no such member.
     """
-    place, _, member = name.rpartition("/")
+    set_name, _, member = name.rpartition("/")
     if member not in members:
-        names = [f"{place}/{each}" for each in members]
+        names = [f"{set_name}/{key}" for key in members]
         raise UnknownInstanceError(
-            f"unknown problem {name!r}{did_you_mean(name, names)}; {place} holds {len(names)}, "
+            f"unknown problem {name!r}{did_you_mean(name, names)}; {set_name} holds {len(names)}, "
             f"like {names[0]}"
         )
     return members[member]

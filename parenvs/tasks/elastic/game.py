@@ -415,14 +415,14 @@ class ElasticChoice(RowGame):
         library_number = self._library_number(outlook(job.library, job.seconds), rows)
         best = self.outlooks[library_number].best[course.nodes]
         # What hindsight is expected to earn from each interval on: its share of the fastest plans'.
-        rest = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
-        rest *= known.best / rest[0]
+        to_come = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
+        to_come *= known.best / to_come[0]
         for row in self._rows[rows].tolist():
             self.jobs[row] = problem
             self._counts[:, row, :length] = course.left, course.joined, course.nodes
             self._lost[row, :length, : nodes + 1] = course.lost
             self._lost[row, :length, nodes + 1 :] = course.lost[:, -1:]
-            self._to_come[row, : length + 1] = rest
+            self._to_come[row, : length + 1] = to_come
         self.library_number[rows], self.length[rows] = library_number, length
         self.span[rows] = seconds = job.seconds * length
         start, best_cost = cost_of(seconds, np.array([known.start, known.best]))
@@ -566,14 +566,14 @@ class ElasticChoice(RowGame):
 
     def _write_context(self, part: Rows, library_number: np.ndarray, current: np.ndarray) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
-        used, held = (self._plan_columns[name][current] for name in ("used", "held"))
+        used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
         means = self._means[:, :, part]
         leaving = means[:, 0] / np.maximum(means[:, 2], 1.0)
         columns = (
             *(self._node_counts[::-1, part] / MAX_NODES),
             used / MAX_NODES,
-            (held - used) / MAX_NODES,
-            np.maximum(self.nodes[part] - held, 0) / MAX_NODES,
+            (needed - used) / MAX_NODES,
+            np.maximum(self.nodes[part] - needed, 0) / MAX_NODES,
             self._speed[current],
             self.hits[part] / LOST,
             (event > READY) & (event < GONE),
@@ -627,9 +627,9 @@ class ElasticChoice(RowGame):
         if losing.size:
             hit, lost = rows[losing], self._lost[rows[losing], interval[losing]]
             current = self.library_number[hit] * MAX_PLANS + self.plans[hit]
-            used, held = (self._plan_columns[name][current] for name in ("used", "held"))
+            used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
-            self.event[hit] = happened(lost, used, held, self._borders[current])
+            self.event[hit] = happened(lost, used, needed, self._borders[current])
 
     def _count_nodes(self, part: Rows, counts: np.ndarray) -> None:
         """Take over the nodes that left, came and are there in a new interval, (3, k)."""
@@ -710,8 +710,8 @@ def source_of(
         ParenvsError: an argument is wrong.
     """
     # A problem that is given takes the place of all names.
-    place, sets = instance if problem is None else problem, (*ELASTIC_SETS, WINDOWS)
-    is_set, is_bank = check_place(place, sets, (None,), WINDOWS, order, family, fresh)
+    named_source, sets = instance if problem is None else problem, (*ELASTIC_SETS, WINDOWS)
+    is_set, is_bank = check_place(named_source, sets, (None,), WINDOWS, order, family, fresh)
     if is_bank:
         pool = "the problem pool"
         families = chosen({x: x for x in FAMILIES}, family, pool)

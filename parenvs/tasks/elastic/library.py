@@ -398,18 +398,18 @@ Chosen on the problem pool of training jobs.
 """
 
 
-def departures(left: Any, there: Any, prior: tuple[float, float] = PRIOR) -> Any:
+def departures(left: Any, exposure: Any, prior: tuple[float, float] = PRIOR) -> Any:
     """Return the expected probability that a node leaves, elementwise.
 
     It is the mean of a gamma distribution after Poisson counts, whose prior is known counts.
 
     Args:
         left: departures that were seen.
-        there: intervals of a node in which they were seen.
+        exposure: intervals of a node in which they were seen.
         prior: the same, before any are seen; zeros give the share of departures itself.
     """
     # (k + alpha) / (n + beta): the posterior mean of a Poisson rate under a gamma prior.
-    return (left + prior[0]) / np.maximum(there + prior[1], 1.0)
+    return (left + prior[0]) / np.maximum(exposure + prior[1], 1.0)
 
 
 @lru_cache(maxsize=4096)

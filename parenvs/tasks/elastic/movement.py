@@ -135,9 +135,11 @@ class Movement:
         return fixed + self.egress_bytes / egress + self.sliced_bytes / sliced
 
 
-def overlap(shard: int, of: int, other: int, others: int) -> float:
+def overlap(shard: int, shards: int, other_shard: int, other_shards: int) -> float:
     """Return the share of a tensor that two shards, of two degrees, have in common."""
-    return max(0.0, min((shard + 1) / of, (other + 1) / others) - max(shard / of, other / others))
+    begin = max(shard / shards, other_shard / other_shards)
+    end = min((shard + 1) / shards, (other_shard + 1) / other_shards)
+    return max(0.0, end - begin)
 
 
 def slices(
@@ -176,14 +178,14 @@ def fetched(state: State, old: Degrees, new: Degrees, devices: int = 4) -> Movem
     tensor_rank, stage = shard % old.tensor, shard // old.tensor
     source = (tensor_rank + old.tensor * old.data * stage) // devices
     # Replicas of the data dimension want the same shard of their stage.
-    wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
-    fetched_bytes = size[:, wanted]  # (units, ranks)
+    shard_of_rank = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
+    fetched_bytes = size[:, shard_of_rank]  # (units, ranks)
     remote = fetched_bytes * (source[:, None] != target // devices)
     sliced = 0.0
     if old.tensor != new.tensor:
         # What tensor parallelism divides in each stage, of each shard.
         by_stage = _within(state, new.pipeline) @ state.split / new.tensor
-        sliced = float(np.repeat(by_stage, new.tensor)[wanted].sum())
+        sliced = float(np.repeat(by_stage, new.tensor)[shard_of_rank].sum())
     return Movement(
         float(fetched_bytes.sum()),
         float(remote.sum()),

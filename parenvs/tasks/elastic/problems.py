@@ -201,16 +201,16 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
     return Trace(name or where, tuple(events), max_nodes)
 
 
-def _event(place: str, row: list[str], present: set[str]) -> tuple[bool, str]:
+def _event(where: str, row: list[str], present: set[str]) -> tuple[bool, str]:
     """Return whether a node leaves, else it comes, and its name."""
     kind, node = row[1].strip(), row[2].strip()
     if kind not in ("add", "remove"):
-        raise ParenvsError(f"{place}: 'event' must be add or remove, not {shown(kind)}")
+        raise ParenvsError(f"{where}: 'event' must be add or remove, not {shown(kind)}")
     if not node or len(node) > 200:
-        raise ParenvsError(f"{place}: 'node' must be a name, not {shown(node)}")
+        raise ParenvsError(f"{where}: 'node' must be a name, not {shown(node)}")
     if (kind == "add") == (node in present):
         state = "is there already" if kind == "add" else "is not there"
-        raise ParenvsError(f"{place}: 'node' {shown(node)} {state}; remove the line")
+        raise ParenvsError(f"{where}: 'node' {shown(node)} {state}; remove the line")
     return kind == "remove", node
 
 
@@ -363,10 +363,10 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
 @lru_cache(maxsize=256)
 def _transition(nodes: int, leave: float, join: float) -> np.ndarray:
     result = np.zeros((nodes + 1, nodes + 1))
-    for now in range(nodes + 1):
-        stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)
+    for present in range(nodes + 1):
+        stay, come = binomial(present, 1.0 - leave), binomial(nodes - present, join)
         # Stays and joins are independent: the distribution of their sum is a convolution.
-        result[now] = np.convolve(stay, come)
+        result[present] = np.convolve(stay, come)
     return result
 
 

@@ -83,8 +83,8 @@ def plan_name(run: Run, plan: int) -> str:
 def clock(run: Run, interval: int) -> str:
     """The time of an interval, as hours and minutes, or minutes and seconds."""
     minutes, seconds = divmod(round(interval * run.problem.seconds), 60)
-    hours, rest = divmod(minutes, 60)
-    return f"{hours}:{rest:02d} h" if hours else f"{minutes}:{seconds:02d} min"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours}:{minutes_left:02d} h" if hours else f"{minutes}:{seconds:02d} min"
 
 
 def bars(values: np.ndarray, top: float) -> str:

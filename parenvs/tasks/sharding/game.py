@@ -48,9 +48,9 @@ def source_of(
     if family is not None:
         problems.check_family(family)
     refuse_unknown("unknown ranges", ranges, RANGES)
-    place, like = instance if problem is None else problem, "intra-op-test"
+    named_source, like = instance if problem is None else problem, "intra-op-test"
     # Its family is given by default, so it may stand beside a single problem.
-    is_set, is_bank = check_place(place, SETS, (None,), like, order, None, fresh)
+    is_set, is_bank = check_place(named_source, SETS, (None,), like, order, None, fresh)
     if not reduction and (is_set or is_bank):
         raise ParenvsError("reduction: it is of one problem; leave it out")
     if problem is not None:

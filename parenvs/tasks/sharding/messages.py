@@ -136,9 +136,9 @@ def sweep(
             for s in range(size):
                 work[s] = costs[begin + s]
             for p in range(m.start[node], m.start[node + 1]):
-                at = m.message[p]
+                position = m.message[p]
                 for s in range(size):
-                    work[s] += messages[at + s]
+                    work[s] += messages[position + s]
                 if m.neighbor[p] > node:
                     after += 1
             degree = m.start[node + 1] - m.start[node]
@@ -161,13 +161,13 @@ def sweep(
                 out = messages[into : into + width]
                 # M(t) = min_s [share * work(s) - M_back(s) + pair(s, t)], then its minimum is
                 # taken off.
-                own = messages[m.message[p] : m.message[p] + size]
-                value = share * work[0] - own[0] if work[0] < np.inf else np.inf
+                back = messages[m.message[p] : m.message[p] + size]
+                value = share * work[0] - back[0] if work[0] < np.inf else np.inf
                 line = m.pair[row : row + width]
                 for t in range(width):
                     out[t] = value + line[t]
                 for s in range(1, size):
-                    value = share * work[s] - own[s] if work[s] < np.inf else np.inf
+                    value = share * work[s] - back[s] if work[s] < np.inf else np.inf
                     row += width
                     line = m.pair[row : row + width]
                     for t in range(width):
