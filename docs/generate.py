@@ -126,8 +126,8 @@ def environment_page(name: str) -> str:
     if picture.exists():
         words = f"An episode of {name}, one figure a step"
         lines += [f"![{words}]({os.path.relpath(picture, OUT / 'environments')})", ""]
-    lines += ["```python", "import gymnasium as gym", "import parenvs", ""]
-    lines += [f'env = gym.make("{name}")', "observation, info = env.reset(seed=0)"]
+    lines += ["```python", "import gymnasium as gym", ""]
+    lines += [f'env = gym.make("parenvs:{name}")', "observation, info = env.reset(seed=0)"]
     lines += ['action = env.action_space.sample(info["action_mask"])', "env.step(action)", "```"]
     lines += ["", "| property | with the default arguments |", "|:--|:--|"]
     lines += [f"| {key} | {value} |" for key, value in facts.items()]

@@ -328,6 +328,11 @@ class Game(ABC):
         """
         return {}
 
+    @classmethod
+    def documented(cls) -> str | None:
+        """Return the docstring of the environment."""
+        return cls.__doc__
+
     def view(self, row: int) -> Any:
         """Return what ``render`` shows of an episode: the report on its plan, or its problem."""
         return self.problem(row).report(self.plan(row))
@@ -527,6 +532,19 @@ class Rowed(Game):
     rule: ClassVar[str]
     looks = False
     shown: tuple[str, ...] = ()
+
+    @classmethod
+    def documented(cls) -> str:
+        """Return the docstring with a table of the features behind those of the spaces."""
+        lines = [f"Features are from -{RANGE:g} to {RANGE:g}; those with * only look ahead.", ""]
+        for key, described in (("actions", cls.columns), ("context", cls.contexts)):
+            lines += [f"| ``{key}`` | name | meaning |", "|--:|:--|:--|"]
+            for number, (name, words) in enumerate(described.items()):
+                star = "*" if name in cls.ahead else ""
+                lines.append(f"| {number}{star} | ``{name}`` | {words.replace('|', '/')} |")
+            lines.append("")
+        head, heading, rest = (cls.__doc__ or "").partition("    ## Rewards")
+        return "".join([head, *(f"    {line}\n" for line in lines), heading, rest])
 
     def show_rows(self, size: int, rows: str) -> None:
         """Set up the spaces for A actions and the features that ``rows`` selects.

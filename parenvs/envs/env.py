@@ -57,7 +57,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         """Take the specification from the game."""
         super().__init_subclass__(**more)
         if game is not None:
-            cls.game_class, cls.__doc__ = game, game.__doc__
+            cls.game_class, cls.__doc__ = game, game.documented()
             cls.metadata = {"render_modes": RENDER_MODES, "render_fps": game.render_fps}
 
     def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:

@@ -76,8 +76,12 @@ def test_rows__hold_what_the_docstring_says(game):
     env_id, kind, *_ = game
     env = gym.make(env_id, **SMALL[env_id][0])
     check_env(env.unwrapped, skip_render_check=True)
-    for name in (*kind.columns, *kind.contexts):
-        assert f"``{name}``" in kind.__doc__, name
+    words = env.unwrapped.__doc__
+    for described in (kind.columns, kind.contexts):
+        for number, name in enumerate(described):
+            star = "*" if name in kind.ahead else ""
+            assert f"| {number}{star} | ``{name}`` | " in words
+    assert words.index("``rule``") < words.index("## Rewards")
     assert next(iter(kind.columns)) == "rule" and kind.rule
     assert kind.ahead < kind.columns.keys()
     for seed in range(3):

@@ -51,17 +51,9 @@ class PartitionChoice(RowGame):
     ## Observation Space
     ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
-    * ``actions``: (2, 16) float32: ``rule``, ``bound``, ``room``, ``partition``, and of the class
-      at stake, in the row that partitions it, ``dimensions``, ``bytes``, ``seconds``,
-      ``seconds_log``, ``all_reduce``, ``memory``, ``share``, ``batch``, ``parameters``,
-      ``excluded_dimensions``, ``excluded_seconds``, ``excluded_memory``; with ``rows="bare"``
-      without the first three.
-    * ``context``: (22,) float32: ``decided``, ``earned``, ``left``, ``price``,
-      ``replicated_memory``, ``devices``, ``one_server``, ``micro_batches``, ``recompute``,
-      ``classes``, and of the open classes after the one at stake ``next_1_seconds_log``,
-      ``next_1_all_reduce``, ``next_1_memory``, ``next_2_seconds_log``, ``next_2_all_reduce``,
-      ``next_2_memory``, ``next_3_seconds_log``, ``next_3_all_reduce``, ``next_3_memory``,
-      ``next_4_seconds_log``, ``next_4_all_reduce``, ``next_4_memory``.
+    * ``actions``: (2, 16) float32; features of the class at stake are in the row that partitions
+      it. With ``rows="bare"`` 13 columns.
+    * ``context``: (22,) float32, at the end of the open classes after the one at stake.
     * ``action_mask``: (2,) int8.
 
     ## Rewards

@@ -798,11 +798,8 @@ class OperatorPartition(PartitionGame):
 
     With ``rows`` a row for each choice instead, see ``parenvs.core.game.Rowed``:
 
-    * ``actions``: (2, 7) float32: ``rule``, ``partition``, and in the row that partitions
-      ``dimensions``, ``bytes``, ``seconds``, ``excluded_dimensions``, ``excluded_seconds`` of the
-      class at stake; with ``rows="bare"`` without the first.
-    * ``context``: (4,) float32: ``asked``, ``partitioned``, ``undecided``, ``devices``.
-    * ``action_mask``: (2,) int8.
+    * ``actions``: (2, 7) float32; features of the class at stake are in the row that partitions.
+    * ``context``: (4,) float32; ``action_mask``: (2,) int8.
 
     The classes that can earn most are asked about first: those with most dimensions
     (``reward="paper"``), or those that save most seconds (``"step_time"``); ties by path.

@@ -485,10 +485,7 @@ class PipelineCut(Rowed):
 
     With ``rows`` a row for each candidate instead, see ``parenvs.core.game.Rowed``:
 
-    * ``actions``: (c, 8) float32: ``rule``, ``reward``, ``all_reduce``, ``transfer``, ``balance``,
-      ``pivot``, ``stage``, ``devices``; with ``rows="bare"`` the last three.
-    * ``context``: (4,) float32: ``made``, ``last``, ``left``, ``stages``.
-    * ``action_mask``: (c,) int8.
+    * ``actions``: (c, 8) float32; ``context``: (4,) float32; ``action_mask``: (c,) int8.
 
     ## Rewards
     0 for every cut but the last. The last pays 1/L, where L is the length in units of the

@@ -220,12 +220,7 @@ class PipelinePlanning(Rowed):
     * ``step``: Discrete(15), the number of choices made; odd if the next choice is a unit.
 
     With ``rows="ahead"`` or ``"bare"`` the observation is ``actions`` (192, F), ``context`` (15,)
-    and ``action_mask`` instead, see ``parenvs.core.game``. Features of an action are ``rule``,
-    ``reward`` (both with ``"ahead"`` only: of the plan that shares what is left in the best of some
-    ways), ``stage``, ``weights``, ``transfer``, ``devices``, ``compute``, ``reduce`` and
-    ``server``; the context is the eight ``numbers`` (``stages``, ``micro_batches``, ``units``,
-    ``unit``, ``memory``, ``backward``, ``link``, ``recompute``), ``made``, ``turn``,
-    ``seconds_left``, ``devices_left``, ``core``, ``passed`` and ``tail``.
+    and ``action_mask`` instead, see ``parenvs.core.game``; the context begins with ``numbers``.
 
     ## Rewards
     0 for every choice but the last. The last pays 1/L, where L is the step time in units of the
