@@ -77,6 +77,10 @@ class PipelineRequest(PipelineSearch, Request):
         """Raise an error for invalid candidates, even if the planner ignores them."""
         check_candidates(self.radius, self.candidates)
 
+    def shared(self, agents: Sequence[str]) -> Request:
+        """See ``Request.shared``; the choice of an open shape is a search of ``exact``."""
+        return super().shared((*agents, "exact") if self.clusters else agents)
+
     def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
         """Return the request of the shape that ``exact_shape`` chooses, if the shape is open.
 

@@ -244,7 +244,7 @@ def _settled(model: options.Model, request: Request, agents: Sequence[str]) -> t
     if model.is_placed_here:
         terminal.note(f"cluster {options.found_cluster(model)}, the GPUs of this machine")
     with terminal.Step("searching stages and devices", min_seconds=_SLOW):
-        settled, choice = request.settled(agents)
+        settled, choice = request.shared(agents).settled(agents)
     if choice is not None and choice.assumed:
         terminal.note(choice.assumed)
     return settled, choice

@@ -119,6 +119,14 @@ class Request:
         """
         return self, None
 
+    def shared(self, agents: Sequence[str]) -> Request:
+        """Return the request with the share of the time limit that each planner's search has."""
+        limit = getattr(self, "time_limit", None)
+        searches = {*agents} & {*self.users.get("seconds", agents)}
+        if limit is None or not searches:
+            return self
+        return replace(self, **{"time_limit": limit / len(searches)})
+
     def optimum(self) -> float:
         """Return the proven return of the environment's best episode."""
         return float(task_of(self.problem).reference(self.space).value)

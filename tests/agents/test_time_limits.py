@@ -1,11 +1,13 @@
 """Searches of every task keep to their time limits on large problems, and prove nothing by them."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from cases import each
 
 import parenvs
+from parenvs.core.registry import TASKS
 from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, TimeLimitError
 
@@ -39,6 +41,31 @@ def test_time_limits__are_kept(task, agent):
         if answer is not None:
             assert answer.status == ("optimal" if proven else "feasible")
             assert not proven or answer.gap == pytest.approx(0.0, abs=1e-6)
+
+
+@each(
+    ("task", "source"),
+    [
+        ("partition", "vgg-19"), ("pipeline", "vgg-19"), ("hybrid", "hybrid/7"),
+        ("sharding", "intra-op-test/mesh-003"), ("elastic", "elastic-test/bulk-gpt-1.5b-000"),
+    ],
+)  # fmt: skip
+def test_time_limits__are_shared_by_the_searches_of_a_command(task, source):
+    kind, problem = TASKS[task].request_class(), parenvs.problem(source, task=task)
+    if not hasattr(kind, "time_limit"):
+        assert kind(problem).shared(kind(problem).planners) == kind(problem)
+        return
+    request = kind(problem, time_limit=0.8)
+    searching = [x for x in request.planners if x in kind.users["seconds"]]
+    for count in range(1, len(searching) + 1):
+        one = request.shared([*searching[:count], "random"])
+        assert one.time_limit * count == pytest.approx(0.8)
+    assert request.shared(["random"]) == request
+    assert kind(problem).shared(searching).time_limit is None
+    if task == "pipeline":  # an open shape is searched by ``exact``, before the planner searches
+        opened = replace(request, clusters=(problem.cluster,))
+        assert opened.shared(["search"]).time_limit == pytest.approx(0.4)
+        assert opened.shared(["exact"]).time_limit == pytest.approx(0.8)
 
 
 def test_budget__what_a_search_may_spend():

@@ -78,7 +78,7 @@ class PipelineSearch:
         None, "Pivots that may be cut: minima (default) or all.", values=("minima", "all")
     )
     time_limit: float | None = option(
-        None, "Seconds of each search of exact agents (exact: 20, others: no limit).", "seconds"
+        None, "Seconds of all searches (default: 20 of exact, others no limit).", "seconds"
     )
 
 
