@@ -366,7 +366,7 @@ class Served(Peers):
 
     def __init__(self, meeting: Meeting, rank: int, joined: bool) -> None:
         host, port, key = meeting
-        with _linked():
+        with _link_errors_as_lost():
             self.link = _prompt(connection.Client((host, port), authkey=key))
         self.rank, self.joined = rank, joined
         self._ask(rank)
@@ -386,7 +386,7 @@ class Served(Peers):
         self._ask(())
 
     def _ask(self, message: Any) -> Any:
-        with _linked():
+        with _link_errors_as_lost():
             self.link.send_bytes(sent(message))
             return received(self.link.recv_bytes())
 
@@ -415,7 +415,7 @@ class Server:
     def accept(self) -> None:
         """Wait for all learners."""
         while len(self.links) < self.learners:
-            with _linked():
+            with _link_errors_as_lost():
                 link = _prompt(self.listener.accept())
                 self.links[received(link.recv_bytes())] = link
         for link in self.links.values():
@@ -430,7 +430,7 @@ class Server:
             ready: list[Any] = connection.wait(list(silent)) if silent else []
             for link in ready:
                 rank = silent[link]
-                with _linked():
+                with _link_errors_as_lost():
                     message = received(link.recv_bytes())
                 if not message:
                     del active[rank]
@@ -476,7 +476,7 @@ class Server:
     def _answer(self, ranks: list[int], value: Any) -> None:
         data = sent(value) if ranks else b""
         for rank in ranks:
-            with _linked():
+            with _link_errors_as_lost():
                 self.links[rank].send_bytes(data)
 
 
@@ -488,8 +488,7 @@ def _prompt(link: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _linked() -> Iterator[None]:
-    """Turn errors of a link in the block into ``LostError``."""
+def _link_errors_as_lost() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:

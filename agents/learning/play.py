@@ -330,7 +330,6 @@ class Play:
         self.envs.close()
 
     def _finish(self, rows: np.ndarray) -> None:
-        """Count the episodes that ended in environments ``rows``, (k,)."""
         if not rows.size:
             return
         returns = self._totals[rows]

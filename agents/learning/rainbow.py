@@ -19,7 +19,7 @@ BYTES = 1 << 30
 """Largest memory."""
 
 
-PARTS = (*Seen._fields, "actions", "earned", "left", "ahead", "priority")
+PARTS = (*Seen._fields, "actions", "earned", "factor", "ahead", "priority")
 """What is kept of a turn."""
 
 
@@ -31,7 +31,7 @@ class Minibatch(NamedTuple):
         seen: (k), what was seen.
         earned: (k,) float32, rewards of the following turns, discounted.
         after: (k), what was seen behind them.
-        left: (k,) float32, factor of a value there: 0 if the episode has ended.
+        factor: (k,) float32, factor of a value there: 0 if the episode has ended.
         weights: (k,) float32, which make up for the priorities, at most 1.
     """
 
@@ -40,7 +40,7 @@ class Minibatch(NamedTuple):
     actions: Tensor
     earned: Tensor
     after: Seen
-    left: Tensor
+    factor: Tensor
     weights: Tensor
 
 
@@ -65,8 +65,8 @@ class Memory:
     def add(self, batch: Batch) -> None:
         """Keep a batch in place of the oldest, with the largest priority so far."""
         seen = [torch.cat([x, y[None]]) for x, y in zip(batch.seen, batch.after, strict=True)]
-        earned, left, ahead = self._earned(batch)
-        figures = {"actions": batch.actions, "earned": earned, "left": left, "ahead": ahead}
+        earned, factor, ahead = self._earned(batch)
+        figures = {"actions": batch.actions, "earned": earned, "factor": factor, "ahead": ahead}
         values = dict(zip(Seen._fields, seen, strict=True))
         # One row more, as what is seen has: it is never drawn.
         values.update({name: torch.cat([x, x[:1]]) for name, x in figures.items()})
@@ -115,7 +115,7 @@ class Memory:
             self.parts["actions"][index],
             self.parts["earned"][index],
             Seen(*(self.parts[name][later] for name in Seen._fields)),
-            self.parts["left"][index],
+            self.parts["factor"][index],
             torch.from_numpy(weights.astype(np.float32)),
         )
 
@@ -149,17 +149,17 @@ class Memory:
     def _earned(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return rewards of the next steps, the factor of a value behind them, and their number."""
         turns, envs = batch.rewards.shape
-        earned, left = torch.zeros(turns, envs), torch.ones(turns, envs)
+        earned, factor = torch.zeros(turns, envs), torch.ones(turns, envs)
         ahead = torch.zeros(turns, envs, dtype=torch.int64)
         for step in range(self.steps):
             # Turn t takes the reward of turn t + step, unless its episode or the batch has ended.
             last = turns - step
             if last <= 0:
                 break
-            earned[:last] += left[:last] * batch.rewards[step:]
-            ahead[:last] += left[:last] > 0
-            left[:last] *= self.discount * (~batch.ended[step:]).float()
-        return earned, left, ahead
+            earned[:last] += factor[:last] * batch.rewards[step:]
+            ahead[:last] += factor[:last] > 0
+            factor[:last] *= self.discount * (~batch.ended[step:]).float()
+        return earned, factor, ahead
 
 
 SHARPNESS = 0.1
@@ -304,9 +304,9 @@ class Rainbow(ValueAlgorithm):
             quality = self.quantiles(self.net, after).mean(dim=2)
             best = chosen(quality, after.mask)
             behind = _of(behind, best) * self.spread
-            left = minibatch.left.to(self.device)[:, None]
+            factor = minibatch.factor.to(self.device)[:, None]
             # Behind the end of an episode there is no value.
-            following = torch.where(left > 0, left * behind, 0.0)
+            following = torch.where(factor > 0, factor * behind, 0.0)
             targets = minibatch.earned.to(self.device)[:, None] + following
             before = self.spread
             self.rescale(targets)

@@ -261,7 +261,7 @@ class Training:
                 if time.monotonic() >= self._due and (self.path or self.team.apart):
                     self.save()
             except LostError as error:
-                self._again(error)
+                self._restart(error)
         if self.path is not None:
             self.save()
 
@@ -418,8 +418,7 @@ class Training:
                 f"{self.path}: {STATE} is of another run ({one_line(error)}); remove it"
             ) from None
 
-    def _again(self, error: LostError) -> None:
-        """Begin anew with all processes, from the last checkpoint."""
+    def _restart(self, error: LostError) -> None:
         while True:
             self._lost += 1
             if self._lost > TRIES:

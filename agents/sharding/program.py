@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import mul
 from typing import Any, NamedTuple
@@ -184,36 +184,41 @@ def _edges(
 
     The first is ordered as messages are.
     """
-    count = len(reduced.ends)
     (forward,) = np.nonzero(model.source < model.neighbor)  # as edges by nodes, ascending
     order = np.lexsort((reduced.ends[:, 1], reduced.ends[:, 0]))
     degree = int(np.diff(model.start).max(initial=0))
     cap = 2**_BITS // (degree + 1)
     extra, total = np.zeros(len(messages), dtype=np.int64), 0
     length = np.diff(reduced.edge_offset)[order]
-    ends = np.cumsum(length)
-    begin = 0
-    while begin < count:
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(ends, before + _PART, side="right")), begin + 1)
-        part, p = order[begin:end], forward[begin:end]
-        entry = ranges(reduced.edge_offset[part], length[begin:end])
-        height, width, first, second = _ends_of_pairs(model, p)
+    for edges in _batches(length):
+        entry = ranges(reduced.edge_offset[order[edges]], length[edges])
+        message = forward[edges]
+        height, width, first, second = _ends_of_pairs(model, message)
         cost = reduced.edge_costs[entry]
-        left = (np.where(cost < NEVER, cost, 0) << shift) - messages[first] - messages[second]
+        residual = (np.where(cost < NEVER, cost, 0) << shift) - messages[first] - messages[second]
         # Forbidden pairs: above every number that is computed, which are less than 2^61.
-        left[(cost >= NEVER) | ~allowed[first] | ~allowed[second]] = 2**62
-        of_row = np.minimum.reduceat(left, begins(np.repeat(width, height)))
+        residual[(cost >= NEVER) | ~allowed[first] | ~allowed[second]] = 2**62
+        of_row = np.minimum.reduceat(residual, begins(np.repeat(width, height)))
         of_edge = np.minimum.reduceat(of_row, begins(height))
         of_column = np.full(len(messages), 2**62)
-        np.minimum.at(of_column, second, left)
-        row = ranges(model.message[p], height)
-        column = ranges(model.message[model.reverse[p]], width)
+        np.minimum.at(of_column, second, residual)
+        row = ranges(model.message[message], height)
+        column = ranges(model.message[model.reverse[message]], width)
         extra[row] = np.minimum(of_row - np.repeat(of_edge, height), cap)
         extra[column] = np.minimum(of_column[column] - np.repeat(of_edge, width), cap)
         total += sum(of_edge.tolist())
-        begin = end
     return extra, total
+
+
+def _batches(length: np.ndarray) -> Iterator[slice]:
+    """Yield slices of items whose lengths sum to at most ``_PART``, or of one item."""
+    ends = np.cumsum(length)
+    begin = 0
+    while begin < len(length):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, before + _PART, side="right")), begin + 1)
+        yield slice(begin, end)
+        begin = end
 
 
 # Times that are added at once.

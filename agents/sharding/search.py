@@ -295,12 +295,7 @@ class Search:
     def _run(self) -> None:
         self.raise_bound(0.03, 200)
         self.look_for_core()
-        if self.solving is not None and self.solving.size <= _PART:
-            until = self.clock.spent + _EARLY * 5 * self.clock.left
-            while self.solving.is_alive() and self.clock.spent < until:
-                self.solving.join(0.05)
-                self.collect()
-            self.collect()
+        self._wait_for_small_core()
         is_large = self.solving is None and not self.proven
         is_long = is_large and self.clock.seconds is not None
         if is_long:
@@ -310,6 +305,20 @@ class Search:
         self.shrink()
         if is_long:
             self.restart(_LONG)
+        self._try_arms()
+        self.collect()
+
+    def _wait_for_small_core(self) -> None:
+        if self.solving is None or self.solving.size > _PART:
+            return
+        until = self.clock.spent + _EARLY * 5 * self.clock.left
+        while self.solving.is_alive() and self.clock.spent < until:
+            self.solving.join(0.05)
+            self.collect()
+        self.collect()
+
+    def _try_arms(self) -> None:
+        """Try arms, and raise the bound every sixth turn, until the time is over."""
         # The last arm solves a part by HiGHS, the others move over trees.
         arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
         turn = 0
@@ -326,7 +335,6 @@ class Search:
             else:
                 self.try_arm(self.pick(arms))
             turn += 1
-        self.collect()
 
     def raise_bound(self, share: float, sweeps: int) -> None:
         """Improve prices and bound, and decode plans from the messages on the way."""

@@ -555,26 +555,15 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
     The run ends before the first interval whose choice breaks a rule. A plan that has checkpoints
     written is judged as one of a problem that allows it.
     """
-    # A plan with checkpoints is legal only in a problem that allows them.
     if plan.saved and not problem.checkpoints:
         problem = replace(problem, checkpoints=True)
-    course, library = problem.drawn(plan.seed), problem.library
+    course = problem.drawn(plan.seed)
     reasons = plan.mismatches(problem.instance, problem.fingerprint, {})
     if len(plan.chosen) != problem.intervals:
         reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
-    number_of = {degrees: k for k, degrees in enumerate(problem.degrees)}
-    legal: list[int] = []
-    for t, choice in enumerate(plan.chosen[: problem.intervals]):
-        words = f"chosen: interval {t}: {choice and list(choice)}"
-        if choice not in number_of:
-            reasons.append(f"{words} is no candidate of {library.name}")
-            break
-        candidate = number_of[choice]
-        if library.needed[candidate] > course.nodes[t]:
-            needed = library.needed[candidate]
-            reasons.append(f"{words} takes {needed} nodes, there are {course.nodes[t]}")
-            break
-        legal.append(candidate)
+    legal, reason = _legal_choices(problem, plan, course)
+    if reason:
+        reasons.append(reason)
     last = max(plan.saved, default=-1)
     if last >= problem.intervals:
         reasons.append(f"saved: there is no interval {last}")
@@ -588,6 +577,22 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
         legal[t] = CHECKPOINT
     run = replay(problem, course, legal, plan.policy)
     return replace(run, plan=plan, reasons=tuple(reasons))
+
+
+def _legal_choices(problem: Elastic, plan: ElasticPlan, course: Course) -> tuple[list[int], str]:
+    """Return candidates up to the first choice that breaks a rule, and the reason against it."""
+    library = problem.library
+    number_of = {degrees: k for k, degrees in enumerate(problem.degrees)}
+    legal: list[int] = []
+    for t, choice in enumerate(plan.chosen[: problem.intervals]):
+        words = f"chosen: interval {t}: {choice and list(choice)}"
+        if choice not in number_of:
+            return legal, f"{words} is no candidate of {library.name}"
+        needed = library.needed[number_of[choice]]
+        if needed > course.nodes[t]:
+            return legal, f"{words} takes {needed} nodes, there are {course.nodes[t]}"
+        legal.append(number_of[choice])
+    return legal, ""
 
 
 def _run(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:

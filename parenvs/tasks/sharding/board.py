@@ -175,7 +175,6 @@ class Board:
 
     @property
     def _allowed_mass(self) -> np.ndarray:
-        """``mass``, infinite where a strategy is forbidden."""
         return np.where(np.isfinite(self.costs), self.mass, np.inf)
 
     @cached_property

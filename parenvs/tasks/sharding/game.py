@@ -228,18 +228,20 @@ class IntraOpSharding(RowGame):
         self.reduction = reduction
         self.source = source_of(instance, family, fresh, ranges, order, reduction, problem)
         only = self.source.only
-        super().__init__(count, self._most(family) if only is None else self._needs(only), rows)
+        super().__init__(
+            count, self._max_actions(family) if only is None else self._actions_of(only), rows
+        )
         self.turns = self.kind(count, self.mask.shape[1], self.shown)
         # The turns write them.
         turns, self.boards = self.turns, self.turns.boards
         self.actions, self.context, self.mask = turns.rows, turns.contexts, turns.legal
 
     @staticmethod
-    def _most(family: str | None) -> int:
+    def _max_actions(family: str | None) -> int:
         return max(STRATEGIES[x] for x in (FAMILIES if family is None else (family,)))
 
     @staticmethod
-    def _needs(board: Board) -> int:
+    def _actions_of(board: Board) -> int:
         return int(board.sizes.max())
 
     def put(self, rows: Rows, problem: Board) -> None:
@@ -295,7 +297,7 @@ class IntraOpSharding(RowGame):
         return Fixed(board)
 
     def _check(self, board: Board) -> None:
-        needed, size = self._needs(board), self.mask.shape[1]
+        needed, size = self._actions_of(board), self.mask.shape[1]
         if needed > size:
             raise InfeasibleError(
                 f"{board.instance}: it needs {needed} actions, and this environment has {size}; "
@@ -337,11 +339,11 @@ class ShardingImprovement(IntraOpSharding):
     kind = Improve
 
     @staticmethod
-    def _most(family: str | None) -> int:
+    def _max_actions(family: str | None) -> int:
         return NODES[1]
 
     @staticmethod
-    def _needs(board: Board) -> int:
+    def _actions_of(board: Board) -> int:
         return len(board)
 
     @property

@@ -373,8 +373,6 @@ def _add_term(terms: Term, times: tuple[int, int], used: np.ndarray) -> None:
 
 
 class _Reduction:
-    """The problem while it is being reduced."""
-
     def __init__(self, problem: Sharding, stopped: Callable[[], bool]) -> None:
         self.problem, self.stopped = problem, stopped
         self.check_sums()

@@ -208,7 +208,6 @@ class Construct:
         self.floor[rows] += increase
 
     def _update_memory(self, rows: np.ndarray, chosen: np.ndarray) -> None:
-        """Take what the choices use off the remaining headroom."""
         tables, node = self.tables, self.first_node[rows] + self.turn[rows]
         for k, interval in self._intervals(node):
             used = tables.amounts[tables.amount[interval] + chosen[k]]
@@ -873,5 +872,4 @@ class _ImproveEpisode:
 
 
 def _log_scaled(values: np.ndarray | float) -> np.ndarray:
-    """Return ln(1 + x) / 4 of amounts x."""
     return np.asarray(np.log1p(np.maximum(values, 0.0)) / _DEPTH)
