@@ -37,7 +37,7 @@ COMMANDS = {
         "train", "CartPole-v1", "--agent", "ppo", "--steps", "65536", "--out", "run",
     ],
     "table": ["leaderboard", "table", "--folder", "entries", "--out", "table.md"],
-    "update": ["leaderboard", "update", "entries/hetero/swap.json"],
+    "update": ["leaderboard", "update", "entries/hetero/swap-search.json"],
     "reshard": ["reshard", "state", "--new", "other.json"],
     "run": ["run", "torch.json", f"{ROOT / _MODEL}", "--args", "batch", "--repeats", "1"],
     "export": ["export", "plan.json", "--to", "jax", "--out", "exported.py"],
@@ -77,7 +77,7 @@ def prepare(name, folder):
     elif name in ("table", "update"):
         own = folder / "entries" / "hetero"
         own.mkdir(parents=True)
-        shutil.copy(ROOT / "leaderboard" / "submissions" / "hetero" / "swap.json", own)
+        shutil.copy(ROOT / "leaderboard" / "submissions" / "hetero" / "swap-search.json", own)
         if name == "update":
             _copied(folder / "checkout")
     elif name in ("reshard", "run"):
