@@ -17,7 +17,7 @@ from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import malformed
-from parenvs.tasks.hybrid.rows import MEASURED, PEAKS, PERCENT, Published, Row
+from parenvs.tasks.hybrid.rows import MEASURED, PEAKS, PERCENT, RESERVED, Published, Row
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import uniform_stages
 
@@ -240,7 +240,9 @@ def _step(row: Row, column: str, published: Published) -> Prediction:
 
 
 def _peak(row: Row, column: str, published: Published) -> Prediction:
-    """Return the prediction of all bytes on the fullest device, the allocator's share included.
+    """Return the prediction of all bytes on the fullest device: allocated, or reserved.
+
+    What is published of a device includes the share that plans leave to the allocator.
 
     Raises:
         ParenvsError: the device does not have as many.
@@ -253,10 +255,10 @@ def _peak(row: Row, column: str, published: Published) -> Prediction:
             f"{setting.cluster.device.name}; correct one"
         )
     machine = setting.stack.machine(setting.cluster, setting.precision)
-    held = setting.plan.judged(model, setting.cluster, machine)[1]
-    parts = {name: float(part[0]) / GIB for name, part in held.items()}
-    reserved = parts["total"] / MEMORY_FRACTION  # what plans leave to the allocator is in use
-    return _prediction(row, column, setting, reserved, details={"gib": parts})
+    memory = setting.plan.judged(model, setting.cluster, machine)[1]
+    parts = {name: float(part[0]) / GIB for name, part in memory.items()}
+    held = parts["total"] / (MEMORY_FRACTION if column == RESERVED else 1)
+    return _prediction(row, column, setting, held, details={"gib": parts})
 
 
 def problem_of(setting: Setting, model: HybridModel) -> Hybrid:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from parenvs.cluster import DEVICES, RUNS_ON, Cluster, Device
-from parenvs.errors import ParenvsError, shown
+from parenvs.cluster import DEVICES, GIB, RUNS_ON, Cluster, Device
+from parenvs.errors import ParenvsError, among, shown
 from parenvs.tasks.hybrid.model import shapes
 from parenvs.tasks.hybrid.rows import Row
 from parenvs.tasks.hybrid.shape import TransformerShape
@@ -51,56 +51,21 @@ class Server:
         )
 
 
-def _like(base: str, name: str, source: str, peaks: dict[str, float] | None = None, **figures):
-    """A device that differs from a shipped one in some figures."""
-    device = DEVICES[base]
-    merged = {**dict(device.peaks), **(peaks or {})}
-    merged = {key: value for key, value in merged.items() if value}
-    flops = merged.get("bf16", merged.get("fp16", device.peak_flops))
-    return replace(
-        device, name=name, source=source, peaks=tuple(merged.items()), peak_flops=flops, **figures
+def _sold(device: Device, count: int = 0, nic_bw: float = 0.0) -> Server:
+    return Server(
+        device, count or device.inside, nic_bw or device.inter_bw / (count or device.inside)
     )
 
 
 SERVERS: dict[str, Server] = {
-    "v100": Server(DEVICES["v100"], 8, 25e9 / 8 / 8),
-    "v100-16gb": Server(
-        _like("v100", "v100", "NVIDIA Tesla V100 datasheet, 16 GB", memory_bytes=16e9), 8, 25e9 / 64
+    **{name: _sold(device) for name, device in DEVICES.items()},
+    "v100-16gb": _sold(replace(DEVICES["v100"], memory_bytes=15.75 * GIB)),
+    "dgx-2": _sold(DEVICES["v100"], 16, 8 * 100e9 / 8 / 16),
+    # torchtitan's H100: HBM2e, 500 W.
+    "h100-96gb": _sold(
+        replace(DEVICES["h100"], name="h100-96gb", memory_bw=2400e9, memory_bytes=95.0 * GIB)
     ),
-    "dgx-2": Server(DEVICES["v100"], 16, 8 * 100e9 / 8 / 16),
-    "a100": Server(DEVICES["a100"], 8, 25e9),
-    "a100-40gb": Server(
-        _like("a100", "a100", "NVIDIA A100 datasheet, 40 GB: 1,555 GB/s", memory_bw=1555e9,
-              memory_bytes=40e9), 8, 25e9
-    ),
-    "a800": Server(
-        _like("a100", "a100", "NVIDIA A800: NVLink 400 GB/s, both directions", intra_bw=200e9),
-        8, 25e9
-    ),
-    "h100": Server(DEVICES["h100"], 8, 50e9),
-    "h100-96gb": Server(
-        _like("h100", "h100-96gb", "torchtitan's H100 of 96 GB: HBM2e, 500 W", memory_bw=2400e9,
-              memory_bytes=96e9), 8, 50e9
-    ),
-    "h800": Server(
-        _like("h100", "h100", "NVIDIA H800: NVLink 400 GB/s, both directions", intra_bw=200e9),
-        8, 50e9
-    ),
-    "h200": Server(
-        _like("h100", "h100", "NVIDIA H200 datasheet: 141 GB, 4.8 TB/s", memory_bw=4800e9,
-              memory_bytes=141e9), 8, 50e9
-    ),
-    **{
-        name: Server(DEVICES[name], DEVICES[name].inside, DEVICES[name].inter_bw / inside)
-        for name in ("b200", "gb200", "b300", "gb300")
-        for inside in [DEVICES[name].inside]
-    },
-    "mi300x": Server(
-        _like("h100", "mi300x", "AMD Instinct MI300X datasheet: 1,307 TFLOP/s BF16 dense, 5.3 TB/s",
-              {"fp16": 1307e12, "bf16": 1307e12, "fp8": 2615e12, "tf32": 654e12, "fp32": 163e12},
-              memory_bw=5300e9, memory_bytes=192e9, intra_bw=448e9), 8, 50e9
-    ),
-}  # fmt: skip
+}
 """Servers by the words of rows; the network of a server of V100 is that of cluster C's."""
 ALIASES = {
     "dgx-2h": "dgx-2", "dgx2": "dgx-2", "ampere": "a100", "hopper": "h100", "volta": "v100",
@@ -114,41 +79,28 @@ GUESSES = {
 }
 
 
-UNKNOWN = re.compile(
-    r"\btpu|\bv[3-7][ep]?\b|trillium|ironwood|trainium|\btrn|gaudi|ascend|cerebras|\bipu\b"
-)
-"""Accelerators that are no GPUs, which no other is taken for."""
-
-
 def server_of(text: str | None, precision: str | None = None) -> Server:
-    """Return the server that a row's ``device`` means; what is unknown is taken for another.
+    """Return the server that a row's ``device`` means.
 
     Args:
         text: the words of the row, or None.
         precision: the row's; FP8 without a device means an H100, MXFP8 and NVFP4 a GB200.
 
     Raises:
-        ParenvsError: it is no GPU.
+        ParenvsError: the device is unknown; no other is taken for it.
     """
     words = (text or "").lower().replace("_", "-").replace("nvidia", "").strip()
-    if UNKNOWN.search(words):
-        raise ParenvsError(
-            f"device {shown(text)}: only GPUs of servers with a switch inside are known, no meshes "
-            f"of other links; known: {', '.join(SERVERS)}"
-        )
     known = sorted([*SERVERS, *ALIASES], key=len, reverse=True)
     for word in known:
-        parts = word.split("-")
-        if all(part in words for part in parts):
-            key = ALIASES.get(word, word)
-            return replace(SERVERS[key], guess=GUESSES.get(word, ""))
-    peaks = {"a100": dict(DEVICES["a100"].peaks), "h100": dict(DEVICES["h100"].peaks)}
+        parts = [rf"\b{re.escape(part)}\b" for part in word.split("-")]
+        if all(re.search(part, words) for part in parts):
+            return replace(SERVERS[ALIASES.get(word, word)], guess=GUESSES.get(word, ""))
+    if words:
+        raise ParenvsError(f"unknown device {shown(text)}{among(words, SERVERS)}")
     base = RUNS_ON.get(precision or "bf16", precision or "bf16")
-    key = next((name for name, known in peaks.items() if base in known), "gb200")
-    reason = f"device {shown(text)} is unknown" if text else "no device is given"
-    return replace(
-        SERVERS[key], guess=f"{reason}: taken for {'a' if key == 'gb200' else 'an'} {key.upper()}"
-    )
+    key = next((x for x in ("a100", "h100") if base in dict(DEVICES[x].peaks)), "gb200")
+    guess = f"no device is given: taken for {'a' if key == 'gb200' else 'an'} {key.upper()}"
+    return replace(SERVERS[key], guess=guess)
 
 
 @dataclass(frozen=True)
@@ -642,13 +594,36 @@ def _stack(
         if key == "megascale" and "MegaScale" in row.name:
             stack = STACKS["megascale-2024"]
     else:
-        newer = "nemo-2024" if fields.get("precision") in LOW else "llama-2024"
-        name = {"v100": "megatron-2021", "a100": "megatron-2022"}.get(cluster.device.name, newer)
+        name = _of_its_time(fields, cluster.device)
         if fields["zero"] == 3 and fields["tp"] == 1:
             name = "torch-2024"
         assumed.append(f"stack {name}, by device")
         stack = STACKS[name]
     return stack
+
+
+MEGATRON = ("megatron-2021", "megatron-2022", "llama-2024", "megatron-2025")
+"""Megatron's stacks of 16 bits, by their dates."""
+FIRST = {"v100": 0, "a100": 1, "h100": 2, "gb200": 3, "mi355x": 3}
+"""Device -> the oldest of them that ran on it, as an index."""
+
+
+def _of_its_time(fields: dict[str, Any], device: Device) -> str:
+    """Return the newest stack of the row's year, or the oldest that ran on its device.
+
+    Gated networks are of the years of fused attention.
+    """
+    if fields.get("precision") in LOW:
+        family = tuple(name for name in STACKS if name.startswith("nemo-"))
+        first = 1 if "gb200" in (device.name, device.like) else 0
+    else:
+        family, first = MEGATRON, FIRST.get(device.name, FIRST.get(device.like, 2))
+        first = max(first, 2 if fields.get("gated") and device.name != "v100" else 0)
+    year = str(fields.get("year", ""))
+    return max(
+        [family[first], *(name for name in family[first:] if STACKS[name].date[:4] <= year)],
+        key=lambda name: STACKS[name].date,
+    )
 
 
 EAGER = STACKS["torch-2024"].memory_share

@@ -21,6 +21,8 @@ from parenvs.files import read_json
 
 MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
+GIB = 2**30
+"""Bytes. Capacities are what CUDA or HIP reports, less than the "80 GB" of a data sheet."""
 EFFICIENCY = 0.5
 """Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
 MOST_RATE = 1e30
@@ -59,6 +61,10 @@ class Device:
         inter_bw: default bandwidth between two servers, one direction, bytes/s.
         host_bw: bandwidth between the device and the memory of its server, one direction, bytes/s;
             0 if it is not known.
+        near: devices that share a switch inside a server; 0 if all do.
+        far_bw: bandwidth of groups of more than ``near`` devices of one server, bytes/s.
+        hop: seconds of latency of each step of a collective inside a server; 0: the stack's.
+        once: seconds of latency of each collective beside its steps.
         source: data sheet or paper that the figures are from.
         watts: of thermal design; 0 if they are not known.
         like: device of the same generation, by name, as whose products its own reach FLOP/s a watt;
@@ -74,6 +80,10 @@ class Device:
     intra_bw: float = field(default=0.0, compare=False)
     inter_bw: float = field(default=0.0, compare=False)
     host_bw: float = field(default=0.0, compare=False)
+    near: int = field(default=0, compare=False)
+    far_bw: float = field(default=0.0, compare=False)
+    hop: float = field(default=0.0, compare=False)
+    once: float = field(default=0.0, compare=False)
     source: str = field(default="", compare=False)
     inside: int = field(default=8, compare=False)
     watts: float = field(default=0.0, compare=False)
@@ -157,6 +167,8 @@ def _blackwell(
         inside=inside,
         watts=watts,
         like="" if name == "gb200" else "gb200",
+        # Means of all-gathers and reduce-scatters that SimuMax measured on a server of 8 B200.
+        **({"hop": 8.6e-6, "once": 24.3e-6} if name == "b200" else {}),
     )
 
 
@@ -167,11 +179,12 @@ DEVICES: dict[str, Device] = {
             "v100",
             peak_flops=15.7e12,
             memory_bw=900e9,
-            memory_bytes=32e9,
+            memory_bytes=31.75 * GIB,
             peaks=(("fp32", 15.7e12), ("fp16", 125e12)),
             intra_bw=150e9,
             inter_bw=25e9 / 8,
             host_bw=16e9,
+            watts=300.0,
             source="NVIDIA Tesla V100 datasheet, SXM2 32 GB: 15.7 TFLOP/s FP32, 125 FP16, 900 GB/s "
             "HBM2, NVLink 300 GB/s (both directions together), PCIe 3.0 x16; network: "
             "arXiv 2007.04069, Table 2",
@@ -180,12 +193,13 @@ DEVICES: dict[str, Device] = {
             "a100",
             peak_flops=156e12,
             memory_bw=2039e9,
-            memory_bytes=80e9,
+            memory_bytes=79.15 * GIB,
             peaks=(("fp32", 19.5e12), ("tf32", 156e12), ("fp16", 312e12), ("bf16", 312e12)),
             intra_bw=300e9,
             inter_bw=8 * 200e9 / 8,
             host_bw=32e9,
-            source="NVIDIA A100 datasheet, SXM4 80 GB: dense 156 TFLOP/s TF32, 312 BF16, "
+            watts=400.0,
+            source="NVIDIA A100 datasheet, SXM4 80 GB, 400 W: dense 156 TFLOP/s TF32, 312 BF16, "
             "2,039 GB/s, NVLink 600 GB/s (both directions), PCIe 4.0 x16; "
             "DGX A100 datasheet: 8 x 200 Gbit/s InfiniBand",
         ),
@@ -193,7 +207,7 @@ DEVICES: dict[str, Device] = {
             "h100",
             peak_flops=494.7e12,
             memory_bw=3350e9,
-            memory_bytes=80e9,
+            memory_bytes=79.11 * GIB,
             peaks=(
                 ("fp32", 66.9e12),
                 ("tf32", 494.7e12),
@@ -204,17 +218,63 @@ DEVICES: dict[str, Device] = {
             intra_bw=450e9,
             inter_bw=8 * 400e9 / 8,
             host_bw=64e9,
-            source="NVIDIA H100 datasheet, SXM5 80 GB: dense 494.7 TFLOP/s TF32, 989.4 BF16, "
-            "3.35 TB/s, NVLink 900 GB/s (both directions), PCIe 5.0 x16; "
+            watts=700.0,
+            source="NVIDIA H100 datasheet, SXM5 80 GB, 700 W: dense 494.7 TFLOP/s TF32, 989.4 "
+            "BF16, 3.35 TB/s, NVLink 900 GB/s (both directions), PCIe 5.0 x16; "
             "DGX H100 datasheet: 8 x 400 Gbit/s InfiniBand",
         ),
-        _blackwell("gb200", 2500e12, 5000e12, 10000e12, 186e9, 50e9, 1200.0, 72, "GB200 NVL72"),
+        _blackwell("gb200", 2500e12, 5e15, 10e15, 184.3 * GIB, 50e9, 1200.0, 72, "GB200 NVL72"),
         _blackwell("gb300", 2500e12, 5000e12, 15000e12, 279e9, 100e9, 1400.0, 72, "GB300 NVL72"),
-        _blackwell("b200", 2250e12, 4500e12, 9000e12, 180e9, 50e9, 1000.0, 8, "DGX B200"),
+        _blackwell("b200", 2250e12, 4500e12, 9000e12, 178.35 * GIB, 50e9, 1000.0, 8, "DGX B200"),
         _blackwell("b300", 2250e12, 4500e12, 13500e12, 268e9, 100e9, 1100.0, 8, "DGX B300"),
     )
 }
 
+
+def _like(base: str, name: str, source: str, **figures: Any) -> Device:
+    """A device of the generation of another, which differs in some figures."""
+    return replace(DEVICES[base], name=name, like=base, source=source, **figures)
+
+
+def _instinct(name: str, tflops: float, memory_bw: float, gib: float, link: float, watts: float,
+              **peaks: float) -> Device:  # fmt: skip
+    """An AMD Instinct of so many dense TFLOP/s at 16 bits, in servers of eight, all linked."""
+    teraflops = {"fp32": tflops / 8, "fp16": tflops, "bf16": tflops, "fp8": 2 * tflops, **peaks}
+    return Device(
+        name,
+        peak_flops=teraflops["fp32"] * 1e12,
+        memory_bw=memory_bw,
+        memory_bytes=gib * GIB,
+        peaks=tuple((precision, rate * 1e12) for precision, rate in teraflops.items()),
+        intra_bw=7 * link,
+        inter_bw=8 * 50e9,
+        host_bw=64e9,
+        watts=watts,
+        like="h100",
+        source=f"AMD Instinct {name.upper()} datasheet: dense {tflops:,.0f} TFLOP/s BF16, "
+        f"{memory_bw / 1e12:g} TB/s, seven links of {link / 1e9:g} GB/s each way, {watts:,.0f} W",
+    )
+
+
+DEVICES |= {
+    device.name: device
+    for device in (
+        _like("a100", "a100-40gb", "NVIDIA A100 datasheet, SXM4 40 GB: 1,555 GB/s",
+              memory_bw=1555e9, memory_bytes=39.50 * GIB),
+        _like("a100", "a100-pcie", "NVIDIA A100 datasheet, PCIe 80 GB: 1,935 GB/s, 300 W, PCIe 4.0 "
+              "x16, which ranks share; between the halves of a server, measured: two thirds of it",
+              memory_bw=1935e9, intra_bw=32e9, near=4, far_bw=21e9, watts=300.0),
+        _like("a100", "a800", "NVIDIA A800: A100 with NVLink of 400 GB/s (both directions)",
+              intra_bw=200e9),
+        _like("h100", "h800", "NVIDIA H800: H100 with NVLink of 400 GB/s (both directions)",
+              intra_bw=200e9),
+        _like("h100", "h200", "NVIDIA H200 datasheet: H100 with 141 GB, 4.8 TB/s; nvidia-smi: "
+              "143,771 MiB", memory_bw=4800e9, memory_bytes=139.8 * GIB),
+        _instinct("mi300x", 1307.4, 5300e9, 191.5, 64e9, 750.0),
+        _instinct("mi325x", 1307.4, 6000e9, 255.5, 64e9, 1000.0),
+        _instinct("mi355x", 2516.6, 8000e9, 287.5, 76.8e9, 1400.0, mxfp8=5033.2),
+    )
+}  # fmt: skip
 
 SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
 """Ways to synchronize gradients, see ``Cluster.sync_seconds``."""
@@ -319,6 +379,9 @@ class Links:
         send_share: share that sends between neighboring stages reach.
         hop_in: seconds of latency of each step inside a server.
         hop_out: seconds of latency of each step between servers.
+        near: devices of a server that share a switch; 0 if all do.
+        far_bw: bytes/s of groups of more than these in one server.
+        once: seconds of latency of a collective beside its steps.
     """
 
     devices_per_server: int
@@ -329,6 +392,15 @@ class Links:
     hop_in: float = 0.0
     hop_out: float = 0.0
     rule: str = LINKS[0]
+    near: int = 0
+    far_bw: float = 0.0
+    once: float = 0.0
+
+    def inside(self, group: Array, stride: Array) -> Array:
+        """Return the bandwidth of groups of ranks inside a server, bytes/s."""
+        if not self.near:
+            return self.intra_bw
+        return np.where(group * stride > self.near, self.far_bw, self.intra_bw)
 
     def servers(self, group: Array, stride: Array) -> tuple[Array, Array]:
         """Return the ranks of a group in each server, and the servers that it spans."""
@@ -348,10 +420,11 @@ class Links:
         else:
             # All ranks of a server send through their cards at once, at most as fast as inside.
             between = np.minimum(self.intra_bw, ranks * self.nic_bw)
-        bandwidth = self.share * np.where(one_server, self.intra_bw, between)
+        bandwidth = self.share * np.where(one_server, self.inside(group, stride), between)
         crossings = np.where(one_server, 0.0, servers * self.hop_out)
         # A ring over several servers crosses between them once per server.
-        lap = np.where(group > 1, (group - servers) * self.hop_in + crossings, 0.0)
+        steps = (group - servers) * self.hop_in + crossings
+        lap = np.where(group > 1, steps + self.once, 0.0)
         return Ring(group, bandwidth, lap)
 
     def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
@@ -368,7 +441,8 @@ class Links:
     def all_to_all(self, size: Array, group: Array, stride: Array) -> Array:
         """Return the seconds in which every rank sends ``size`` bytes in all to the others."""
         servers = self.servers(group, stride)[1]
-        bandwidth = self.share * np.where(servers == 1, self.intra_bw, self.nic_bw)
+        inside = self.inside(group, stride)
+        bandwidth = self.share * np.where(servers == 1, inside, self.nic_bw)
         return ring_bytes(size, group) / bandwidth + self.ring(group, stride).lap
 
     def dispatch(
@@ -396,7 +470,7 @@ class Links:
             # A receiver in the own server, the sender itself excluded.
             inside = copies * (1 / servers - 1 / group)
         # Card and inner links work at the same time, so the slower one counts.
-        slowest = np.maximum(outside / self.nic_bw, inside / self.intra_bw)
+        slowest = np.maximum(outside / self.nic_bw, inside / self.inside(group, stride))
         return size * slowest / self.share + self.ring(group, stride).lap
 
     def send(self, size: Array, same_server: Array, ranks: Array = 1) -> Array:
@@ -657,7 +731,9 @@ class Cluster:
         names = sorted({name for name, _ in installed})
         words = [set(re.split(r"[\s-]+", name.lower())) for name in names]
         # 'NVIDIA H100 80GB HBM3' has the preset's name as a word.
-        matching = [device for device in DEVICES if all(device in parts for parts in words)]
+        # 'NVIDIA A100-PCIE-40GB' has the words of several; the longest name says most.
+        matching = [x for x in DEVICES if all(set(x.split("-")) <= parts for parts in words)]
+        matching = [x for x in matching if not any(x in other and x != other for other in matching)]
         least_memory = min(size for _, size in installed)
         if len(matching) != 1 or least_memory < _LEAST_SHARE * DEVICES[matching[0]].memory_bytes:
             raise ClusterError(

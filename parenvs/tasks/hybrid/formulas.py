@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.cluster import Cluster
+from parenvs.cluster import Cluster, Ring
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
@@ -285,6 +285,7 @@ def step(
     ``held``: their ``parameters`` (default: they are computed).
     """
     held = parameters(model, stages) if held is None else held
+    trained = _trained(model, stages, held)
     kinds = [_seconds(kind, machine, stages) for kind in model.kinds]
     of_stage = _summed(kinds, stages.layers)
     whole = stages.first_chunk is stages.layers  # as where no plan has several chunks
@@ -307,7 +308,7 @@ def step(
     chunk = chunk + again * share_first + first_sends
     if machine.stack.accumulate_bytes:
         # Each micro-batch's gradients are added to those of the micro-batches before.
-        adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
+        adding = machine.stack.accumulate_bytes * (trained[0] + trained[1]) / machine.memory_bw
         backward, chunk = backward + adding, chunk + adding * share_first
     both_ends, last = forward_ends + backward_ends, stages.last
     # The head is in the last chunk, which is the first only if it is alone.
@@ -315,13 +316,15 @@ def step(
     chunk[0] += both_ends[0]
     chunk[last] += np.where(alone, both_ends[last], 0)
     busy = forward + backward + again + exchange + sends
-    gathers, gather_start = _gathers(model, machine, stages, busy)
+    # Collectives run beside the kernels and collectives of a pass, not beside its waits.
+    hiding = backward + again + of_stage.backward_exchange
+    gathers, gather_start, filled = _gathers(model, machine, stages, busy - hiding, hiding)
+    gathers = gathers + _scatters(trained, machine, stages, hiding)
     busy, chunk = busy + gathers, chunk + gathers * share_first
     # A micro-batch reaches stage s when it has passed the first chunks of all stages in front.
     before = running_sums(chunk) - chunk
-    # Gradients of the last micro-batch are summed beside its own backward pass, waits left out.
-    hiding = backward + again + of_stage.backward_exchange
-    sums, exposed = reduction(held, machine, stages, hiding)
+    # What hides ZeRO 3's collectives in the last backward pass hides no sums of gradients.
+    sums, exposed = reduction(trained, machine, stages, hiding - filled)
     if stages.pieces is None:
         core = core_of(*_resources(before + busy, busy, chunk, links, stages), stages.micro_batches)
         # The last backward pass goes on in the stages in front: it hides the sums of those behind.
@@ -337,7 +340,7 @@ def step(
     # Nothing runs beside the gather of the first layer.
     core = core + gather_start.max(axis=0)
     tied = _tied(model, machine, stages)
-    update = _update(held, machine, stages)
+    update = _update(trained, machine, stages)
     optimizer = update.max(axis=0)
     length = compose(machine, core, tail, tied, optimizer)
     parts = (hiding, update, core, tail, tied, optimizer, machine.stack.step_seconds)
@@ -383,7 +386,8 @@ def passes(
     adding: Figure = 0.0
     if machine.stack.accumulate_bytes:
         held = parameters(model, stages) if held is None else held
-        adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
+        adding = sum(_trained(model, stages, held)) / machine.memory_bw
+        adding = machine.stack.accumulate_bytes * adding
     total = np.maximum(stages.layers.sum(axis=0), 1)
     for chunk in range(table.shape[2]):
         layers = pieces.layers[:, :, chunk]
@@ -528,36 +532,37 @@ def _states(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(S, ...) bytes of weights, of gradients, and of the optimizer.
 
-    A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
-    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, or
-    some of them, 2 the gradients, 3 the weights, of which two layers are gathered at a time.
+    A parameter takes the bytes of weight and gradient, and ``Stack.moment_bytes`` of fp32 master
+    weight and two moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the
+    replicas, or some of them, 2 the gradients, 3 the weights, of which two layers are gathered at a
+    time. Weights that are not trained have neither gradient nor moments.
     """
-    dense, experts = held
     width, zero, stack = machine.width, stages.zero, machine.stack
     if stack.state_bytes is not None:
-        weights = width * (dense + experts)
+        weights = width * (held[0] + held[1])
         # Only the total is known of such a stack: ``gradients`` stands for all but the weights.
         return weights, (stack.state_bytes - 1) * weights, 0.0 * weights
-    shared = [zero >= level for level in (3, 2, 1)]
-    part = 1 / stages.sharing
-    sums = [np.where(those, part, 1.0) * dense for those in shared]
-    if np.any(experts):
-        # Only replicas that hold the same experts can share their states.
-        dealt = np.maximum(stages.sharing / stages.apart, 1)
-        parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
-        sums = [own + part for own, part in zip(sums, parts, strict=True)]
+    # Only replicas that hold the same experts can share their states.
+    dealt = np.maximum(stages.sharing / stages.apart, 1)
+    trained = _trained(model, stages, held)
+    sums = [
+        np.where(zero >= level, 1 / stages.sharing, 1.0) * dense
+        + np.where(zero >= level, 1 / dealt, 1.0) * experts
+        for level, (dense, experts) in ((3, held), (2, trained), (1, trained))
+    ]
     weights = width * sums[0]
-    if np.any(shared[0]):
-        largest = _largest_layer(model, stages)
-        # One layer runs while the next one is gathered.
-        weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
-    # Half precision: fp32 master weight and two moments; full precision needs no master copy.
-    moments = 12.0 if machine.precision in HALF else 8.0
+    largest = _largest_layer(model, stages) if stack.copied_layers or np.any(zero >= 2) else 0.0
+    # One layer runs while the next one is gathered.
+    weights = weights + np.where(zero >= 3, 2 * largest * width, 0.0)
+    # Full precision has two moments in fp32, and needs no master copy.
+    moments = stack.moment_bytes if machine.precision in HALF else 8.0
     gradient_bytes = np.maximum(stages.gradient_bytes, stack.gradient_least)
-    gradients = gradient_bytes * sums[1]
-    if stack.copied_layers:
-        copied = stack.copied_layers * _largest_layer(model, stages)
-        gradients = gradients + np.where(stages.sharing > 1, gradient_bytes * copied, 0.0)
+    # A layer's gradients are whole until they are scattered.
+    copies = np.maximum(stack.copied_layers, np.where(zero >= 2, 1.0, 0.0))
+    copied = np.where(stages.sharing > 1, copies * largest, 0.0)
+    gradients = gradient_bytes * (sums[1] + copied)
+    if stack.dummy_gradients:
+        gradients = gradients + width * _shapes_of_weights(model, stages)
     return weights, gradients, moments * sums[2]
 
 
@@ -589,6 +594,10 @@ def _seconds(layer: Layer, machine: Machine, stages: Stages) -> LayerSeconds:
     """Return a layer's seconds as (S, ...) arrays; slower servers compute longer."""
     shape, speed = np.shape(stages.replicas), stages.speed
     wide = LayerSeconds(*(_wide(part, shape) for part in layer.seconds(machine, stages.split)))
+    if least := machine.stack.layer_seconds:
+        # Devices wait for a host that starts kernels slower than they run.
+        passes = np.maximum(wide.forward, least), np.maximum(wide.backward, least)
+        wide = wide._replace(forward=passes[0], backward=passes[1])
     if np.all(speed == 1):
         return wide
     return wide._replace(**{name: getattr(wide, name) / speed for name in _KERNELS})
@@ -715,26 +724,44 @@ def _resources(
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 
-def parameters(model: Model, stages: Stages) -> Pair:
-    """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
+def parameters(model: Model, stages: Stages, trained: bool = False) -> Pair:
+    """Return the parameters on a device, (S, ...): those all replicas hold, and experts'.
+
+    ``trained``: count those alone that are trained.
+    """
     split, shape = stages.split, np.shape(stages.replicas)
+
+    def of(layer: Layer) -> tuple[Figure, Figure]:
+        return layer.trained(split) if trained else layer.parameters(split)
+
     held: list[Any] = [0.0, 0.0]
     for kind, count in zip(model.kinds, stages.layers, strict=True):
-        parts = kind.parameters(split)
-        held = [total + count * part for total, part in zip(held, parts, strict=True)]
+        held = [total + count * part for total, part in zip(held, of(kind), strict=True)]
     dense, experts = (_wide(total, shape) for total in held)
     for layer, stage, _ in _ends(model, stages):
-        for total, part in zip((dense, experts), layer.parameters(split), strict=True):
+        for total, part in zip((dense, experts), of(layer), strict=True):
             if np.any(part):
                 total[stage] += _wide(part, shape)[stage]
+    # A frozen table is in neither end's count of trained parameters.
+    tied = 0.0 if trained and _is_frozen(model.head) else model.tied_parameters
     if stages.pieces is not None:
         for stage, _ in stages.ends(0):
             # Embedding and head in one stage hold the shared table once.
             if stage in dict(stages.ends(-1)):
-                dense[stage] -= model.tied_parameters / stages.tp[stage]
+                dense[stage] -= tied / stages.tp[stage]
     if not np.all(stages.several):
-        dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
+        dense[0] -= np.where(stages.several, 0.0, tied / stages.tp[0])
     return dense, experts
+
+
+def _is_frozen(layer: Layer | None) -> bool:
+    return layer is not None and layer.frozen
+
+
+def _trained(model: Model, stages: Stages, held: Pair) -> Pair:
+    """Return the parameters of ``held`` that have gradients, moments and updates."""
+    layers = (*model.kinds, model.embedding, model.head)
+    return parameters(model, stages, True) if any(map(_is_frozen, layers)) else held
 
 
 def _largest_layer(model: Model, stages: Stages) -> np.ndarray:
@@ -746,24 +773,80 @@ def _largest_layer(model: Model, stages: Stages) -> np.ndarray:
     return largest
 
 
-def _gathers(model: Model, machine: Machine, stages: Stages, busy: np.ndarray) -> Pair:
-    """(S, ...) seconds of ZeRO 3's collectives of a micro-batch, and those nothing can hide.
-
-    Weights of each layer are gathered twice and its gradients scattered once; what runs ``busy``
-    seconds beside them hides them, but for one layer's.
-    """
-    stack, width = machine.stack, (2 * machine.gathered + machine.width) / 3
-    total = np.zeros_like(stages.replicas, dtype=float)
-    if not np.any(stages.zero >= 3):
-        return total, total
-    layers = np.maximum(stages.layers.sum(axis=0), 1)
-    # Ranks that share states are ``stride`` apart: tp ranks lie between them.
-    ring, split = machine.links.ring(stages.sharing, stages.stride), stages.split
+def _shapes_of_weights(model: Model, stages: Stages) -> np.ndarray:
+    """(S, ...) numbers of the weights of a stage, those of one shape once."""
+    numbers = np.zeros_like(stages.replicas, dtype=float)
     for kind, count in zip(model.kinds, stages.layers, strict=True):
-        passing = ring.all_gather(width * sum(kind.parameters(split))) - ring.lap
-        total = total + 3 * count * (passing / stack.gather_share + ring.lap)
-    total = np.where(stages.zero >= 3, total, 0.0)
-    return stack.exposed(total, busy, stack.gather_hidden), total / layers
+        shapes = np.where(count > 0, kind.different_weights(stages.split), 0.0)
+        numbers = np.maximum(numbers, shapes)
+    return numbers
+
+
+def _rings(machine: Machine, stages: Stages) -> list[Ring]:
+    """Rings of the replicas that share the states of what all hold, and of the same experts.
+
+    The ranks of a ring are ``stride`` apart, as tp ranks lie between them; those with the same
+    experts are as many times farther apart as experts are dealt out.
+    """
+    return [
+        machine.links.ring(np.maximum(stages.sharing // apart, 1), stages.stride * apart)
+        for apart in (1, stages.apart)
+    ]
+
+
+def _gathers(
+    model: Model, machine: Machine, stages: Stages, ahead: np.ndarray, behind: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of ZeRO 3's collectives of a micro-batch, (S, ...) each.
+
+    Weights are gathered in both passes, of ``ahead`` and ``behind`` seconds, gradients of trained
+    ones scattered in the backward pass; each pass hides its own.
+
+    Returns:
+        What a stage waits for, the collectives of one layer, which nothing can hide, and what of
+        the backward pass hides some.
+    """
+    stack = machine.stack
+    forward, backward, none = np.zeros((3, *np.shape(stages.replicas)))
+    if not np.any(stages.zero >= 3):
+        return none, none, none
+    rings = _rings(machine, stages)
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        held, trained = kind.parameters(stages.split), kind.trained(stages.split)
+        for ring, own, learned in zip(rings, held, trained, strict=True):
+            if not np.any(own):
+                continue
+            # Seconds of a byte of each weight, without the latency of the way around.
+            passing = (ring.all_gather(1.0) - ring.lap) / stack.gather_share
+            gather = count * (machine.gathered * own * passing + ring.lap)
+            scatter = count * (machine.width * learned * passing + ring.lap)
+            forward = forward + gather
+            backward = backward + gather + np.where(np.greater(learned, 0), scatter, 0.0)
+    late = stack.exposed(backward, behind, stack.gather_hidden)
+    waits = stack.exposed(forward, ahead, stack.gather_hidden) + late
+    layers = np.maximum(stages.layers.sum(axis=0), 1)
+    parts = waits, (forward + backward) / layers, backward - late
+    waits, start, filled = (np.where(stages.zero >= 3, part, 0.0) for part in parts)
+    return waits, start, filled
+
+
+def _scatters(trained: Pair, machine: Machine, stages: Stages, backward: np.ndarray) -> np.ndarray:
+    """(S, ...) seconds that a micro-batch waits for ZeRO 2's collectives of gradients.
+
+    A rank keeps a share of the gradients, so each micro-batch's are scattered before the next one's
+    are made; those of the last are in ``reduction``, so that with one micro-batch a step takes what
+    it takes with ZeRO 1.
+    """
+    level, stack = np.equal(stages.zero, 2), machine.stack
+    total = np.zeros(np.shape(stages.replicas))
+    if not np.any(level):
+        return total
+    for ring, own in zip(_rings(machine, stages), trained, strict=True):
+        scatter = ring.all_gather(stages.gradient_bytes * own, stack.bucket)
+        total = total + np.where(own == 0, 0.0, scatter)
+    left = stack.exposed(total, backward, stack.gather_hidden)
+    waits = np.where(stages.gradient_overlap, left, total)
+    return np.where(level, waits * (1 - 1 / np.maximum(stages.micro_batches, 1)), 0.0)
 
 
 def reduction(held: Pair, machine: Machine, stages: Stages, backward: np.ndarray) -> Pair:
@@ -818,7 +901,12 @@ def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
     # Schedules whose chains turn round have embedding and head in one stage.
     alone = stages.pieces is not None and dict(stages.ends(0)).keys() & dict(stages.ends(-1))
-    if alone or not np.any(model.tied_parameters) or not np.any(stages.several):
+    if (
+        alone
+        or _is_frozen(model.head)
+        or not np.any(model.tied_parameters)
+        or not np.any(stages.several)
+    ):
         return np.zeros(np.shape(stages.tp)[1:])
     # Where tp differs, the end with fewer ranks has the larger parts, and takes longer.
     ranks = np.minimum(stages.tp[0], stages.tp[stages.last])

@@ -119,9 +119,21 @@ class GraphLayer(Layer):
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
+        return self._parameters(split, False), 0.0
+
+    @property
+    def frozen(self) -> bool:
+        """See ``Layer.frozen``."""
+        return not all(trains for _, trains in self.work.weights.get(self.label, []))
+
+    def trained(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.trained``."""
+        return self._parameters(split, self.frozen), 0.0
+
+    def _parameters(self, split: Split, trained: bool) -> Figure:
         tp = np.asarray(split.tp)
-        held = {rank: self.work.parameters(self.label, rank) for rank in np.unique(tp).tolist()}
-        return np.vectorize(held.__getitem__, otypes=[float])(tp), 0.0
+        held = {x: self.work.parameters(self.label, x, trained) for x in np.unique(tp).tolist()}
+        return np.vectorize(held.__getitem__, otypes=[float])(tp)
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: what backward kernels read; in full, what enters the layer."""

@@ -642,11 +642,11 @@ class Work:
         again = float(forward[inside].sum()) if recompute else 0.0
         return (ahead + back + again) * samples / program.graph.batch_size
 
-    def parameters(self, label: int, tp: int) -> float:
-        """Numbers of the weights of a layer on a rank."""
+    def parameters(self, label: int, tp: int, trained: bool = False) -> float:
+        """Numbers of the weights of a layer on a rank, or of those alone that are trained."""
         shares = self.held(tp, False)
-        weights = self.weights.get(label, [])
-        return float(sum(self.program.elements[t] * shares[t] for t, _ in weights))
+        weights = [t for t, trains in self.weights.get(label, []) if trains or not trained]
+        return float(sum(self.program.elements[t] * shares[t] for t in weights))
 
     def kept(self, label: int, tp: int, sequence_parallel: bool, mode: str, fused: bool) -> Any:
         """(4,) what a layer keeps for the backward pass.

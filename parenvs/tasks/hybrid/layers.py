@@ -22,6 +22,15 @@ Figure = Any
 """A number or an array of numbers, one for each plan."""
 
 
+NORM_BYTES = {True: (4.0, 6.0), False: (36.0, 74.0)}
+"""Bytes per element that a norm moves forward and backward: as one kernel, or as PyTorch's own.
+
+Without a kernel, forward: a cast to fp32 (2 + 4), the square (4 + 4), its mean (4), the product
+with the root (4 + 4), a cast (4 + 2), the weight (2 + 2). Backward: the weight (10), a cast (6),
+the root (8 + 16), the square (16), the sum (12), a cast (6).
+"""
+
+
 class Split(NamedTuple):
     """How a layer is split over devices; each field a number or an array over plans.
 
@@ -89,6 +98,19 @@ class Layer(ABC):
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """Return the parameters on a device: those every replica holds, and its experts'."""
 
+    @property
+    def frozen(self) -> bool:
+        """Whether some of its weights are not trained."""
+        return False
+
+    def trained(self, split: Split) -> tuple[Figure, Figure]:
+        """Return those of ``parameters`` that are trained."""
+        return self.parameters(split)
+
+    def different_weights(self, split: Split) -> Figure:
+        """Return the numbers of the weights of products on a device, those of one shape once."""
+        return 0.0
+
     @abstractmethod
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """Return the bytes that a micro-batch keeps for the backward pass, by recomputation."""
@@ -100,21 +122,23 @@ class Layer(ABC):
 
 _SECONDS = len(LayerSeconds._fields)
 _SAVED = _SECONDS + len(RECOMPUTE_MODES)
-FIGURES = _SAVED + 4
+FIGURES = _SAVED + 7
 """Numbers of a layer of which all that formulas ask of it is looked up, see ``figures_of``."""
 
 
 def figures_of(layer: Layer, machine: Machine, split: Split, count: int) -> np.ndarray:
-    """(13, count) figures of a layer under so many splits.
+    """(16, count) figures of a layer under so many splits.
 
     They are the fields of ``LayerSeconds``, bytes kept by ``RECOMPUTE_MODES``, working bytes,
-    parameters of all replicas and of experts, and seconds of weight gradients.
+    parameters of all replicas and of experts, those that are trained, numbers of different weights,
+    and seconds of weight gradients.
     """
     figures = np.empty((FIGURES, count))
     saved = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
     parts = (
         *layer.seconds(machine, split), *saved, layer.working_bytes(machine, split),
-        *layer.parameters(split), layer.weight_seconds(machine, split),
+        *layer.parameters(split), *layer.trained(split), layer.different_weights(split),
+        layer.weight_seconds(machine, split),
     )  # fmt: skip
     for line, part in zip(figures, parts, strict=True):
         line[:] = part
@@ -123,7 +147,7 @@ def figures_of(layer: Layer, machine: Machine, split: Split, count: int) -> np.n
 
 @dataclass(frozen=True, eq=False)
 class LookedUp(Layer):
-    """A layer whose ``figures_of`` plans are known, (13, ...); those of weights may be left out."""
+    """A layer whose ``figures_of`` plans are known, (16, ...); those of weights may be left out."""
 
     figures: np.ndarray
 
@@ -138,6 +162,20 @@ class LookedUp(Layer):
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
         return self.figures[_SAVED + 1], self.figures[_SAVED + 2]
+
+    @property
+    def frozen(self) -> bool:
+        """See ``Layer.frozen``."""
+        held, trained = self.figures[_SAVED + 1 : _SAVED + 5].reshape(2, -1)
+        return not np.array_equal(held, trained)
+
+    def trained(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.trained``."""
+        return self.figures[_SAVED + 3], self.figures[_SAVED + 4]
+
+    def different_weights(self, split: Split) -> Figure:
+        """See ``Layer.different_weights``."""
+        return self.figures[_SAVED + 5]
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``."""
@@ -157,9 +195,12 @@ class Chain(NamedTuple):
     tied_parameters: Figure
 
 
-def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
+def matmul_seconds(
+    machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1, result: float = 0.0
+) -> Figure:
     """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
 
+    ``result``: bytes that an element of the product moves (default: those of a write).
     Fewer tiles than multiprocessors leave some of these idle; where the stack says so, the last
     wave of tiles does too, and tiles at the edges count as whole ones.
     """
@@ -174,7 +215,9 @@ def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Fig
         else:
             # With idle multiprocessors it takes as long as with one tile for each of them.
             flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
-    return roofline_seconds(machine, flops, machine.width * batch * (m * k + k * n + m * n))
+    written = (result or machine.width) * m * n
+    size = batch * (machine.width * (m * k + k * n) + written)
+    return roofline_seconds(machine, flops, size)
 
 
 def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
@@ -204,8 +247,10 @@ class _Product(NamedTuple):
     def seconds(self, machine: Machine) -> list[Figure]:
         """Return the seconds of Y = X W, dX = dY W^T and dW = X^T dY, of the same FLOPs each."""
         _, m, n, k, times, batch = self
-        sizes = ((m, n, k), (m, k, n), (k, n, m))
-        return [times * matmul_seconds(machine, *size, batch) for size in sizes]
+        # A product that adds to gradients in fp32 reads and writes them.
+        summed = 0.0 if machine.stack.accumulate_bytes else 8.0
+        sizes = ((m, n, k, batch), (m, k, n, batch), (k, n, m, batch, summed))
+        return [times * matmul_seconds(machine, *size) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -217,6 +262,11 @@ class _ShapeLayer(Layer):
     def _tokens(self, split: Split) -> Figure:
         """Tokens of a micro-batch on a device."""
         return self.shape.sequence * split.samples / split.context
+
+    def _gather(self, machine: Machine, split: Split) -> Figure:
+        """Seconds in which tp ranks gather the residual stream, or scatter sums of it."""
+        size = machine.width * self._tokens(split) * self.shape.hidden
+        return machine.links.all_gather(size, split.tp, 1)
 
     def _stream(self, split: Split) -> Figure:
         """Numbers of the residual stream of a micro-batch on a device."""
@@ -275,6 +325,21 @@ class TransformerBlock(_ShapeLayer):
         products.append(_Product("down", routed, shape.hidden, inner, times, networks))
         return products
 
+    def different_weights(self, split: Split) -> Figure:
+        """See ``Layer.different_weights``; the weights of gate and network are one."""
+        shape = self.shape
+        queries, keys = self._widths(split)
+        width = (2 if shape.gated else 1) + 1
+        networks = [width * shape.hidden * shape.feed_forward / split.of_expert]
+        if shape.shared_experts:
+            networks.append(
+                width * shape.hidden * shape.shared_experts * shape.feed_forward / split.tp
+            )
+        attention = (2 * queries + 2 * keys) * shape.hidden
+        if shape.key_rank:
+            attention = sum(m * n for m, n in shape.attention_products) / split.tp
+        return attention + sum(networks)
+
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.weight_seconds``."""
         return sum(product.seconds(machine)[2] for product in self._products(machine, split))
@@ -297,12 +362,13 @@ class TransformerBlock(_ShapeLayer):
         dropped = 1.0 if shape.dropout else 0.0
         gate_forward, gate_backward = (6, 10) if shape.gated else (4, 6)
         # Two norms; bytes per element are those of a read and a write at 2 bytes.
-        forward += 2 * kernel_seconds(machine, 4 * stream)
+        norm_forward, norm_backward = NORM_BYTES[machine.stack.fused_norms]
+        forward += 2 * kernel_seconds(machine, norm_forward * stream)
         # The activation reads two inputs if gated, else one, and writes one.
         forward += kernel_seconds(machine, gate_forward * inner)
         # Two residual sums, with the dropout's mask of one byte.
         forward += 2 * kernel_seconds(machine, (6 + dropped) * stream)
-        backward += 2 * kernel_seconds(machine, 6 * stream)
+        backward += 2 * kernel_seconds(machine, norm_backward * stream)
         backward += kernel_seconds(machine, gate_backward * inner)
         backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
         if shape.experts > 1 and machine.permute_passes:
@@ -359,7 +425,7 @@ class TransformerBlock(_ShapeLayer):
         """
         shape, stack, links = self.shape, machine.stack, machine.links
         tokens = self._tokens(split)
-        gather = links.all_gather(machine.width * tokens * shape.hidden, split.tp, 1)
+        gather = self._gather(machine, split)
         gathers: Figure = 4  # two of attention, two of networks
         if shape.experts > 1 and not shape.shared_experts and split.of_expert is not split.tp:
             gathers = np.where(split.of_expert == split.tp, 4, 2)  # tokens go to whole experts
@@ -374,6 +440,10 @@ class TransformerBlock(_ShapeLayer):
             backward = np.where(split.sequence_parallel, shared, summed)
         else:
             backward = gathers * gather
+            if stack.regather:
+                # A rank keeps its share of a product's input, and gathers it for weight gradients.
+                again = gathers / 2 * gather * (1 - stack.tensor_overlap)
+                backward = backward + np.where(split.sequence_parallel, again, 0.0)
         # Keys and values, and the rotated part of latent attention.
         passed = 2 * self._widths(split)[1] + shape.heads * shape.rope_width / split.tp
         blocks = machine.width * tokens * passed
@@ -427,8 +497,15 @@ class TransformerBlock(_ShapeLayer):
         queries = shape.heads * shape.head_width
         keys = np.maximum(shape.kv_heads * shape.head_width, shape.head_width * tp)
         stream = (4 * width + (2 if shape.dropout else 0)) * h / split.shared
+        if not machine.stack.fused_norms:
+            # Of each norm its input in fp32, and its result before the weight.
+            stream = stream + 2 * (4 + 2) * h / split.shared
         if shape.key_rank:
             stream = stream + width * shape.latent_width / split.shared
+        if shape.experts > 1:
+            # Tokens in the order of experts, which grouped products read.
+            copies = shape.active * shape.capacity * split.of_expert / tp
+            stream = stream + width * h * copies
         passed = shape.active + shape.shared_experts
         inner = (3 if shape.gated else 2) * shape.feed_forward * passed
         if mode == "selective" and shape.gated:
@@ -465,8 +542,13 @@ class Embedding(_ShapeLayer):
     """The table of tokens, and of positions, in front of the first block."""
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        """See ``Layer.seconds``: one gather."""
-        return LayerSeconds(kernel_seconds(machine, 4 * self._stream(split)), 0.0)
+        """See ``Layer.seconds``: one lookup, whose parts tp ranks sum."""
+        gather = self._gather(machine, split)
+        forward = np.where(split.sequence_parallel, 1, 2) * gather
+        backward = np.where(split.sequence_parallel, gather, 0.0)
+        return LayerSeconds(
+            kernel_seconds(machine, 4 * self._stream(split)), 0.0, forward, backward
+        )
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
@@ -492,15 +574,20 @@ class Head(_ShapeLayer):
         product, input_gradient, weights = _Product("", tokens, words, hidden).seconds(machine)
         forward = product + kernel_seconds(machine, 10 * tokens * words)
         backward = input_gradient + weights + kernel_seconds(machine, 8 * tokens * words)
+        # The input is gathered, or whole; its gradient is scattered, or summed, in both cases.
+        gather = self._gather(machine, split)
+        ahead = np.where(split.sequence_parallel, gather, 0.0)
+        again = 2 if machine.stack.regather else 1
+        behind = np.where(split.sequence_parallel, again, 2) * gather
         if not count:
-            return LayerSeconds(forward, backward)
+            return LayerSeconds(forward, backward, ahead, behind)
         block = TransformerBlock(self.shape.module).seconds(machine, split)
         joined = _Product("", tokens, hidden / split.tp, 2 * hidden).seconds(machine)
         return LayerSeconds(
             forward + count * (forward + block.forward + joined[0]),
             backward + count * (backward + block.backward + joined[1] + joined[2]),
-            count * block.forward_exchange,
-            count * block.backward_exchange,
+            ahead + count * (ahead + block.forward_exchange),
+            behind + count * (behind + block.backward_exchange),
         )
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:

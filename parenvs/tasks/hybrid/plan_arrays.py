@@ -269,8 +269,9 @@ class Prepared(NamedTuple):
     def kind(self) -> tuple[Any, ...]:
         """What problems that are judged in one call have in common."""
         problem = self.problem
-        inside = problem.cluster.devices_per_server
-        return problem.stack, problem.precision, inside, software_of(problem)
+        inside, device = problem.cluster.devices_per_server, problem.cluster.device
+        switch = device.near, device.far_bw
+        return problem.stack, problem.precision, inside, switch, software_of(problem)
 
 
 def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:

@@ -32,11 +32,11 @@ BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 BEST_FULL_PRECISIONS = ("tf32", "fp32")
 """The same for graphs whose products are in full precision."""
 DEFAULT_STACKS = {
-    "h100": "llama-2024", "a100": "megatron-2022", "v100": "megatron-2021",
+    "h100": "llama-2024", "a100": "llama-2024", "v100": "megatron-2021",
     **dict.fromkeys(("gb200", "gb300", "b200", "b300"), "nemo-2026"),
 }  # fmt: skip
 """Device -> the stack that plans have by default."""
-OTHER_STACK = "megatron-2022"
+OTHER_STACK = "llama-2024"
 """The default stack of other devices; what it reaches there is a guess (``Stack.is_guess``)."""
 
 
@@ -54,7 +54,8 @@ def best_precision(cluster: Cluster, half: bool = True) -> str:
 
 def default_stack(cluster: Cluster) -> Stack:
     """Return the stack that plans on a cluster have by default."""
-    return Stack.parse(DEFAULT_STACKS.get(cluster.device.name, OTHER_STACK))
+    names = cluster.device.name, cluster.device.like
+    return Stack.parse(next((DEFAULT_STACKS[x] for x in names if x in DEFAULT_STACKS), OTHER_STACK))
 
 
 @dataclass(frozen=True)

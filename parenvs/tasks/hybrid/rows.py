@@ -117,9 +117,11 @@ MEASURED = {
     "algorithm_gb_per_s": "GB/s",
     "gb_per_s": "GB/s",
 }
-"""What a row may have measured, and its unit; ``published_memory`` is the peak, too."""
-PEAKS = ("peak_memory_gib", "published_memory")
-"""Bytes on the fullest device, all of them."""
+"""What a row may have measured, and its unit."""
+RESERVED = "published_memory"
+PEAKS = ("peak_memory_gib", RESERVED)
+"""Bytes on the fullest device: that a framework has allocated at its peak, and those it reserved,
+as the driver shows them."""
 NOTES = (
     "note", "provenance", "status", "uncertainty", "interleave_status", "order",
     "tokens_per_batch", "plan", "throughput", "seconds_here", "bytes", "p2p_bytes_per_s",

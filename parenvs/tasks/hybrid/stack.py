@@ -20,8 +20,9 @@ from parenvs.tasks.hybrid.plan import SCHEDULES
 
 MULTIPROCESSORS = {
     "v100": 80, "a100": 108, "h100": 132, "b200": 148, "b300": 148, "gb200": 152, "gb300": 152,
+    "mi300x": 304, "mi325x": 304, "mi355x": 256,
 }  # fmt: skip
-"""Streaming multiprocessors of a device, by name (NVIDIA's data sheets)."""
+"""Streaming multiprocessors, or AMD's compute units, of a device, by name (data sheets)."""
 TILE = 128
 """Rows and columns of a product that one multiprocessor makes at a time (CUTLASS's usual tile)."""
 LEAST_SHARE = 1e-6
@@ -70,13 +71,15 @@ class Stack:
         duplex: whether a stage sends to a neighbor and receives from it at the same time; if not,
             it waits for all four transfers of a micro-batch one after the other.
         send_wait: seconds that the host waits for each send that is not overlapped.
-        hop_in: seconds of latency of each step of a collective inside a server.
+        hop_in: seconds of latency of each step of a collective inside a server, where it was not
+            measured on the device.
         hop_out: seconds of latency of each step between servers.
         launch: seconds to start a kernel.
         tiles: whether a product with fewer tiles than the device has multiprocessors takes as long
             as if it had as many.
         waves: whether, besides, tiles at the edges and the last wave of tiles take as long as full
             ones, as with the libraries of V100.
+        fused_norms: whether a norm is one kernel.
         attention_share: share of ``matmul_share`` that a fused attention kernel reaches, one or by
             device as there; None if attention is not fused: scores are written to memory.
         sink_share: share of the speed of fused attention that attention with sinks reaches.
@@ -84,6 +87,9 @@ class Stack:
         tensor_overlap: share of tensor-parallel collectives hidden in the forward pass.
         backward_overlap: whether those of input gradients run beside the products of weight
             gradients in the backward pass.
+        regather: whether ranks that share the tokens (sequence parallelism) keep their share of a
+            product's input and gather it anew in the backward pass (arXiv 2205.05198, section
+            4.2.2); ``backward_overlap`` hides that.
         hidden: share of the time of a collective that computation beside it really hides: both
             take streaming multiprocessors and memory bandwidth from each other.
         gather_hidden: the same of the gathers of ZeRO 3 alone; None: ``hidden``.
@@ -103,8 +109,9 @@ class Stack:
         bucket: bytes of gradients, or of ZeRO 1's weights, that one collective passes; each has the
             latency of the whole ring. 0: one collective passes all.
         accumulate_bytes: bytes that adding a micro-batch's gradients moves, per parameter on the
-            device; 0 where the products of weight gradients add by themselves.
-        logit_bytes: bytes that a logit takes beside its 2 or 4 and its 4 in fp32, as gradients.
+            device; 0 where the products of weight gradients add by themselves, in fp32.
+        logit_bytes: bytes that a logit takes beside its 2 or 4 and its 4 in fp32: exponentials in
+            fp32, which become its gradient, and that in 16 bits; 0 where one kernel makes the loss.
         selective: what selective recomputation leaves out of memory and runs again, one of
             ``SELECTIVE``.
         gradient_least: bytes of a gradient in memory, at least: FSDP adds up in fp32.
@@ -117,11 +124,17 @@ class Stack:
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
         optimizer_bytes: bytes that an optimizer step moves, per parameter at half precision.
         optimizer_bytes_full: the same at full precision, which has no copies.
+        moment_bytes: bytes of master weight and moments per parameter at half precision: 12 in
+            fp32; 4 are two moments in 16 bits and no master weight.
         state_bytes: bytes of weights, gradients and states per byte of weights; None: counted by
             precision, ``gradient_bytes`` and ZeRO.
         schedules: orders of passes that the software has, of ``plan.SCHEDULES``.
         link_rule: one of ``LINKS``.
         step_seconds: seconds of the host that every step takes besides, whatever the plan.
+        layer_seconds: seconds of the host to start a layer's kernels in each pass; a pass of a
+            layer takes as long at least.
+        dummy_gradients: whether a gradient of each shape of weights in a layer is held besides, as
+            Transformer Engine does from 2.3 on (May 2025) where gradients are accumulated in place.
         source: what the figures are from.
         version: of the constants; 1 is the first.
         date: year and month of the software.
@@ -139,11 +152,13 @@ class Stack:
     launch: _Number = 4e-6
     tiles: bool = True
     waves: bool = False
+    fused_norms: bool = True
     attention_share: _Share | _ByDevice | None = field(default=None, hash=False)
     sink_share: _Share = 1.0
     gather_share: _Share = 1.0
     tensor_overlap: _Part = 0.0
     backward_overlap: bool = True
+    regather: bool = False
     hidden: _Part = 1.0
     gather_hidden: _Part | None = None
     gather_bytes: Annotated[
@@ -167,12 +182,15 @@ class Stack:
     scatter_gather: bool = True
     optimizer_bytes: _Number = 62.0
     optimizer_bytes_full: _Number = 44.0
+    moment_bytes: _Number = 12.0
     state_bytes: Annotated[float, number(1, 1e30)] | None = None
     schedules: Annotated[
         tuple[Annotated[str, one_of(*SCHEDULES)], ...], words("a list of schedules", min_length=1)
     ] = SCHEDULES[:3]
     link_rule: Annotated[str, one_of(*LINKS)] = LINKS[0]
     step_seconds: _Number = 0.0
+    layer_seconds: _Number = 0.0
+    dummy_gradients: bool = False
     source: str = ""
     version: Annotated[int, whole(1, 1000)] = 1
     date: str = ""
@@ -210,7 +228,7 @@ class Stack:
             reached = RECIPES[precision] * self.share_of(device, "fp8") * twice
             return min(reached / device.peak(precision), 1.0)
         if not self.is_guess(device.name, precision) or device.like not in DEVICES:
-            return self._of_device("matmul_share", device.name, precision)
+            return self._of_device("matmul_share", device, precision)
         like = DEVICES[device.like]
         # FLOP/s per watt as on the other device, as a share of this device's own peak.
         power, peak = device.watts / like.watts, like.peak(precision) / device.peak(precision)
@@ -221,13 +239,15 @@ class Stack:
         shares: dict[str, float] = getattr(self, name)
         return shares
 
-    def _of_device(self, name: str, device: str, precision: str) -> float:
+    def _of_device(self, name: str, device: Device, precision: str) -> float:
+        """Return a constant on a device: its own, that of the one it is like, or of all others."""
         by_key = self._by_device(name)
-        for key in (f"{device} {precision}", device, f"other {precision}", "other"):
-            if key in by_key:
-                return by_key[key]
+        for which in (device.name, device.like, "other"):
+            for key in (f"{which} {precision}", which):
+                if key in by_key:
+                    return by_key[key]
         raise PlanError(
-            f"stack {self.name} has no {name} of a {device} at {precision}; "
+            f"stack {self.name} has no {name} of a {device.name} at {precision}; "
             f"it has {', '.join(by_key)}"
         )
 
@@ -250,7 +270,7 @@ class Stack:
         if self.attention_share is not None:
             half = "bf16" if precision in LOW else precision  # attention stays in 16 bits
             # The share is of what products reach, which is a share of the peak.
-            part = self._of_device("attention_share", device.name, half)
+            part = self._of_device("attention_share", device, half)
             fused = part * self.share_of(device, half) * device.peak(half)
         return Machine(
             stack=self,
@@ -261,8 +281,10 @@ class Stack:
             launch=self.launch,
             width=width,
             gathered=self.gather_bytes.get(precision, width),
-            multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
-            permute_passes=self._of_device("permute_passes", device.name, ""),
+            multiprocessors=MULTIPROCESSORS.get(device.name, MULTIPROCESSORS.get(device.like, 0))
+            if self.tiles
+            else 0,
+            permute_passes=self._of_device("permute_passes", device, ""),
             host_bw=self.host_share * device.host_bw,
             links=Links(
                 cluster.devices_per_server,
@@ -270,7 +292,12 @@ class Stack:
                 cluster.device_nic_bw,
                 share=self.link_share,
                 rule=self.link_rule,
-                **{name: getattr(self, name) for name in ("send_share", "hop_in", "hop_out")},
+                near=device.near,
+                far_bw=device.far_bw,
+                once=device.once,
+                send_share=self.send_share,
+                hop_in=device.hop or self.hop_in,
+                hop_out=self.hop_out,
             ),
         )
 
@@ -377,6 +404,7 @@ def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
         bias_passes=biases,
         once_a_server=True,
         offloads=True,
+        dummy_gradients=True,
         source=f"Megatron-Core with Transformer Engine, {of}; fp8 fitted on dgxc-benchmarking "
         "(H100) and dense models of Megatron-Bridge (GB200), permute_passes and, on gpt-oss, "
         "sink_share on its mixtures of experts; bf16 as nemo-2024; bias_passes counted: a product "
@@ -420,6 +448,7 @@ STACKS: dict[str, Stack] = {
             backward_overlap=False,
             gather_share=0.129,
             hidden=0.62,
+            logit_bytes=6.0,
             source="Megatron-LM of arXiv 2104.04473; shares fitted on its Table 1, that of V100 on "
             "Megatron-LM's table of November 2020; memory, send and wait on arXiv 2205.05198, "
             "Table 4, and on figures 12 and 18; gather_share and hidden (ZeRO 3, DeepSpeed) on the "
@@ -431,6 +460,7 @@ STACKS: dict[str, Stack] = {
             version=2,
             date="2019-09",
             backward_overlap=False,
+            logit_bytes=6.0,
             source="Megatron-LM's first release; share fitted on its weak scaling over 1 to 8 V100",
         ),
         Stack(
@@ -439,6 +469,7 @@ STACKS: dict[str, Stack] = {
             version=2,
             date="2022-05",
             hidden=0.21,
+            logit_bytes=6.0,
             source="Megatron-LM of arXiv 2205.05198: collectives of input gradients run beside "
             "weight gradients; share and hidden fitted on its Table 4, a single layer",
         ),
@@ -448,6 +479,7 @@ STACKS: dict[str, Stack] = {
             date="2022-02",
             backward_overlap=False,
             accumulate_bytes=20.0,
+            logit_bytes=6.0,
             source="Megatron-DeepSpeed with its BF16 optimizer, as BigScience ran it; share fitted "
             "on BigScience's steps of groups 1, 3 and 5; accumulate_bytes counted: each gradient "
             "is cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2)",
@@ -469,6 +501,7 @@ STACKS: dict[str, Stack] = {
             date="2024-07",
             **_FUSED,
             tensor_overlap=1.0,
+            logit_bytes=6.0,
             source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
             "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
         ),
@@ -489,12 +522,26 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "llama-2024",
-            {"h100 bf16": 0.577, "other": 0.577},
+            {"h100 bf16": 0.60, "other": 0.60},
             version=2,
             date="2024-07",
             **_FUSED,
             backward_overlap=False,
+            regather=True,
+            logit_bytes=6.0,
             source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
+        ),
+        Stack(
+            "megatron-2025",
+            {"h100 bf16": 0.60, "a100": 0.60, "other": 0.60},
+            date="2025-05",
+            **_FUSED,
+            backward_overlap=False,
+            regather=True,
+            logit_bytes=0.0,
+            dummy_gradients=True,
+            source="Megatron-Core with Transformer Engine 2.3 and a fused loss: constants of "
+            "llama-2024; nothing fitted",
         ),
         Stack(
             "deepspeed-2022",
@@ -518,6 +565,7 @@ STACKS: dict[str, Stack] = {
             date="2024-02",
             **_FUSED,
             tensor_overlap=1.0,
+            logit_bytes=6.0,
             source="MegaScale of arXiv 2402.15627: as megatron-2022 with collectives and sends "
             "overlapped and attention fused; nothing fitted",
         ),
