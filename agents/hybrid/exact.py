@@ -18,7 +18,14 @@ from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.explain import Machines
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace, infeasible, software_of
+from parenvs.tasks.hybrid.space import (
+    ANY,
+    Constraints,
+    Objective,
+    UniformSpace,
+    infeasible,
+    software_of,
+)
 
 CANDIDATES = 300
 """Uniform plans that are simulated, at most."""
@@ -78,10 +85,16 @@ def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> 
 
 UNIFORM = "uniform plans"
 """Words for the plans of ``exact_uniform``."""
-FREE = "1F1B plans of free stages"
+FREE_STAGES = "1F1B plans of free stages"
 """Words for the plans of ``exact_hybrid``: cuts, devices, tp, ZeRO and recomputed layers differ."""
 FREE_SHARE = 1 / 4
 """Share of a time limit that the search over free stages has at least."""
+ELSEWHERE = 5.0
+"""Seconds for what free stages would gain where a framework has to run the plan, at most."""
+MOST_LAYERS = 200
+"""Layers of a model of which that is said: tables of more take longer."""
+WORTH = 1e-3
+"""Share of a step by which they must be shorter to be named."""
 FIRST_PHASE = 2 / 3
 """Share of the time in which plans are searched by the closed form, if others are simulated."""
 
@@ -93,7 +106,9 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
             if getattr(limits, name) is not None]  # fmt: skip
     words += f" with {' and '.join(pins)}" if pins else ""
     words += "" if problem.model.shape is not None else " without sequence parallelism"
-    words += f" that {limits.framework} runs as they are" if limits.framework else ""
+    if limits.needs_framework:
+        name = "a framework" if limits.framework == ANY else limits.framework
+        words += f" that {name} runs as they are"
     is_changed = isinstance(problem.stack.to_json(), dict)
     stack = problem.stack.label + (" with other constants" if is_changed else "")
     return f"{words}, by the closed form under stack {stack}"
@@ -192,14 +207,15 @@ def exact_hybrid(
         # Uneven stages may fit where even ones do not exist: their shortfall is reported then.
         space = UniformSpace.build(problem, replace(limits, uneven=True))
         if space.fits.any():
+            asked = "--pin" if limits.pinned else "limits"
             raise InfeasibleError(
                 f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan within "
-                f"memory is one of the {FREE} that keep to {'--pin' if limits.pinned else 'limits'}"
+                f"memory is one of the {FREE_STAGES} that keep to {asked}"
             )
         raise infeasible(space, " and none of free stages")
     return replace(
         best,
-        among=proven_of(problem, FREE, limits),
+        among=proven_of(problem, FREE_STAGES, limits),
         method="exact",
         proven=bound >= best.cost * (1 - SLACK),
         bound=bound,
@@ -273,6 +289,9 @@ def exact(
 ) -> Answer:
     """Return the best of uniform plans, chunks included, and of 1F1B plans of free stages.
 
+    Where a framework has to run the plan it is uniform, and a note says what free stages would gain
+    in what is left of the time.
+
     By the closed form it is the shortest plan; with ``simulate`` that of the shortest simulated
     step, as the closed form is a lower bound where stages differ. Proofs are of the closed form.
     ``time_limit`` is for all with ``simulate``, and for the search over free stages without; that
@@ -287,7 +306,7 @@ def exact(
     begin = time.perf_counter()
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
     uniform, count = None, 0
-    if limits.pinned and limits.framework is not None:
+    if limits.pinned and limits.needs_framework:
         raise ParenvsError(
             f"--pin: plans that {limits.framework} runs have equal stages; leave out --pin or --for"
         )
@@ -302,17 +321,21 @@ def exact(
                 left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
                 simulate_uniform(space, ranking, time.process_time() + left)
         except InfeasibleError:
-            if limits.framework is not None:
+            if limits.needs_framework:
                 raise
             # else stages that differ may still fit
     if simulate and time_limit is not None:  # what uniform plans took counts
         time_limit = max(time_limit - (time.perf_counter() - begin), time_limit * FREE_SHARE)
     free = uniform
-    if limits.framework is None:
+    notes = []
+    if not limits.needs_framework:
         offered = ranking if simulate else None
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)
+    elif simulate and len(problem.model) <= MOST_LAYERS:
+        left = ELSEWHERE if time_limit is None else min(time_limit, ELSEWHERE)
+        notes += _elsewhere(problem, replace(limits, framework=None), ranking, left)
     assert free is not None
-    best, notes = free, []
+    best = free
     if simulate:
         ranking.offer(free)
         assert ranking.best is not None
@@ -330,7 +353,9 @@ def exact(
             )
     # The plan of the best simulated step need not be the shortest by the closed form.
     bound = free.bound if free.bound is None else min(free.bound, best.cost)
-    words = UNIFORM if limits.framework else FREE if limits.pinned else f"{UNIFORM} and {FREE}"
+    words = f"{UNIFORM} and {FREE_STAGES}"
+    if limits.needs_framework or limits.pinned:
+        words = FREE_STAGES if limits.pinned else UNIFORM
     return replace(
         best,
         among=proven_of(problem, words, limits),
@@ -341,6 +366,23 @@ def exact(
         seconds=time.perf_counter() - begin,
         notes=tuple(notes),
     )
+
+
+def _elsewhere(
+    problem: Hybrid, limits: Constraints, ranking: Ranking, seconds: float
+) -> Iterator[str]:
+    """Yield a note on what free stages would gain over the best plan, if it is worth one."""
+    here, goal = ranking.best, ranking.goal
+    if here is None:
+        return
+    free = exact_hybrid(problem, limits, goal, here, seconds)
+    simulated = Ranking(goal)
+    shorter, now = simulated.offer(free), simulated.offer(here)
+    if shorter < now * (1 - WORTH):
+        yield (
+            f"stages that differ, which no framework runs, would take {shorter:.4g} s "
+            f"({shorter / now - 1:+.1%}): --for free plans them"
+        )
 
 
 def robust(space: UniformSpace) -> Answer:
@@ -395,6 +437,8 @@ def settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
     """Yield everything that the stages of a plan may share."""
     software, batch = software_of(problem), problem.batch
     if limits.schedule not in (None, SCHEDULES[0]) or limits.chunks not in (None, 1):
+        return
+    if limits.expert_tp:
         return
     sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
     choices = limits.contexts(problem), limits.experts(problem), sequences

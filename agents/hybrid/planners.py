@@ -21,7 +21,7 @@ from parenvs.errors import ParenvsError
 from parenvs.fields import read, settle
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import OBJECTIVES, Constraints, Objective, UniformSpace
+from parenvs.tasks.hybrid.space import ANY, OBJECTIVES, Constraints, Objective, UniformSpace
 from parenvs.tasks.hybrid.task import HybridSearch
 
 
@@ -69,6 +69,16 @@ class HybridRequest(HybridSearch, Request):
         return replace(self.constraints, chunks=1, context=1, expert=1)
 
     @property
+    def on_frameworks(self) -> Constraints:
+        """The constraints, and by default that a framework runs the plan as it is.
+
+        No framework runs pinned layers.
+        """
+        limits = self.constraints
+        is_default = limits.framework is None and not limits.pinned
+        return replace(limits, framework=ANY) if is_default else limits
+
+    @property
     def goal(self) -> Objective:
         """What is minimized."""
         return Objective(self.objective, self.price)
@@ -110,7 +120,7 @@ HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
         robust(r.space)
         if r.robust
         else exact(
-            r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
+            r.problem, r.on_frameworks, r.goal, SECONDS if r.time_limit is None else r.time_limit
         )
     ),
     "search": lambda r: local_search(
@@ -139,7 +149,7 @@ HybridRequest.planners = HYBRID_PLANNERS
 HybridRequest.users = {
     **dict.fromkeys(_FLAGS.values(), (*_FIXED, "subset-dp", "swap-search")),
     **dict.fromkeys(("stages", "devices-used", "idle", "stage-devices", "shard"), _FIXED),
-    **dict.fromkeys(("chunks", "context", "expert", "schedule"), _FIXED),
+    **dict.fromkeys(("chunks", "context", "expert", "expert-tp", "schedule"), _FIXED),
     "pin": ("exact",),
     **dict.fromkeys(("for", "robust"), _ROBUST),
     "objective": ("exact", "search", "uniform"),

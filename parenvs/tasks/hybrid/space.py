@@ -114,8 +114,27 @@ FRAMEWORKS = {
     ),
 }
 """Name, as ``parenvs export --to`` has it -> what it runs."""
+ANY, FREE = "any", "free"
+"""Constraints on frameworks: one at least runs the plan as it is, or none has to."""
 
 
+def runs_of(plans: Uniform, model: HybridModel, framework: str) -> Uniform:
+    """Return the uniform plans that a framework runs, or ``ANY`` of them, sent as it sends.
+
+    DeepSpeed's plans are Megatron's, too; so are torchtitan's of one stage.
+    """
+    if framework != ANY:
+        return FRAMEWORKS[framework].part(plans, model)
+    names = ("megatron", "torchtitan") if model.shape is not None else ("torch", "jax")
+    first, other = (FRAMEWORKS[name].part(plans, model) for name in names)
+    if model.shape is not None:
+        other = other.take(other.pp > 1)
+    pairs = {name: (column, getattr(other, name)) for name, column in vars(first).items()}
+    return Uniform(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+
+
+_OF_PLAN = ("chunks", "context", "expert", "expert_tp", "schedule")
+"""Constraints on what a plan decides for all of its stages."""
 LONG = 32_768
 """Tokens of a sample from which on any ranks may share them, unless ``context`` is pinned."""
 TOKENS_EACH = 4096
@@ -165,7 +184,7 @@ class Constraints(Limits):
         """Raise errors for values that no plan can have."""
         check(self)
         if self.framework is not None:
-            refuse_unknown("--for: no framework", self.framework, FRAMEWORKS)
+            refuse_unknown("--for: no framework", self.framework, (ANY, FREE, *FRAMEWORKS))
         if self.shard == 1:
             raise ParenvsError("shard must be 0, for all replicas, or from 2, not 1")
         passed = 0
@@ -190,7 +209,7 @@ class Constraints(Limits):
         dp = [stage.devices // (stage.tp * plan.context) for stage in stages]
         sizes = {plan.micro_batch * dp[0] // replicas for replicas in dp}
         has: dict[str, set[Any]] = {
-            **{name: {getattr(plan, name)} for name in ("chunks", "context", "expert", "schedule")},
+            **{name: {getattr(plan, name)} for name in _OF_PLAN},
             **{name: {getattr(stage, name) for stage in stages} for name in ("tp", "zero")},
             "pp": {len(stages)},
             "dp": set(dp),
@@ -212,6 +231,11 @@ class Constraints(Limits):
             if (((first, end),), devices) not in groups:
                 faults.append(f"layers {first} to {end - 1} are no stage of their own as pinned")
         return faults
+
+    @property
+    def needs_framework(self) -> bool:
+        """Whether a framework, one or any, has to run the plan as it is."""
+        return self.framework not in (None, FREE)
 
     def device_counts(self, problem: Hybrid) -> list[int]:
         """Return the numbers of devices that plans may use, the most first.
@@ -251,6 +275,14 @@ class Constraints(Limits):
         shape = problem.model.shape
         counts = divisors(1 if shape is None else shape.experts)
         return [count for count in counts if self.expert in (None, count)]
+
+    def expert_ranks(self, problem: Hybrid, tp: int) -> list[int]:
+        """Return the ranks that may share every matrix of an expert; 0: all of tp."""
+        shape = problem.model.shape
+        counts = [0, 1] if tp > 1 and shape is not None and shape.experts > 1 else [0]
+        if self.expert_tp is not None:
+            counts = [self.expert_tp] if not self.expert_tp or tp % self.expert_tp == 0 else []
+        return counts
 
     def micro_batches(self, samples: int) -> list[int]:
         """Return the micro-batches of a replica: powers of two, or the one that is asked for."""
@@ -328,17 +360,18 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     columns += [np.concatenate(parts) for parts in zip(*tails, strict=True)]
     names = (
         "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
-        "sequence_parallel", "zero", "recompute", "shard",
+        "expert_tp", "sequence_parallel", "zero", "recompute", "shard",
     )  # fmt: skip
     software = software_of(problem).of_arrays
     plans = Uniform(batch=problem.batch, **software, **dict(zip(names, columns, strict=True)))
-    if limits.framework is None:
+    if limits.framework is None or not limits.needs_framework:
         return plans
-    runs = FRAMEWORKS[limits.framework].part(plans, problem.model)
+    runs = runs_of(plans, problem.model, limits.framework)
     if not runs.size:
+        who = "a framework" if limits.framework == ANY else limits.framework
         raise InfeasibleError(
-            f"{where}: {limits.framework} runs none of the {plans.size} uniform plans as it is; "
-            f"leave --for {limits.framework} out"
+            f"{where}: none of the {plans.size} uniform plans is one that {who} runs as it is; "
+            f"--for {FREE} plans without one"
         )
     return runs
 
@@ -368,10 +401,13 @@ def _of_mesh(
     if limits.dp not in (None, dp) or problem.batch % dp:
         return
     others = [
-        (expert, sequence, zero, mode, shard)
+        (expert, expert_tp, sequence, zero, mode, shard)
         for expert in limits.experts(problem)
-        if dp % expert == 0
+        for expert_tp in limits.expert_ranks(problem, tp)
+        if tp * dp // (expert_tp or tp) % expert == 0
         for sequence in limits.sequences(problem, tp, context)
+        # Ranks that hold whole experts send their own share of the tokens.
+        if sequence or expert_tp in (0, tp)
         for zero in limits.levels(pp, dp * context)
         for mode in RECOMPUTE_MODES
         if mode in limits.recompute

@@ -108,6 +108,7 @@ class Limits:
     chunks: Count | None = option(None, "Chunks a stage (interleaving).")
     context: Count | None = option(None, "Ranks that share a sample's tokens.")
     expert: Count | None = option(None, "Replicas that share experts.")
+    expert_tp: Index | None = option(None, "Ranks that share an expert's matrices; 0: those of tp.")
     shard: Index | None = option(None, "Replicas that share states (ZeRO); 0: all.")
     schedule: Annotated[str, one_of(*_SCHEDULES)] | None = option(
         None, "Order of passes.", values=_SCHEDULES
@@ -124,10 +125,10 @@ class Limits:
     idle: bool = option(False, "Plans may leave devices free.")
     framework: str | None = option(
         None,
-        "Framework that runs the plan as it is.",
+        "Framework that runs the plan as it is; any: one at least (default of exact); free: none.",
         flag="for",
         implies=True,
-        values=FRAMEWORKS,
+        values=("any", "free", *FRAMEWORKS),
         main=True,
     )
     uneven: bool = False
