@@ -5,6 +5,7 @@ What the words leave open is chosen best, so that no plan looks better than it i
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from parenvs.tasks.hybrid.export import problem_of, read_back
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.rows import Row, read_rows
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, near_best
 from parenvs.view.words import duration
 
@@ -33,35 +35,98 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
-    """Return the plan of Megatron's rule of thumb (arXiv 2104.04473, section 3 and takeaways).
+SIZE = 1.5
+"""Factor within which the parameters of a published run are those of a model."""
+_DEGREES = {
+    "tp": "tp", "pp": "pp", "cp": "context", "ep": "expert", "micro_batch": "micro_batch",
+    "recompute": "recompute", "zero": "zero",
+}  # fmt: skip
+"""Field of a published row -> constraint."""
 
-    tp fills a server, with sequence parallelism; pp is the smallest number of stages that fits,
-    with as many chunks as there can be; the rest is data parallel with ZeRO 1. Micro-batches are of
-    one sample; attention is recomputed, or everything if nothing else fits. Where constraints rule
-    one of these out, they are kept to.
+
+def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
+    """Return the plan that people run who do not search; its note says where it is from.
+
+    It is that of the published run of the nearest model on such devices, with as many replicas as
+    there are devices. If none fits, it is Megatron's (arXiv 2104.04473, takeaways 1 to 3): the
+    least tp x pp that fits, tp first, up to a server; as many chunks as there can be, micro-batches
+    of one sample, ZeRO 1, attention recomputed, or everything if nothing else fits. Where
+    constraints rule one of these out, they are kept to.
 
     Raises:
         InfeasibleError: no such plan fits; says how many bytes the smallest one lacks.
     """
     begin = time.perf_counter()
     limits = constraints or Constraints()
-    ranks = [tp for tp in limits.tensor_ranks(problem) if tp <= problem.cluster.devices]
+    for row in _nearest(problem):
+        asked = _together(limits, row)
+        with suppress(InfeasibleError):
+            if asked is not None:
+                answer = exact_uniform(problem, asked)
+                note = f"as {row.source} ran {row.name}"
+                return replace(answer, method="rule-of-thumb", proven=False, notes=(note,))
+    note = "Megatron's takeaways: the least tp x pp that fits"
     rule = replace(
-        limits, tp=max(ranks, default=limits.tp or 1), micro_batch=limits.micro_batch or 1,
-        zero=tuple(x for x in (0, 1) if x in limits.zero) or limits.zero,
-        context=limits.context or 1, shard=limits.shard or 0,
+        limits, micro_batch=limits.micro_batch or 1, context=limits.context or 1,
+        zero=tuple(x for x in (0, 1) if x in limits.zero) or limits.zero, shard=limits.shard or 0,
     )  # fmt: skip
     for mode in [x for x in ("selective", "full") if x in limits.recompute] or limits.recompute:
         space = UniformSpace.build(problem, replace(rule, recompute=(mode,)))
         plans = space.plans
-        # Fewest stages first, then ZeRO, most chunks, sequence parallelism, the shortest step.
-        keys = space.length, ~plans.sequence_parallel, -plans.chunks, -plans.zero, plans.pp
+        keys = (
+            space.length, ~plans.sequence_parallel, -plans.chunks, -plans.zero, plans.expert,
+            plans.pp, plans.tp * plans.pp,
+        )  # fmt: skip
         order = np.lexsort(keys)
         fitting = order[space.fits[order]]
         if len(fitting):
-            return uniform_answer(space, int(fitting[0]), "rule-of-thumb", begin)
+            k = int(fitting[0])
+            return uniform_answer(space, k, "rule-of-thumb", begin, notes=(note,))
     raise infeasible(space)
+
+
+def _nearest(problem: Hybrid) -> list[Row]:
+    """Published runs of models of about as many parameters on such devices, the nearest first."""
+    shape, device = problem.model.shape, problem.cluster.device.name
+    if shape is None:
+        return []
+    runs: dict[float, Row] = {}
+    for row in read_rows().rows:
+        size = _parameters(row)
+        is_alike = (row.get("experts", 1) > 1) == (shape.experts > 1)
+        if size and is_alike and row.get("device") == device and row.get("tp"):
+            distance = abs(math.log(size / shape.parameters))
+            length = abs(math.log(row.get("seq", shape.sequence) / shape.sequence))
+            if distance <= math.log(SIZE):
+                runs.setdefault(distance + length, row)
+    return [runs[distance] for distance in sorted(runs)]
+
+
+def _parameters(row: Row) -> float:
+    """About as many parameters as the model of a row has; 0 if it does not say its shape."""
+    hidden, heads = row.get("hidden"), row.get("heads")
+    if not (hidden and heads and row.get("layers")):
+        return 0.0
+    attention = 2 * hidden**2 * (1 + row.get("kv_heads", heads) / heads)
+    matrices = (3 if row.get("gated") else 2) * row.get("experts", 1)
+    networks = matrices * hidden * row.get("ffn", 4 * hidden)
+    return float(row.get("layers") * (attention + networks) + hidden * row.get("vocab", 0))
+
+
+def _together(limits: Constraints, row: Row) -> Constraints | None:
+    """Return constraints and what a run was with; None where they contradict each other."""
+    given = {name: row.get(key) for key, name in _DEGREES.items()}
+    run = {name: value for name, value in given.items() if value is not None}
+    usual = vars(Constraints())
+    for name, value in run.items():
+        asked = getattr(limits, name)
+        if name in ("recompute", "zero"):
+            if value not in asked:
+                return None
+            run[name] = (value,)
+        elif asked not in (usual[name], value):
+            return None
+    return replace(limits, **run, uneven=True)
 
 
 def random_plan(
@@ -95,7 +160,7 @@ USUAL: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 """Framework -> what its users do by default in words, and the limits of such plans, those that are
 tried first in front: torchtitan's train configurations of Llama 3, the tutorials of the others.
-Megatron's is its rule of thumb."""
+Megatron's, and of any of them, is the rule of thumb."""
 _NAMES = {
     "tp": "tp", "pp": "pp", "stages": "pp", "dp": "dp", "chunks": "chunks", "v": "chunks",
     "context": "context", "cp": "context", "expert": "expert", "ep": "expert", "shard": "shard",
@@ -171,8 +236,8 @@ def now(
 def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
     """Return a framework's defaults in words, and the best such plan."""
     if framework == LAUNCHERS[0]:
-        limits = Constraints(framework=framework)
-        return "the rule of thumb of Megatron", rule_of_thumb(problem, limits)
+        answer = rule_of_thumb(problem, Constraints(framework=framework))
+        return f"rule of thumb, {answer.notes[0]}", answer
     words, ways = USUAL[framework]
     for way in ways:
         usual_limits = {**way, "tp": min(way["tp"], problem.cluster.devices_per_server)}

@@ -142,6 +142,7 @@ def drawn_limits(rng: np.random.Generator, problem: Hybrid) -> Constraints:
     choices: dict[str, list[Any]] = {
         "tp": [1, 2, 4], "pp": [1, 2, 3], "dp": [1, 2, 4], "micro_batch": [1, 2, 4],
         "chunks": [1, 2], "context": [1, 2], "expert": [1, 2], "shard": [0, 2, 3],
+        "expert_tp": [0, 1],
         "schedule": ["1f1b", "interleaved"], "sequence_parallel": [False, True],
         "recompute": [("none",), ("full",), ("none", "full"), ("selective", "full")],
         "zero": [(0,), (1,), (3,), (0, 2), (1, 3)], "most_micro_batch": [1, 2],

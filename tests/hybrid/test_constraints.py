@@ -22,6 +22,11 @@ from parenvs.tasks.hybrid.space import Constraints
 OF_SERVERS = ("subset-dp", "swap-search")
 
 
+OF_PLAN = (
+    "chunks", "context", "expert", "expert_tp", "shard", "schedule", "sequence_parallel",
+)  # fmt: skip
+
+
 def keeps(plan, limits, total):
     """Whether a plan keeps to constraints, asked one by one and not as planners do."""
     first = plan.stages[0]
@@ -44,10 +49,7 @@ def keeps(plan, limits, total):
         all(rows)
         and limits.pp in (None, len(plan.stages))
         and used == (limits.devices or used if limits.idle else limits.devices or total)
-        and all(
-            getattr(limits, name) in (None, getattr(plan, name))
-            for name in ("chunks", "context", "expert", "shard", "schedule", "sequence_parallel")
-        )
+        and all(getattr(limits, name) in (None, getattr(plan, name)) for name in OF_PLAN)
         and all(
             any(found[:-1] == ((begin, end),) and devices in (None, found[-1]) for found in alone)
             for begin, end, devices in limits.pinned

@@ -41,9 +41,9 @@ def machine(cluster=GPU, precision="bf16", **constants):
         ("nemo-2025", "gb300", "fp8", 0.455 * 1400 / 1200),
         ("nemo-2025", "b200", "bf16", 0.60 * 1000 / 1200 * 2500 / 2250),
         ("nemo-2025", "gb300", "bf16", 0.70),
-        ("llama-2024", "h100", "fp8", FP8_SHARE * 0.577),
+        ("llama-2024", "h100", "fp8", FP8_SHARE * 0.60),
         ("torch-2024", "h100", "fp8", FP8_SHARE * 0.64),
-        ("llama-2024", "b200", "fp8", FP8_SHARE * 0.577 * 1000 / 1200 * 2500 / 2250),
+        ("llama-2024", "b200", "fp8", FP8_SHARE * 0.60 * 1000 / 1200 * 2500 / 2250),
         ("titan-2025", "h100", "fp8", 0.45),
         ("roofline", "h100", "fp8", 0.5),
         ("roofline", "gb200", "nvfp4", 0.5),
@@ -52,7 +52,7 @@ def machine(cluster=GPU, precision="bf16", **constants):
         ("nemo-2025", "gb200", "nvfp4", RECIPES["nvfp4"] * 0.455 / 2),
         ("nemo-2025", "h100", "fp8-block", RECIPES["fp8-block"] * 0.45),
         ("titan-2025", "h100", "fp8-row", RECIPES["fp8-row"] * 0.45),
-        ("llama-2024", "h100", "fp8-row", RECIPES["fp8-row"] * FP8_SHARE * 0.577),
+        ("llama-2024", "h100", "fp8-row", RECIPES["fp8-row"] * FP8_SHARE * 0.60),
         ("megatron-2022", "a100", "bf16", 0.78),
     ],
 )
@@ -219,8 +219,9 @@ def test_memory__fsdp_copies_the_gradients_of_a_layer_to_scatter_them():
             stages = uniform_stages(model, plan, 1)
             held[copied, dp] = float(formulas.memory(model, machine, stages).gradients[0, 0])
     layer = 4 * sum(model.kinds[0].parameters(Split(1, 1.0)))  # FSDP's gradients have 4 bytes
-    assert held[1.0, 8] - held[0.0, 8] == pytest.approx(layer)
-    assert held[2.0, 8] - held[0.0, 8] == pytest.approx(2 * layer)
+    # One layer's are whole until they are scattered, whatever is copied.
+    assert held[1.0, 8] == held[0.0, 8]
+    assert held[2.0, 8] - held[0.0, 8] == pytest.approx(layer)
     assert held[2.0, 1] == held[0.0, 1]  # nothing is scattered
 
 

@@ -75,10 +75,11 @@ def test_memory__figure_7_within_a_fifth_of_a_point(name):
 
 @pytest.mark.parametrize("zero", [2, 3])
 def test_memory__sharded_states(zero):
-    """ZeRO 2 shares gradients, 3 also weights, of which two layers are gathered."""
+    """ZeRO 2 shares gradients, one layer's whole; 3 also weights, two layers' gathered."""
     parts = held("22B", pp=1, dp=8, zero=zero)[1]
     count = held("22B", pp=1, dp=8)[1].weights[0] / 2
     gathered = 2 * count / 48
     weights = count if zero == 2 else count / 8 + gathered
     assert parts.weights[0] == pytest.approx(2 * weights, rel=1e-15)
-    assert parts.gradients[0] + parts.optimizer[0] == pytest.approx(16 * count / 8, rel=1e-15)
+    states = 16 * count / 8 + 4 * count / 48
+    assert parts.gradients[0] + parts.optimizer[0] == pytest.approx(states, rel=1e-15)

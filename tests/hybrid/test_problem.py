@@ -86,7 +86,10 @@ def test_problem__by_hand():
 
 
 def test_problem__collectives_by_hand():
-    """One stage of tp 2 x dp 2: four all-reduces a layer and pass, one of the gradients."""
+    """One stage of tp 2 x dp 2: four all-reduces a layer and pass, one of the gradients.
+
+    Two more are of the embedding's results and of the gradients of the head's input.
+    """
     problem = toy("1x4:a100", 2, EXACT, layers=1, heads=8, kv_heads=8, tied=False, dropout=False,
                   bias=False)  # fmt: skip
     n, h, s, words, bw = 128, 64, 128, 512, 300e9
@@ -97,7 +100,7 @@ def test_problem__collectives_by_hand():
     report = problem.report(plan)
     assert report.seconds["exchange"] == pytest.approx(exchange, rel=1e-12)
     assert report.seconds["gradients"] == pytest.approx(2 * 4 * parameters / 2 / bw, rel=1e-12)
-    total = compute + exchange + 4 * parameters / bw
+    total = compute + exchange * (1 + 2 / 4) + 4 * parameters / bw
     assert report.length_seconds == pytest.approx(total, rel=1e-9)
     sharded = problem.report(problem.plan([HybridStage(((0, 1),), 4, tp=2, zero=1)]))
     # Gradients of 4 bytes are scattered, weights of 2 gathered.
@@ -221,9 +224,9 @@ def test_problem__mismatches():
     for change, words in (
         ({"fingerprint": "sha256:1"}, "fingerprint: the plan is for sha256:1"),
         ({"cluster": Cluster.parse("4x8:a100")}, "cluster: the plan is for 4x8 a100"),
-        ({"stack": "torch-2024"}, "stack: the plan is for torch-2024, not megatron-2022@2"),
-        ({"stack": "megatron-2022"}, "the plan is for megatron-2022, not megatron-2022@2"),
-        ({"stack": {"name": "megatron-2022@2", "launch": 0}}, "with other constants"),
+        ({"stack": "torch-2024"}, "stack: the plan is for torch-2024, not llama-2024@2"),
+        ({"stack": "llama-2024"}, "the plan is for llama-2024, not llama-2024@2"),
+        ({"stack": {"name": "llama-2024@2", "launch": 0}}, "with other constants"),
         ({"stack": "megatron"}, "stack: unknown stack 'megatron'"),
         ({"precision": "fp32"}, "precision: the plan is for fp32, not bf16"),
         ({"precision": "fp8"}, "precision: a a100 has no fp8"),
@@ -239,7 +242,7 @@ def test_problem__over_memory_says_by_how_much_and_of_what():
     problem = parenvs.problem("gpt3-175b", "1x8:a100", task="hybrid", batch=8)
     report = problem.report(problem.plan([HybridStage(((0, 96),), 8, tp=8)]))
     (reason,) = report.reasons
-    total, limit = report.held.total[0], 0.9 * 80e9
+    total, limit = report.held.total[0], 0.9 * 79.15 * 2**30
     assert reason.startswith(f"stage 0: {total:,.0f} bytes on each device, {total - limit:,.0f}")
     assert reason.endswith(f"the largest part is optimizer, {report.held.optimizer[0]:,.0f}")
     assert report.value == -1
@@ -251,12 +254,13 @@ def test_problem__settings():
     """Defaults by device, and what no problem can have."""
     for cluster, stack, precision in (
         ("1x8:h100", "llama-2024", "bf16"),
-        ("1x8:a100", "megatron-2022", "bf16"),
+        ("1x8:a100", "llama-2024", "bf16"),
         ("1x8:v100", "megatron-2021", "fp16"),
     ):
         problem = toy(cluster, 8)
         assert (problem.stack.name, problem.precision) == (stack, precision)
-        assert not problem.stack.is_guess(problem.cluster.device.name, precision)
+        # No row with fused attention and tensor parallelism on A100 is at hand.
+        assert problem.stack.is_guess(problem.cluster.device.name, precision) == ("a100" in cluster)
     own = Cluster.parse(
         {"servers": 1, "devices_per_server": 8, "intra_bw": 1e11, "inter_bw": 1e10,
          "device": {"name": "own", "peak_flops": 1e14, "memory_bw": 1e12, "memory_bytes": 1e11}}
@@ -266,7 +270,7 @@ def test_problem__settings():
     report = problem.report(problem.plan([HybridStage(((0, 8),), 8)]))
     assert report.is_guess
     assert report.legal
-    assert "guess: what megatron-2022 reaches" in str(report)
+    assert "guess: what llama-2024 reaches" in str(report)
     assert report.to_json()["guess"] is True
     with pytest.raises(ClusterError, match="a v100 has no bf16; it has fp16, fp32"):
         toy("1x8:v100", 8, precision="bf16")

@@ -118,7 +118,7 @@ def sequences(batch, recompute):
 
 def test_figure_17__recomputation_pays_by_larger_batches():
     assert sequences(256, "full")[0] == pytest.approx(7.8, rel=0.02)
-    assert sequences(8, "none")[0] == pytest.approx(3.9, rel=0.02)
+    assert sequences(8, "none")[0] == pytest.approx(3.9, rel=0.025)
 
 
 def test_mpt__every_other_row_within_fifteen_per_cent():

@@ -51,12 +51,13 @@ def write(folder, content):
         ({"zero": 4}, "'zero' must be a whole number from 0 to 3"),
         ({"hidden": 10**400}, "'hidden' must be a whole number from 1"),
         ({"hiden": 4096}, "unknown field 'hiden' (did you mean 'hidden'?)"),
-        ({"device": "TPU v5p"}, "device 'TPU v5p': only GPUs of servers with a switch inside"),
+        ({"device": "TPU v5p"}, "unknown device 'TPU v5p'; known: v100, a100"),
+        ({"device": "mi350x"}, "unknown device 'mi350x' (did you mean"),
         (
             {"device": "a100", "tflops_per_gpu": 328.0, "tokens_per_s_per_gpu": None},
             "tflops_per_gpu 328 is impossible: at the 312 TFLOP/s of a a100 at bf16",
         ),
-        ({"peak_memory_gib": 81.0}, "peak_memory_gib 81 is more than the 74.51 GiB of a h100"),
+        ({"peak_memory_gib": 81.0}, "peak_memory_gib 81 is more than the 79.11 GiB of a h100"),
         ({"sequence_parallel": "yes"}, "'sequence_parallel' must be true or false"),
         ({"stack": "megatron-2031"}, "unknown stack 'megatron-2031'"),
         ({"interleave": 20}, "pp x interleave = 40 is more than layers = 32"),
@@ -97,11 +98,11 @@ def test_rows__no_file_and_no_json(tmp_path):
 
 def test_settings__what_is_left_out_is_assumed_and_said():
     (one,) = of_row(
-        source=None, device="accelerator-9", seq=None, vocab=None, heads=None, micro_batch=None,
+        source=None, device=None, seq=None, vocab=None, heads=None, micro_batch=None,
         batch=None, tp=None, pp=None, tokens_per_s_per_gpu=2000.0,
     )  # fmt: skip
     for words in (
-        "device 'accelerator-9' is unknown: taken for an A100", "seq 2048", "vocab 51200",
+        "no device is given: taken for an A100", "seq 2048", "vocab 51200",
         "heads 32, 128 wide", "recompute none", "stack megatron-2022, by device",
     ):  # fmt: skip
         assert any(words in line for line in one.assumed), (words, one.assumed)

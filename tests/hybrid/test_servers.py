@@ -102,7 +102,11 @@ def test_subset_search__a_bound_remains_where_time_runs_out(problem):
 @pytest.mark.parametrize(
     ("problem", "options", "words"),
     [
-        ("llama3-8b", {"cluster": "2x8:a100", "batch": 64}, "overlapped sends"),
+        (
+            "llama3-8b",
+            {"cluster": "2x8:a100", "batch": 64, "stack": "megatron-2022"},
+            "overlapped sends",
+        ),
         ("gpt-1.7b", {"cluster": "2x8:h100", "batch": 64}, "tied weights"),
     ],
 )

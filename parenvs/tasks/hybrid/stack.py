@@ -533,7 +533,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "megatron-2025",
-            {"h100 bf16": 0.60, "a100": 0.60, "other": 0.60},
+            {"h100 bf16": 0.60, "other": 0.60},
             date="2025-05",
             **_FUSED,
             backward_overlap=False,

@@ -110,6 +110,7 @@ def answer(report: HybridReport) -> str:
         degrees(report),
         *([f"MFU {report.mfu:.1%}"] if report.flops else []),
         f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB",
+        f"stack {report.machine.stack.name} of {report.machine.stack.date}",
     ]
     return SEPARATOR.join(parts)
 
