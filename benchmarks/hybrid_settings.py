@@ -634,8 +634,10 @@ def _switched(stack: Stack, fields: dict[str, Any]) -> Stack:
     """Return a stack with what a row says that its run switched on or off."""
     if fields.get("scatter_gather") is False:
         stack = replace(stack, scatter_gather=False)
-    if "dispatch_overlap" in fields:
-        stack = replace(stack, expert_overlap=float(fields["dispatch_overlap"]))
+    if "fused_norms" in fields:
+        stack = replace(stack, fused_norms=fields["fused_norms"])
+    if "expert_overlap" in fields:
+        stack = replace(stack, expert_overlap=float(fields["expert_overlap"]))
     if fields.get("compile") is False:
         stack = replace(stack, memory_share=min(stack.memory_share, EAGER))
     if "async_tp" in fields:

@@ -179,7 +179,7 @@ DEVICES: dict[str, Device] = {
             "v100",
             peak_flops=15.7e12,
             memory_bw=900e9,
-            memory_bytes=31.75 * GIB,
+            memory_bytes=32e9,
             peaks=(("fp32", 15.7e12), ("fp16", 125e12)),
             intra_bw=150e9,
             inter_bw=25e9 / 8,

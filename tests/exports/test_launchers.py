@@ -103,7 +103,7 @@ def test_for__plans_run_as_they_are(framework, shape, cluster, batch, stack):
     answer = parenvs.solve(problem, constraints={"framework": framework})
     assert f"that {framework} runs as they are" in answer.among
     assert exported(answer.plan, framework).loss == 0
-    every = parenvs.solve(problem, "uniform")
+    every = parenvs.solve(problem, "uniform", constraints={"uneven": True})
     assert answer.cost >= every.cost * (1 - 1e-9)
     again = parenvs.solve(problem, "uniform", constraints={"framework": framework})
     assert again.proven and again.cost <= answer.cost * (1 + 1e-9)
@@ -118,9 +118,9 @@ def test_for__what_no_framework_runs_is_one_line():
             {"framework": "megatorn"},
         ),
         ("--for: random ignores it; take", "random", {"framework": "megatron"}),
-        ("jax runs none of the", "exact", {"framework": "jax", "pp": 2}),
-        ("jax runs none of the", "exact", {"framework": "jax"}),
-        ("torch runs none of the", "uniform", {"framework": "torch"}),
+        ("is one that jax runs as it is; --for free", "exact", {"framework": "jax", "pp": 2}),
+        ("is one that jax runs as it is; --for free", "exact", {"framework": "jax"}),
+        ("is one that torch runs as it is; --for free", "uniform", {"framework": "torch"}),
     ):
         with pytest.raises(ParenvsError, match=words):
             parenvs.solve(problem, planner, constraints=limits)

@@ -115,7 +115,8 @@ def test_tasks__partitions_that_fit():
     for name in ("vgg-19-automap-8-1x512", "dlrm-criteo-shardy-8a100-8x8192"):
         problem = problems[name]
         target = problem.target
-        assert target.memory_limit == problem.cluster.memory_limit
+        # The limit is a part of the problem, whatever the driver of a device reports.
+        assert target.memory_limit == problem.head["memory_limit"]
         best = exact_partition(target)
         report = problem.judge(best.plan)
         assert report.legal and report.fits

@@ -71,6 +71,7 @@ COUNTS = {
     "micro_batch": "samples of a micro-batch in one replica",
     "interleave": "chunks on each stage",
     "gradient_bytes": "bytes of a gradient, 2 or 4",
+    "year": "of the software",
     "nodes": "servers of a collective",
     "ranks_per_node": "ranks of a collective in each server",
 }
@@ -89,10 +90,11 @@ FLAGS = {
     "causal": "whether a token attends to those before it only",
     "sinks": "whether heads have a learned logit beside those of tokens",
     "expert_bias": "whether experts have biases though nothing else has",
+    "fused_norms": "whether a norm is one kernel (default: by the stack)",
     "compile": "false if kernels are not fused by a compiler (default: by the stack)",
     "async_tp": "whether tensor-parallel collectives run beside products (default: by the stack)",
     "offload": "whether activations wait for the backward pass in the memory of the server",
-    "dispatch_overlap": "whether experts' dispatch runs beside products (default: by the stack)",
+    "expert_overlap": "whether experts' dispatch runs beside products (default: by the stack)",
 }
 """Fields that are true or false."""
 MEASURED = {
@@ -217,8 +219,10 @@ def shipped(name: str) -> Path:
     return Path(str(resources.files("parenvs.datasets"))) / "data" / "measured" / name
 
 
-SHIPPED = ("published.json", "rows-2026.json")
-"""Files of rows that ship: up to 2024, and from there to 2026."""
+SHIPPED = (
+    "published.json", "rows-2026.json", "rows-2026-11.json", "rows-peers-2026-11.json",
+)  # fmt: skip
+"""Files of rows that ship: up to 2024, from there to 2026, and beside other simulators."""
 
 
 def read_rows(path: str | os.PathLike[str] | None = None) -> Published:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
@@ -327,7 +328,7 @@ class Stack:
         """Return a stack by name, or a preset with other constants: ``{"name": ..., ...}``.
 
         Args:
-            value: the stack.
+            value: the stack; an object may be JSON.
             stored: whether it stands in a file, where a name without ``@VERSION`` is that of the
                 first version; elsewhere it is that of the newest, and the name of a software alone
                 (``nemo``, ``torchtitan``) is that of its newest stack.
@@ -337,6 +338,11 @@ class Stack:
         """
         if isinstance(value, Stack):
             return value
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            try:
+                value = msgspec.json.decode(value)
+            except msgspec.DecodeError as error:
+                raise PlanError(f"stack {shown(value)} is no JSON object: {error}") from None
         if not isinstance(value, str | Mapping):
             raise PlanError(f"stack must be a name or an object, not {shown(value)}")
         content: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
