@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.framework import Column, columns, main, measurement
 from benchmarks.hybrid_predictions import STEP_UNITS, Prediction, predictions, problem_of
-from benchmarks.hybrid_settings import CONSTANTS, Constant, recipe_of, setting_of
+from benchmarks.hybrid_settings import CONSTANTS, STACKS, Constant, recipe_of, setting_of
 from parenvs.cluster import EFFICIENCY
 from parenvs.errors import InfeasibleError
 from parenvs.markdown import escaped
@@ -29,7 +29,7 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.rows import PEAKS, Published, Row, read_rows
 from parenvs.tasks.hybrid.space import UniformSpace
-from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.stack import Stack
 
 
 @dataclass(frozen=True)

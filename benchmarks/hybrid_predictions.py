@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hybrid_settings import Setting, known_source, server_of, setting_of
+from benchmarks.hybrid_settings import STACKS, Setting, known_source, server_of, setting_of
 from parenvs.cluster import MEMORY_FRACTION
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid import formulas
@@ -18,7 +18,7 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import malformed
 from parenvs.tasks.hybrid.rows import MEASURED, PEAKS, PERCENT, RESERVED, Published, Row
-from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.uniform import uniform_stages
 
 GIB = 2.0**30
@@ -386,7 +386,8 @@ def _collective(row: Row, published: Published) -> Prediction:
     server = server_of(row.get("device", "h100" if "h100" in row.source else None))
     cluster = server.cluster(nodes * server.devices)
     try:
-        stack = Stack.parse(row.get("stack", "nccl-2024"))
+        name = row.get("stack", "nccl-2024")
+        stack = STACKS.get(name) or Stack.parse(name)
     except ParenvsError as error:
         raise row.error(str(error)) from None
     stack = published.stacks.get(stack.name, stack)

@@ -168,7 +168,8 @@ def _blackwell(
         watts=watts,
         like="" if name == "gb200" else "gb200",
         # Means of all-gathers and reduce-scatters that SimuMax measured on a server of 8 B200.
-        **({"hop": 8.6e-6, "once": 24.3e-6} if name == "b200" else {}),
+        hop=8.6e-6 if name == "b200" else 0.0,
+        once=24.3e-6 if name == "b200" else 0.0,
     )
 
 

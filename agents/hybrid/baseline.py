@@ -28,7 +28,6 @@ from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.rows import Row, read_rows
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, near_best
-from parenvs.view.words import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -266,32 +265,14 @@ class Remarks:
         except InfeasibleError:
             return []
 
-    @cached_property
-    def frameworks(self) -> dict[str, float]:
-        """Seconds of the best uniform plan that each framework runs as it is, where one fits."""
-        request = self.request
-        names = LAUNCHERS if request.problem.model.shape is not None else RUNNERS
-        seconds = {}
-        for name in names if request.constraints.framework is None else ():
-            limits = replace(request.constraints, framework=name)
-            with suppress(InfeasibleError):
-                seconds[name] = exact_uniform(request.problem, limits).cost
-        return seconds
-
     def to_json(self) -> dict[str, Any]:
         """Return the remarks as an object of JSON types: the plan on machines that differ."""
         worst = max((shift.excess for shift in self.shifts), default=0.0)
         shifts = [shift._asdict() for shift in self.shifts]
-        return {"worst_regret": worst, "robustness": shifts, "frameworks": self.frameworks}
+        return {"worst_regret": worst, "robustness": shifts}
 
     def lines(self) -> Iterator[str | Table]:
-        """Yield what frameworks make of it, plans that come close, and it on other machines."""
-        if self.frameworks:
-            words = ", ".join(
-                f"{name} {duration(seconds)} ({seconds / self.answer.cost - 1:+.1%})"
-                for name, seconds in self.frameworks.items()
-            )
-            yield f"as frameworks run it, at best: {words}; --for NAME plans that"
+        """Yield plans that come close, and it on other machines."""
         if not self.shifts:
             return
         request = self.request

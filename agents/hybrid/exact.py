@@ -327,7 +327,7 @@ def exact(
     if simulate and time_limit is not None:  # what uniform plans took counts
         time_limit = max(time_limit - (time.perf_counter() - begin), time_limit * FREE_SHARE)
     free = uniform
-    notes = []
+    notes: list[str] = []
     if not limits.needs_framework:
         offered = ranking if simulate else None
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)

@@ -32,7 +32,7 @@ BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 BEST_FULL_PRECISIONS = ("tf32", "fp32")
 """The same for graphs whose products are in full precision."""
 DEFAULT_STACKS = {
-    "h100": "llama-2024", "a100": "llama-2024", "v100": "megatron-2021",
+    "v100": "megatron-2021",
     **dict.fromkeys(("gb200", "gb300", "b200", "b300"), "nemo-2026"),
 }  # fmt: skip
 """Device -> the stack that plans have by default."""

@@ -164,8 +164,8 @@ class Software:
 
 
 SOFTWARE = {
-    **dict.fromkeys(("megatron-2019", "megatron-2022", "nccl-2021"), Software(True, 4, False)),
-    **dict.fromkeys(("megatron-deepspeed-2022", "nccl-2024"), Software(True, 4, False)),
+    **dict.fromkeys(("megatron-2019", "megatron-2022"), Software(True, 4, False)),
+    "megatron-deepspeed-2022": Software(True, 4, False),
     "megatron-2021": Software(True, 2, False),
     "internevo-2023": Software(True, 2, True),
     "nemo-2025": Software(False, 2, True),

@@ -576,20 +576,6 @@ STACKS: dict[str, Stack] = {
             "overlapped and attention fused; nothing fitted",
         ),
         Stack(
-            "nccl-2021",
-            {"other": 0.72},
-            date="2021-12",
-            link_share=0.53,
-            source="collectives alone, on A100; share fitted on Galvatron's nine measurements",
-        ),
-        Stack(
-            "nccl-2024",
-            {"other": 0.60},
-            date="2024-06",
-            link_share=0.86,
-            source="collectives alone, on H100; share fitted on 69 cells of nccl-tests",
-        ),
-        Stack(
             "torch-2024",
             {"h100 bf16": 0.64, "a100": 0.78, "other": 0.64},
             version=2,
