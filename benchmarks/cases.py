@@ -75,7 +75,7 @@ def problem_of(recipe: Recipe) -> Hybrid:
 def measure(recipe: Recipe, seconds: float) -> Row:
     """Plan, and price the recipe."""
     problem = problem_of(recipe)
-    row: Row = {"source": recipe.source, "stack": problem.stack.label}
+    row: Row = {"source": recipe.source, "stack": problem.stack.name}
     with spent(row):
         answer = parenvs.solve(problem, time_limit=seconds)
     row |= {"length": answer.cost, "plan": answer.plan.words, "among": answer.among}

@@ -56,7 +56,7 @@ def best(shape: str, cluster: str, batch: int) -> Row:
             "same": again == answer.plan, "usual": usual,
         })  # fmt: skip
     plan = free.plan.words
-    return {"free": free.cost, "free_plan": plan, "took": free.seconds, "stack": target.stack.label,
+    return {"free": free.cost, "free_plan": plan, "took": free.seconds, "stack": target.stack.name,
             "rows": rows}  # fmt: skip
 
 

@@ -354,32 +354,28 @@ def stacks_page() -> str:
 
     from benchmarks.hybrid_settings import CONSTANTS
     from parenvs.cluster import DEVICES
-    from parenvs.tasks.hybrid.stack import STACKS, VERSIONS, Stack
+    from parenvs.tasks.hybrid.stack import STACKS, Stack
 
     meaning = _attributes(Stack)
     lines = [
         "# Constants of the cost model",
         "",
-        "A *stack* is one training software. It has a date and a version; a plan file names both, "
-        "`nemo-2024@2`, and `nemo-2024` alone is its first version. On the command line a name "
-        "alone is the newest. Formulas: [hybrid plans](../hybrid.md); errors: "
-        "[predicted step times](../results/hybrid.md).",
+        "A *stack* is one training software of a date. Formulas: [hybrid plans](../hybrid.md); "
+        "errors: [predicted step times](../results/hybrid.md).",
         "",
-        "| stack | date | versions | from |",
-        "|:--|:--|:--|:--|",
+        "| stack | date | from |",
+        "|:--|:--|:--|",
     ]
     for name, stack in STACKS.items():
-        versions = [x.version for x in dict.fromkeys(VERSIONS.values()) if x.name == name]
-        told = ", ".join(map(str, sorted(versions)))
-        lines.append(f"| {name} | {stack.date} | {told} | {_cell(stack.source)} |")
+        lines.append(f"| {name} | {stack.date} | {_cell(stack.source)} |")
     for item in fields(Stack):
-        if item.name in ("name", "source", "version", "date"):
+        if item.name in ("name", "source", "date"):
             continue
         own = {}
-        for label, stack in VERSIONS.items():
+        for name, stack in STACKS.items():
             value = getattr(stack, item.name)
-            if "@1" not in label and value != item.default:
-                own.setdefault(_shown(value), []).append(label)
+            if value != item.default:
+                own.setdefault(_shown(value), []).append(name)
         lines += ["", f"## {item.name}", "", meaning[item.name].capitalize()]
         if item.default is not MISSING:
             lines += ["", f"Default: {_shown(item.default)}."]

@@ -158,7 +158,7 @@ def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
             name, fingerprint = hybrid.instance, hybrid.model.fingerprint
             settings: dict[str, Any] = {"tier": tier, "servers": hybrid.cluster.servers}
             settings |= {"layers": len(hybrid.model), "batch": hybrid.batch}
-            settings["stack"] = hybrid.stack.label
+            settings["stack"] = hybrid.stack.name
             if instances is None or name in instances:
                 yield kind(name, HybridPlan.task, "", name, fingerprint, settings)
 

@@ -110,7 +110,7 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
         name = "a framework" if limits.framework == ANY else limits.framework
         words += f" that {name} runs as they are"
     is_changed = isinstance(problem.stack.to_json(), dict)
-    stack = problem.stack.label + (" with other constants" if is_changed else "")
+    stack = problem.stack.name + (" with other constants" if is_changed else "")
     return f"{words}, by the closed form under stack {stack}"
 
 

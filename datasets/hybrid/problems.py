@@ -46,9 +46,9 @@ from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 
 COMMAND = "parenvs.datasets.hybrid.problems"
-STACK = "nemo-2024@2"
+STACK = "nemo-2024"
 """Software of problems with equal servers; it knows its share of the peak on both devices."""
-STACKS = {"h100": "llama-2024@2", "a100": "megascale-2024@2"}
+STACKS = {"h100": "llama-2024", "a100": "megascale-2024"}
 """Device -> stack of problems with unequal servers; both overlap sends."""
 DEVICES = ("a100", "h100")
 """Devices of generated clusters."""

@@ -51,7 +51,7 @@ def test_exact__is_the_better_of_both_and_says_over_what(problem):
     assert both.proven and both.bound == both.cost
     assert both.claim == (
         "optimal among uniform plans and 1F1B plans of free stages with context 1, by the closed "
-        "form under stack llama-2024@2"
+        "form under stack llama-2024"
     )
     assert uniform.claim.startswith("optimal among uniform plans with context 1, by the closed")
 

@@ -251,7 +251,7 @@ class Machines:
         order = np.argsort(space.length, kind="stable")[:FEW]
         self.numbers = order[np.isfinite(space.length[order])]
         others = scenarios(space.problem)
-        self.problems = {f"stack {space.problem.stack.label}": space.problem, **others}
+        self.problems = {f"stack {space.problem.stack.name}": space.problem, **others}
         rows = [space.length[self.numbers], *map(self.on, others.values())]
         self.lengths = np.stack(rows)
 

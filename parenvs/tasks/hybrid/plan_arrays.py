@@ -281,7 +281,7 @@ def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
         InfeasibleError: its plans do not go into arrays: the schedules of its stack are others.
     """
     if ORDERS[0] not in problem.stack.schedules:
-        raise InfeasibleError(f"stack {problem.stack.label} has no schedule {ORDERS[0]}")
+        raise InfeasibleError(f"stack {problem.stack.name} has no schedule {ORDERS[0]}")
     limits, model, machine = limits or Constraints(), problem.model, problem.machine
     counts = [x for x in range(1, min(problem.batch, SAMPLES) + 1) if problem.batch % x == 0]
     choices = (limits.tensor_ranks(problem), limits.contexts(problem), limits.experts(problem))

@@ -45,8 +45,8 @@ def mismatches(plan: HybridPlan, problem: Any) -> list[str]:
     try:
         planned = Stack.parse(plan.stack, stored=True)
         if planned != stack:
-            other = "" if planned.label != stack.label else " with other constants"
-            reasons.append(f"stack: the plan is for {planned.label}{other}, not {stack.label}")
+            other = "" if planned.name != stack.name else " with other constants"
+            reasons.append(f"stack: the plan is for {planned.name}{other}, not {stack.name}")
     except PlanError as error:
         reasons.append(f"stack: {error}")
     if plan.schedule not in stack.schedules:

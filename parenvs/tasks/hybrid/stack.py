@@ -8,7 +8,7 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 
 from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
 from parenvs.errors import PlanError, did_you_mean, shown
-from parenvs.fields import number, one_of, read, whole, words
+from parenvs.fields import number, one_of, read, words
 from parenvs.tasks.hybrid.plan import SCHEDULES
 
 MULTIPROCESSORS = {
@@ -63,7 +63,7 @@ class Stack:
     """The constants of one training software.
 
     Attributes:
-        name: its name in plan files, where ``@VERSION`` stands behind all versions but the first.
+        name: its name, in plan files too.
         matmul_share: share of the peak that matrix products reach, by ``"DEVICE PRECISION"`` or
             ``"DEVICE"``; ``"other PRECISION"`` and ``"other"`` for what is not listed.
         link_share: share of a link's bandwidth that collectives reach.
@@ -137,7 +137,6 @@ class Stack:
         dummy_gradients: whether a gradient of each shape of weights in a layer is held besides, as
             Transformer Engine does from 2.3 on (May 2025) where gradients are accumulated in place.
         source: what the figures are from.
-        version: of the constants; 1 is the first.
         date: year and month of the software.
     """
 
@@ -193,7 +192,6 @@ class Stack:
     layer_seconds: _Number = 0.0
     dummy_gradients: bool = False
     source: str = ""
-    version: Annotated[int, whole(1, 1000)] = 1
     date: str = ""
 
     def __post_init__(self) -> None:
@@ -202,11 +200,6 @@ class Stack:
             value = getattr(self, name)
             if isinstance(value, (int, float)):
                 object.__setattr__(self, name, {"other": value})
-
-    @property
-    def label(self) -> str:
-        """Its name in plan files."""
-        return self.name if self.version == 1 else f"{self.name}@{self.version}"
 
     def share_of(self, device: Device, precision: str) -> float:
         """Return the share of the peak that matrix products reach on a device.
@@ -273,6 +266,7 @@ class Stack:
             # The share is of what products reach, which is a share of the peak.
             part = self._of_device("attention_share", device, half)
             fused = part * self.share_of(device, half) * device.peak(half)
+        count = MULTIPROCESSORS.get(device.name) or MULTIPROCESSORS.get(device.like, 0)
         return Machine(
             stack=self,
             precision=precision,
@@ -282,9 +276,7 @@ class Stack:
             launch=self.launch,
             width=width,
             gathered=self.gather_bytes.get(precision, width),
-            multiprocessors=MULTIPROCESSORS.get(device.name, MULTIPROCESSORS.get(device.like, 0))
-            if self.tiles
-            else 0,
+            multiprocessors=count if self.tiles else 0,
             permute_passes=self._of_device("permute_passes", device, ""),
             host_bw=self.host_share * device.host_bw,
             links=Links(
@@ -305,14 +297,14 @@ class Stack:
     def to_json(self) -> str | dict[str, Any]:
         """Return the preset's name, or an object with the name and every other constant."""
         # What equals a preset is stored by name, so that files stay short.
-        preset = VERSIONS.get(self.label)
+        preset = STACKS.get(self.name)
         if preset == self or preset is None:
-            return self.label
+            return self.name
         changed = {name: x for name, x in vars(self).items() if x != getattr(preset, name)}
         changed = {name: x for name, x in changed.items() if name not in ("source", "date")}
         if "schedules" in changed:
             changed["schedules"] = list(changed["schedules"])
-        return {"name": self.label, **changed}
+        return {"name": self.name, **changed}
 
     def exposed(self, collective: Any, beside: Any, hidden: float | None = None) -> Any:
         """Return the seconds that a collective adds to those of the computation beside it.
@@ -329,9 +321,8 @@ class Stack:
 
         Args:
             value: the stack; an object may be JSON.
-            stored: whether it stands in a file, where a name without ``@VERSION`` is that of the
-                first version; elsewhere it is that of the newest, and the name of a software alone
-                (``nemo``, ``torchtitan``) is that of its newest stack.
+            stored: whether it stands in a file; elsewhere the name of a software alone (``nemo``,
+                ``torchtitan``) is that of its newest stack.
 
         Raises:
             PlanError: the name or a constant is unknown.
@@ -347,14 +338,14 @@ class Stack:
             raise PlanError(f"stack must be a name or an object, not {shown(value)}")
         content: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
         name = content.pop("name", None)
-        known = {**VERSIONS, **({} if stored else {**newest_of_software(), **STACKS})}
+        known = STACKS if stored else {**newest_of_software(), **STACKS}
         if not isinstance(name, str) or name not in known:
             hint = did_you_mean(name, known) if isinstance(name, str) else ""
             raise PlanError(f"unknown stack {shown(name)}{hint}; known: {', '.join(STACKS)}")
         preset = known[name]
         if not content:
             return preset
-        for key in ("name", "version", "date", "source"):
+        for key in ("name", "date", "source"):
             if key in content:
                 raise PlanError(f"stack: {key} is no constant; leave it out")
         every = {**vars(preset), **content}.items()
@@ -449,7 +440,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "megatron-2021",
             {"a100": 0.72, "v100": 0.85, "other": 0.72},
-            version=2,
             date="2021-04",
             backward_overlap=False,
             gather_share=0.129,
@@ -463,7 +453,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "megatron-2019",
             {"v100": 0.70, "other": 0.70},
-            version=2,
             date="2019-09",
             backward_overlap=False,
             logit_bytes=6.0,
@@ -472,7 +461,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "megatron-2022",
             {"a100": 0.78, "other": 0.78},
-            version=2,
             date="2022-05",
             hidden=0.21,
             logit_bytes=6.0,
@@ -503,7 +491,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "nemo-2024",
             {"h100 bf16": 0.60, "h100 fp8": 0.436, "a100": 0.72, "other": 0.60},
-            version=2,
             date="2024-07",
             **_FUSED,
             tensor_overlap=1.0,
@@ -529,7 +516,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "llama-2024",
             {"h100 bf16": 0.60, "other": 0.60},
-            version=2,
             date="2024-07",
             **_FUSED,
             backward_overlap=False,
@@ -552,7 +538,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "deepspeed-2022",
             {"v100 fp16": 0.477, "other": 0.477},
-            version=2,
             date="2022-08",
             link_share=0.91,
             send_share=0.91,
@@ -567,7 +552,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "megascale-2024",
             {"a100": 0.72, "other": 0.72},
-            version=2,
             date="2024-02",
             **_FUSED,
             tensor_overlap=1.0,
@@ -578,7 +562,6 @@ STACKS: dict[str, Stack] = {
         Stack(
             "torch-2024",
             {"h100 bf16": 0.64, "a100": 0.78, "other": 0.64},
-            version=2,
             date="2023-11",
             memory_share=0.30,
             attention_share={"h100": 0.29, "a100": 0.42, "other": 0.35},
@@ -632,7 +615,7 @@ STACKS: dict[str, Stack] = {
         ),
     )
 }
-"""Stacks by name, the newest version of each."""
+"""Stacks by name."""
 ALSO = {
     "titan": ("torchtitan",), "nemo": ("megatron-bridge",), "megatron": ("megatron-lm",),
     "torch": ("fsdp", "pytorch"),
@@ -648,21 +631,3 @@ def newest_of_software() -> dict[str, Stack]:
         if year.isdecimal():
             newest |= dict.fromkeys((software, *ALSO.get(software, ())), stack)
     return newest
-
-
-_FIRST: dict[str, Any] = {
-    "version": 1, "permute_passes": 0.0, "grouped": False, "two_levels": False,
-    "gather_hidden": None,
-}  # fmt: skip
-VERSIONS: dict[str, Stack] = {
-    label: version
-    for stack in STACKS.values()
-    for version in (replace(stack, **_FIRST) if stack.version > 1 else stack, stack)
-    for label in (version.label, f"{version.name}@{version.version}")
-}
-"""Stacks by the names of files: ``NAME`` or ``NAME@1`` of a first version, ``NAME@2``.
-
-First versions are those of shipped sets, references and entries: experts took no time but for their
-products, and all their tokens passed the network card; the gathers of ZeRO 3 hid like any other
-collective.
-"""
