@@ -22,22 +22,8 @@ from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import subset_search
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
-from parenvs.core.leaderboard import (
-    BEST_KNOWN,
-    CERTIFIED,
-    ONE,
-    PROVEN,
-    SECONDS,
-    Description,
-    DrawnProblem,
-    Instances,
-    Planner,
-    Reference,
-    TaskKind,
-    TaskProblem,
-    drawn_kind,
-    reference_of,
-)
+from parenvs.core import leaderboard as board
+from parenvs.core.leaderboard import Reference
 from parenvs.core.plan import Answer, Plan
 from parenvs.datasets.hybrid.problems import (
     FAMILIES,
@@ -63,7 +49,7 @@ OF_FAMILY = 4
 """Problems of each family in a tier of task ``hybrid``."""
 
 
-class HybridProblem(TaskProblem):
+class HybridProblem(board.TaskProblem):
     """A model to be trained on a cluster; settings: tier, and what people want to know of it."""
 
     plan_class = HybridPlan
@@ -116,7 +102,7 @@ class HybridProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: it is read from the shipped references."""
         row = references(REFERENCES.file)[self.instance]
-        return reference_of(
+        return board.reference_of(
             row["length"], row["bound"], row["method"], str(row.get("among", "")), self.bounded_by,
             REFERENCES.command,
         )  # fmt: skip
@@ -147,7 +133,7 @@ class HeteroProblem(HybridProblem):
         return faults
 
 
-def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
+def problems(task: str, instances: board.Instances = None) -> Iterator[HybridProblem]:
     """Yield the problems of a task, without references."""
     kind: type[HybridProblem] = HybridProblem
     sets, first = TIERS_OF_HYBRID, len(FAMILIES) * OF_FAMILY  # families take turns in a set
@@ -168,44 +154,44 @@ EVALUATIONS_OF_DRAWN = 5_000
 SWAPS = 200
 """Plans that searches over orders of servers judge."""
 _HYBRID_AGENTS = {
-    "rule-of-thumb": Description(
+    "rule-of-thumb": board.Description(
         "Megatron's rule of thumb: tp fills a server, the fewest stages that fit, many chunks.",
         "https://arxiv.org/abs/2104.04473",
-        ONE,
+        board.ONE,
     ),
-    "uniform": Description(
+    "uniform": board.Description(
         "All plans of equal stages, judged together; the shortest.", "", "all uniform plans"
     ),
-    "random": Description(
-        "One of the uniform plans that fit, each as likely as any other.", "", ONE, True
+    "random": board.Description(
+        "One of the uniform plans that fit, each as likely as any other.", "", board.ONE, True
     ),
-    "search": Description(
+    "search": board.Description(
         "The fastest neighbor, again and again, from the best uniform plans; by chance where none "
         "is faster.",
         "",
         f"{EVALUATIONS:,} judged plans a problem",
         True,
     ),
-    "exact": Description(
+    "exact": board.Description(
         "The best uniform plan, then label search over 1F1B plans whose stages differ.",
         "",
-        f"at most {SECONDS:.0f} s a problem",
+        f"at most {board.SECONDS:.0f} s a problem",
     ),
-    "best-known": BEST_KNOWN,
+    "best-known": board.BEST_KNOWN,
 }
 _HETERO_AGENTS = {
-    "swap-search": Description(
+    "swap-search": board.Description(
         "Swaps of two servers from the better order by speed, kept if no worse.",
         "",
         f"{SWAPS} judged plans a problem",
         True,
     ),
-    "subset-dp": Description(
+    "subset-dp": board.Description(
         f"Dynamic programming over sets of servers, from some swaps on; up to {MAX_EXACT} servers.",
         "",
-        PROVEN,
+        board.PROVEN,
     ),
-    "best-known": BEST_KNOWN,
+    "best-known": board.BEST_KNOWN,
 }
 
 
@@ -223,7 +209,7 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
     return subset_search(problem, orders=orders)
 
 
-def planner(agent: str, seed: int, steps: int) -> Planner:
+def planner(agent: str, seed: int, steps: int) -> board.Planner:
     """Return an agent as a planner of problems; see ``TaskKind.planner``."""
 
     def plan(problem: HybridProblem) -> HybridPlan:
@@ -231,7 +217,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         if agent == "best-known":
             return plan_of_row(target, references(REFERENCES.file)[problem.instance])
         searches: dict[str, Callable[[], Answer]] = {
-            "exact": lambda: exact(target, LIMITS, time_limit=SECONDS, simulate=False),
+            "exact": lambda: exact(target, LIMITS, time_limit=board.SECONDS, simulate=False),
             # Not by time: its answer is the same on every machine.
             "search": lambda: local_search(target, seed=seed),
             "subset-dp": lambda: _subset(target, seed),
@@ -239,12 +225,12 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         }
         if agent in searches:
             return searches[agent]().plan
-        return solve(target, agent, time_limit=SECONDS, seed=seed).plan
+        return solve(target, agent, time_limit=board.SECONDS, seed=seed).plan
 
     return plan
 
 
-class DrawnHybrid(DrawnProblem, HybridProblem):
+class DrawnHybrid(board.DrawnProblem, HybridProblem):
     """A model, cluster and batch that were drawn."""
 
     def load(self) -> Hybrid:
@@ -258,11 +244,11 @@ class DrawnHybrid(DrawnProblem, HybridProblem):
         answer = best_known(target, seconds, EVALUATIONS_OF_DRAWN)
         bound = min(target.kernel_bound_seconds, answer.cost)
         among = answer.among if answer.proven else ""
-        return reference_of(answer.cost, bound, answer.method, among, self.bounded_by)
+        return board.reference_of(answer.cost, bound, answer.method, among, self.bounded_by)
 
 
 TASKS = {
-    "hybrid": TaskKind(
+    "hybrid": board.TaskKind(
         title="Plan all axes of a training run together: stages, their devices, tensor and data "
         "parallelism, ZeRO, recomputation, micro-batches.",
         kind=HybridPlan.task,
@@ -273,9 +259,9 @@ TASKS = {
         agents=_HYBRID_AGENTS,
         planner=planner,
         docs="hybrid",
-        figures=(CERTIFIED,),
+        figures=(board.CERTIFIED,),
     ),
-    "hetero": TaskKind(
+    "hetero": board.TaskKind(
         title="Plan pipelines on servers of different speed, one a stage, in an order to be chosen "
         "(docs/hybrid.md).",
         kind=HybridPlan.task,
@@ -287,9 +273,9 @@ TASKS = {
         agents=_HETERO_AGENTS,
         planner=planner,
         docs="hybrid",
-        figures=(CERTIFIED,),
+        figures=(board.CERTIFIED,),
     ),
-    "hybrid-drawn": drawn_kind(
+    "hybrid-drawn": board.drawn_kind(
         DrawnHybrid,
         4,
         "Plan all axes of a training run together, for drawn models and clusters.",

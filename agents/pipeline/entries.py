@@ -10,19 +10,8 @@ from typing import Any
 from parenvs.agents.names import LEARNED
 from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster
-from parenvs.core.leaderboard import (
-    ONE,
-    SECONDS,
-    Description,
-    DrawnProblem,
-    Instances,
-    Planner,
-    Reference,
-    TaskKind,
-    TaskProblem,
-    drawn_kind,
-    reference_of,
-)
+from parenvs.core import leaderboard as board
+from parenvs.core.leaderboard import Reference
 from parenvs.core.plan import Plan
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.problems import draw
@@ -33,7 +22,7 @@ from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.view.words import duration
 
 
-class PipelineProblem(TaskProblem):
+class PipelineProblem(board.TaskProblem):
     """A chain to be cut into stages; settings: cluster, stages, micro_batch, micro_batches."""
 
     plan_class = PipelinePlan
@@ -101,7 +90,7 @@ class PipelineProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         answer = solve(self.target, time_limit=seconds)
         bound = answer.cost if answer.proven else answer.bound or 0.0
-        return reference_of(answer.cost, bound, "exact", answer.among)
+        return board.reference_of(answer.cost, bound, "exact", answer.among)
 
 
 _SHAPES: dict[str, tuple[tuple[str, str, int, int], ...]] = {
@@ -124,7 +113,7 @@ _SHAPES: dict[str, tuple[tuple[str, str, int, int], ...]] = {
 """Task -> label, cluster, stages and micro-batches that every shipped graph is planned for."""
 
 
-def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem]:
+def problems(task: str, instances: board.Instances = None) -> Iterator[PipelineProblem]:
     """Yield the problems of a task, without references."""
     for instance in (x for x in PAPER if instances is None or x in instances):
         fingerprint = load_graph(instance, "forward").fingerprint
@@ -139,50 +128,50 @@ def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem
             yield PipelineProblem(name, PipelinePlan.task, "", instance, fingerprint, settings)
 
 
-AGENTS: dict[str, Description] = {
-    "even": Description(
+AGENTS: dict[str, board.Description] = {
+    "even": board.Description(
         "GPipe's rule: equal device groups, cuts that balance seconds; sees neither bytes nor "
         "memory.",
         "https://arxiv.org/abs/1811.06965",
-        ONE,
+        board.ONE,
     ),
-    "pipedream": Description(
+    "pipedream": board.Description(
         "PipeDream's steady-state objective, by dynamic programming, with as many stages as asked.",
         "https://arxiv.org/abs/1806.03377",
-        ONE,
+        board.ONE,
     ),
-    "random": Description(
+    "random": board.Description(
         "The best of many random episodes of PipelineCut-v0.",
         "",
         "{steps:,} environment steps a problem",
         seeded=True,
     ),
-    "exact": Description(
+    "exact": board.Description(
         "Label search over all pivots and all device cuts, from the optimum over 128 points on.",
         "",
-        f"until proven, at most {SECONDS:.0f} s a problem",
+        f"until proven, at most {board.SECONDS:.0f} s a problem",
     ),
-    LEARNED: Description(
+    LEARNED: board.Description(
         "A network that imitated exact worths of actions on generated problems; the best plan of a "
         "beam of 8 beginnings with 8 actions each.",
         "https://arxiv.org/abs/2207.06190",
         "inference: about 300 plans a problem",
     ),
-    "search": Description(
+    "search": board.Description(
         "Sweeps over the plans near a plan, ever closer, from several starts.",
         "",
-        f"{SECONDS:.0f} s a problem at most",
+        f"{board.SECONDS:.0f} s a problem at most",
     ),
     **TRAINED_AGENTS,
 }
 """Agents of pipelines; those that ``parenvs plan`` does not have are left out."""
 
 
-def planner(agent: str, seed: int, steps: int) -> Planner:
+def planner(agent: str, seed: int, steps: int) -> board.Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
 
     def plan(problem: PipelineProblem) -> PipelinePlan:
-        limit = {"time_limit": SECONDS} if agent in ("exact", "search") else {}
+        limit = {"time_limit": board.SECONDS} if agent in ("exact", "search") else {}
         answer = solve(problem.target, agent, seed=seed, steps=steps, **limit)
         return problem.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
 
@@ -196,7 +185,7 @@ _TITLES = {
 }
 
 
-class DrawnPipeline(DrawnProblem, PipelineProblem):
+class DrawnPipeline(board.DrawnProblem, PipelineProblem):
     """A chain, cluster and stages that were drawn."""
 
     def load(self) -> Pipeline:
@@ -216,7 +205,7 @@ class DrawnPipeline(DrawnProblem, PipelineProblem):
 
 TASKS = {
     **{
-        name: TaskKind(
+        name: board.TaskKind(
             title=title,
             kind=PipelinePlan.task,
             cost="seconds of a training step (pipeline length L)",
@@ -229,7 +218,7 @@ TASKS = {
         )
         for name, title in _TITLES.items()
     },
-    "pipeline-drawn": drawn_kind(
+    "pipeline-drawn": board.drawn_kind(
         DrawnPipeline,
         6,
         "Cut drawn chains into pipeline stages, anywhere and on any devices.",

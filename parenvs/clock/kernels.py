@@ -15,21 +15,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
-from parenvs.clock.members import (
-    ELEMENT,
-    Layers,
-    Shape,
-    Timing,
-    check_devices,
-    first_line,
-    first_uses,
-    repeated,
-    run_members,
-    samples,
-    sized,
-    started,
-    timed_products,
-)
+from parenvs.clock import members
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, one_line
 from parenvs.graph.flow import reachable
@@ -45,12 +31,12 @@ _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
 def check_device(kind: str, count: int) -> None:
     """Refuse devices that PyTorch does not have here, see ``check_devices``."""
     available = torch.cuda.device_count() if kind == "cuda" else count
-    check_devices(kind, count, f"PyTorch {torch.__version__}", available)
+    members.check_devices(kind, count, f"PyTorch {torch.__version__}", available)
 
 
 def watch_of(kind: str) -> Callable[[], Callable[[], float]]:
     """Return the watch of a kind of device: on a GPU the seconds between two of its events."""
-    return _started if kind == "cuda" else started
+    return _started if kind == "cuda" else members.started
 
 
 def _started() -> Callable[[], float]:
@@ -67,11 +53,11 @@ def _started() -> Callable[[], float]:
 
 
 def products(
-    shapes: Sequence[Shape], repeats: int, kind: str
-) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
+    shapes: Sequence[members.Shape], repeats: int, kind: str
+) -> tuple[dict[tuple[str, members.Shape], list[float]], dict[str, str]]:
     """Time matrix products, see ``timed_products``."""
 
-    def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
+    def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         m, k, n = shape
         a, b, out = (
@@ -81,9 +67,9 @@ def products(
         return partial(torch.matmul, a, b, out=out)
 
     before = torch.get_float32_matmul_precision()
-    time = partial(repeated, repeats=repeats, watch=watch_of(kind))
+    time = partial(members.repeated, repeats=repeats, watch=watch_of(kind))
     try:
-        rates, missing = timed_products(_TYPES, shapes, kind, prepare, time)
+        rates, missing = members.timed_products(_TYPES, shapes, kind, prepare, time)
     finally:
         torch.set_float32_matmul_precision(before)
     return rates, {"fp8": "PyTorch has no plain product of it", **missing}
@@ -93,9 +79,9 @@ def copies(sizes: Sequence[int], repeats: int, kind: str) -> dict[int, list[floa
     """Time copies of arrays of each number of bytes; a copy reads and writes each."""
     rates = {}
     for size in sizes:
-        source = torch.ones(size // ELEMENT, device=kind)
+        source = torch.ones(size // members.ELEMENT, device=kind)
         run = partial(torch.empty_like(source).copy_, source)
-        rates[size] = repeated(run, repeats, watch=watch_of(kind))
+        rates[size] = members.repeated(run, repeats, watch=watch_of(kind))
     return rates
 
 
@@ -117,7 +103,7 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
         device: ``"cpu"`` or ``"cuda"``.
     """
     count, rank = dist.get_world_size(group), dist.get_rank(group)
-    whole = torch.ones(size // ELEMENT, device=device)
+    whole = torch.ones(size // members.ELEMENT, device=device)
     if kind == "send":
         if rank == 0:
             return partial(dist.send, whole, group=group, group_dst=1)
@@ -136,7 +122,7 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
 def measure(
     rank: int,
     device: str,
-    shapes: Sequence[Shape],
+    shapes: Sequence[members.Shape],
     copied: Sequence[int],
     sizes: Sequence[int],
     groups: Sequence[int],
@@ -159,11 +145,11 @@ def measure(
             for kind in kinds:
                 try:
                     for size in sizes:
-                        exact = sized(size, count)
+                        exact = members.sized(size, count)
                         runs = repeats if size <= _SMALL else -(-repeats // _ROUNDS)
                         run = collective(kind, exact, group, device)
                         before = partial(dist.barrier, group)
-                        timed = samples(run, runs, 2, before=before, watch=watch_of(device))
+                        timed = members.samples(run, runs, 2, before=before, watch=watch_of(device))
                         seconds.setdefault((kind, count, exact), []).extend(timed)
                 except (RuntimeError, NotImplementedError) as error:
                     missing[f"{kind} of {count}"] = one_line(error)
@@ -217,7 +203,7 @@ def together(
         for rank in range(processes)
     ]
     with awake_cores() if kind == "cpu" else nullcontext():
-        return run_members(_run_in_group, groups, (*_PRELOAD, *preload))
+        return members.run_members(_run_in_group, groups, (*_PRELOAD, *preload))
 
 
 def _run_in_group(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
@@ -235,7 +221,7 @@ def _run_in_group(work: Callable[..., Any], group: tuple[Any, ...], given: Seque
             BACKENDS[kind], store=store, rank=rank, world_size=processes, timeout=timeout
         )
     except (RuntimeError, OSError) as error:
-        raise ParenvsError(f"cannot meet the others ({first_line(error)})") from None
+        raise ParenvsError(f"cannot meet the others ({members.first_line(error)})") from None
     answer = work(rank, *given)
     dist.barrier()
     dist.destroy_process_group()
@@ -275,7 +261,7 @@ def profiled(
     device: str = "cpu",
     threads: int = 1,
     processes: int = 1,
-) -> Layers:
+) -> members.Layers:
     """Measure each layer of a module, in several processes at once if asked for.
 
     Stages of a pipeline share caches and memory. So several processes measure at the same time, and
@@ -300,12 +286,12 @@ def profiled(
     if processes == 1:
         torch.set_num_threads(threads)
         return _measured(0, *given)
-    return Layers.slowest(
+    return members.Layers.slowest(
         together(_measured, processes, given, device, threads=threads, limit=LIMIT_SECONDS)
     )
 
 
-def _measured(rank: int, source: str, arguments: str | None, *settings: Any) -> Layers:
+def _measured(rank: int, source: str, arguments: str | None, *settings: Any) -> members.Layers:
     module, loss, inputs, keywords = torch_module(source, arguments)
     if dist.is_initialized():
         dist.barrier()
@@ -321,7 +307,7 @@ def measured_layers(
     repeats: int = 20,
     warm_up: int = 3,
     device: str = "cpu",
-) -> Layers:
+) -> members.Layers:
     """Measure each layer of a module.
 
     Args:
@@ -361,14 +347,14 @@ def measured_layers(
             raise ProfileError(f"profile {name}: {call.name} fails alone ({error})") from None
     tensors = [x for x in pytree.tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
     batch = len(tensors[0]) if tensors and tensors[0].ndim else 1
-    return Layers.of(
+    return members.Layers.of(
         name,
         [call.name for call in calls],
         timings,
         time(wrapper, (positional, named)),
         batch,
         cut_bytes=_cut_bytes(calls),
-        parameter_bytes=first_uses(
+        parameter_bytes=members.first_uses(
             # A layer that runs twice has its weights once.
             {id(x): _bytes([x]) for x in call.module.parameters() if x.requires_grad}
             for call in calls
@@ -464,7 +450,7 @@ def _timed(
     repeats: int,
     warm_up: int,
     watch: Callable[[], Callable[[], float]],
-) -> tuple[Timing, Timing]:
+) -> tuple[members.Timing, members.Timing]:
     """Time the forward and the backward pass of a layer alone."""
     weights = [x for x in module.parameters() if x.requires_grad]
     run: dict[str, Any] = {}
@@ -491,11 +477,13 @@ def _timed(
         if run["ends"] and run["targets"]:
             torch.autograd.grad(run["ends"], run["targets"], run["gradients"], allow_unused=True)
 
-    forward_timing = Timing.of(samples(forward, repeats, warm_up, prepare, watch))
+    forward_timing = members.Timing.of(members.samples(forward, repeats, warm_up, prepare, watch))
     prepare_backward()
     if not (run["ends"] and run["targets"]):  # nothing to train in it, and nothing before it
-        return forward_timing, Timing(0.0, 0.0, 0.0, repeats)
-    return forward_timing, Timing.of(samples(backward, repeats, warm_up, prepare_backward, watch))
+        return forward_timing, members.Timing(0.0, 0.0, 0.0, repeats)
+    return forward_timing, members.Timing.of(
+        members.samples(backward, repeats, warm_up, prepare_backward, watch)
+    )
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

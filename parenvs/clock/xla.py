@@ -24,23 +24,9 @@ from jax import lax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parenvs.clock import compilation
+from parenvs.clock import compilation, members
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
-from parenvs.clock.members import (
-    ELEMENT,
-    Layers,
-    Shape,
-    Timing,
-    check_devices,
-    first_uses,
-    repeated,
-    run_members,
-    samples,
-    sized,
-    system_load,
-    timed_products,
-)
 from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, listed, one_line
@@ -59,9 +45,9 @@ def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequenc
     Raises:
         ParenvsError: there are no such devices, or the process failed.
     """
-    check_devices(kind, 0, "JAX", 0)
+    members.check_devices(kind, 0, "JAX", 0)
     environment = compilation.virtual_devices(count) if kind == "cpu" else {}
-    (answer,) = run_members(work, [given], environment=environment)
+    (answer,) = members.run_members(work, [given], environment=environment)
     return answer
 
 
@@ -75,7 +61,7 @@ def devices(kind: str, count: int) -> list[Any]:
         available = jax.devices("gpu" if kind == "cuda" else "cpu")
     except RuntimeError:
         available = []
-    check_devices(kind, count, f"JAX {jax.__version__}", len(available))
+    members.check_devices(kind, count, f"JAX {jax.__version__}", len(available))
     return available[:count]
 
 
@@ -105,7 +91,7 @@ def profiled(
     repeats: int = 20,
     warm_up: int = 3,
     device: str = "cpu",
-) -> Layers:
+) -> members.Layers:
     """Measure each named scope of a JAX function ``FILE.py:NAME``.
 
     Args:
@@ -133,7 +119,7 @@ def measured_scopes(
     name: str = "function",
     repeats: int = 20,
     warm_up: int = 3,
-) -> Layers:
+) -> members.Layers:
     """Measure each named scope of a function.
 
     Args:
@@ -172,14 +158,14 @@ def measured_scopes(
     timings, activations = zip(*measured, strict=True)
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
     whole = _whole(function, tuple(positional), named, repeats, warm_up)
-    return Layers.of(
+    return members.Layers.of(
         name,
         [layer.name for layer in layers],
         timings,
         whole,
         int(np.shape(data[0])[0]) if data else 1,
         cut_bytes=_cut_bytes(layers, results),
-        parameter_bytes=first_uses(
+        parameter_bytes=members.first_uses(
             {x: _size(x) for x in layer.reads if x in trained} for layer in layers
         ),
         resident_bytes=activations,
@@ -271,7 +257,7 @@ def _timed(
     trained: set[Any],
     repeats: int,
     warm_up: int,
-) -> tuple[tuple[Timing, Timing], int]:
+) -> tuple[tuple[members.Timing, members.Timing], int]:
     """Time a layer alone, add its results to the values; and the bytes that it keeps.
 
     ``with_gradient`` has the variables with gradients; the layer's are added.
@@ -297,7 +283,7 @@ def _timed(
     values.update(zip(layer.makes, outputs, strict=True))
     forward_timing = _timing(repeats, warm_up, run, inputs)
     if pullback is None or not any(_is_floating(x) for x in layer.makes):
-        return (forward_timing, Timing(0.0, 0.0, 0.0, repeats)), 0
+        return (forward_timing, members.Timing(0.0, 0.0, 0.0, repeats)), 0
     needing |= {x for x in layer.makes if _is_floating(x)}
     backward_timing = _backward(repeats, warm_up, pullback, outputs)
     traced = jax.make_jaxpr(forward)(inputs).jaxpr
@@ -307,11 +293,11 @@ def _timed(
     return (forward_timing, backward_timing), sum(map(_size, residuals))
 
 
-def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) -> Timing:
-    return Timing.of(samples(partial(_run_to_end, run, *given), repeats, warm_up))
+def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) -> members.Timing:
+    return members.Timing.of(members.samples(partial(_run_to_end, run, *given), repeats, warm_up))
 
 
-def _backward(repeats: int, warm_up: int, pullback: Any, outputs: Any) -> Timing:
+def _backward(repeats: int, warm_up: int, pullback: Any, outputs: Any) -> members.Timing:
     """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
     gradients = jax.tree.map(_gradient_of, outputs)
     apply = jax.jit(lambda function, given: function(given))
@@ -343,7 +329,7 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
 
 def _whole(
     function: Any, positional: tuple[Any, ...], named: dict[str, Any], repeats: int, warm_up: int
-) -> tuple[Timing, Timing]:
+) -> tuple[members.Timing, members.Timing]:
     """Time the forward and the backward pass of a whole function."""
 
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
@@ -397,10 +383,10 @@ def measure(
             if name == "send" and group > 2:
                 continue
             for size in sizes:
-                exact = sized(size, group)
+                exact = members.sized(size, group)
                 try:
                     run = collective(name, exact, targets[:group])
-                    seconds[name, group, exact] = samples(run, repeats, 3)
+                    seconds[name, group, exact] = members.samples(run, repeats, 3)
                 except Exception as error:  # of any kind, from within XLA
                     missing[f"{name} of {group}"] = one_line(error)
                     break
@@ -425,7 +411,7 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
         targets: the devices.
     """
     count = len(targets)
-    whole = size // ELEMENT
+    whole = size // members.ELEMENT
     length = whole // count if name == "all-gather" else whole
     bodies: dict[str, Callable[[Any], Any]] = {
         "send": lambda x: lax.ppermute(x, _AXIS, [(0, 1)]),
@@ -440,16 +426,16 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
 
 
 def _products(
-    targets: Sequence[Any], shapes: Sequence[Shape], repeats: int, kind: str
-) -> tuple[dict[tuple[str, Shape], list[float]], dict[str, str]]:
-    def prepare(precision: str, shape: Shape) -> Callable[[], Any]:
+    targets: Sequence[Any], shapes: Sequence[members.Shape], repeats: int, kind: str
+) -> tuple[dict[tuple[str, members.Shape], list[float]], dict[str, str]]:
+    def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
         m, k, n = shape
         words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
         a, b = (_sharded_ones(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
         return partial(_run_to_end, _on_all(targets, partial(jnp.matmul, precision=words)), a, b)
 
-    time = partial(repeated, repeats=repeats, warm_up=1)
-    return timed_products(_TYPES, shapes, kind, prepare, time)
+    time = partial(members.repeated, repeats=repeats, warm_up=1)
+    return members.timed_products(_TYPES, shapes, kind, prepare, time)
 
 
 def _run_to_end(run: Callable[..., Any], *given: Any) -> None:
@@ -457,9 +443,9 @@ def _run_to_end(run: Callable[..., Any], *given: Any) -> None:
 
 
 def _copies(targets: Sequence[Any], size: int, repeats: int) -> list[float]:
-    array = _sharded_ones(targets, (size // ELEMENT,), "float32")
+    array = _sharded_ones(targets, (size // members.ELEMENT,), "float32")
     run = _on_all(targets, lambda x: x + 1)  # a plain copy would be left out
-    return repeated(partial(_run_to_end, run, array), repeats, 1)
+    return members.repeated(partial(_run_to_end, run, array), repeats, 1)
 
 
 def _sharded_ones(targets: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
@@ -515,7 +501,7 @@ def run(
         notes.append(f"the step returns no new {listed(stale)}: each begins with the old ones")
     loss_output = pairing.loss(graph, loss)
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
-    load = system_load()
+    load = members.system_load()
     request = {**layout.to_json(), "feeds": feeds, "loss": loss_output}
     measured = with_devices(train, kind, layout.devices, (request, proto, values, steps, kind))
     expected = layout.expected()
@@ -531,8 +517,8 @@ def run(
         devices=layout.devices,
         losses=tuple(measured["losses"]),
         single=tuple(measured["single"]),
-        step=Timing.of(measured["step"]),
-        single_step=Timing.of(measured["single_step"]),
+        step=members.Timing.of(measured["step"]),
+        single_step=members.Timing.of(measured["single_step"]),
         seconds=None if timed is None else seconds_of(timed, graph),
         traffic=traffic_of([measured["traffic"]] * layout.devices, traffic),
         memory=(measured["peak_bytes"],) * layout.devices,
