@@ -12,18 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.game import (
-    AHEAD,
-    ORDERS,
-    Drawn,
-    Fixed,
-    Members,
-    RowGame,
-    Rows,
-    Source,
-    Stream,
-    check_place,
-)
+from parenvs.core import game as games
 from parenvs.core.sets import chosen, family_named
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.errors import ParenvsError, shown
@@ -232,7 +221,7 @@ class Job(NamedTuple):
         return cls(problem, course, known_samples(problem, course), seed)
 
 
-class ElasticChoice(RowGame):
+class ElasticChoice(games.RowGame):
     """Choose a plan again and again while nodes leave and come, or save the state.
 
     ## Description
@@ -368,8 +357,8 @@ class ElasticChoice(RowGame):
         family: str | None = None,
         model: str | None = None,
         fresh: bool = False,
-        rows: str = AHEAD,
-        order: str = ORDERS[0],
+        rows: str = games.AHEAD,
+        order: str = games.ORDERS[0],
         interval: float = SECONDS,
         cluster: str | None = None,
         batch: int | None = None,
@@ -407,7 +396,7 @@ class ElasticChoice(RowGame):
             self._to_come = _padded(self._to_come, count, intervals + 1)
             self.chosen = _padded(self.chosen, count, intervals)
 
-    def put(self, rows: Rows, problem: Job) -> None:
+    def put(self, rows: games.Rows, problem: Job) -> None:
         """See ``Game.put``."""
         job, course, known, _ = problem
         length, nodes = len(course), course.lost.shape[1] - 1
@@ -429,7 +418,7 @@ class ElasticChoice(RowGame):
         # A run that trains less than half of what hindsight does in a mean interval counts as that.
         self.know(rows, start, best_cost, best_cost, worst=2 * length * best_cost)
 
-    def _library_number(self, new: Outlook, rows: Rows) -> int:
+    def _library_number(self, new: Outlook, rows: games.Rows) -> int:
         """Return the number of an outlook for rows; it is added if it is not there."""
         if new in self.outlooks:
             return self.outlooks.index(new)
@@ -473,7 +462,7 @@ class ElasticChoice(RowGame):
         base[:, :, :MAX_PLANS] *= fits[..., None]
         self._base = base.reshape(-1, ACTIONS, len(self.shown))
 
-    def start(self, rows: Rows) -> None:
+    def start(self, rows: games.Rows) -> None:
         self.fresh(rows)
         for array in (self.interval, self.plans, self.event, self.since, self.quiet, self.hits):
             array[rows] = 0
@@ -483,7 +472,7 @@ class ElasticChoice(RowGame):
         self.nodes[rows] = self._counts[2, rows, 0]
         self.cost[rows] = self.reference[rows]
 
-    def look(self, rows: np.ndarray, part: Rows) -> None:
+    def look(self, rows: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.look``."""
         library_number, nodes, plan = self.library_number[part], self.nodes[part], self.plans[part]
         current = library_number * MAX_PLANS + plan
@@ -493,7 +482,7 @@ class ElasticChoice(RowGame):
         self.mask[part, CHECKPOINT] = self._is_whole(part, current) & is_early
         self._write_context(part, library_number, current)
 
-    def rows_of(self, rows: Rows) -> np.ndarray:
+    def rows_of(self, rows: games.Rows) -> np.ndarray:
         """See ``RowGame.rows_of``."""
         library_number, nodes, plan = self.library_number[rows], self.nodes[rows], self.plans[rows]
         current, k = library_number * MAX_PLANS + plan, np.arange(len(library_number))
@@ -525,16 +514,16 @@ class ElasticChoice(RowGame):
         """(n,) nodes that are there."""
         return self._node_counts[2]
 
-    def _is_whole(self, part: Rows, current: np.ndarray) -> np.ndarray:
+    def _is_whole(self, part: games.Rows, current: np.ndarray) -> np.ndarray:
         """Return whether a plan is in force and none of its nodes is missing, (k,) bool."""
         is_there: np.ndarray = self._plan_columns["held"][current] <= self.nodes[part]
         return is_there & (self.event[part] == 0) & (self.plans[part] > 0)
 
-    def _departure_rate(self, part: Rows) -> Any:
+    def _departure_rate(self, part: games.Rows) -> Any:
         return departures(self._means[BELIEVED, 0, part], self._means[BELIEVED, 2, part])
 
     def _scores(
-        self, actions: np.ndarray, part: Rows, library_number: np.ndarray, whole: np.ndarray
+        self, actions: np.ndarray, part: games.Rows, library_number: np.ndarray, whole: np.ndarray
     ) -> np.ndarray:
         """Return column 0: what actions train in ``HORIZON`` intervals, less a share of the risk.
 
@@ -564,7 +553,9 @@ class ElasticChoice(RowGame):
         shortfall = SHARP * (value - value.max(axis=1, keepdims=True))
         return np.maximum(np.where(self.mask[part], shortfall, 0.0), -100.0)
 
-    def _write_context(self, part: Rows, library_number: np.ndarray, current: np.ndarray) -> None:
+    def _write_context(
+        self, part: games.Rows, library_number: np.ndarray, current: np.ndarray
+    ) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
         used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
         means = self._means[:, :, part]
@@ -588,7 +579,7 @@ class ElasticChoice(RowGame):
         )
         self.context[part] = np.array(columns, dtype=np.float32).T
 
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.move``: play an interval, and let nodes leave and come."""
         old, event, since = self.plans[part], self.event[part], self.since[part]
         library_number = self.library_number[part]
@@ -618,7 +609,7 @@ class ElasticChoice(RowGame):
         if running.size:
             self._happen(running, running if over.any() else part)
 
-    def _happen(self, rows: np.ndarray, part: Rows) -> None:
+    def _happen(self, rows: np.ndarray, part: games.Rows) -> None:
         """Let nodes leave and come before the next interval of running episodes."""
         interval = self.interval[part]
         index = rows * self._counts.shape[2] + interval
@@ -631,7 +622,7 @@ class ElasticChoice(RowGame):
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
             self.event[hit] = happened(lost, used, needed, self._borders[current])
 
-    def _count_nodes(self, part: Rows, counts: np.ndarray) -> None:
+    def _count_nodes(self, part: games.Rows, counts: np.ndarray) -> None:
         """Take over the nodes that left, came and are there in a new interval, (3, k)."""
         node_counts, means = self._node_counts, self._means
         node_counts[:2, part] = counts[:2]
@@ -676,9 +667,11 @@ class ElasticChoice(RowGame):
     def episode_steps(self) -> int:
         return self._lost.shape[1]
 
-    def elsewhere(self, options: dict[str, Any]) -> Source:
+    def elsewhere(self, options: dict[str, Any]) -> games.Source:
         """See ``Game.elsewhere``."""
-        return source_of(options["instance"], None, None, False, ORDERS[0], None, self._settings)
+        return source_of(
+            options["instance"], None, None, False, games.ORDERS[0], None, self._settings
+        )
 
 
 class ElasticChoiceEnv(GameEnv, game=ElasticChoice):
@@ -689,13 +682,13 @@ class ElasticChoiceVectorEnv(GameVectorEnv, single=ElasticChoiceEnv):
     """A native batch of ``ElasticChoice``."""
 
 
-class Courses(Source):
+class Courses(games.Source):
     """The source of jobs whose courses are generated anew in each episode."""
 
-    def __init__(self, problems: Source) -> None:
+    def __init__(self, problems: games.Source) -> None:
         self.problems = problems
 
-    def draw(self, stream: Stream) -> Job:
+    def draw(self, stream: games.Stream) -> Job:
         """Return a job of a problem that the stream selects."""
         return Job.of(self.problems.draw(stream), int(stream.rng.integers(2**31)))
 
@@ -703,7 +696,7 @@ class Courses(Source):
 def source_of(
     instance: str | None, family: str | None, model: str | None, fresh: bool, order: str,
     problem: Elastic | None, settings: Mapping[str, Any],
-) -> Source:  # fmt: skip
+) -> games.Source:  # fmt: skip
     """Return the source of jobs that the arguments of ``ElasticChoice`` name.
 
     Raises:
@@ -711,25 +704,25 @@ def source_of(
     """
     # A problem that is given takes the place of all names.
     named_source, sets = instance if problem is None else problem, (*ELASTIC_SETS, WINDOWS)
-    is_set, is_bank = check_place(named_source, sets, (None,), WINDOWS, order, family, fresh)
+    is_set, is_bank = games.check_place(named_source, sets, (None,), WINDOWS, order, family, fresh)
     if is_bank:
         pool = "the problem pool"
         families = chosen({x: x for x in FAMILIES}, family, pool)
         models = chosen({x: x for x in MEASURED}, model, pool, "model")
-        return Drawn(partial(_generated, families, models, fresh))
+        return games.Drawn(partial(_generated, families, models, fresh))
     if is_set:
         assert instance is not None
         names = _members(instance, family, model)
         if instance == WINDOWS:
-            return Members(names, _window, order)
-        return Courses(Members(names, load_elastic, order))
+            return games.Members(names, _window, order)
+        return Courses(games.Members(names, load_elastic, order))
     if problem is None:
         if not isinstance(instance, str):
             raise ParenvsError(f"'instance' must be the name of a problem, not {shown(instance)}")
         problem = load_elastic(instance, model, **settings)
     if problem.is_random:
-        return Courses(Fixed(replace(problem, checkpoints=True)))
-    return Fixed(Job.of(problem))
+        return Courses(games.Fixed(replace(problem, checkpoints=True)))
+    return games.Fixed(Job.of(problem))
 
 
 def _members(name: str, family: str | None, model: str | None) -> list[str]:
@@ -754,7 +747,9 @@ def _numbered(number: int, family: str, model: str) -> Job:
     return Job(problem, problem.course(), known)
 
 
-def _generated(families: Sequence[str], models: Sequence[str], fresh: bool, stream: Stream) -> Job:
+def _generated(
+    families: Sequence[str], models: Sequence[str], fresh: bool, stream: games.Stream
+) -> Job:
     rng = stream.rng
     family, model = (names[int(rng.integers(len(names)))] for names in (families, models))
     if fresh:

@@ -9,19 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.core.game import (
-    AHEAD,
-    ORDERS,
-    Drawn,
-    Fixed,
-    Members,
-    Mixed,
-    RowGame,
-    Rows,
-    Source,
-    Stream,
-    check_place,
-)
+from parenvs.core import game as games
 from parenvs.core.registry import problem as problem_of
 from parenvs.core.sets import chosen, family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
@@ -63,22 +51,22 @@ MOST_SEED = 2**31
 def source_of(
     instance: Any, family: str | None, fresh: bool, order: str, problem: Hybrid | Start | None,
     **settings: Any,
-) -> Source:  # fmt: skip
+) -> games.Source:  # fmt: skip
     """Return the source of problems that the arguments of ``HybridImprovement`` name."""
     pools = HybridTask.drawn
     if isinstance(instance, (list, tuple)) and problem is None:
         for place in instance or [None]:
             refuse_unknown("instance: of several banks there is no", place, pools)
-        return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
+        return games.Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
     instance = next(iter(pools)) if instance is None else instance
     place, like = instance if problem is None else problem, "hybrid-test"
-    is_set, is_bank = check_place(place, HybridTask.sets, pools, like, order, family, fresh)
+    is_set, is_bank = games.check_place(place, HybridTask.sets, pools, like, order, family, fresh)
     if problem is not None:
         if not isinstance(problem, (Hybrid, Start)):
             raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")
-        return Fixed(problem if isinstance(problem, Start) else Start(problem))
+        return games.Fixed(problem if isinstance(problem, Start) else Start(problem))
     if not (is_set or is_bank):
-        return Fixed(named(instance, **settings))
+        return games.Fixed(named(instance, **settings))
     if settings:
         raise ParenvsError(
             f"{', '.join(settings)}: problems of {instance} have settings of their own; leave it "
@@ -86,8 +74,8 @@ def source_of(
         )
     names = _of_family(instance, family)
     if fresh:
-        return Drawn(partial(_fresh, instance, family))
-    return Members(names, _kept, order) if is_set else Members(names, _kept)
+        return games.Drawn(partial(_fresh, instance, family))
+    return games.Members(names, _kept, order) if is_set else games.Members(names, _kept)
 
 
 def named(instance: Any, **settings: Any) -> Start:
@@ -118,7 +106,7 @@ def _of_family(place: str, family: str | None) -> list[str]:
     return chosen(families, family, place)
 
 
-def _fresh(place: str, family: str | None, stream: Stream) -> Start:
+def _fresh(place: str, family: str | None, stream: games.Stream) -> Start:
     while True:
         # Seeds below are those of the pool, which fresh problems never repeat.
         seed = int(stream.rng.integers(BANKS[place], MOST_SEED))
@@ -172,7 +160,7 @@ class Shelf:
         return row
 
 
-class HybridImprovement(RowGame):
+class HybridImprovement(games.RowGame):
     """Improve the plan of a training run along all axes together, a change a turn.
 
     ## Description
@@ -328,8 +316,8 @@ class HybridImprovement(RowGame):
         precision: str | None = None,
         family: str | None = None,
         fresh: bool = False,
-        rows: str = AHEAD,
-        order: str = ORDERS[0],
+        rows: str = games.AHEAD,
+        order: str = games.ORDERS[0],
         problem: Hybrid | Start | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
@@ -359,7 +347,7 @@ class HybridImprovement(RowGame):
         self._fixed = np.zeros((FIXED, count))
         self._costs = np.zeros((2, count))  # bound, best known
 
-    def put(self, rows: Rows, problem: Start) -> None:
+    def put(self, rows: games.Rows, problem: Start) -> None:
         """See ``Game.put``."""
         numbers = self._rows[rows]
         for number, shelf in enumerate(self.shelves):
@@ -389,7 +377,7 @@ class HybridImprovement(RowGame):
         """See ``RowGame.restarts``: the fastest uniform plans that are not much alike."""
         return problem.restarts(count)
 
-    def start(self, rows: Rows) -> None:
+    def start(self, rows: games.Rows) -> None:
         """See ``Game.start``: the plan is the start plan."""
         self.fresh(rows)
         numbers = self._rows[rows]
@@ -437,7 +425,7 @@ class HybridImprovement(RowGame):
             self.busy[:stages, part], self.held[:stages, part] = judged.busy, judged.held
         self.plans = replaced(self.plans, rows, plans)
 
-    def look(self, rows: np.ndarray, part: Rows) -> None:
+    def look(self, rows: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.look``: judge the neighbors."""
         self.actions[part], self.mask[part] = 0.0, False
         for table, block, plans, near in self._blocks(rows):
@@ -524,7 +512,7 @@ class HybridImprovement(RowGame):
             )
         )
 
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.move``: take a neighbor, or stop."""
         slot = self._slot_of[actions]
         going = slot >= 0
@@ -559,12 +547,12 @@ class HybridImprovement(RowGame):
         """See ``Game.episode_steps``: 24, of each agent."""
         return TURNS * len(self._first)
 
-    def elsewhere(self, options: dict[str, Any]) -> Source:
+    def elsewhere(self, options: dict[str, Any]) -> games.Source:
         """See ``Game.elsewhere``."""
         if "instance" not in options:
             raise ParenvsError("options: give 'instance' with its settings")
         settings = {key: value for key, value in options.items() if key != "instance"}
-        return Fixed(named(options["instance"], **{**self._settings, **settings}))
+        return games.Fixed(named(options["instance"], **{**self._settings, **settings}))
 
 
 class HybridImprovementEnv(GameEnv, game=HybridImprovement):

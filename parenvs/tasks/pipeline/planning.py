@@ -10,18 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import Cluster
-from parenvs.core.game import (
-    ORDERS,
-    Drawn,
-    Fixed,
-    Members,
-    Rowed,
-    Rows,
-    Source,
-    Stream,
-    costs,
-    is_sequential,
-)
+from parenvs.core import game as games
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.datasets.pipeline import problems
@@ -164,7 +153,7 @@ def observe(space: PointSpace) -> dict[str, np.ndarray]:
     }
 
 
-class Repeated(Drawn):
+class Repeated(games.Drawn):
     """The source of generated problems that an environment plays several times each.
 
     Args:
@@ -177,7 +166,7 @@ class Repeated(Drawn):
         self.repeat = repeat
         self._problems: dict[int, Any] = {}  # by the row of their stream
 
-    def next(self, stream: Stream) -> Any:
+    def next(self, stream: games.Stream) -> Any:
         """See ``Source.next``; a stream that is seeded anew begins with another problem."""
         # The stream counts episodes; a seed sets its count back to the first.
         episode = (stream.number - stream.row) // stream.count
@@ -187,7 +176,7 @@ class Repeated(Drawn):
         return self._problems[stream.row]
 
 
-class PipelinePlanning(Rowed):
+class PipelinePlanning(games.Rowed):
     """Plan pipelines of many models, so that a policy can plan a model it has not seen.
 
     ## Description
@@ -317,7 +306,7 @@ class PipelinePlanning(Rowed):
         family: str | None = None,
         ranges: str = "inside",
         repeat: int | None = None,
-        order: str = ORDERS[0],
+        order: str = games.ORDERS[0],
         rows: str | None = None,
         problem: Pipeline | PointSpace | None = None,
     ) -> None:
@@ -358,21 +347,21 @@ class PipelinePlanning(Rowed):
     def legal(self) -> np.ndarray:
         return self._legal[:, :ACTIONS]
 
-    def put(self, rows: Rows, problem: Board) -> None:
+    def put(self, rows: games.Rows, problem: Board) -> None:
         for row in self._rows[rows].tolist():  # decoders put problems without a source
             self._problems[row] = problem
         self.stages[rows] = problem.space.stages
         for key, values in problem.observed.items():
             self._observed[key][rows] = values
 
-    def start(self, rows: Rows) -> None:
+    def start(self, rows: games.Rows) -> None:
         """See ``Game.start``: nothing is chosen."""
         self._observed["plan"][rows] = -1.0
         self.choices[rows], self.over[rows] = 0, False
         self.figures[:, rows] = np.nan
         self._update_legal(self._rows[rows])
 
-    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+    def play(self, rows: games.Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: choose a point or a unit in each episode."""
         rows, actions = self._rows[rows], self.within(actions)
         legal = self._legal[rows, actions]
@@ -400,16 +389,16 @@ class PipelinePlanning(Rowed):
         self._update_legal(rows[~ended])
         return rewards
 
-    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+    def observation(self, rows: games.Rows) -> dict[str, np.ndarray]:
         if self.shown:
             return self._row_observation(self._rows[rows])
         constant = {key: values[rows] for key, values in self._observed.items()}
         return {**constant, "step": self.choices[rows]}
 
-    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+    def outcome(self, rows: games.Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``; of whole plans ``excess_bytes``, too."""
         known = self.known[rows]
-        return costs(self.cost[rows], known, known) | {"excess_bytes": self.figures[1, rows]}
+        return games.costs(self.cost[rows], known, known) | {"excess_bytes": self.figures[1, rows]}
 
     @property
     def cost(self) -> np.ndarray:
@@ -442,13 +431,13 @@ class PipelinePlanning(Rowed):
         """Steps of an episode without illegal actions; the largest number if problems differ."""
         return 2 * ((STAGES if self.draws else self.source.only.space.stages) - 1)
 
-    def elsewhere(self, options: dict[str, Any]) -> Source:
+    def elsewhere(self, options: dict[str, Any]) -> games.Source:
         if options.get("instance", self._instance) in (None, *problems.SETS):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         instance = options.get("instance", self._instance)
         # Settings of the environment are for models; problems of sets have their own.
         settings = options if _is_member(instance) else {**self._settings, **options}
-        return Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
+        return games.Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
 
     def _by_board_and_choices(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
         """Yield a problem, a number of choices made, and the indices of rows with both."""
@@ -546,7 +535,7 @@ def _source(
     ranges: str,
     repeat: int | None,
     order: str,
-) -> Source:
+) -> games.Source:
     """Return the source of the problems that arguments name.
 
     Raises:
@@ -558,7 +547,7 @@ def _source(
     if repeat is not None and (not isinstance(repeat, int) or repeat < 1):
         raise ParenvsError(f"repeat must be >= 1, not {shown(repeat)}")
     is_set = isinstance(target, str) and target in problems.SETS
-    if is_sequential(order) and not is_set:
+    if games.is_sequential(order) and not is_set:
         raise ParenvsError(f"order: {order!r} plays a set, like instance='plan-test'; leave it out")
     generating = {"ranges": ranges != "inside", "repeat": repeat is not None}
     generating["family"] = family is not None and not is_set
@@ -572,9 +561,9 @@ def _source(
         )
     if is_set:
         names = [x.name for x in problems.load_set(target) if family in (None, x.family)]
-        return Members(names, partial(_board, settings={}), order)
+        return games.Members(names, partial(_board, settings={}), order)
     if target is not None:
-        return Fixed(_board(target, settings))
+        return games.Fixed(_board(target, settings))
     return Repeated(partial(_generated_board, family, ranges), REPEAT if repeat is None else repeat)
 
 
@@ -605,7 +594,7 @@ def _member_board(name: str) -> Board:
     return _board_of(problems.pipeline_of(name))
 
 
-def _generated_board(family: str | None, ranges: str, stream: Stream) -> Board:
+def _generated_board(family: str | None, ranges: str, stream: games.Stream) -> Board:
     number = int(stream.rng.integers(NUMBERS))
     return Board(problems.problem_of(number, family, ranges).space)
 

@@ -8,18 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.game import (
-    AHEAD,
-    ORDERS,
-    Drawn,
-    Fixed,
-    Members,
-    RowGame,
-    Rows,
-    Source,
-    Stream,
-    check_place,
-)
+from parenvs.core import game as games
 from parenvs.core.sets import family_named
 from parenvs.datasets.sharding import problems
 from parenvs.datasets.sharding.problems import BANKS, FAMILIES, NODES, RANGES, SETS, STRATEGIES
@@ -39,7 +28,7 @@ KEPT = 1024
 def source_of(
     instance: str | None, family: str | None, fresh: bool, ranges: str, order: str,
     reduction: bool, problem: Sharding | None,
-) -> Source:  # fmt: skip
+) -> games.Source:  # fmt: skip
     """Return the source of boards that the arguments of ``IntraOpSharding`` name.
 
     Raises:
@@ -50,22 +39,22 @@ def source_of(
     refuse_unknown("unknown ranges", ranges, RANGES)
     named_source, like = instance if problem is None else problem, "intra-op-test"
     # Its family is given by default, so it may stand beside a single problem.
-    is_set, is_bank = check_place(named_source, SETS, (None,), like, order, None, fresh)
+    is_set, is_bank = games.check_place(named_source, SETS, (None,), like, order, None, fresh)
     if not reduction and (is_set or is_bank):
         raise ParenvsError("reduction: it is of one problem; leave it out")
     if problem is not None:
         if not isinstance(problem, Sharding):
             raise ParenvsError(f"problem must be a Sharding, not {shown(problem)}")
-        return Fixed(board_of(problem, reduction))
+        return games.Fixed(board_of(problem, reduction))
     families = list(FAMILIES) if family is None else [family]
     if is_bank:
         # The pool is of the ranges "inside".
-        return Drawn(partial(_generated, families, ranges, fresh or ranges != "inside"))
+        return games.Drawn(partial(_generated, families, ranges, fresh or ranges != "inside"))
     if not is_set:
-        return Fixed(named(instance, reduction))
+        return games.Fixed(named(instance, reduction))
     assert instance is not None
     members = [x for x in problems.set_names(instance) if family_named(x) in families]
-    return Members(members, named, order)
+    return games.Members(members, named, order)
 
 
 def named(name: object, reduction: bool = True) -> Board:
@@ -95,7 +84,7 @@ def _of_file(name: str, reduction: bool) -> Board:
     return board_of(files.find(name, SETS), reduction)
 
 
-def _generated(families: list[str], ranges: str, fresh: bool, stream: Stream) -> Board:
+def _generated(families: list[str], ranges: str, fresh: bool, stream: games.Stream) -> Board:
     rng = stream.rng
     family = families[int(rng.integers(len(families)))] if len(families) > 1 else families[0]
     if fresh:
@@ -107,7 +96,7 @@ FORMS = ("construct", "improve")
 """Values of the argument ``form``."""
 
 
-class IntraOpSharding(RowGame):
+class IntraOpSharding(games.RowGame):
     """Choose a strategy for every node of a program so that it costs little within its memory.
 
     ## Description
@@ -218,8 +207,8 @@ class IntraOpSharding(RowGame):
         fresh: bool = False,
         ranges: str = "inside",
         form: str = FORMS[0],
-        rows: str = AHEAD,
-        order: str = ORDERS[0],
+        rows: str = games.AHEAD,
+        order: str = games.ORDERS[0],
         reduction: bool = True,
         problem: Sharding | None = None,
     ) -> None:
@@ -244,7 +233,7 @@ class IntraOpSharding(RowGame):
     def _actions_of(board: Board) -> int:
         return int(board.sizes.max())
 
-    def put(self, rows: Rows, problem: Board) -> None:
+    def put(self, rows: games.Rows, problem: Board) -> None:
         """See ``Game.put``.
 
         Raises:
@@ -257,15 +246,15 @@ class IntraOpSharding(RowGame):
         start, bound, best, worst = (max(float(x), 1.0) for x in costs)
         self.know(rows, start, bound, best, worst=worst)
 
-    def start(self, rows: Rows) -> None:
+    def start(self, rows: games.Rows) -> None:
         self.fresh(rows)
         self.turns.start(self._rows[rows])
         self.cost[rows] = np.maximum(self.turns.cost[rows], 1.0)
 
-    def look(self, rows: np.ndarray, part: Rows) -> None:
+    def look(self, rows: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.look``: the turns look at what they play."""
 
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.move``: take a strategy, or solve a block."""
         self.turns.play(rows, actions)
         self.cost[part] = np.maximum(self.turns.cost[part], 1.0)
@@ -291,10 +280,10 @@ class IntraOpSharding(RowGame):
     def episode_steps(self) -> int:
         return NODES[1] if self.source.only is None else len(self.source.only)
 
-    def elsewhere(self, options: dict[str, Any]) -> Source:
+    def elsewhere(self, options: dict[str, Any]) -> games.Source:
         board = named(options["instance"], self.reduction)
         self._check(board)
-        return Fixed(board)
+        return games.Fixed(board)
 
     def _check(self, board: Board) -> None:
         needed, size = self._actions_of(board), self.mask.shape[1]
