@@ -20,7 +20,7 @@ section 2.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -551,7 +551,9 @@ def _states(
         for level, (dense, experts) in ((3, held), (2, trained), (1, trained))
     ]
     weights = width * sums[0]
-    largest = _largest_layer(model, stages) if stack.copied_layers or np.any(zero >= 2) else 0.0
+    largest: Figure = 0.0
+    if stack.copied_layers or np.any(zero >= 2):
+        largest = _largest(model, stages, lambda kind: sum(kind.parameters(stages.split)))
     # One layer runs while the next one is gathered.
     weights = weights + np.where(zero >= 3, 2 * largest * width, 0.0)
     # Full precision has two moments in fp32, and needs no master copy.
@@ -562,7 +564,8 @@ def _states(
     copied = np.where(stages.sharing > 1, copies * largest, 0.0)
     gradients = gradient_bytes * (sums[1] + copied)
     if stack.dummy_gradients:
-        gradients = gradients + width * _shapes_of_weights(model, stages)
+        shapes = _largest(model, stages, lambda kind: kind.different_weights(stages.split))
+        gradients = gradients + width * shapes
     return weights, gradients, moments * sums[2]
 
 
@@ -764,22 +767,12 @@ def _trained(model: Model, stages: Stages, held: Pair) -> Pair:
     return parameters(model, stages, True) if any(map(_is_frozen, layers)) else held
 
 
-def _largest_layer(model: Model, stages: Stages) -> np.ndarray:
-    """(S, ...) parameters on a device of the stage's largest layer."""
+def _largest(model: Model, stages: Stages, figure: Callable[[Layer], Figure]) -> np.ndarray:
+    """(S, ...) largest figure of a stage's layers."""
     largest = np.zeros_like(stages.replicas, dtype=float)
     for kind, count in zip(model.kinds, stages.layers, strict=True):
-        held = sum(kind.parameters(stages.split))
-        largest = np.maximum(largest, np.where(count > 0, held, 0.0))
+        largest = np.maximum(largest, np.where(count > 0, figure(kind), 0.0))
     return largest
-
-
-def _shapes_of_weights(model: Model, stages: Stages) -> np.ndarray:
-    """(S, ...) numbers of the weights of a stage, those of one shape once."""
-    numbers = np.zeros_like(stages.replicas, dtype=float)
-    for kind, count in zip(model.kinds, stages.layers, strict=True):
-        shapes = np.where(count > 0, kind.different_weights(stages.split), 0.0)
-        numbers = np.maximum(numbers, shapes)
-    return numbers
 
 
 def _rings(machine: Machine, stages: Stages) -> list[Ring]:
