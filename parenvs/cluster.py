@@ -160,10 +160,7 @@ def _blackwell(
         intra_bw=900e9,
         inter_bw=inside * nic,
         host_bw=225e9 if name.startswith("g") else 64e9,  # NVLink-C2C of two devices, PCIe 5.0 x16
-        source=f"NVIDIA {sheet} datasheet: dense {bf16 / 1e12:,.0f} TFLOP/s BF16, "
-        f"{fp8 / 1e12:,.0f} FP8, {fp4 / 1e12:,.0f} FP4, {watts:,.0f} W a device, "
-        "8 TB/s, NVLink 1.8 TB/s (both ways), "
-        f"{nic * 8 / 1e9:.0f} Gbit/s of network a device",
+        source=f"NVIDIA {sheet} datasheet, dense products; memory by driver",
         inside=inside,
         watts=watts,
         like="" if name == "gb200" else "gb200",
@@ -186,9 +183,7 @@ DEVICES: dict[str, Device] = {
             inter_bw=25e9 / 8,
             host_bw=16e9,
             watts=300.0,
-            source="NVIDIA Tesla V100 datasheet, SXM2 32 GB: 15.7 TFLOP/s FP32, 125 FP16, 900 GB/s "
-            "HBM2, NVLink 300 GB/s (both directions together), PCIe 3.0 x16; network: "
-            "arXiv 2007.04069, Table 2",
+            source="NVIDIA Tesla V100 datasheet, SXM2 32 GB; network: arXiv 2007.04069, Table 2",
         ),
         Device(
             "a100",
@@ -200,9 +195,8 @@ DEVICES: dict[str, Device] = {
             inter_bw=8 * 200e9 / 8,
             host_bw=32e9,
             watts=400.0,
-            source="NVIDIA A100 datasheet, SXM4 80 GB, 400 W: dense 156 TFLOP/s TF32, 312 BF16, "
-            "2,039 GB/s, NVLink 600 GB/s (both directions), PCIe 4.0 x16; "
-            "DGX A100 datasheet: 8 x 200 Gbit/s InfiniBand",
+            source="NVIDIA A100 (SXM4 80 GB) and DGX A100 datasheets; memory by out-of-memory "
+            "messages of PyTorch",
         ),
         Device(
             "h100",
@@ -220,9 +214,8 @@ DEVICES: dict[str, Device] = {
             inter_bw=8 * 400e9 / 8,
             host_bw=64e9,
             watts=700.0,
-            source="NVIDIA H100 datasheet, SXM5 80 GB, 700 W: dense 494.7 TFLOP/s TF32, 989.4 "
-            "BF16, 3.35 TB/s, NVLink 900 GB/s (both directions), PCIe 5.0 x16; "
-            "DGX H100 datasheet: 8 x 400 Gbit/s InfiniBand",
+            source="NVIDIA H100 (SXM5 80 GB) and DGX H100 datasheets; memory by out-of-memory "
+            "messages of PyTorch",
         ),
         _blackwell("gb200", 2500e12, 5e15, 10e15, 184.3 * GIB, 50e9, 1200.0, 72, "GB200 NVL72"),
         _blackwell("gb300", 2500e12, 5000e12, 15000e12, 279e9, 100e9, 1400.0, 72, "GB300 NVL72"),
@@ -252,8 +245,7 @@ def _instinct(name: str, tflops: float, memory_bw: float, gib: float, link: floa
         host_bw=64e9,
         watts=watts,
         like="h100",
-        source=f"AMD Instinct {name.upper()} datasheet: dense {tflops:,.0f} TFLOP/s BF16, "
-        f"{memory_bw / 1e12:g} TB/s, seven links of {link / 1e9:g} GB/s each way, {watts:,.0f} W",
+        source=f"AMD Instinct {name.upper()} datasheet, dense products; seven links inside",
     )
 
 

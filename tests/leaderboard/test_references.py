@@ -86,7 +86,7 @@ def test_references__of_other_software_have_other_costs():
     trivial = known.trivial
     assert references.has_same_costs(known, trivial, known)
     assert not references.has_same_costs(known, trivial * 1.01, known)
-    old = replace(known, settings={**known.settings, "stack": "nemo-2024"})
+    old = replace(known, settings={**known.settings, "stack": "nemo-2025"})
     assert not references.has_same_costs(known, trivial, old)
     found = replace(known, settings={**known.settings, "expected": 0.5})
     assert references.has_same_costs(found, trivial, known)  # what is found with a reference

@@ -445,10 +445,7 @@ STACKS: dict[str, Stack] = {
             gather_share=0.129,
             hidden=0.62,
             logit_bytes=6.0,
-            source="Megatron-LM of arXiv 2104.04473; shares fitted on its Table 1, that of V100 on "
-            "Megatron-LM's table of November 2020; memory, send and wait on arXiv 2205.05198, "
-            "Table 4, and on figures 12 and 18; gather_share and hidden (ZeRO 3, DeepSpeed) on the "
-            "three rows of 175B in its Table 2",
+            source="Megatron-LM of arXiv 2104.04473; sends as arXiv 2205.05198 has them",
         ),
         Stack(
             "megatron-2019",
@@ -456,7 +453,7 @@ STACKS: dict[str, Stack] = {
             date="2019-09",
             backward_overlap=False,
             logit_bytes=6.0,
-            source="Megatron-LM's first release; share fitted on its weak scaling over 1 to 8 V100",
+            source="Megatron-LM's first release",
         ),
         Stack(
             "megatron-2022",
@@ -465,7 +462,7 @@ STACKS: dict[str, Stack] = {
             hidden=0.21,
             logit_bytes=6.0,
             source="Megatron-LM of arXiv 2205.05198: collectives of input gradients run beside "
-            "weight gradients; share and hidden fitted on its Table 4, a single layer",
+            "weight gradients",
         ),
         Stack(
             "megatron-deepspeed-2022",
@@ -474,9 +471,8 @@ STACKS: dict[str, Stack] = {
             backward_overlap=False,
             accumulate_bytes=20.0,
             logit_bytes=6.0,
-            source="Megatron-DeepSpeed with its BF16 optimizer, as BigScience ran it; share fitted "
-            "on BigScience's steps of groups 1, 3 and 5; accumulate_bytes counted: each gradient "
-            "is cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2)",
+            source="Megatron-DeepSpeed with its BF16 optimizer, as BigScience ran it: gradients are "
+            "cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2)",
         ),
         Stack(
             "internevo-2023",
@@ -485,8 +481,7 @@ STACKS: dict[str, Stack] = {
             memory_share=0.5,
             attention_share=0.5,
             bucket=35e6,
-            source="InternEvo with FlashAttention; share and bucket fitted on its table of 7B and "
-            "20B at tp 1; memory and attention set, 0.4 to 0.6 fit alike",
+            source="InternEvo with FlashAttention; memory and attention set, 0.4 to 0.6 fit alike",
         ),
         Stack(
             "nemo-2024",
@@ -495,8 +490,7 @@ STACKS: dict[str, Stack] = {
             **_FUSED,
             tensor_overlap=1.0,
             logit_bytes=6.0,
-            source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
-            "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
+            source="Megatron-Core with Transformer Engine; bf16 not fitted on rows of its own",
         ),
         _nemo(
             "nemo-2025",
@@ -521,7 +515,7 @@ STACKS: dict[str, Stack] = {
             backward_overlap=False,
             regather=True,
             logit_bytes=6.0,
-            source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
+            source="Llama 3's of arXiv 2407.21783",
         ),
         Stack(
             "megatron-2025",
@@ -532,8 +526,7 @@ STACKS: dict[str, Stack] = {
             regather=True,
             logit_bytes=0.0,
             dummy_gradients=True,
-            source="Megatron-Core with Transformer Engine 2.3 and a fused loss: constants of "
-            "llama-2024; nothing fitted",
+            source="Megatron-Core with Transformer Engine 2.3, whose loss is fused, as llama-2024",
         ),
         Stack(
             "deepspeed-2022",
@@ -546,8 +539,7 @@ STACKS: dict[str, Stack] = {
             send_wait=0.0,
             hop_out=140e-6,
             backward_overlap=False,
-            source="DeepSpeed's pipelines at fp16 over 10 Gbit/s Ethernet, one V100 a node; shares "
-            "fitted on steps of GPT-1.5B that Parcae measured (NSDI 2024), latency measured there",
+            source="DeepSpeed's pipelines over 10 Gbit/s Ethernet, as Parcae measured (NSDI 2024)",
         ),
         Stack(
             "megascale-2024",
@@ -556,8 +548,7 @@ STACKS: dict[str, Stack] = {
             **_FUSED,
             tensor_overlap=1.0,
             logit_bytes=6.0,
-            source="MegaScale of arXiv 2402.15627: as megatron-2022 with collectives and sends "
-            "overlapped and attention fused; nothing fitted",
+            source="MegaScale of arXiv 2402.15627: megatron-2022, overlapped and fused; nothing fitted",
         ),
         Stack(
             "torch-2024",
@@ -567,8 +558,7 @@ STACKS: dict[str, Stack] = {
             attention_share={"h100": 0.29, "a100": 0.42, "other": 0.35},
             hidden=0.31,
             early_stop=True,
-            source="PyTorch FSDP with Triton's attention of 2023, kernels not fused; fitted on "
-            "llm-foundry's table of MPT on A100, on H100 the shares of products and attention",
+            source="PyTorch FSDP with Triton's attention of 2023, kernels not fused",
         ),
         _titan("titan-2025", 0.0, "nothing else"),
         _titan("titan-async", 0.5, "asynchronous tensor parallelism hides half of it, a guess"),
