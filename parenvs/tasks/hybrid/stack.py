@@ -402,10 +402,8 @@ def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
         once_a_server=True,
         offloads=True,
         dummy_gradients=True,
-        source=f"Megatron-Core with Transformer Engine, {of}; fp8 fitted on dgxc-benchmarking "
-        "(H100) and dense models of Megatron-Bridge (GB200), permute_passes and, on gpt-oss, "
-        "sink_share on its mixtures of experts; bf16 as nemo-2024; bias_passes counted: a product "
-        "of probability and bias, a sum and a concatenation in fp32, and a cast",
+        # Biases: a product with the probability, a sum and a concatenation in fp32, and a cast.
+        source=f"Megatron-Core with Transformer Engine, {of}; bf16 as nemo-2024",
     )  # fmt: skip
 
 
@@ -428,9 +426,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
         copied_layers=1.0,
         send_wait=0.0,
         schedules=(*SCHEDULES[:3], "zb-v"),
-        source="FSDP 2 of PyTorch with torch.compile and FlashAttention 2; fp8, attention and "
-        "memory fitted on torchtitan's table of December 2024, share of A100 and hidden on "
-        f"fms-fsdp; {of}",
+        source=f"FSDP 2 of PyTorch with torch.compile and FlashAttention 2; {of}",
     )
 
 
@@ -471,8 +467,8 @@ STACKS: dict[str, Stack] = {
             backward_overlap=False,
             accumulate_bytes=20.0,
             logit_bytes=6.0,
-            source="Megatron-DeepSpeed with its BF16 optimizer, as BigScience ran it: gradients are "
-            "cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2)",
+            # Gradients are cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2).
+            source="Megatron-DeepSpeed with its BF16 optimizer, as BigScience ran it",
         ),
         Stack(
             "internevo-2023",
@@ -548,7 +544,7 @@ STACKS: dict[str, Stack] = {
             **_FUSED,
             tensor_overlap=1.0,
             logit_bytes=6.0,
-            source="MegaScale of arXiv 2402.15627: megatron-2022, overlapped and fused; nothing fitted",
+            source="MegaScale of arXiv 2402.15627; nothing fitted",
         ),
         Stack(
             "torch-2024",
