@@ -252,17 +252,15 @@ def _instinct(name: str, tflops: float, memory_bw: float, gib: float, link: floa
 DEVICES |= {
     device.name: device
     for device in (
-        _like("a100", "a100-40gb", "NVIDIA A100 datasheet, SXM4 40 GB: 1,555 GB/s",
-              memory_bw=1555e9, memory_bytes=39.50 * GIB),
-        _like("a100", "a100-pcie", "NVIDIA A100 datasheet, PCIe 80 GB: 1,935 GB/s, 300 W, PCIe 4.0 "
-              "x16, which ranks share; between the halves of a server, measured: two thirds of it",
-              memory_bw=1935e9, intra_bw=32e9, near=4, far_bw=21e9, watts=300.0),
-        _like("a100", "a800", "NVIDIA A800: A100 with NVLink of 400 GB/s (both directions)",
-              intra_bw=200e9),
-        _like("h100", "h800", "NVIDIA H800: H100 with NVLink of 400 GB/s (both directions)",
-              intra_bw=200e9),
-        _like("h100", "h200", "NVIDIA H200 datasheet: H100 with 141 GB, 4.8 TB/s; nvidia-smi: "
-              "143,771 MiB", memory_bw=4800e9, memory_bytes=139.8 * GIB),
+        _like("a100", "a100-40gb", "NVIDIA A100 datasheet, SXM4 40 GB", memory_bw=1555e9,
+              memory_bytes=39.50 * GIB),
+        # Ranks share PCIe, and as was measured two thirds of it between the halves of a server.
+        _like("a100", "a100-pcie", "NVIDIA A100 datasheet, PCIe 80 GB", memory_bw=1935e9,
+              intra_bw=32e9, near=4, far_bw=21e9, watts=300.0),
+        _like("a100", "a800", "NVIDIA A800: NVLink of 400 GB/s, both ways", intra_bw=200e9),
+        _like("h100", "h800", "NVIDIA H800: NVLink of 400 GB/s, both ways", intra_bw=200e9),
+        _like("h100", "h200", "NVIDIA H200 datasheet; nvidia-smi: 143,771 MiB", memory_bw=4800e9,
+              memory_bytes=139.8 * GIB),
         _instinct("mi300x", 1307.4, 5300e9, 191.5, 64e9, 750.0),
         _instinct("mi325x", 1307.4, 6000e9, 255.5, 64e9, 1000.0),
         _instinct("mi355x", 2516.6, 8000e9, 287.5, 76.8e9, 1400.0, mxfp8=5033.2),
