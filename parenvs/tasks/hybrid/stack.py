@@ -500,8 +500,7 @@ STACKS: dict[str, Stack] = {
             "2026-06",
             {"h100": 32.0, "other": 4.0},
             0.0,
-            "its releases from 26.06 on, with CUDA graphs and fused networks of experts on "
-            "Blackwell; on H100, which has neither in its recipes, permute_passes as nemo-2025",
+            "from 26.06 on, with CUDA graphs and fused experts on Blackwell",
         ),
         Stack(
             "llama-2024",
@@ -554,7 +553,7 @@ STACKS: dict[str, Stack] = {
             attention_share={"h100": 0.29, "a100": 0.42, "other": 0.35},
             hidden=0.31,
             early_stop=True,
-            source="PyTorch FSDP with Triton's attention of 2023, kernels not fused",
+            source="PyTorch FSDP with Triton's attention, kernels not fused",
         ),
         _titan("titan-2025", 0.0, "nothing else"),
         _titan("titan-async", 0.5, "asynchronous tensor parallelism hides half of it, a guess"),
