@@ -477,7 +477,7 @@ STACKS: dict[str, Stack] = {
             memory_share=0.5,
             attention_share=0.5,
             bucket=35e6,
-            source="InternEvo with FlashAttention; memory and attention set, 0.4 to 0.6 fit alike",
+            source="InternEvo with FlashAttention; memory and attention set",
         ),
         Stack(
             "nemo-2024",
@@ -486,7 +486,7 @@ STACKS: dict[str, Stack] = {
             **_FUSED,
             tensor_overlap=1.0,
             logit_bytes=6.0,
-            source="Megatron-Core with Transformer Engine; bf16 not fitted on rows of its own",
+            source="Megatron-Core with Transformer Engine; bf16 not fitted",
         ),
         _nemo(
             "nemo-2025",
@@ -521,7 +521,7 @@ STACKS: dict[str, Stack] = {
             regather=True,
             logit_bytes=0.0,
             dummy_gradients=True,
-            source="Megatron-Core with Transformer Engine 2.3, whose loss is fused, as llama-2024",
+            source="Megatron-Core with Transformer Engine 2.3, as llama-2024",
         ),
         Stack(
             "deepspeed-2022",
