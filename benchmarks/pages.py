@@ -40,7 +40,7 @@ AREAS = {
     "hybrid": (
         "Hybrid plans: predicted step times",
         "The cost model beside published measurements, and one strategy by three tasks.",
-        ("hybrid", "price"),
+        ("hybrid", "cases", "price"),
     ),
     "sharding": (
         "Sharding: problems of a contest",

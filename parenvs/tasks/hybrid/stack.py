@@ -553,7 +553,7 @@ STACKS: dict[str, Stack] = {
             attention_share={"h100": 0.29, "a100": 0.42, "other": 0.35},
             hidden=0.31,
             early_stop=True,
-            source="PyTorch FSDP with Triton's attention, kernels not fused",
+            source="PyTorch FSDP with Triton's attention, not fused",
         ),
         _titan("titan-2025", 0.0, "nothing else"),
         _titan("titan-async", 0.5, "asynchronous tensor parallelism hides half of it, a guess"),
