@@ -190,16 +190,18 @@ def test_compose__every_evaluation_and_search_moves_by_a_second_alike(seed, extr
 
 
 def test_rule_of_thumb(problem):
-    """tp fills a server, pp is the least that fits, chunks as many as there can be, ZeRO 1."""
-    big = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)
+    """Without a run: the least tp x pp that fits, tp first; many chunks, ZeRO 1."""
+    big = parenvs.problem("llama3-70b", "16x8:b300", task="hybrid", batch=1024)
     answer = rule_of_thumb(big)
     plan, stage = answer.plan, answer.plan.stages[0]
     assert answer.report.legal and not answer.proven
-    assert (stage.tp, stage.zero, plan.micro_batch, plan.sequence_parallel) == (8, 1, 1, True)
-    assert (len(plan.stages), plan.chunks) == (2, 40)
-    alone = Constraints(tp=8, pp=1, zero=(1,), recompute=("selective",), context=1)
-    fewer = UniformSpace.build(big, alone)
-    assert not fewer.fits[fewer.plans.micro_batch == 1].any()
+    assert (stage.zero, plan.micro_batch) == (1, 1)
+    least = stage.tp * len(plan.stages)
+    alone = Constraints(micro_batch=1, zero=(1,), recompute=("selective",), context=1)
+    space = UniformSpace.build(big, alone)
+    ranks = (space.plans.tp * space.plans.pp)[space.fits]
+    assert least == ranks.min()
+    assert stage.tp == space.plans.tp[space.fits][ranks == least].max()
     assert len(rule_of_thumb(problem).plan.stages) == 1
 
 
