@@ -89,7 +89,7 @@ FREE_STAGES = "1F1B plans of free stages"
 """Words for the plans of ``exact_hybrid``: cuts, devices, tp, ZeRO and recomputed layers differ."""
 FREE_SHARE = 1 / 4
 """Share of a time limit that the search over free stages has at least."""
-ELSEWHERE = 5.0
+ELSEWHERE = 2.0
 """Seconds for what free stages would gain where a framework has to run the plan, at most."""
 MOST_LAYERS = 200
 """Layers of a model of which that is said: tables of more take longer."""

@@ -271,8 +271,8 @@ UNUSED = {  # task -> a small instance, and a value of each option that some pla
     "hybrid": (
         "bert-large --cluster 1x4:v100 --batch 16",
         "--seconds 1 --stages 2 --pin 0-3 --for megatron --robust --objective money --tp 2 "
-        "--zero 1 --context 1 --shard 0 --expert 1 --schedule 1f1b --recompute full --chunks 1 "
-        "--dp 2 --idle --micro-batch 1 --most-micro-batch 2 --devices-used 4",
+        "--zero 1 --context 1 --shard 0 --expert 1 --expert-tp 0 --schedule 1f1b --chunks 1 "
+        "--recompute full --dp 2 --idle --micro-batch 1 --most-micro-batch 2 --devices-used 4",
     ),
     "sharding": ("intra-op-validation/mesh-000", "--seconds 1 --rounds 1 --threads 2"),
     "elastic": ("elastic-validation/independent-gpt-1.5b-000", ""),

@@ -80,7 +80,7 @@ def test_torch_plan__splits_no_convolutions():
     plan = solve(target, "uniform", constraints={"tp": 2, "pp": 1}).plan
     words = "is of a convolution, which PyTorch's DTensors cannot"
     refused(words, plan, graph, call=torch_plan)
-    with pytest.raises(ParenvsError, match="torch runs none of the"):
+    with pytest.raises(ParenvsError, match="is one that torch runs as it is"):
         solve(target, "uniform", constraints={"tp": 2, "pp": 1, "framework": "torch"})
     limits = {"pp": 1, "zero": (0,), "framework": "torch"}
     replicas = torch_plan(solve(target, "uniform", constraints=limits).plan, graph)
@@ -201,7 +201,7 @@ def test_plans__of_stages_share_no_weight(example, is_tied):
         return
     with pytest.raises(ParenvsError, match=r"cuts: \w+\.weight is one weight on several stages"):
         torch_plan(plan, graph)
-    with pytest.raises(ParenvsError, match="torch runs none of"):
+    with pytest.raises(ParenvsError, match="is one that torch runs as it is"):
         solve(target, "uniform", constraints=of_torch)
 
 

@@ -234,6 +234,8 @@ def best_of_free_stages(problem: Hybrid, limits: Constraints, every_count: bool 
     best, shape = np.inf, problem.model.shape
     if limits.schedule not in (None, "1f1b") or limits.chunks not in (None, 1):
         return best
+    if limits.expert_tp:  # stages of their own share experts as other matrices
+        return best
     sequence, experts = (1, 1) if shape is None else (shape.sequence, shape.experts)
     near = [x for x in (1, 2, 4, 8, 16) if x == 1 or sequence // x >= 4096]
     contexts = [x for x in ([limits.context] if limits.context else near)

@@ -59,8 +59,8 @@ def test_exact__is_the_better_of_both_and_says_over_what(problem):
 @pytest.mark.thorough
 def test_exact__simulated_step_is_best():
     """Unequal stages: the closed form's best is a lower bound, and another plan runs faster."""
-    problem = toy("2x2:h100", 8, "llama-2024", layers=11, vocabulary=4096)
-    device = replace(problem.cluster.device, memory_bytes=8e6)
+    problem = toy("2x2:h100", 8, "llama-2024", layers=5, vocabulary=4096)
+    device = replace(problem.cluster.device, memory_bytes=15e6)
     problem = replace(problem, cluster=replace(problem.cluster, device=device))
     answer, closed = exact(problem), exact(problem, simulate=False)
     space = UniformSpace.build(problem)

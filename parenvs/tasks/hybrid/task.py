@@ -125,7 +125,7 @@ class Limits:
     idle: bool = option(False, "Plans may leave devices free.")
     framework: str | None = option(
         None,
-        "Framework that runs the plan as it is; any: one at least (default of exact); free: none.",
+        "Framework to run it.",
         flag="for",
         implies=True,
         values=("any", "free", *FRAMEWORKS),
