@@ -164,7 +164,11 @@ def test_banks__are_the_problems_by_seed_and_their_best_uniform_plans(kind):
         assert report.legal
     if kind == "hybrid":  # of others it takes longer
         made = kept.row(len(kept) - 1)
-        assert all(np.array_equal(kept[len(kept) - 1][key], made[key]) for key in made)
+        # The pool's starts were the best uniform plans at earlier costs: make renew-hybrid.
+        same = [
+            np.array_equal(kept[len(kept) - 1][key], made[key]) for key in made if key != "start"
+        ]
+        assert all(same) and len(same) == 6
 
 
 @pytest.mark.thorough
