@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, slow
 
 import parenvs
 from parenvs import HybridPlan, HybridStage, TransformerShape
@@ -94,7 +94,7 @@ def test_megatron__uneven_stages(plan):
     [
         ("gpt-1.7b", "2x8:a100", 64, "megatron-2022"),
         ("mixtral-8x7b", "8x8:h100", 256, "nemo-2024"),
-        ("llama3-70b", "8x8:h100", 512, "titan-2025"),
+        *slow(("llama3-70b", "8x8:h100", 512, "titan-2025")),
     ],
 )
 def test_for__plans_run_as_they_are(framework, shape, cluster, batch, stack):

@@ -9,7 +9,7 @@ from parenvs.cluster import Cluster, Links
 from parenvs.tasks.hybrid.rows import read_rows
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_links__nccl_tests_on_h100():
     """One share fitted on 69 cells; the rule of the whole server errs by a factor."""
     found, _ = predictions(read_rows())
