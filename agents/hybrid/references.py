@@ -121,7 +121,7 @@ def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) 
     with suppress(*NO_PLAN):  # plans that share the tokens of a sample may still fit
         best = exact(problem, LIMITS, time_limit=seconds, simulate=False)
     with suppress(*NO_PLAN):  # no uniform plan may fit
-        space = UniformSpace.build(problem, Constraints(uneven=True))
+        space = UniformSpace.build(problem, Constraints(uneven=True, expert_tp=0))
         for seed in range(SEARCHES):
             count = evaluations if seed == 0 else evaluations // 2
             # The first search is independent of the exact one; others go on from the best plan.

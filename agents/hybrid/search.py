@@ -67,7 +67,9 @@ def local_search(
     budget = Budget(EVALUATIONS, evaluations, time_limit)
     limits, goal = constraints or Constraints(), objective or Objective()
     if space is None:
-        space = UniformSpace.build(problem, replace(limits, uneven=True))
+        space = UniformSpace.build(
+            problem, replace(limits, uneven=True, expert_tp=limits.expert_tp or 0)
+        )
     values = goal.values(problem, space.length, space.plans.devices)
     parts = [plans_of(problem, [plan]) for plan in starts]
     in_arrays = np.where(space.fits & (space.plans.schedule == ""), values, np.inf)

@@ -703,7 +703,7 @@ class Start:
 
 def fastest(problem: Hybrid) -> np.ndarray:
     """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``."""
-    space = UniformSpace.build(problem, Constraints(uneven=True))
+    space = UniformSpace.build(problem, Constraints(uneven=True, expert_tp=0))
     good = np.asarray(space.fits & (space.plans.schedule == "") & (space.plans.pp <= MAX_STAGES))
     if not space.fits.any():
         raise infeasible(space)
