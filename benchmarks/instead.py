@@ -42,7 +42,7 @@ ROWS = (
     (
         "hybrid",
         "all axes together",
-        (("rule-of-thumb", "Megatron's rule of thumb"), ("uniform", "best plan of equal stages")),
+        (("rule-of-thumb", "rule of thumb"), ("uniform", "best plan of equal stages")),
         (("exact", "exact search"),),
     ),
 )

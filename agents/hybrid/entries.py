@@ -155,7 +155,7 @@ SWAPS = 200
 """Plans that searches over orders of servers judge."""
 _HYBRID_AGENTS = {
     "rule-of-thumb": board.Description(
-        "Megatron's rule of thumb: tp fills a server, the fewest stages that fit, many chunks.",
+        "A published run of the nearest model on such devices, else the least tp x pp that fits.",
         "https://arxiv.org/abs/2104.04473",
         board.ONE,
     ),
