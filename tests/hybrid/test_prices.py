@@ -234,6 +234,8 @@ def test_experts__may_be_whole_on_ranks_of_tp():
     assert set(plans.expert_tp.tolist()) == {1} and plans.expert.max() == 8
     answer = parenvs.solve(problem, constraints=limits)
     assert answer.plan.expert_tp == 1 and answer.report.legal
+    with pytest.raises(ParenvsError, match="no uniform plan keeps to expert_tp 1"):
+        parenvs.solve(toy("1x8:h100", 32), "uniform", constraints={"expert_tp": 1})
 
 
 @each(

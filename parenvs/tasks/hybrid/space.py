@@ -279,10 +279,11 @@ class Constraints(Limits):
     def expert_ranks(self, problem: Hybrid, tp: int) -> list[int]:
         """Return the ranks that may share every matrix of an expert; 0: all of tp."""
         shape = problem.model.shape
-        counts = [0, 1] if tp > 1 and shape is not None and shape.experts > 1 else [0]
-        if self.expert_tp is not None:
-            counts = [self.expert_tp] if not self.expert_tp or tp % self.expert_tp == 0 else []
-        return counts
+        mixes = shape is not None and shape.experts > 1
+        counts = [0, 1] if tp > 1 and mixes else [0]
+        if self.expert_tp:
+            return [self.expert_tp] if mixes and tp % self.expert_tp == 0 else []
+        return counts if self.expert_tp is None else [0]
 
     def micro_batches(self, samples: int) -> list[int]:
         """Return the micro-batches of a replica: powers of two, or the one that is asked for."""
