@@ -1,21 +1,16 @@
-"""What two plans of one problem decide differently, and what every difference costs.
+"""What two plans of one problem decide differently, and what each costs, part by part.
 
 Plan ``a`` is the old one and plan ``b`` the new one: a difference is always ``b - a``, so that what
-is negative makes ``b`` cheaper or smaller. A task's hook ``diff`` attributes the difference of the
-costs to what was decided; of a task without one, the costs and the fields of the plans are
-compared.
+is negative makes ``b`` cheaper or smaller.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-from parenvs.core.plan import Plan
-from parenvs.core.registry import task_of
-from parenvs.core.task import Task
+from parenvs.core.plan import Plan, Report
 from parenvs.errors import ParenvsError
 
 
@@ -56,11 +51,20 @@ class PlanDiff:
 
     Attributes:
         changes: the values that differ, in the order of the file.
+        parts: seconds of a step, which add up to its length; empty if a plan has none.
+        memory: bytes on a device of the fullest stage; empty likewise.
     """
 
     a: Any
     b: Any
     changes: tuple[Change, ...]
+    parts: tuple[Part, ...] = ()
+    memory: tuple[Part, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """Length of a step of ``b`` less that of ``a``; None if a plan has none."""
+        return self.b.step_seconds - self.a.step_seconds if self.parts else None
 
     @property
     def cost(self) -> Part | None:
@@ -77,34 +81,33 @@ class PlanDiff:
             "b": self.b.to_json(),
             "cost": None if self.cost is None else self.cost.to_json(),
             "changes": [dict(vars(change)) for change in self.changes],
+            "seconds": self.seconds,
+            "parts": [part.to_json() for part in self.parts],
+            "memory_bytes": [part.to_json() for part in self.memory],
         }
 
 
-def difference(a: Any, b: Any) -> Any:
-    """Compare what the judge says of two plans of one problem.
-
-    Plans that break rules are compared, too.
+def difference(a: Report, b: Report) -> PlanDiff:
+    """Compare the evaluations of two plans of one problem, which may break rules.
 
     Args:
         a: the report on the old plan.
         b: the report on the new plan, of the same task.
 
-    Returns:
-        What the task's hook ``diff`` says, else a ``PlanDiff``. Either has ``to_json()``.
-
     Raises:
         ParenvsError: the plans are of different problems; the message names the field.
     """
     require_same_problem(a.plan, b.plan)
-    task = task_of(a)
-    if task.supports(Task.diff):
-        return task.diff(a, b)
-    first, second = (_decisions(report.plan) for report in (a, b))
+    first, second = (report.plan.decisions() for report in (a, b))
     changes = (
         Change(field, first.get(field), second.get(field))
         for field in dict.fromkeys((*first, *second))
     )
-    return PlanDiff(a, b, tuple(change for change in changes if change.a != change.b))
+    parts = [
+        tuple(Part(name, x, after[name]) for name, x in before.items() if name in after)
+        for before, after in zip(a.parts(), b.parts(), strict=True)
+    ]
+    return PlanDiff(a, b, tuple(change for change in changes if change.a != change.b), *parts)
 
 
 def require_same_problem(a: Plan, b: Plan, names: tuple[str, str] = ("a", "b")) -> None:
@@ -142,24 +145,3 @@ def require_equal(
             f"field {field!r}: {names[0]} is for {shown[0]}, {names[1]} for {shown[1]}{more}; only "
             "plans of one problem can be compared"
         )
-
-
-def _decisions(plan: Plan) -> dict[str, Any]:
-    content = plan.to_json().items()
-    known = ("schema", "task", "instance", *plan.settings)
-    return dict(_values({name: value for name, value in content if name not in known}))
-
-
-def _values(content: Any, field: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value with its place; a list of values within a list, such as a pair, is one."""
-    if isinstance(content, dict):
-        for name, value in content.items():
-            yield from _values(value, f"{field}.{name}" if field else name)
-    # A pair such as (first, end) is one value: its halves mean nothing alone.
-    elif isinstance(content, (list, tuple)) and (
-        not field.endswith("]") or any(isinstance(value, (dict, list, tuple)) for value in content)
-    ):
-        for index, value in enumerate(content):
-            yield from _values(value, f"{field}[{index}]")
-    else:
-        yield field, content

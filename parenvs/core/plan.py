@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from textwrap import wrap
@@ -77,6 +77,12 @@ class Plan:
                 raise PlanError(f"{where}: field {name!r} is missing")
         return plan
 
+    def decisions(self) -> dict[str, Any]:
+        """Return what the plan decides: place in its file -> value; a pair in a list is one."""
+        content = self.to_json().items()
+        known = ("schema", "task", "instance", *self.settings)
+        return dict(_values({name: value for name, value in content if name not in known}))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as a JSON file."""
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
@@ -106,6 +112,20 @@ class Plan:
             "instance": self.instance,
             "fingerprint": self.fingerprint,
         }
+
+
+def _values(content: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _values(value, f"{field}.{name}" if field else name)
+    # A pair such as (first, end) is one value: its halves mean nothing alone.
+    elif isinstance(content, (list, tuple)) and (
+        not field.endswith("]") or any(isinstance(value, (dict, list, tuple)) for value in content)
+    ):
+        for index, value in enumerate(content):
+            yield from _values(value, f"{field}[{index}]")
+    else:
+        yield field, content
 
 
 def current(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,6 +351,10 @@ class Report:
     def value(self) -> float:
         """Return of an episode that builds the plan: 1 / cost; -1 if it is illegal."""
         return 1.0 / float(self.cost) if self.legal else ILLEGAL
+
+    def parts(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return seconds of a step and bytes on the fullest device by part; empty if not known."""
+        return {}, {}
 
     def gap(self, answer: Bounded) -> float | None:
         """Return the share by which the cost exceeds a proven bound, ``cost / bound - 1``.

@@ -8,42 +8,56 @@ from typing import Any
 
 from parenvs.core.plan import ROUNDING
 from parenvs.core.registry import task_of
-from parenvs.core.task import Task
 from parenvs.diff import Part, PlanDiff
 from parenvs.errors import printable
-from parenvs.view.words import SEPARATOR, clip, clip_start, duration, plural, reason_lines, signed
+from parenvs.view.words import (
+    SEPARATOR,
+    clip,
+    clip_start,
+    duration,
+    merged,
+    plural,
+    reason_lines,
+    signed,
+    size,
+)
 
 WIDTH = 110
 """Columns of the text."""
 MAX_ROWS = 12
 """Rows of a table."""
 _MOST_REASONS = 3  # of an illegal plan
-_NAME = 30  # columns of a plan's name
+_NAME = 50  # columns of a plan's name
 
 
-def text(diff: Any, names: tuple[str, str] = ("a", "b")) -> str:
-    """The difference as text of at most 110 columns, without a newline at the end."""
-    task = task_of(diff.a)
-    lines = task.diff_text if task.supports(Task.diff_text) else changes_lines
-    return "\n".join(line.rstrip() for line in lines(diff, names))
+def text(diff: PlanDiff, names: tuple[str, str] = ("a", "b")) -> str:
+    """The difference as text of at most 110 columns, without a newline at the end.
 
-
-def changes_lines(diff: PlanDiff, names: tuple[str, str]) -> list[str]:
-    """The plans, which costs more, and the values that differ."""
+    It has the plans, which costs more, the decisions that differ, of equal layers once, and where
+    the seconds and bytes are.
+    """
     unit = diff.a.bound_words[1]
     lines = [clip(f"task {diff.a.plan.task}, {printable(diff.a.plan.instance)}", WIDTH)]
-    lines += plans_lines(names, (diff.a, diff.b))
-    if diff.cost is not None:
+    lines += _plans(names, (diff.a, diff.b))
+    if diff.seconds is not None:
+        lines.append(_verdict(diff.seconds, diff.a.step_seconds, ("takes", "as long"), duration))
+    elif diff.cost is not None:
         show = duration if unit == " s" else lambda x: f"{x:.6g}{unit}"
-        lines.append(verdict_line(diff.cost.difference, diff.cost.a, ("costs", "as much"), show))
+        lines.append(_verdict(diff.cost.difference, diff.cost.a, ("costs", "as much"), show))
     if not diff.changes:
-        return [*lines, "the plans decide the same"]
+        return "\n".join([*lines, "the plans decide the same"])
     lines += ["", f"{plural(len(diff.changes), 'value')} of the plans differ"]
-    for change in diff.changes[:MAX_ROWS]:
-        pair = " → ".join(map(_words, (change.a, change.b)))
-        lines.append(clip(f"  {clip_start(change.field, _NAME):<{_NAME}}  {pair}", WIDTH))
-    hidden = len(diff.changes) - MAX_ROWS
-    return [*lines, f"  and {hidden:,} more"] if hidden > 0 else lines
+    keys = [(_words(change.a), _words(change.b)) for change in diff.changes]
+    rows = merged([change.field for change in diff.changes], keys)
+    for name, (k, *_) in rows[:MAX_ROWS]:
+        shown = f"  {clip_start(name, _NAME):<{_NAME}}  {' → '.join(keys[k])}"
+        lines.append(clip(shown, WIDTH))
+    if len(rows) > MAX_ROWS:
+        lines.append(f"  and {len(rows) - MAX_ROWS:,} more")
+    if diff.parts:
+        lines += ["", *_parts("where the seconds are", diff.parts, duration)]
+        lines += ["", *_parts("bytes of the fullest device", diff.memory, size)]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _words(value: Any) -> str:
@@ -57,7 +71,7 @@ def _words(value: Any) -> str:
     return joined if len(runs) == 1 else f"[{joined}]"
 
 
-def plans_lines(names: tuple[str, str], reports: Sequence[Any]) -> list[str]:
+def _plans(names: tuple[str, str], reports: Sequence[Any]) -> list[str]:
     """A line for each plan with its main figures, and why it is illegal."""
     width = min(max(map(len, names)), _NAME)
     lines = []
@@ -71,13 +85,9 @@ def plans_lines(names: tuple[str, str], reports: Sequence[Any]) -> list[str]:
     return lines
 
 
-def verdict_line(
-    more: float,
-    before: float,
-    verbs: tuple[str, str] = ("takes", "as long"),
-    show: Callable[[float], str] = duration,
+def _verdict(
+    more: float, before: float, verbs: tuple[str, str], show: Callable[[float], str]
 ) -> str:
-    """Whether plan b costs or takes more than plan a, which costs or takes ``before``."""
     verb, same = verbs
     if not more:
         return f"b {verb} {same} as a"
@@ -85,20 +95,15 @@ def verdict_line(
     return f"b {verb} {show(abs(more))} {'more' if more > 0 else 'less'} than a{share}"
 
 
-def parts_lines(
-    head: str, parts: Sequence[Part], total: str, show: Callable[[float], str] = duration
-) -> list[str]:
+def _parts(head: str, parts: Sequence[Part], show: Callable[[float], str]) -> list[str]:
     """A line for each addend, the one that changes most first, and their sum."""
-    rows = sorted(parts, key=lambda part: -abs(part.difference))
-    rows.append(Part(total, sum(part.a for part in parts), sum(part.b for part in parts)))
-    scale = rows[-1].a
-    return [f"{head:<34}{'a':>12}{'b':>12}{'b - a':>13}"] + [
-        f"  {part.name:<32}{show(part.a):>12}{show(part.b):>12}"
-        f"{change_words(part.difference, scale, show):>13}"
-        for part in rows
-    ]
-
-
-def change_words(difference: float, scale: float, show: Callable[[float], str] = duration) -> str:
-    """A difference in words with its sign; one that is lost in the rounding of ``scale`` is 0."""
-    return signed(show(difference if abs(difference) > ROUNDING * scale else 0.0))
+    rows = sorted((x for x in parts if x.a or x.b), key=lambda part: -abs(part.difference))
+    rows.append(Part("in all", sum(part.a for part in parts), sum(part.b for part in parts)))
+    least = ROUNDING * rows[-1].a
+    lines = [f"{head:<34}{'a':>12}{'b':>12}{'b - a':>13}"]
+    for part in rows:
+        # What is lost in rounding is 0.
+        more = part.difference if abs(part.difference) > least else 0.0
+        figures = f"{show(part.a):>12}{show(part.b):>12}{signed(show(more)):>13}"
+        lines.append(f"  {part.name:<32}{figures}")
+    return lines

@@ -27,15 +27,10 @@ def test_explain__takes_a_plan_or_an_instance(run, tmp_path):
     assert "decided; it excludes" in good(run("explain", plan))
     said = good(run("explain", "vgg-19", "--devices", "4"))
     assert "nothing forbids it" in said and "decided" not in said
-    assert "what blocks (rules=shardy, uneven=pad): " in said
     path = data_folder() / "vgg-19.npz"
     assert good(run("explain", path, "--cluster", "1x4:v100")) == said
     options = ("--rules", "automap", "--uneven", "forbid", "--variable", "fc1/*")
-    said = good(run("explain", "vgg-19", *options))
-    assert said.startswith("fc1/bias  f32[4096]\n") and "what blocks" not in said
-    assert "what blocks (rules=automap, uneven=pad)" in good(
-        run("explain", "vgg-19", "--rules", "automap")
-    )
+    assert good(run("explain", "vgg-19", *options)).startswith("fc1/bias  f32[4096]\n")
 
 
 def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
@@ -51,7 +46,7 @@ def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
 
 
 def test_explain__json_has_what_the_text_is_made_of(run, tmp_path):
-    """Of a hybrid plan the axes with their other values, of partitions variables and blockers."""
+    """Of a hybrid plan the axes with their other values, of partitions variables."""
     where = ("llama3-8b", "--cluster", "1x8:h100", "--batch", "64")
     good(run("plan", *where, "--agent", "uniform", "--out", tmp_path / "h.json"))
     content = json.loads(good(run("explain", tmp_path / "h.json", "--json")))
@@ -68,9 +63,6 @@ def test_explain__json_has_what_the_text_is_made_of(run, tmp_path):
     said = good(run("explain", "vgg-19", "--devices", "4"))
     for row in content["variables"]:
         assert f"{row['name']}  {row['shape']}" in said
-    assert [row["what"] for row in content["blockers"]] and "blockers" not in json.loads(
-        good(run("explain", "vgg-19", "--variable", "fc1/*", "--json"))
-    )
 
 
 def test_explain__wrong_numbers_get_one_line_that_names_them(refused):

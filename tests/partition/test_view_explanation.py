@@ -12,12 +12,8 @@ from parenvs import ParenvsError, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.tasks.partition.explain import (
-    SIZES,
-    TOGETHER,
-    blockers,
     explain,
     explanation_text,
-    text_and_json,
 )
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.partition.words import Explainer
@@ -171,61 +167,6 @@ def test_explain_problem__small_graph_by_hand():
         assert any(re.match(start + r"\d+, dot \(", words) for words in excluded)
     assert found["w2", 0].reason.startswith("tied to dimension 1 of w1 by instruction ")
     assert found["w2", 0].prospect == ""  # the line of w1 tells it
-
-
-@pytest.mark.thorough
-def test_blockers__every_pair_of_reason_and_class():
-    """Against the rows of the factors, one by one."""
-    problem = load_partitioning("t5-base", choose_cluster(devices=8), "automap", "forbid")
-    graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
-    blocked: dict[str, set[int]] = {}
-    for index, position in classes.factors.untouchable.tolist():
-        opcode = graph.opcodes[graph.opcode[index]]
-        blocked.setdefault(opcode, set()).add(int(classes.label[position]))
-    held: dict[int, list[int]] = {}
-    for index, label in zip(classes.factors.instruction, classes.factor_class, strict=True):
-        held.setdefault(int(index), []).append(int(label))
-    blocked[TOGETHER] = {x for row in held.values() for x in row if row.count(x) > 1}
-    either = set().union(*blocked.values())
-    blocked[SIZES] = set(np.flatnonzero(classes.blocked).tolist()) - either
-    expected = {}
-    for what, labels in blocked.items():
-        labels = {x for x in labels if counts[x]}
-        others = set().union(*(rows for key, rows in blocked.items() if key != what))
-        if labels:
-            dimensions = sum(int(counts[x]) for x in labels)
-            expected[what] = (len(labels), len(labels - others), dimensions)
-    found = blockers(problem)
-    assert {one.what: (one.classes, one.alone, one.dimensions) for one in found} == expected
-    assert len(expected) > 3
-    assert [one.dimensions for one in found] == sorted(
-        (x[2] for x in expected.values()), reverse=True
-    )
-    everything = {x for labels in blocked.values() for x in labels if counts[x]}
-    assert everything == set(np.flatnonzero((counts > 0) & classes.blocked).tolist())
-
-
-def test_problem_text__says_what_blocks_where_everything_is_blocked():
-    jax = pytest.importorskip("jax")
-    args = {k: jax.ShapeDtypeStruct((6, 6), np.float32) for k in ("a", "b")}
-
-    def flat(params):
-        return jax.numpy.concatenate([params["a"].reshape(-1), params["b"].T.reshape(-1)])
-
-    problem = Partitioning.build(from_jax(flat, args, name="flat"), choose_cluster(devices=2))
-    summary = text_and_json(problem)[0].partition("\n\n")[2].splitlines()
-    assert summary[0] == (
-        "what blocks (rules=shardy, uneven=pad): 4 of 4 classes of variables and inputs, 4 of 4 "
-        "dimensions"
-    )
-    rest = " ".join(line.strip() for line in summary[1:])
-    assert re.match(
-        r"2 dimensions in 2 classes \(by it alone\): concatenate, 1 instruction, first instruction "
-        r"\d+, concatenate \(jit\(flat\)/concatenate\) 2 dimensions in 2 classes \(by it alone\): "
-        r"reshape, 2 instructions, first instruction \d+, reshape \(jit\(flat\)/reshape\)$",
-        rest,
-    )
-    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in text_and_json(mlp())[0]
 
 
 def test_explainer__chain_is_a_shortest_one():

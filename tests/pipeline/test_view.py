@@ -216,12 +216,12 @@ def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_l
                 assert across <= 1 or up <= 1, (one, other)
 
 
-def chain(names, reads=None, source="sha256:a graph"):
+def chain(names, source="sha256:a graph"):
     count = len(names)
     ones = np.ones(count)
     return StageProfile(
         "toy", np.array(names, dtype=object), ones, ones, ones, ones,
-        source=source, reads=None if reads is None else np.array(reads, dtype=object),
+        source=source,
     )  # fmt: skip
 
 
@@ -280,24 +280,22 @@ ROBERTA = layers(
     ("names", "cut", "expected"),
     [
         (GPT2, 1, "after embed_tokens"),
-        (GPT2, 6, "after h/0"),
-        (GPT2, 9, "after h/1/attn"),  # before the addition, which is in no scope but the layer's
-        (GPT2, 8, "after h/1/attn/c_attn"),
+        (GPT2, 6, "after transformer/h/0"),
+        (GPT2, 9, "after transformer/h/1/attn"),  # the addition is in the layer's scope alone
+        (GPT2, 8, "after transformer/h/1/attn/c_attn"),
         (GPT2, 16, "after h"),  # all layers end with the last one
-        (LLAMA, 8, "after layers/0"),
-        (LLAMA, 11, "after layers/1/self_attn"),
-        (LLAMA, 12, "before layers/1/mlp"),
-        (LLAMA, 13, "before layers/1/mlp/down_proj"),
-        (RESNET, 5, "after stages/0/layers/0/layer"),
+        (LLAMA, 8, "after model/layers/0"),
+        (LLAMA, 11, "after model/layers/1/self_attn"),
+        (LLAMA, 12, "before model/layers/1/mlp"),
+        (LLAMA, 13, "before model/layers/1/mlp/down_proj"),
         (RESNET, 6, "after stages/0/layers/0"),
-        (RESNET, 11, "after stages/0"),
-        (RESNET, 12, "after stages/1/layers/0/layer/0/convolution"),
+        (RESNET, 11, "after encoder/stages/0"),
         (BART, 3, "after encoder/layers/0"),
         (BART, 6, "after encoder"),
         (BART, 8, "after decoder/layers/0/encoder_attn"),
-        (ROBERTA, 3, "after layer/0/attention/self"),
-        (ROBERTA, 2, "after layer/0/attention/self/query"),
-        (ROBERTA, 5, "after layer/0"),
+        (ROBERTA, 3, "after encoder/layer/0/attention/self"),
+        (ROBERTA, 2, "after encoder/layer/0/attention/self/query"),
+        (ROBERTA, 5, "after encoder/layer/0"),
         (ROBERTA, len(ROBERTA), "end"),
     ],
 )
@@ -313,26 +311,11 @@ def test_cut_labels__are_distinct_and_short(names, width):
     assert max(len(x.removeprefix("after ")) for x in labels) <= width
 
 
-def test_cut_labels__inside_a_scope_counts_the_instructions():
+def test_cut_labels__inside_a_scope_are_instructions():
     names = [f"jit(f)/jvp(net)/layer_{i}/{x}" for i in (0, 1) for x in ("dot_general", "add") * 2]
-    assert [label(names, cut) for cut in (1, 2, 3, 4)] == [
-        "after layer_0/dot 1",
-        "after layer_0/add 1",
-        "after layer_0/dot 2",
-        "after layer_0",
-    ]
-
-
-def test_cut_labels__no_scopes_at_all():
-    names = ["dot", "add", "dot", "add", "reduce"]
-    reads = ["layers/0/q", "", "layers/1/q", "", ""]
-    assert label(names, 2, reads=reads) == "before layers/1/q"
-    assert label(names, 2, reads=["", "", "head/kernel", "", ""]) == "before head/kernel"
-    sides = [f"{side}/layers/{i}/kernel" for side in ("encoder", "decoder") for i in (0, 1)]
-    assert label(["dot"] * 4, 1, reads=sides) == "before encoder/layers/1/kernel"
-    assert label(names, 3, reads=reads) == "after dot 2"  # no variable is read any more
-    assert label(names, 1) == "after dot 1"
-    assert label(names, 4) == "after add 2"
+    chained = chain(names)
+    assert cut_labels(chained, [1, 4]) == ["after net/layer_0/dot", "after net/layer_0"]
+    assert cut_labels(chained, [1, 3]) == ["after pivot 0", "after pivot 2"]
 
 
 def test_cut_labels__measured_chains():
@@ -340,6 +323,6 @@ def test_cut_labels__measured_chains():
     assert [label(names, cut, source="") for cut in (1, 2, 3, 4)] == [
         "after conv1",
         "after pool",
-        "after fc 1",
+        "after fc",
         "after block",
     ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.diff import Change, Part, PlanDiff
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -86,67 +85,6 @@ def _best(
     faster = tuple((part, -x) for part, x in changes if x < -least)
     excess, text = other.length_seconds / report.length_seconds - 1, space.describe(k)
     return Alternative(axis, value, text, other.length_seconds, excess, slower, faster)
-
-
-@dataclass(frozen=True)
-class HybridDiff(PlanDiff):
-    """The difference of two hybrid plans of one problem; differences are b less a.
-
-    A value of ``changes`` is a list by stage where the stages differ.
-
-    Attributes:
-        parts: seconds of a step by part; they add up to its length. Empty if a plan is malformed.
-        memory: bytes by part on a device of each plan's fullest stage; empty likewise.
-    """
-
-    parts: tuple[Part, ...]
-    memory: tuple[Part, ...]
-
-    @property
-    def seconds(self) -> float | None:
-        """Length of a step of ``b`` less that of ``a``; None if a plan is malformed."""
-        return self.b.length_seconds - self.a.length_seconds if self.parts else None
-
-    def to_json(self) -> dict[str, Any]:
-        """The difference as an object of JSON types, with both reports (seconds and bytes)."""
-        return {
-            **super().to_json(),
-            "seconds": self.seconds,
-            "parts": [part.to_json() for part in self.parts],
-            "memory_bytes": [part.to_json() for part in self.memory],
-        }
-
-
-def difference(a: HybridReport, b: HybridReport) -> HybridDiff:
-    """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
-    first, second = (_decisions(report.plan) for report in (a, b))
-    changes = tuple(Change(name, x, second[name]) for name, x in first.items() if x != second[name])
-    if not (a.stages and b.stages):
-        return HybridDiff(a, b, changes, (), ())
-    seconds = tuple(Part(name, x, b.seconds[name]) for name, x in a.seconds.items())
-    held = [max(x.stages, key=lambda stage: stage.memory["total"]).memory for x in (a, b)]
-    memory = tuple(Part(name, held[0][name], held[1][name]) for name in PARTS)
-    return HybridDiff(a, b, changes, seconds, memory)
-
-
-def _decisions(plan: HybridPlan) -> dict[str, Any]:
-    """What a plan decides, by field; one value for all stages where they share it."""
-
-    def by_stage(values: list[Any]) -> Any:
-        return values[0] if all(value == values[0] for value in values) else values
-
-    stages, others = plan.stages, ("instance", "stages", *plan.settings)
-    shared = [item.name for item in fields(plan) if item.name not in others]
-    return {
-        "stages": len(stages),
-        "devices": by_stage([x.devices for x in stages]),
-        "tp": by_stage([x.tp for x in stages]),
-        "dp": by_stage([x.devices // (x.tp * plan.context) for x in stages]),
-        "layers": by_stage([[end - first for first, end in x.layers] for x in stages]),
-        "zero": by_stage([x.zero for x in stages]),
-        "recompute": by_stage([x.redone for x in stages]),
-        **{name: getattr(plan, name) for name in shared},
-    }
 
 
 RANGES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar
 
 from parenvs.cluster import PRECISIONS, Cluster
@@ -137,6 +137,25 @@ class HybridPlan(Plan):
 
     task: ClassVar[str] = "hybrid"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster", "stack", "precision", "batch")
+
+    def decisions(self) -> dict[str, Any]:
+        """Return what the plan decides, by field; one value for all stages where they share it."""
+
+        def by_stage(values: list[Any]) -> Any:
+            return values[0] if all(value == values[0] for value in values) else values
+
+        stages, others = self.stages, ("instance", "stages", *self.settings)
+        shared = [item.name for item in fields(self) if item.name not in others]
+        return {
+            "stages": len(stages),
+            "devices": by_stage([x.devices for x in stages]),
+            "tp": by_stage([x.tp for x in stages]),
+            "dp": by_stage([x.devices // (x.tp * self.context) for x in stages]),
+            "layers": by_stage([[end - first for first, end in x.layers] for x in stages]),
+            "zero": by_stage([x.zero for x in stages]),
+            "recompute": by_stage([x.redone for x in stages]),
+            **{name: getattr(self, name) for name in shared},
+        }
 
     @property
     def axes(self) -> dict[str, Any]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from parenvs.graph.graph import Graph
     from parenvs.graph.layout import Layout
     from parenvs.tasks.elastic.movement import Shards
-    from parenvs.tasks.hybrid.explain import HybridDiff
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
@@ -328,16 +327,6 @@ class HybridTask(Task):
         from parenvs.tasks.hybrid.view import of_plan
 
         return of_plan(report, pattern)
-
-    def diff(self, a: HybridReport, b: HybridReport) -> HybridDiff:
-        from parenvs.tasks.hybrid.explain import difference
-
-        return difference(a, b)
-
-    def diff_text(self, diff: HybridDiff, names: tuple[str, str]) -> list[str]:
-        from parenvs.tasks.hybrid.view import diff_lines
-
-        return diff_lines(diff, names)
 
     def remarks(self, request: HybridRequest, answer: Answer, choice: Any) -> Remarks:
         from parenvs.agents.hybrid.baseline import Remarks

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from parenvs.diff import Part
 from parenvs.errors import ParenvsError, printable
-from parenvs.tasks.hybrid.explain import HybridDiff
 from parenvs.tasks.hybrid.report import PARTS as MEMORY_PARTS
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.view.diff_text import changes_lines, parts_lines
 from parenvs.view.tables import empty
 from parenvs.view.words import (
     SEPARATOR,
@@ -227,17 +224,6 @@ def _figures(stage: HybridStageReport) -> tuple[int, list[str]]:
         waits, f"{stage.memory['total'] / 1e9:.2f}",
         *(f"{x / 1e9:.3g}" if x >= 5e5 else "·" for x in held),
     ]  # fmt: skip
-
-
-def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
-    """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
-    lines = changes_lines(diff, names)
-    if diff.seconds is None or not diff.changes:
-        return lines
-    seconds = [Part(PARTS[x.name], x.a, x.b) for x in diff.parts if x.a or x.b]
-    memory = [x for x in diff.memory if x.a or x.b]
-    lines += ["", *parts_lines("where the seconds are", seconds, "L")]
-    return [*lines, "", *parts_lines("bytes of the fullest stage", memory, "in all", size)]
 
 
 _NAMES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -34,10 +33,6 @@ STATES = {
 """What becomes of a dimension, by the kind of its reason; ``open``: that is up to a plan."""
 MAX_RIVALS = 3
 """Excluded classes that are named where a pattern does not ask for all."""
-SIZES = "sizes that are no multiple of the devices (uneven=forbid)"
-"""What blocks a class that no instruction blocks."""
-TOGETHER = "two dimensions of one array that belong together"
-"""What blocks a class of which an instruction holds two factors."""
 
 
 @dataclass(frozen=True)
@@ -112,83 +107,9 @@ def explain(
 def text_and_json(
     viewable: PartitionReport | Partitioning, pattern: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """The explanations as text and JSON; see ``explain``.
-
-    Of a problem ``blockers`` follow unless there is a pattern.
-    """
+    """The explanations as text and JSON; see ``explain``."""
     explanations = explain(viewable, pattern)
-    text, content = explanation_text(explanations), {"variables": [*map(asdict, explanations)]}
-    if isinstance(viewable, Partitioning) and pattern is None:
-        blocking = blockers(viewable)
-        text += f"\n\n{_blockers_text(viewable, blocking)}"
-        content["blockers"] = [*map(asdict, blocking)]
-    return text, content
-
-
-@dataclass(frozen=True)
-class Blocker:
-    """A reason that keeps classes of variables and batch inputs from being partitioned.
-
-    Attributes:
-        what: an opcode, or the rule.
-        instructions: those of which it holds, ascending; none for the rule on sizes.
-        alone: those of them that nothing else blocks.
-        dimensions: dimensions of variables and batch inputs in the classes.
-    """
-
-    what: str
-    instructions: tuple[int, ...]
-    classes: int
-    alone: int
-    dimensions: int
-
-
-def blockers(problem: Partitioning) -> list[Blocker]:
-    """What blocks the classes of variables and batch inputs, by dimensions blocked, descending.
-
-    A class that several reasons block counts for each.
-    """
-    graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
-    unsplittable, together = Explainer(classes).blocking()
-    # -1 stands for no instruction.
-    pairs = [(SIZES, -1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()]
-    pairs += [(TOGETHER, index, label) for index, label in together.tolist()]
-    pairs += [(graph.opcodes[graph.opcode[i]], i, label) for i, label in unsplittable.tolist()]
-    blocked: dict[str, dict[int, set[int]]] = {}  # reason -> class -> instructions
-    for what, index, label in pairs:
-        if counts[label] and classes.blocked[label]:
-            blocked.setdefault(what, {}).setdefault(label, set()).add(index)
-    reasons = Counter(label for labels in blocked.values() for label in labels)
-    blocking = []
-    for what, labels in blocked.items():
-        at = tuple(sorted(set().union(*labels.values()) - {-1}))
-        alone = sum(reasons[label] == 1 for label in labels)
-        dimensions = int(counts[sorted(labels)].sum())
-        blocking.append(Blocker(what, at, len(labels), alone, dimensions))
-    return sorted(blocking, key=lambda item: (-item.dimensions, -item.classes, item.what))
-
-
-def _blockers_text(problem: Partitioning, blocking: Sequence[Blocker]) -> str:
-    classes, counts = problem.classes, problem.counts("all")
-    nonempty, blocked = counts > 0, (counts > 0) & classes.blocked
-    lines = [
-        f"what blocks (rules={problem.rules}, uneven={problem.uneven}): "
-        f"{blocked.sum():,} of {plural(int(nonempty.sum()), 'class', 'es')} of variables and "
-        f"inputs, {counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
-    ]
-    explainer = Explainer(classes)
-    for item in blocking:
-        alone = f"{item.alone:,} by it alone" if item.alone < item.classes else "by it alone"
-        where = ""
-        if item.instructions:
-            first = explainer.instruction(item.instructions[0])
-            where = f", {plural(len(item.instructions), 'instruction')}, first {first}"
-        lines.append(
-            f"  {plural(item.dimensions, 'dimension')} in {plural(item.classes, 'class', 'es')} "
-            f"({alone}): {item.what}{where}"
-        )
-    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * 6)
-    return "\n".join(wrapper.fill(printable(line)) for line in lines)
+    return explanation_text(explanations), {"variables": [*map(asdict, explanations)]}
 
 
 def explanation_text(explanations: Sequence[Explanation]) -> str:

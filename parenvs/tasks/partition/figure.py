@@ -10,7 +10,8 @@ import numpy as np
 
 import parenvs.tasks.partition.view as view
 import parenvs.view.page as page_style
-from parenvs.tasks.partition.view import BLOCKED, MEMORY_PARTS, UNDECIDED, Block, Cell, LayerTable
+from parenvs.tasks.partition.problem import MEMORY_PARTS
+from parenvs.tasks.partition.view import BLOCKED, UNDECIDED, Block, Cell, LayerTable
 from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page, text_inches
 from parenvs.view.words import SEPARATOR, clip_start, duration, plural, size
 

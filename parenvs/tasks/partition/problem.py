@@ -48,6 +48,10 @@ STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
 """Options that say how a step runs, see ``StepSettings.of``; plan files leave out defaults."""
 
 
+MEMORY_PARTS = ("parameters", "optimizer", "inputs", "gradients", "activations")
+"""Fields of ``Memory`` in the order in which they are shown."""
+
+
 @dataclass(frozen=True)
 class PartitionPlan(Plan):
     """Dimensions of variables or batch inputs that are partitioned over all devices.
@@ -599,6 +603,11 @@ class PartitionReport(Report):
     def step_seconds(self) -> float:
         """Seconds of a step."""
         return self.compute_seconds + self.communication_seconds
+
+    def parts(self) -> tuple[dict[str, float], dict[str, float]]:
+        """See ``Report.parts``."""
+        seconds = {"compute": self.compute_seconds, "communication": self.communication_seconds}
+        return seconds, {name: getattr(self.memory, name) for name in MEMORY_PARTS}
 
     @property
     def utilization(self) -> float:

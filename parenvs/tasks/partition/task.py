@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from parenvs.tasks.partition.layout import Decisions
     from parenvs.tasks.partition.linear import Linear
     from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
-    from parenvs.tasks.partition.view import PartitionDiff
 
 
 def bytes_of(text: str) -> float | str:
@@ -273,16 +272,6 @@ class PartitionTask(Task):
         from parenvs.tasks.partition.explain import text_and_json
 
         return text_and_json(problem, pattern)
-
-    def diff(self, a: PartitionReport, b: PartitionReport) -> PartitionDiff:
-        from parenvs.tasks.partition.view import difference
-
-        return difference(a, b)
-
-    def diff_text(self, diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
-        from parenvs.tasks.partition.view import diff_lines
-
-        return diff_lines(diff, names)
 
     def layout(
         self, plan: PartitionPlan, graph: Graph | None = None, eager: bool = False

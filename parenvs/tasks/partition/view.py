@@ -7,23 +7,20 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 import parenvs.view.words as spelling
 from parenvs.core.plan import ROUNDING
-from parenvs.diff import Part, require_equal
 from parenvs.errors import printable
-from parenvs.tasks.partition.classes import RULE_SETS, SETTINGS
-from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
-from parenvs.view.diff_text import MAX_ROWS, change_words, parts_lines, plans_lines, verdict_line
+from parenvs.tasks.partition.classes import RULE_SETS
+from parenvs.tasks.partition.problem import MEMORY_PARTS, Partitioning, PartitionReport
 from parenvs.view.tables import empty
 from parenvs.view.words import (
     MAX_COLUMNS,
     SEPARATOR,
     clip,
-    clip_start,
     duration,
     kind_of,
     merged,
@@ -197,8 +194,6 @@ def _layer_table(block: Block) -> LayerTable:
 
 
 WIDTH = 110
-MEMORY_PARTS = ("parameters", "optimizer", "inputs", "gradients", "activations")
-"""Fields of ``Memory`` in the order in which they are shown."""
 _MAX_LINES = 60  # of the table
 
 
@@ -397,155 +392,3 @@ def compared(report: PartitionReport) -> dict[str, str]:
         "hybrid": report.price.cell if report.price else "",
         "GB": f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
     }
-
-
-@dataclass(frozen=True)
-class ClassChange:
-    """A dimension class that one plan partitions and the other does not.
-
-    Attributes:
-        only: ``"a"`` or ``"b"``, the plan that partitions it.
-        partition: partitioned dimension of each variable and batch input of the class, by path.
-        compute_seconds: of a step, ``b - a``.
-        communication_seconds: of a step, ``b - a``.
-    """
-
-    label: int
-    only: str
-    partition: dict[str, int]
-    compute_seconds: float
-    communication_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """Of a step, ``b - a``."""
-        return self.compute_seconds + self.communication_seconds
-
-    def to_json(self) -> dict[str, Any]:
-        """The class as an object of JSON types."""
-        return {**vars(self), "seconds": self.seconds}
-
-
-@dataclass(frozen=True)
-class PartitionDiff:
-    """The difference of two partition plans.
-
-    Attributes:
-        parts: compute and communication, seconds of a step.
-        memory: bytes on each device when most is in use, part by part; the moments may differ.
-        classes: the classes that only one plan partitions, in ascending order; their seconds add
-            up to the difference of the step times.
-    """
-
-    a: PartitionReport
-    b: PartitionReport
-    parts: list[Part]
-    memory: list[Part]
-    classes: list[ClassChange]
-
-    @property
-    def seconds(self) -> float:
-        """Step time of ``b`` less that of ``a``."""
-        return self.b.step_seconds - self.a.step_seconds
-
-    def to_json(self) -> dict[str, Any]:
-        """The difference as an object of JSON types, with both reports (seconds and bytes)."""
-        return {
-            "task": self.a.plan.task,
-            "scope": {"a": self.a.plan.scope, "b": self.b.plan.scope},
-            "a": self.a.to_json(),
-            "b": self.b.to_json(),
-            "seconds": self.seconds,
-            "parts": [part.to_json() for part in self.parts],
-            "memory_bytes": [part.to_json() for part in self.memory],
-            "classes": [change.to_json() for change in self.classes],
-        }
-
-
-def difference(a: PartitionReport, b: PartitionReport) -> PartitionDiff:
-    """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
-    require_equal(PartitionPlan.settings, _settings(a.problem), _settings(b.problem))
-    problem = a.problem
-    changes = []
-    for label in np.flatnonzero(a.chosen != b.chosen).tolist():
-        alone = np.arange(len(problem.classes)) == label
-        # The step time is linear in the classes, so their seconds add up to the difference.
-        sign = 1 if b.chosen[label] else -1
-        seconds = -sign * problem.saved_seconds[label], sign * problem.all_reduce_seconds[label]
-        partition = problem.partition(alone, "all")
-        changes.append(ClassChange(label, "ab"[sign > 0], partition, *map(float, seconds)))
-    parts = [
-        Part("compute", a.compute_seconds, b.compute_seconds),
-        Part("communication", a.communication_seconds, b.communication_seconds),
-    ]
-    memory = [Part(x, getattr(a.memory, x), getattr(b.memory, x)) for x in MEMORY_PARTS]
-    return PartitionDiff(a, b, parts, memory, changes)
-
-
-def _settings(problem: Partitioning) -> dict[str, Any]:
-    settings = {field: getattr(problem, field, None) for field in PartitionPlan.settings}
-    settings |= {name: getattr(problem.step, name) for name in SETTINGS}
-    return {**settings, "fingerprint": problem.graph.fingerprint}
-
-
-def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
-    """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
-    a, plans = diff.a, (diff.a, diff.b)
-    lines = [clip(title(a.problem), WIDTH)]
-    lines += plans_lines(names, plans)
-    lines += [verdict_line(diff.seconds, a.step_seconds), ""]
-    lines += parts_lines("where the seconds are", diff.parts, "step")
-    memory = f"memory per device, of {size(a.problem.memory_limit)}"
-    lines += ["", *parts_lines(memory, diff.memory, "in all", size)]
-    return [*lines, "", *_class_lines(diff)]
-
-
-def _class_lines(diff: PartitionDiff) -> list[str]:
-    """The classes that differ, equal layers together, those that cost or save most first."""
-    if not diff.classes:
-        return ["the plans partition the same dimensions"]
-    groups = _equal_layers(diff)
-    groups.sort(key=lambda group: -abs(sum(change.seconds for change in group[1])))
-    lines = [
-        "what each dimension class costs that only one plan partitions (classes of equal layers "
-        "together)",
-        f"{'step':>11}{'compute':>12}{'sent':>12}  {'only':<6}{'classes':>7}  dimensions",
-    ]
-    scale = diff.a.step_seconds
-    for words, changes in groups[:MAX_ROWS]:
-        lines.append(f"{_seconds(changes, scale)}  {changes[0].only:<6}{len(changes):>7}  {words}")
-    hidden = [change for _, changes in groups[MAX_ROWS:] for change in changes]
-    if hidden:
-        more = f"and {len(groups) - MAX_ROWS} more rows, {plural(len(hidden), 'class', 'es')}"
-        lines.append(f"{_seconds(hidden, scale)}  {more}")
-    return [*lines, f"{_seconds(diff.classes, scale)}  in all"]
-
-
-def _seconds(changes: Sequence[ClassChange], scale: float) -> str:
-    compute = sum(change.compute_seconds for change in changes)
-    sent = sum(change.communication_seconds for change in changes)
-    columns = [change_words(seconds, scale) for seconds in (compute + sent, compute, sent)]
-    return "{:>11}{:>12}{:>12}".format(*columns)
-
-
-def _equal_layers(diff: PartitionDiff) -> list[tuple[str, list[ClassChange]]]:
-    """Classes that differ only in layer numbers, each group named after its largest variable."""
-    problem, classes = diff.a.problem, diff.classes
-
-    def size_of(path: str) -> float:
-        return float(problem.graph.tensor_bytes[problem.tensor[path]])
-
-    heads = [max(change.partition, key=size_of) for change in classes]
-    keys = [
-        (change.only, tuple((kind_of(path), d) for path, d in change.partition.items()))
-        for change in classes
-    ]
-    groups = []
-    for name, indices in merged(heads, keys):
-        changes = [classes[k] for k in indices]
-        partition, head = changes[0].partition, heads[indices[0]]
-        others = len(partition) - 1
-        more = f" and {others:,} more" + (" each" if len(indices) > 1 else "") if others > 0 else ""
-        words = clip_start(f"{partition[head]} of {printable(name)}", 58 - len(more))
-        groups.append((f"{words}{more}", changes))
-    return groups

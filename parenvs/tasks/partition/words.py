@@ -62,19 +62,6 @@ class Explainer:
         first, second, *_ = self._factor_members(blocker, label)
         return f"{self._conflict_words(blocker, first, second)}, which belong together"
 
-    def blocking(self) -> tuple[np.ndarray, np.ndarray]:
-        """(B, 2) and (D, 2) int64 pairs of an instruction and a class that it blocks.
-
-        The first cannot split a dimension of the class, the second would split two of them.
-        """
-        classes, factors = self.classes, self.classes.factors
-        instruction, positions = factors.untouchable.T
-        unsplittable = np.stack([instruction, classes.label[positions]], axis=1)
-        split = np.stack([factors.instruction, classes.factor_class], axis=1).astype(np.int64)
-        # A pair that stands twice is an instruction with two factors in one class.
-        pairs, count = np.unique(split, axis=0, return_counts=True)
-        return np.unique(unsplittable, axis=0), pairs[count > 1]
-
     def conflict(self, label: int, rival: int) -> str:
         """Why two classes cannot be partitioned together; ``ValueError`` if they can."""
         at = self.conflict_at(label, rival)

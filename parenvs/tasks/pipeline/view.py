@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +17,9 @@ from parenvs.view.tables import empty
 from parenvs.view.words import (
     SEPARATOR,
     clip,
+    clip_start,
     columns,
     duration,
-    kind_of,
     milliseconds,
     paint,
     plural,
@@ -36,16 +34,13 @@ if TYPE_CHECKING:
 
 AFTER = "after "
 """How the name of a cut begins that comes after what it names."""
-_INDEX = re.compile(r"\[?\d+\]?")
 
 
 def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> list[str]:
-    """The shortest names by which both sides of each cut are told apart.
+    """Names of cuts, by the outermost scope that ends or begins there.
 
-    A cut is named after the outermost scope that it ends, ``after layers/3``, or begins, ``before
-    head``; inside a scope after the instruction, ``after layers/3/mlp/dot 2``; where
-    scopes have no numbers, after the variable that is read next, ``before layers/3/q``. A scope is
-    written from its last number on, and from further left where scopes elsewhere end alike.
+    Inside a scope a cut is named after the instruction: ``after h/3/mlp/dot``. A scope is written
+    from two parts before its last number on. Equal names become numbers of pivots.
 
     Args:
         profile: the chain.
@@ -55,116 +50,38 @@ def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> l
     Returns:
         A name for each cut; different cuts have different names.
     """
-    chain, pivots = _Chain(profile), list(cuts)
-    words = {}
-    for cut in pivots:
-        label = printable(chain.label(cut))
-        prefix = AFTER if label.startswith(AFTER) else ""
-        words[cut] = prefix + _shortened(label.removeprefix(prefix), width)
-    # Shortening may have made two names equal; those cuts are named by their pivots.
+    parsed = [scopes_of(str(name), bool(profile.source)) for name in profile.names]
+    spans: dict[Path, list[int]] = {}  # first and last pivot of each scope
+    for pivot, (path, _) in enumerate(parsed):
+        for depth in range(1, len(path) + 1):
+            spans.setdefault(path[:depth], [pivot, pivot])[1] = pivot
+
+    def outermost(pivot: int, end: int) -> Path:
+        path = parsed[pivot][0]
+        scopes = (path[:depth] for depth in range(1, len(path) + 1))
+        return next((scope for scope in scopes if spans[scope][end] == pivot), ())
+
+    def label(cut: int) -> str:
+        if cut == len(parsed):
+            return "end"
+        ending, starting = outermost(cut - 1, 1), outermost(cut, 0)
+        if starting and (not ending or len(starting) < len(ending)):
+            return clip_start(f"before {_tail(starting)}", width)
+        path, operation = parsed[cut - 1]
+        words = _tail(ending) if ending else "/".join(filter(None, (_tail(path), operation)))
+        return AFTER + clip_start(printable(words), width)
+
+    pivots = list(cuts)
+    words = {cut: label(cut) for cut in pivots}
     count = Counter(words.values())
     return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in pivots]
 
 
-class _Chain:
-    """The scopes of a chain of n pivots.
-
-    ``paths`` are the scopes that each stands in, ``operations`` the names of instructions (empty in
-    a measured chain); ``spans`` has the first and the last pivot of each scope.
-    """
-
-    def __init__(self, profile: StageProfile) -> None:
-        self.profile = profile
-        names = [str(name) for name in profile.names]
-        parsed = {name: scopes_of(name, bool(profile.source)) for name in dict.fromkeys(names)}
-        self.paths, self.operations = zip(*(parsed[name] for name in names), strict=True)
-        self.spans: dict[Path, list[int]] = {}
-        for pivot, path in enumerate(self.paths):
-            for depth in range(1, len(path) + 1):
-                self.spans.setdefault(path[:depth], [pivot, pivot])[1] = pivot
-
-    @cached_property
-    def variables(self) -> dict[int, Path]:
-        """Pivot -> path of the variable that it is the first to read."""
-        reads = self.profile.reads if self.profile.reads is not None else ()
-        return {pivot: tuple(path.split("/")) for pivot, path in enumerate(reads) if path}
-
-    @cached_property
-    def prefixes(self) -> set[Path]:
-        """What the paths of the variables begin with."""
-        paths = self.variables.values()
-        return {path[: k + 1] for path in paths for k in range(len(path))}
-
-    def label(self, cut: int) -> str:
-        """The name of a cut; no other cut of the chain has it."""
-        if cut == len(self.paths):
-            return "end"
-        before, after = self.paths[cut - 1], self.paths[cut]
-        ending = self._outermost(before, 1, cut - 1)
-        starting = self._outermost(after, 0, cut)
-        if ending and not (starting and len(starting) < len(ending)):
-            return f"{AFTER}{_suffix(ending, self.spans)}"
-        if starting:
-            return f"before {_suffix(starting, self.spans)}"
-        reader = min((pivot for pivot in self.variables if pivot >= cut), default=None)
-        if reader is not None and not _numbered(before):
-            variable = _suffix(self.variables[reader], self.prefixes, least=2)
-            distance = f"{plural(reader - cut, 'pivot')} " if reader > cut else ""
-            return f"{distance}before {variable}"
-        return f"{AFTER}{self._occurrence(cut - 1)}"
-
-    def _outermost(self, path: Path, end: int, pivot: int) -> Path:
-        """The outermost scope of a path that starts (``end`` 0) or ends (1) at a pivot, or ()."""
-        scopes = (path[:depth] for depth in range(1, len(path) + 1))
-        return next((scope for scope in scopes if self.spans[scope][end] == pivot), ())
-
-    def _occurrence(self, pivot: int) -> str:
-        """The pivot's scope and instruction, and which of those of that name it is."""
-        path, operation = self.paths[pivot], self.operations[pivot]
-        pairs = zip(self.paths, self.operations, strict=True)
-        namesakes = [other for other, pair in enumerate(pairs) if pair == (path, operation)]
-        parts = (_suffix(path, self.spans), operation)
-        number = f" {namesakes.index(pivot) + 1}" if len(namesakes) > 1 else ""
-        return "/".join(part for part in parts if part) + number
-
-
-def _numbered(path: Path) -> bool:
-    return any(NUMBERED.search(part) for part in path)
-
-
-def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
-    """The path from its last numbered part on, and from further left as long as that is ambiguous.
-
-    It is ambiguous if one of the ``rivals`` ends alike up to that part, whatever the numbers, below
-    other scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least
-    ``least`` parts, if there are as many.
-    """
+def _tail(path: Path) -> str:
     numbered = [index for index, part in enumerate(path) if NUMBERED.search(part)]
-    start = numbered[-1] if numbered else max(len(path) - 1, 0)
-    stop = start + 1
-    while start > 0:
-        ends_alike = (
-            [*map(kind_of, rival[start - stop :])] == [*map(kind_of, path[start:stop])]
-            and rival[: start - stop] != path[:start]
-            for rival in rivals
-        )
-        if not (_INDEX.fullmatch(path[start]) or any(ends_alike)):
-            break
-        start -= 1
-    return "/".join(path[max(min(start, len(path) - least), 0) :])
-
-
-def _shortened(label: str, width: int) -> str:
-    """A label in at most ``width`` characters.
-
-    The word pivots and the words between two numbers go first, ``stages/2/layers/3`` becomes
-    ``stages/2/3``; then the end goes.
-    """
-    if len(label) <= width:
-        return label
-    label = re.sub(r"^(\d+) pivots? ", r"\1 ", label)
-    label = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", label)
-    return clip(label, width)
+    start = max(numbered[-1] - 2, 0) if numbered else len(path) - 1
+    # A number says nothing without what it counts.
+    return "/".join(path[max(start - path[start].isdecimal(), 0) :]) if path else ""
 
 
 WIDTH = 100
