@@ -20,6 +20,8 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import (
     ANY,
+    MOST_CHUNKS,
+    TOKENS_EACH,
     Constraints,
     Objective,
     UniformSpace,
@@ -89,7 +91,7 @@ FREE_STAGES = "1F1B plans of free stages"
 """Words for the plans of ``exact_hybrid``: cuts, devices, tp, ZeRO and recomputed layers differ."""
 FREE_SHARE = 1 / 4
 """Share of a time limit that the search over free stages has at least."""
-ELSEWHERE = 2.0
+ELSEWHERE = 0.7
 """Seconds for what free stages would gain where a framework has to run the plan, at most."""
 MOST_LAYERS = 200
 """Layers of a model of which that is said: tables of more take longer."""
@@ -104,6 +106,11 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
     # Context and shard change what a plan is compared with, so a proof names them.
     pins = [f"{name} {getattr(limits, name)}" for name in ("context", "shard")
             if getattr(limits, name) is not None]  # fmt: skip
+    shape = problem.model.shape
+    if limits.context is None and shape is not None and shape.sequence > TOKENS_EACH:
+        pins.append(f"at least {TOKENS_EACH:,} tokens a rank")
+    if len(problem.model) > 2 * MOST_CHUNKS and limits.chunks is None:
+        pins.append(f"at most {MOST_CHUNKS} chunks")
     words += f" with {' and '.join(pins)}" if pins else ""
     words += "" if problem.model.shape is not None else " without sequence parallelism"
     if limits.needs_framework:
@@ -135,8 +142,9 @@ def exact_uniform(
     if k is None:
         raise infeasible(space)
     among = proven_of(problem, UNIFORM, constraints or Constraints())
-    bound = float(space.length[k])
-    return uniform_answer(space, k, "uniform", begin, among=among, proven=True, bound=bound)
+    bound = float(space.length[k]) if space.whole else problem.kernel_bound_seconds
+    proof = {"among": among, "proven": space.whole, "bound": bound}
+    return uniform_answer(space, k, "uniform", begin, **proof)
 
 
 def uniform_answer(space: UniformSpace, k: int, method: str, begin: float, **more: Any) -> Answer:
@@ -304,6 +312,7 @@ def exact(
     """
     warm_up()
     begin = time.perf_counter()
+    deadline = np.inf if time_limit is None else begin + time_limit
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
     uniform, count = None, 0
     if limits.pinned and limits.needs_framework:
@@ -312,7 +321,9 @@ def exact(
         )
     if not limits.pinned:
         try:
-            space = UniformSpace.build(problem, replace(limits, uneven=True))
+            # What follows takes about as long again.
+            end = begin + (deadline - begin) / 2
+            space = UniformSpace.build(problem, replace(limits, uneven=True), end)
             count = len(space)
             uniform = exact_uniform(problem, limits, objective, space)
             if simulate:
@@ -324,19 +335,21 @@ def exact(
             if limits.needs_framework:
                 raise
             # else stages that differ may still fit
+    spare = deadline - time.perf_counter()
     if simulate and time_limit is not None:  # what uniform plans took counts
-        time_limit = max(time_limit - (time.perf_counter() - begin), time_limit * FREE_SHARE)
+        time_limit = max(spare, time_limit * FREE_SHARE)
     free = uniform
     notes: list[str] = []
     if not limits.needs_framework:
         offered = ranking if simulate else None
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)
-    elif simulate and len(problem.model) <= MOST_LAYERS:
-        left = ELSEWHERE if time_limit is None else min(time_limit, ELSEWHERE)
-        notes += _elsewhere(problem, replace(limits, framework=None), ranking, left)
+    elif simulate and spare > ELSEWHERE and len(problem.model) <= MOST_LAYERS:
+        notes += _elsewhere(problem, replace(limits, framework=None), ranking, ELSEWHERE)
     assert free is not None
     best = free
-    if simulate:
+    if ranking.best is None and time.perf_counter() > deadline:
+        notes.append("the time was over before a plan was simulated")
+    elif simulate:
         ranking.offer(free)
         assert ranking.best is not None
         best = ranking.best
@@ -353,6 +366,8 @@ def exact(
             )
     # The plan of the best simulated step need not be the shortest by the closed form.
     bound = free.bound if free.bound is None else min(free.bound, best.cost)
+    if bound is not None and uniform is not None and not uniform.proven:
+        bound = problem.kernel_bound_seconds  # the time was over before all were judged
     words = f"{UNIFORM} and {FREE_STAGES}"
     if limits.needs_framework or limits.pinned:
         words = FREE_STAGES if limits.pinned else UNIFORM

@@ -68,7 +68,9 @@ def local_search(
     limits, goal = constraints or Constraints(), objective or Objective()
     if space is None:
         space = UniformSpace.build(
-            problem, replace(limits, uneven=True, expert_tp=limits.expert_tp or 0)
+            problem,
+            replace(limits, uneven=True, expert_tp=limits.expert_tp or 0),
+            budget.end(0.5),
         )
     values = goal.values(problem, space.length, space.plans.devices)
     parts = [plans_of(problem, [plan]) for plan in starts]
@@ -82,7 +84,7 @@ def local_search(
     plan = None if best is None else space.plan(best)
     value = np.inf if best is None else float(values[best])
     judged = 0
-    if given:
+    if given and budget.left(0):
         table, rng = table_of([prepared(problem, limits)]), np.random.default_rng(seed)
         climber = Climber(table, joined(given), goal, limits, rng)
         while budget.left(climber.judged) and climber.step():

@@ -237,7 +237,7 @@ def best_of_free_stages(problem: Hybrid, limits: Constraints, every_count: bool 
     if limits.expert_tp:  # stages of their own share experts as other matrices
         return best
     sequence, experts = (1, 1) if shape is None else (shape.sequence, shape.experts)
-    near = [x for x in (1, 2, 4, 8, 16) if x == 1 or sequence // x >= 4096]
+    near = [x for x in (1, 2, 4, 8, 16) if x == 1 or sequence // x >= 2048]
     contexts = [x for x in ([limits.context] if limits.context else near)
                 if x == 1 or (shape is not None and sequence % (2 * x) == 0)]  # fmt: skip
     dealt = [x for x in range(1, experts + 1) if experts % x == 0 and limits.expert in (None, x)]

@@ -1,5 +1,6 @@
 """All uniform plans: how many, which of them fit, near-best ones, objectives, other machines."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ from parenvs.agents.hybrid.exact import robust
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.explain import robustness, scenarios, under
 from parenvs.tasks.hybrid.space import (
+    LITTLE,
+    MOST_CHUNKS,
     Constraints,
     UniformSpace,
     uniform_plans,
@@ -152,3 +155,32 @@ def test_uniform_space__stages_are_as_fast_as_their_slowest_server():
         Constraints(micro_batch=1, sequence_parallel=False),
     )
     assert (length > equal.seconds["length"]).all()
+
+
+def test_uniform_space__little_time_leaves_a_part_of_the_plans(big):
+    """The first mesh is judged however late it is; with time for all, parts are the whole."""
+    late = UniformSpace.build(big, deadline=0.0)
+    assert not late.whole
+    assert late.fits.any()
+    assert set(late.plans.context) == {1}
+    assert np.isin(late.length, np.append(whole := UniformSpace.build(big).length, np.inf)).all()
+    parts = UniformSpace.build(big, deadline=time.perf_counter() + LITTLE / 2)
+    assert parts.whole
+    assert (np.sort(parts.length) == np.sort(whole)).all()
+
+
+def test_uniform_plans__many_layers_take_no_more_chunks(big):
+    """A thousand layers have as many uniform plans as some hundred."""
+    shape = big.model.shape
+    counts = []
+    for layers in (256, 1024, 8192):
+        deep = parenvs.problem(
+            replace(shape, layers=layers, name=f"{layers}-layers"),
+            "4x8:h100",
+            task="hybrid",
+            batch=64,
+        )
+        plans = uniform_plans(deep, Constraints(uneven=True))
+        assert plans.chunks.max() == MOST_CHUNKS
+        counts.append(plans.size)
+    assert counts[2] <= counts[1] * 1.5 <= counts[0] * 3

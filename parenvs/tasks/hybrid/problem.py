@@ -313,20 +313,19 @@ class Hybrid:
 
     def _layers(self, plan: HybridPlan) -> np.ndarray:
         """(3, K, S, v) layers by kind, stage and chunk; those recomputed in full; selectively."""
-        count = len(self.model.kinds)
-        layers = np.zeros((3, count, len(plan.stages), plan.chunks))
-        kinds = np.array(self.model.kind_of)
-        for number, stage in enumerate(plan.stages):
-            # Modes are listed over all ranges of the stage, one after the other.
-            modes, passed = np.array(stage.modes, dtype=object), 0
-            for chunk, (first, end) in enumerate(stage.layers):
-                mode_of = modes[passed : passed + end - first]
-                passed += end - first
-                parts = (slice(None), mode_of == "full", mode_of == "selective")
-                for table, which in zip(layers, parts, strict=True):
-                    counts = np.bincount(kinds[first:end][which], minlength=count)
-                    table[:, number, chunk] = counts
-        return layers
+        kinds, chunks = np.array(self.model.kind_of), plan.chunks
+        shape = 3, len(self.model.kinds), len(plan.stages), chunks
+        first, end = np.array([stage.layers for stage in plan.stages]).reshape(-1, 2).T
+        # All layers, range after range: stages list their modes so.
+        size, piece = end - first, np.arange(len(first))
+        piece = np.repeat(piece, size)
+        layer = np.arange(len(piece)) + np.repeat(first - (size.cumsum() - size), size)
+        modes = np.concatenate([np.array(stage.modes) for stage in plan.stages])
+        again = 1 * (modes == "full") + 2 * (modes == "selective")
+        place = again, kinds[layer], piece // chunks, piece % chunks
+        number = np.ravel_multi_index(place, shape)
+        counts = np.bincount(number, minlength=np.prod(shape)).reshape(shape).astype(float)
+        return np.stack([counts.sum(axis=0), counts[1], counts[2]])
 
     def _crossing(self, plan: HybridPlan) -> np.ndarray:
         """(2, S, v) elements per sample that cross the boundary before, and behind, each range."""

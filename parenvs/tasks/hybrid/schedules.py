@@ -21,7 +21,6 @@ equal stages follow of it.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import compiled
 from parenvs.tasks.hybrid.plan import SCHEDULES
 from parenvs.tasks.pipeline import formulas as pure
 from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes
@@ -71,6 +71,8 @@ def chains(schedule: str, stages: int, chunks: int) -> list[list[Place]]:
 
 def piece_of(schedule: str, stages: int, chunks: int) -> np.ndarray:
     """(S, v) which piece of the layers each chunk of each stage holds."""
+    if schedule not in SPLIT:
+        return np.arange(stages * chunks).reshape(chunks, stages).T
     pieces = np.zeros((stages, chunks), dtype=np.int64)
     for chain in chains(schedule, stages, chunks):
         for number, place in enumerate(chain):
@@ -88,25 +90,23 @@ def fewest(schedule: str, stages: int) -> int:
     return 2 * stages if schedule.startswith("dualpipe") else 1
 
 
-def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
-    """Return the passes of a stage under 1F1B in order; with chunks S divides M."""
-    left, total = stages - stage - 1, micro_batches * chunks
+def orders(stages: int, micro_batches: int, chunks: int) -> np.ndarray:
+    """(3, S, 2 M v) kind, chunk and micro-batch of passes under 1F1B; with chunks S divides M."""
+    left, total = stages - 1 - np.arange(stages)[:, None], micro_batches * chunks
     warming = left if chunks == 1 else 2 * left + (chunks - 1) * stages
-    warming = min(warming, total)
-    # After so many units the pattern of chunks begins again.
-    turn = stages * chunks
-
-    def unit(k: int, kind: int) -> Pass:
-        chunk = k % turn // stages
-        # Gradients come back through the last chunk first.
-        chunk = chunk if kind == FORWARD else chunks - 1 - chunk
-        return kind, chunk, k // turn * stages + k % stages
-
+    warming = np.minimum(warming, total)
     # Warm up, then one forward and one backward pass in turn, then drain.
-    passes = [unit(k, FORWARD) for k in range(warming)]
-    for k in range(total - warming):
-        passes += (unit(warming + k, FORWARD), unit(k, BACKWARD))
-    return passes + [unit(k, BACKWARD) for k in range(total - warming, total)]
+    turn = np.arange(2 * total) - warming
+    last = 2 * (total - warming)
+    drains = turn >= last
+    kind = np.where((turn >= 0) & (drains | (turn % 2 == 1)), BACKWARD, FORWARD)
+    unit = np.where(turn < 0, turn + warming, turn // 2 + warming * (kind == FORWARD))
+    unit = np.where(drains, turn - last // 2, unit)
+    # After so many units the pattern of chunks begins again.
+    rounds, rest = np.divmod(unit, stages * chunks)
+    # Gradients come back through the last chunk first.
+    chunk = np.abs(rest // stages - (chunks - 1) * (kind == BACKWARD))
+    return np.stack([kind, chunk, rounds * stages + rest % stages])
 
 
 def operations(
@@ -114,7 +114,8 @@ def operations(
 ) -> Iterator[Operation]:
     """Yield the operations of a stage in their order, under any schedule but ``early``."""
     if schedule not in SPLIT:
-        yield from ((one,) for one in order(stage, stages, rounds, chunks))
+        passes = orders(stages, rounds, chunks)[:, stage].T.tolist()
+        yield from (((kind, chunk, m),) for kind, chunk, m in passes)
         return
     # The second half of the stages does what the first does, with both directions exchanged.
     swapped = schedule == TWO_WAYS and stage >= stages // 2
@@ -400,76 +401,124 @@ def simulate(
         assert seconds.weights is not None, "the weights' part of backward passes"
         parts = [seconds.forward, seconds.backward - seconds.weights, seconds.weights]
     size = stages * chunks  # chunk c of stage s is number c S + s
-    duration = [x.T.ravel().tolist() for x in parts]
-    transfer = seconds.transfer.T.ravel().tolist()
-    start, end = ([[[0.0] * rounds for _ in range(size)] for _ in parts] for _ in range(2))
-    # When what a pass waits for is there; None: not yet. Gradients of weights wait for nothing.
-    ready: list[list[list[float | None]]] = [
-        [[0.0 if kind == WEIGHT else None] * rounds for _ in range(size)]
-        for kind in range(len(parts))
-    ]
-    # The next and the last of a chain, and the link to the next.
-    behind, ahead, link_of = [-1] * size, [-1] * size, [-1] * size
+    behind, ahead, link_of = np.full((3, size), -1)
+    # When what a pass waits for is there; gradients of weights wait for nothing.
+    ready = np.full((len(parts), size, rounds), np.inf)
+    ready[WEIGHT:] = 0.0
     for chain in chains(schedule, stages, chunks):
         numbers = [chunk * stages + stage for stage, chunk in chain]
-        ready[FORWARD][numbers[0]] = [0.0] * rounds
+        ready[FORWARD, numbers[0]] = 0.0
         for number, following in pairwise(numbers):
             behind[number], ahead[following] = following, number
             stage, other = number % stages, following % stages
             if stage != other:
                 # Where chains run against the order of stages, the link is that of the lower one.
                 link_of[number] = min(stage, other) if is_split else stage
-    orders = [operations(schedule, stage, stages, rounds, chunks) for stage in range(stages)]
-    waiting: list[Operation | None] = [next(passes, None) for passes in orders]
-    free_at, link_free = [0.0] * stages, [0.0] * stages
-    is_busy = [False] * stages
-    events: list[tuple[float, int, Operation]] = []  # end, stage, passes
+    start, end = np.zeros((2, *ready.shape))
+    duration = np.stack([x.T.ravel() for x in parts])
+    neighbors = np.stack([behind, ahead, link_of])
+    members = _members(schedule, stages, rounds, chunks)
+    transfer = seconds.transfer.T.ravel()
+    _play(members, neighbors, duration, transfer, ready, start, end)
+    start, end = (x.reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3) for x in (start, end))
+    return HybridTimetable(start, end)
 
-    def begin(stage: int) -> None:
-        """Begin the next operation of a stage, if all that it waits for is known."""
-        if is_busy[stage] or (following := waiting[stage]) is None:
+
+@lru_cache(maxsize=8)
+def _members(schedule: str, stages: int, rounds: int, chunks: int) -> np.ndarray:
+    """(S, operations, w) passes of each operation, ``(kind S v + chunk S + s) M + m``; -1: none."""
+    if schedule not in SPLIT:
+        kind, chunk, m = orders(stages, rounds, chunks)
+        place = (kind * chunks + chunk) * stages + np.arange(stages)[:, None]
+        return np.asarray(place * rounds + m)[..., None]
+    rows = [
+        [
+            [((kind * chunks + chunk) * stages + stage) * rounds + m for kind, chunk, m in members]
+            for members in operations(schedule, stage, stages, rounds, chunks)
+        ]
+        for stage in range(stages)
+    ]
+    passes = np.full((stages, max(map(len, rows)), 3), -1)
+    for stage, row in enumerate(rows):
+        for number, members in enumerate(row):
+            passes[stage, number, : len(members)] = members
+    return passes
+
+
+@compiled
+def _play(
+    members: np.ndarray,
+    neighbors: np.ndarray,
+    duration: np.ndarray,
+    transfer: np.ndarray,
+    ready: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+) -> None:
+    """Run all operations.
+
+    Args:
+        members: see ``_members``.
+        neighbors: (3, S v) the next and the last chunk of a chain, and the link to the next; -1:
+            none.
+        duration: (kinds, S v) seconds of a pass.
+        transfer: (S v,) seconds of a message to the next chunk.
+        ready: (kinds, S v, M) when what a pass waits for is there; infinite: not yet.
+        start: the same, where the beginnings of passes are written.
+        end: where their ends are.
+    """
+    stages, count, width = members.shape
+    size, rounds = ready.shape[1:]
+    behind, ahead, link_of = neighbors
+    seconds, there = duration.ravel(), ready.ravel()
+    begins, ends = start.ravel(), end.ravel()
+    done = np.zeros(stages, dtype=np.int64)  # operations that have ended
+    free_at, link_free = np.zeros(stages), np.zeros(stages)
+    ending = np.full(stages, np.inf)  # of the operation that runs
+    asked = np.arange(stages + width + 1)  # stages whose next operation may begin, the first ``n``
+    n = stages
+    while True:
+        for stage in asked[:n]:
+            number = done[stage]
+            if ending[stage] < np.inf or number == count:
+                continue
+            moment = free_at[stage]
+            for one in members[stage, number]:
+                if one >= 0:
+                    moment = max(moment, there[one])
+            if moment == np.inf or members[stage, number, 0] < 0:
+                continue
+            for one in members[stage, number]:
+                if one >= 0:
+                    begins[one] = moment
+                    moment += seconds[one // rounds]
+                    ends[one] = moment
+            ending[stage] = free_at[stage] = moment
+        stage = int(ending.argmin())
+        now = ending[stage]
+        if now == np.inf:
             return
-        moment = free_at[stage]
-        for kind, chunk, m in following:
-            there = ready[kind][chunk * stages + stage][m]
-            if there is None:
-                return
-            moment = max(moment, there)
-        for kind, chunk, m in following:
-            number = chunk * stages + stage
-            start[kind][number][m] = moment
-            moment += duration[kind][number]
-            end[kind][number][m] = moment
-        is_busy[stage], free_at[stage] = True, moment
-        waiting[stage] = next(orders[stage], None)
-        heapq.heappush(events, (moment, stage, following))
-
-    for stage in range(stages):
-        begin(stage)
-    while events:
-        now, stage, members = heapq.heappop(events)
-        is_busy[stage] = False
+        ending[stage] = np.inf
+        asked[0], n = stage, 1
         # The passes of an operation end together, and set free what waits for them.
-        for kind, chunk, m in members:
-            number = chunk * stages + stage
-            following = behind[number] if kind == FORWARD else ahead[number]
-            if kind == FORWARD and following < 0:
-                ready[BACKWARD][number][m] = now
-            elif kind != WEIGHT and following >= 0:
-                boundary = number if kind == FORWARD else following
+        for one in members[stage, done[stage]]:
+            kind, place = divmod(one // rounds, size)
+            if one < 0 or kind == WEIGHT:
+                continue
+            following = behind[place] if kind == FORWARD else ahead[place]
+            if following >= 0:
+                boundary = place if kind == FORWARD else following
                 link, arrival = link_of[boundary], now
                 if link >= 0:
                     # A link carries one message at a time.
                     arrival = max(now, link_free[link]) + transfer[boundary]
                     link_free[link] = arrival if transfer[boundary] else link_free[link]
-                ready[kind][following][m] = arrival
-                begin(following % stages)
-        begin(stage)
-    start_table, end_table = (
-        np.array(nested).reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3)
-        for nested in (start, end)
-    )
-    return HybridTimetable(start_table, end_table)
+                there[(kind * size + following) * rounds + one % rounds] = arrival
+                asked[n] = following % stages
+                n += 1
+            elif kind == FORWARD:
+                there[(BACKWARD * size + place) * rounds + one % rounds] = now
+        done[stage] += 1
 
 
 def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -135,12 +138,14 @@ def runs_of(plans: Uniform, model: HybridModel, framework: str) -> Uniform:
 
 _OF_PLAN = ("chunks", "context", "expert", "expert_tp", "schedule")
 """Constraints on what a plan decides for all of its stages."""
-LONG = 32_768
-"""Tokens of a sample from which on any ranks may share them, unless ``context`` is pinned."""
-TOKENS_EACH = 4096
-"""Tokens that ranks share of a shorter sample, at least; so 1 or 2 ranks share 8,192."""
-MOST_CONTEXT = 16
-"""Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
+TOKENS_EACH = 2048
+"""Least tokens that each rank has of a sample, unless ``context`` is pinned.
+
+Attention is priced at one rate, however short the blocks of a ring: at 1,024 tokens, where no
+measurement is at hand, plans would gain from it.
+"""
+MOST_CHUNKS = 64
+"""Most ranges of layers on a stage, of models with so many layers that more could be."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +269,8 @@ class Constraints(Limits):
         shape = problem.model.shape
         if shape is None:
             return [1] if self.context in (None, 1) else []
-        most = MOST_CONTEXT if shape.sequence >= LONG else shape.sequence // TOKENS_EACH
-        counts = [2**i for i in range(MOST_CONTEXT.bit_length()) if i == 0 or 2**i <= most]
+        most = max(shape.sequence // TOKENS_EACH, 1)
+        counts = [2**i for i in range(most.bit_length())]
         if self.context is not None:
             counts = [self.context]
         return [count for count in counts if count == 1 or shape.sequence % (2 * count) == 0]
@@ -328,7 +333,8 @@ def software_of(problem: Hybrid) -> Software:
 
 def divisors(number: int) -> list[int]:
     """Return the whole numbers that divide a number, from 1."""
-    return [x for x in range(1, number + 1) if number % x == 0]
+    small = [x for x in range(1, math.isqrt(number) + 1) if number % x == 0]
+    return sorted({*small, *(number // x for x in small)})
 
 
 def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Uniform:
@@ -428,7 +434,7 @@ def _orders(
 ) -> Iterator[tuple[int, str]]:
     """Yield the chunks and schedules that can be had; 1F1B and interleaved ones are ``""``."""
     layers, known = len(problem.model), problem.stack.schedules
-    most = 1 if pp == 1 or micro_batches % pp else max((layers + 2) // pp, 1)
+    most = 1 if pp == 1 or micro_batches % pp else min(max((layers + 2) // pp, 1), MOST_CHUNKS)
     for chunks in range(1, most + 1):
         order = SCHEDULES[1 if chunks > 1 else 0]
         asked = limits.chunks in (None, chunks) and limits.schedule in (None, order)
@@ -468,6 +474,10 @@ def _all_have_layers(layers: int, ends: tuple[bool, ...], pieces: int) -> bool:
     return bool((sizes[first:last] > 0).all())
 
 
+LITTLE = 5.0
+"""Seconds that are long enough to judge all uniform plans at once, which is faster."""
+
+
 @dataclass(frozen=True, eq=False)
 class UniformSpace:
     """All uniform plans of a problem and what each takes and holds.
@@ -475,21 +485,48 @@ class UniformSpace:
     Attributes:
         plans: (N,) the plans.
         memory: bytes on a device of the fullest stage by part, and ``total``, (N,) each.
+        whole: whether no plan was left out for want of time.
     """
 
     problem: Hybrid
     plans: Uniform
     memory: dict[str, np.ndarray]
+    whole: bool = True
 
     @classmethod
-    def build(cls, problem: Hybrid, constraints: Constraints | None = None) -> UniformSpace:
+    def build(
+        cls, problem: Hybrid, constraints: Constraints | None = None, deadline: float = math.inf
+    ) -> UniformSpace:
         """List the plans, and judge what they hold.
+
+        Of little time, until a ``time.perf_counter()``, one mesh after the other takes its part.
 
         Raises:
             InfeasibleError: no plan keeps to the constraints.
         """
+        if deadline - time.perf_counter() < LITTLE:
+            return cls._by_mesh(problem, constraints or Constraints(), deadline)
         plans = uniform_plans(problem, constraints)
         return cls(problem, plans, plans.memory(problem.model, problem.machine))
+
+    @classmethod
+    def _by_mesh(cls, problem: Hybrid, limits: Constraints, deadline: float) -> UniformSpace:
+        begin, parts = time.perf_counter(), list[UniformSpace]()
+        meshes = list(product(limits.contexts(problem), reversed(limits.tensor_ranks(problem))))
+        for number, (context, tp) in enumerate(meshes):
+            with suppress(InfeasibleError):
+                parts.append(cls.build(problem, replace(limits, context=context, tp=tp)))
+            # The next mesh takes about as long as the one before.
+            now = time.perf_counter()
+            mean = (now - begin) / (number + 1)
+            if now + mean > deadline and any(part.fits.any() for part in parts):
+                break
+        if not parts:
+            return cls.build(problem, limits)
+        names = vars(parts[0].plans)
+        plans = {x: np.concatenate([getattr(part.plans, x) for part in parts]) for x in names}
+        memory = {x: np.concatenate([part.memory[x] for part in parts]) for x in parts[0].memory}
+        return cls(problem, Uniform(**plans), memory, number + 1 == len(meshes))
 
     def __len__(self) -> int:
         """Return the number of plans."""
