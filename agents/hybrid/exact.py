@@ -31,7 +31,7 @@ from parenvs.tasks.hybrid.space import (
 
 CANDIDATES = 300
 """Uniform plans that are simulated, at most."""
-SIMULATING = 5.0
+SIMULATING = 3.0
 """Seconds of the processor after which no further uniform plan is simulated: others' work on the
 machine changes no plan."""
 

@@ -474,7 +474,7 @@ def _all_have_layers(layers: int, ends: tuple[bool, ...], pieces: int) -> bool:
     return bool((sizes[first:last] > 0).all())
 
 
-LITTLE = 5.0
+LITTLE = 2.0
 """Seconds that are long enough to judge all uniform plans at once, which is faster."""
 
 
