@@ -631,19 +631,20 @@ FIRST = {"v100": 0, "a100": 1, "h100": 2, "gb200": 3, "mi355x": 3}
 
 
 def _of_its_time(fields: dict[str, Any], device: Device) -> str:
-    """Return the newest stack of the row's year, or the oldest that ran on its device.
+    """Return the newest stack of the row's date or year, or the oldest that ran on its device.
 
     Gated networks are of the years of fused attention.
     """
-    if fields.get("precision") in LOW:
+    if fields.get("precision") in LOW or fields.get("experts", 1) > 1:
         family = tuple(name for name in STACKS if name.startswith("nemo-"))
         first = 1 if "gb200" in (device.name, device.like) else 0
     else:
         family, first = MEGATRON, FIRST.get(device.name, FIRST.get(device.like, 2))
         first = max(first, 2 if fields.get("gated") and device.name != "v100" else 0)
-    year = str(fields.get("year", ""))
+    date = fields.get("date", str(fields.get("year", "")))
+    known = [name for name in family[first:] if STACKS[name].date[: len(date)] <= date and date]
     return max(
-        [family[first], *(name for name in family[first:] if STACKS[name].date[:4] <= year)],
+        [family[first], *known],
         key=lambda name: STACKS[name].date,
     )
 

@@ -20,6 +20,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import (
     ANY,
+    FREE,
     MOST_CHUNKS,
     TOKENS_EACH,
     Constraints,
@@ -331,9 +332,10 @@ def exact(
                 # The search over free stages must keep its share of the time limit.
                 left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
                 simulate_uniform(space, ranking, time.process_time() + left)
-        except InfeasibleError:
+        except InfeasibleError as error:
             if limits.needs_framework:
-                raise
+                words = "" if f"--for {FREE}" in str(error) else f"; --for {FREE} plans without one"
+                raise InfeasibleError(f"{error}{words}") from None
             # else stages that differ may still fit
     spare = deadline - time.perf_counter()
     if simulate and time_limit is not None:  # what uniform plans took counts

@@ -215,3 +215,15 @@ def test_rule_of_thumb__says_what_is_missing():
     problem = parenvs.problem("gpt3-175b", "h100-2", task="hybrid", batch=64)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more"):
         rule_of_thumb(problem)
+
+
+def test_exact__no_plan_of_a_framework_names_free_ones():
+    crowded = parenvs.problem("llama3-70b", "1x2:h100", task="hybrid", batch=8)
+    with pytest.raises(InfeasibleError, match=r"--for free plans without one$"):
+        parenvs.solve(crowded)
+
+
+def test_problem__mixtures_have_a_stack_that_was_measured_with_experts():
+    named = {"llama3-8b": "llama-2024", "mixtral-8x7b": "nemo-2026"}
+    for model, stack in named.items():
+        assert parenvs.problem(model, "8x8:h100", task="hybrid", batch=64).stack.name == stack

@@ -96,6 +96,23 @@ def test_rows__no_file_and_no_json(tmp_path):
         read_rows(tmp_path / "x.json")
 
 
+@each(
+    ("fields", "stack"),
+    [
+        ({"year": 2022}, "megatron-2022"),
+        ({"date": "2024-06"}, "megatron-2022"),
+        ({"date": "2024-07"}, "llama-2024"),
+        ({"date": "2025-04"}, "llama-2024"),
+        ({"year": 2025}, "megatron-2025"),
+        ({"experts": 8, "date": "2025-12"}, "nemo-2025"),
+        ({"experts": 8, "date": "2026-06"}, "nemo-2026"),
+    ],
+)
+def test_settings__the_stack_is_the_newest_of_its_date(fields, stack):
+    (one,) = of_row(source=None, device="a100", tokens_per_s_per_gpu=900.0, **fields)
+    assert one.stack == stack
+
+
 def test_settings__what_is_left_out_is_assumed_and_said():
     (one,) = of_row(
         source=None, device=None, seq=None, vocab=None, heads=None, micro_batch=None,

@@ -33,6 +33,7 @@ TEXTS = {
     "precision": "of matrix products, as plans have it; of fp8 the name may say a recipe (MXFP8)",
     "recompute": "none, selective or full",
     "stack": "the training software or one of its stacks (default: by source, else by device)",
+    "date": "of the software, as 2025-09 (default: its year)",
     "flops_formula": "how the source counts FLOPs: begins with 96, 72 or 6",
 }
 """Fields that are texts, and what they say."""
