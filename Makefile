@@ -60,7 +60,7 @@ renew: $(STAMP)
 renew-hybrid: $(STAMP)
 	$(BIN)/python -m parenvs.datasets.hybrid.problems hybrid
 	$(BIN)/python -m parenvs.datasets.hybrid.problems hetero
-	$(BIN)/python -m parenvs.agents.hybrid.references
+	$(BIN)/python benchmarks/references.py hybrids
 	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero
 
 $(VENV)/.docs: $(STAMP)

@@ -56,9 +56,9 @@ def policy_of(env: str, agent: str, seed: int, steps: int, runs: Path) -> tuple[
         return shipped(env), about["chosen"]["seconds"]
     import torch
 
+    from benchmarks.ship import run_of
     from parenvs.agents.learning import trainer
     from parenvs.agents.learning.config import RESULT, TrainConfig
-    from parenvs.agents.learning.ship import run_of
 
     torch.set_num_threads(1)  # small products are slower on more
     if agent == UNTRAINED:

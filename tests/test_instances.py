@@ -165,7 +165,7 @@ def contents(folder):
 
 @pytest.mark.slow
 def test_instances__build(tiny, tmp_path, monkeypatch):
-    from parenvs.datasets import build
+    from benchmarks import build_graphs as build
 
     first, second = tmp_path / "first", tmp_path / "second"
     assert build.main(["--out", str(first)]) == 0
@@ -204,7 +204,7 @@ def test_instances__build(tiny, tmp_path, monkeypatch):
 
 
 def test_instances__build_unknown_model(tiny, tmp_path, capsys):
-    from parenvs.datasets import build
+    from benchmarks import build_graphs as build
 
     with pytest.raises(SystemExit, match="2"):
         build.main(["tiny-9", "--out", str(tmp_path)])

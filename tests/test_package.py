@@ -44,7 +44,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
         "parenvs/cli/app.py",
         "parenvs/tasks/pipeline/cut.py",
         "parenvs/agents/pipeline/exact.py",
-        "parenvs/datasets/build.py",
+        "parenvs/datasets/banks.py",
         "parenvs/datasets/data/manifest.json",
         "parenvs/datasets/data/t5-11b.npz",
         "parenvs/datasets/data/t5-11b-forward.npz",
@@ -70,7 +70,7 @@ def test_package__installed_wheel_runs_without_the_checkout(wheel, tmp_path):
         "import importlib.util, parenvs, parenvs.agents.pipeline.exact, gymnasium\n"
         f"assert parenvs.__file__.startswith({str(site)!r}), parenvs.__file__\n"
         "assert importlib.util.find_spec('agents') is None\n"
-        "assert importlib.util.find_spec('datasets.build') is None if "
+        "assert importlib.util.find_spec('datasets.banks') is None if "
         "importlib.util.find_spec('datasets') else True\n"
         "env = gymnasium.make('PipelineCut-v0', instance='vgg-19', cluster='B')\n"
         "print(len(parenvs.load_graph('t5-base').opcode), env.reset(seed=0)[1].keys())\n"

@@ -14,7 +14,6 @@ from parenvs.agents.hybrid.references import (
     HETERO_FIRST,
     LIMITS,
     MAX_EXACT,
-    REFERENCES,
     best_known,
     plan_of_row,
 )
@@ -32,7 +31,7 @@ from parenvs.datasets.hybrid.problems import (
     make,
     problem_sets,
 )
-from parenvs.datasets.references import references
+from parenvs.datasets.references import HYBRID, references
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -101,10 +100,10 @@ class HybridProblem(board.TaskProblem):
 
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: it is read from the shipped references."""
-        row = references(REFERENCES.file)[self.instance]
+        row = references(HYBRID)[self.instance]
         return board.reference_of(
             row["length"], row["bound"], row["method"], str(row.get("among", "")), self.bounded_by,
-            REFERENCES.command,
+            "python benchmarks/references.py hybrids",
         )  # fmt: skip
 
 
@@ -215,7 +214,7 @@ def planner(agent: str, seed: int, steps: int) -> board.Planner:
     def plan(problem: HybridProblem) -> HybridPlan:
         target: Hybrid = problem.target
         if agent == "best-known":
-            return plan_of_row(target, references(REFERENCES.file)[problem.instance])
+            return plan_of_row(target, references(HYBRID)[problem.instance])
         searches: dict[str, Callable[[], Answer]] = {
             "exact": lambda: exact(target, LIMITS, time_limit=board.SECONDS, simulate=False),
             # Not by time: its answer is the same on every machine.

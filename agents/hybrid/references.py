@@ -1,8 +1,6 @@
-"""Makes the references of the shipped sets: the best plan known and a bound for each problem.
+"""References of the shipped sets: the best plan known and a bound for each problem.
 
-    python -m parenvs.agents.hybrid.references            # what is missing or outdated
-    python -m parenvs.agents.hybrid.references --again hybrid-test/gpt-001 ...    # keeps the better
-    python -m parenvs.agents.hybrid.references --check    # evaluate all, change nothing
+``python benchmarks/references.py hybrids`` makes the file.
 
 Equal servers: the plan is the shortest of ``exact`` (the optimum among uniform plans and 1F1B plans
 of free stages), of a local search from the best uniform plans, and of others from the best so far,
@@ -28,10 +26,9 @@ from parenvs.agents.hybrid.exact import exact
 from parenvs.agents.hybrid.orders import AMONG, Orders, swap_search
 from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
-from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.core.plan import Answer
-from parenvs.datasets.hybrid.problems import SETS, TIERS, find_hybrid, problem_sets
-from parenvs.datasets.references import HYBRID, Row
+from parenvs.datasets.hybrid.problems import SETS, TIERS, problem_sets
+from parenvs.datasets.references import SAME, Row
 from parenvs.errors import NO_PLAN, InfeasibleError
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -84,7 +81,8 @@ def _head(problem: Hybrid) -> dict[str, Any]:
     return {name: content[name] for name in names}
 
 
-def _names() -> Iterator[str]:
+def hybrid_names() -> Iterator[str]:
+    """Yield the names of the problems whose references are made by default."""
     for name, first in FIRST.items():
         yield from (problem.instance for problem in problem_sets()[name][:first])
 
@@ -137,7 +135,8 @@ def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) 
     return best
 
 
-def _make(problem: Hybrid) -> Row:
+def hybrid_row(problem: Hybrid) -> Row:
+    """Compute the reference of a problem."""
     if problem.cluster.speeds:
         return hetero_row(problem)
     answer = best_known(problem, SECONDS)
@@ -181,13 +180,3 @@ def hetero_row(problem: Hybrid) -> Row:
         bound = min(bound, exact.cost)
     assert orders.best is not None
     return row_of(problem, orders.best, orders.length, bound, among, method)
-
-
-REFERENCES = ReferenceFile(
-    HYBRID, "python -m parenvs.agents.hybrid.references", _names, find_hybrid, _make, hybrid_fault
-)
-"""References of the shipped sets."""
-
-
-if __name__ == "__main__":
-    run(REFERENCES)

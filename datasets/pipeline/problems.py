@@ -635,7 +635,7 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
 
 OPTIMA = "plan-optima.json"
 """File beside the sets: set -> digest of its problems, and the optimum of each of them."""
-PROVE = "python -m parenvs.agents.pipeline.references optima"
+PROVE = "python benchmarks/references.py optima"
 
 
 def optimum_of(name: str) -> float | None:

@@ -11,10 +11,10 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 import ray
 
+from benchmarks.references import ReferenceFile
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.ray_tasks import session
 from parenvs.agents.learning.trainer import Training, train
-from parenvs.agents.references import ReferenceFile
 
 pytestmark = pytest.mark.slow
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import tests

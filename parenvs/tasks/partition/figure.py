@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import parenvs.tasks.partition.view as view
 import parenvs.view.page as page_style
 from parenvs.tasks.partition.problem import MEMORY_PARTS
-from parenvs.tasks.partition.view import BLOCKED, UNDECIDED, Block, Cell, LayerTable
-from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page, text_inches
+from parenvs.tasks.partition.view import BLOCKED, UNDECIDED, Cell, LayerTable
+from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page
 from parenvs.view.words import SEPARATOR, clip_start, duration, plural, size
 
 if TYPE_CHECKING:
@@ -25,17 +25,12 @@ FONT = 7.5
 """Points of the words in and beside cells."""
 _FILLS = {view.REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
 _EDGES = {BLOCKED: "#CACACA", UNDECIDED: "#8E8E8E"}
-_TALL = 0.13  # inches of a cell that can hold words
-_LETTERS = 30  # of the name of a column
+_LETTERS = 30  # of the name of a column or a row
 _TILT = 60  # degrees
-_WIDEST, _NARROW = 1.8, 0.5  # inches, of cells with and without their shape
-_SHARE = 0.35  # of the width, at most, for the names of layers
-_LABEL = 0.125  # inches from the name of a layer to the next
+_NARROW, _TALLEST, _LABEL = 0.13, 0.28, 0.125  # inches of a column with a name, a row, and its name
+_NAMES, _HEAD = 1.7, 1.5  # inches for the names of rows and of columns
 _SIDE, _GAP = 2.75, 0.4  # inches: width of the column at the right, gap beside it
-_LISTS = 1.6  # inches, the largest height of the lists below tables
-_LINE, _CELL = 0.22, 0.14  # inches from one line of a list to the next, side of its cells
-_INDENT = 1.0  # inches from the title of a list to its first cell
-_FEW = 12  # batch inputs that keep their names where variables have none
+_ACROSS = 60  # cells in a row of variables outside of any layer
 _SHADES = ("#37424D", "#5D6B79", "#8391A0", "#A9B4BE", "#CBD3DA")
 _COMPUTE = _SHADES[1]
 
@@ -56,163 +51,35 @@ def look_of(state: int) -> dict[str, Any]:
     return {"facecolor": color_of(state), "edgecolor": _EDGES.get(state, "white"), "hatch": hatch}
 
 
-class Box(NamedTuple):
-    """A rectangle in inches, y from the top."""
+def _draw_table(axes: Axes, table: LayerTable, named: bool, height: float) -> None:
+    """Draw layers by variables, a cell each, in so many inches; ``named``: with their names."""
+    from matplotlib.collections import PolyCollection
 
-    x: float
-    y: float
-    width: float
-    height: float
-
-    @property
-    def corners(self) -> list[tuple[float, float]]:
-        """Its corners, one after the other."""
-        right, bottom = self.x + self.width, self.y + self.height
-        return [(self.x, self.y), (right, self.y), (right, bottom), (self.x, bottom)]
-
-
-class Sheet:
-    """The whole page in inches, y from the top; cells are collected and drawn at the end."""
-
-    def __init__(self, page: Page) -> None:
-        self.axes: Axes = page.axes(0, 0, WIDTH, HEIGHT)
-        self.axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0), xticks=[], yticks=[])
-        self.axes.patch.set_visible(False)
-        self.boxes: dict[int, list[Box]] = defaultdict(list)  # by state
-        self.faults: list[Box] = []
-
-    def text(self, x: float, y: float, words: str, **style: Any) -> None:
-        """Write words, vertically centered on ``y``."""
-        self.axes.text(x, y, words, **{"size": FONT, "color": INK, "va": "center", **style})
-
-    def cell(self, box: Box, cell: Cell) -> None:
-        """Add a cell."""
-        self.boxes[cell.state].append(box)
-        if cell.fault:
-            self.faults.append(box)
-
-    def finish(self) -> None:
-        """Draw the cells."""
-        from matplotlib.collections import PolyCollection
-
-        fault = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.5, "gid": "fault"}
-        looks = [
-            (boxes, {"linewidth": 0.7, "gid": name_of(state), **look_of(state)})
-            for state, boxes in self.boxes.items()
-        ]
-        for boxes, look in [*looks, (self.faults, fault)]:
-            if boxes:
-                self.axes.add_collection(PolyCollection([box.corners for box in boxes], **look))
-
-
-def draw_tables(
-    sheet: Sheet, tables: Sequence[LayerTable], top: float, width: float, height: float
-) -> float:
-    """Draw tables side by side, layers by variables; return the lower end, inches from the top."""
-    letters = max(int(width * _SHARE / len(tables) / text_inches("x", FONT)), 4)
-    names = [clip_start(name, letters) for table in tables for name in table.rows]
-    margin = max(text_inches(name, FONT, bold=True) for name in names) + 0.1
-    names = [clip_start(name, _LETTERS) for table in tables for name in table.columns]
-    longest = max(text_inches(name, FONT) for name in names)
-    overhang = 0.5 * longest  # by which the slanted names stick out at the right
-    gap = overhang + 0.12
-    room = width - (margin + gap) * len(tables)
-    header = 0.87 * longest + 0.3
-    rows = max(len(table.rows) for table in tables)
-    tall = min((height - header - 0.2) / rows, 0.28)
-    variables = [cell for table in tables for row in table.rows.values() for cell in row.values()]
-    shape = max(text_inches(shape_words(cell), 7, bold=True) for cell in variables) + 0.12
-    pitch = room / sum(len(table.columns) for table in tables)
-    shapes = pitch >= shape and tall >= _TALL
-    pitch = min(pitch, max(_WIDEST, shape) if shapes else _NARROW)
-    left = MARGIN
-    for table in tables:
-        table_width = margin + pitch * len(table.columns)
-        title = clip_start(table.title, max(int(table_width / text_inches("x", 9, bold=True)), 6))
-        sheet.text(left, top + 0.08, title, size=9, weight="bold")
-        first = Box(left + margin, top + header, pitch, tall)
-        _draw_table(sheet, table, first, letters, shapes)
-        left += table_width + gap
-    return top + header + rows * tall
-
-
-def _draw_table(sheet: Sheet, table: LayerTable, first: Box, letters: int, shapes: bool) -> None:
-    left, top, pitch, tall = first
-    for k, name in enumerate(table.columns if pitch >= 0.115 else ()):
-        slanted = {"rotation": _TILT, "rotation_mode": "anchor", "color": QUIET}
-        sheet.text(left + (k + 0.5) * pitch, top - 0.05, clip_start(name, _LETTERS), **slanted)
-    for number, (label, cells) in enumerate(table.rows.items()):
-        y = top + number * tall
-        if number % int(np.ceil(_LABEL / tall)) == 0:
-            words = clip_start(label, letters)
-            sheet.text(left - 0.06, y + tall / 2, words, ha="right", color=QUIET)
+    corners = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
+    boxes: dict[int, list[np.ndarray]] = defaultdict(list)  # by state
+    faults: list[np.ndarray] = []
+    for y, cells in enumerate(table.rows.values()):
         for name, cell in cells.items():
-            x = left + table.columns.index(name) * pitch
-            sheet.cell(Box(x, y, pitch, tall), cell)
-            if shapes or (cell.state >= 0 and min(pitch, tall) >= _TALL):
-                words = shape_words(cell) if shapes else f"{cell.state}"
-                style = {"size": min(7, tall * 43.2), "ha": "center"}
-                ink = page_style.ink_on(color_of(cell.state))
-                sheet.text(x + pitch / 2, y + tall / 2, words, color=ink, **style)
-
-
-def shape_words(cell: Cell) -> str:
-    """``3×3×64×[128]``, the partitioned dimension in brackets; ``scalar``."""
-    words = [f"[{n}]" if d == cell.state else f"{n}" for d, n in enumerate(cell.shape)]
-    return "×".join(words) or "scalar"
-
-
-class Line(NamedTuple):
-    """A line of a list.
-
-    Attributes:
-        height: inches to the next line.
-        items: inches from the left end, words and cell of each item.
-    """
-
-    title: str
-    height: float
-    items: list[tuple[float, str, Cell]]
-
-
-def arranged(groups: Block, inputs: dict[str, Cell], width: float, height: float) -> list[Line]:
-    """Variables in no layer and batch inputs in lines, in as many words as fit in the height.
-
-    These are their names and shapes, their names, or none: cells that are as small as necessary.
-    """
-    named = {title or "top level": cells for title, cells in groups.items()}
-    others = {cell.path: cell for cells in groups.values() for cell in cells.values()}
-    few = [(named, True, _LINE), (named, False, _LINE)]
-    many = [({"other variables": others}, False, 0.2 * 0.8**k) for k in range(16)]
-    for lists, shapes, pitch in few + many:
-        lists = {**lists, "batch inputs": inputs}
-        lines = [
-            line
-            for title, cells in lists.items()
-            for line in _flow(title, cells, width, shapes, _LINE if len(cells) <= _FEW else pitch)
-        ]
-        if sum(line.height for line in lines) <= height:
-            break
-    return lines
-
-
-def _flow(
-    title: str, cells: dict[str, Cell], width: float, shapes: bool, pitch: float
-) -> list[Line]:
-    """Cells in lines with their names, or without where lines are closer than ``_LINE``."""
-    lines: list[Line] = []
-    x = width
-    for name, cell in cells.items():
-        words = f"{clip_start(name, 40)}  {shape_words(cell)}" if shapes else clip_start(name, 40)
-        step = 0.35 + text_inches(words, FONT, bold=True)
-        if pitch < _LINE:
-            words, step = "", pitch
-        if x + step > width:
-            lines.append(Line("" if lines else clip_start(title, 20), pitch, []))
-            x = _INDENT
-        lines[-1].items.append((x, words, cell))
-        x += step
-    return lines
+            box = corners + np.array([table.columns.index(name), y])
+            boxes[cell.state].append(box)
+            if cell.fault:
+                faults.append(box)
+    for state, places in boxes.items():
+        look = {"linewidth": 0.7, "gid": name_of(state), **look_of(state)}
+        axes.add_collection(PolyCollection(places, **look))
+    if faults:
+        fault = {"facecolor": "none", "edgecolor": RED, "linewidth": 1.5, "gid": "fault"}
+        axes.add_collection(PolyCollection(faults, **fault))
+    count, rows = len(table.columns), list(table.rows)
+    axes.set(xlim=(0, count), ylim=(len(rows), 0), xticks=[], yticks=[])
+    if named:
+        names = [clip_start(name, _LETTERS) for name in table.columns]
+        axes.set_xticks(np.arange(count) + 0.5, names, rotation=_TILT, ha="left", size=FONT)
+        axes.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=0)
+    step = max(int(np.ceil(_LABEL * len(rows) / height)), 1)
+    shown = range(0, len(rows), step)
+    labels = [clip_start(rows[k], _LETTERS) for k in shown]
+    axes.set_yticks([k + 0.5 for k in shown], labels, size=FONT)
 
 
 def draw(
@@ -232,30 +99,33 @@ def draw(
     page = Page()
     variables, inputs = view.cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
-    legal = report is None or report.legal
     verdict = view.verdict(problem, report, open_)
-    top = page.heading(view.title(problem), verdict, report.reasons if report else ())
-    sheet = Sheet(page)
-    tables, groups = view.grid(variables)
-    width, height = WIDTH - 2 * MARGIN - _SIDE - _GAP, HEIGHT - MARGIN - top
-    below = min(height, _LISTS) if tables else height
-    lines = arranged(groups, {cell.path: cell for cell in inputs}, width, below)
-    y = top
-    if tables:
-        below = sum(line.height for line in lines)
-        y = draw_tables(sheet, tables, top, width, height - below) + 0.3
-    for line in lines:
-        sheet.text(MARGIN, y + _CELL / 2, line.title, color=QUIET)
-        side = min(line.height, _CELL)
-        for x, words, cell in line.items:
-            sheet.cell(Box(MARGIN + x, y, side, side), cell)
-            sheet.text(MARGIN + x + 0.2, y + side / 2, words)
-        y += line.height
-    sheet.finish()
-    _draw_key(page, top, variables, inputs)
-    if legal:  # an illegal plan has neither seconds nor bytes
-        _draw_seconds(page, top + 2.2, problem, report)
-        _draw_memory(page, top + 4.1, problem, report)
+    top = side = page.heading(view.title(problem), verdict, report.reasons if report else ())
+    tables, loose = view.grid(variables)
+    others = [cell for cells in loose.values() for cell in cells.values()] + inputs
+    numbers = [str(k) for k in range(min(len(others), _ACROSS))]
+    rows = {
+        "others" if k == 0 else f"others {k}": dict(zip(numbers, others[k:], strict=False))
+        for k in range(0, len(others), _ACROSS)
+    }
+    tables += [LayerTable("", numbers, rows)] if rows else []
+    width = WIDTH - 2 * MARGIN - _SIDE - _GAP - _NAMES
+    # As high as their rows, below the names of their columns.
+    named = [x for x in tables if len(x.columns) * _NARROW <= width and x.rows is not rows]
+    heads = [_HEAD if x in named else 0.2 for x in tables]
+    tall = (HEIGHT - MARGIN - top - sum(heads)) / sum(len(x.rows) for x in tables)
+    for table, head in zip(tables, heads, strict=True):
+        height, top = min(tall, _TALLEST) * len(table.rows), top + head
+        axes = page.axes(MARGIN + _NAMES, top, width, height)
+        _draw_table(axes, table, table in named, height)
+        page_style.note(
+            axes, clip_start(table.title, 24), (0, 1), (-6, 6), ha="right", weight="bold"
+        )
+        top += height
+    _draw_key(page, side, variables, inputs)
+    if report is None or report.legal:  # an illegal plan has neither seconds nor bytes
+        _draw_seconds(page, side + 2.2, problem, report)
+        _draw_memory(page, side + 4.1, problem, report)
     return page.figure
 
 

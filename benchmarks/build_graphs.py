@@ -1,7 +1,7 @@
 """Builds the shipped graphs: lowers each model abstractly, reads it, writes ``.npz`` and manifest.
 
-    python -m parenvs.datasets.build            # all models, into datasets/data
-    python -m parenvs.datasets.build t5-base --out /tmp/graphs
+    python benchmarks/build_graphs.py            # all models, into datasets/data
+    python benchmarks/build_graphs.py t5-base --out /tmp/graphs
 
 It needs the extra ``jax``, and allocates no weights.
 """
@@ -25,7 +25,7 @@ from parenvs.graph.checks import read_arrays
 from parenvs.graph.sources import from_jax
 from parenvs.instances import KINDS
 
-COMMAND = "python -m parenvs.datasets.build"
+COMMAND = "python benchmarks/build_graphs.py"
 
 
 def build(name: str, folder: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 What counts is the plan that is served: the best of several plays and the rule's, or of a beam.
 
-    python -m parenvs.agents.learning.ship                       # of both, five seeds each
-    python -m parenvs.agents.learning.ship HybridPlan-v2 --agents ppo --seeds 0 1 2
+    python benchmarks/ship.py                       # of both, five seeds each
+    python benchmarks/ship.py HybridPlan-v2 --agents ppo --seeds 0 1 2
 
 A run that is in ``--runs`` already is not trained again. The weights go to ``data/ENV_ID.npz``, and
 beside them what was tried and chosen, ``data/ENV_ID.json``.

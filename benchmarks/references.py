@@ -1,0 +1,296 @@
+"""Makes the references of the shipped sets: the best plan known, or an optimum, and a bound.
+
+    python benchmarks/references.py hybrids             # what is missing or outdated
+    python benchmarks/references.py hybrids --again hybrid-test/gpt-001 ...    # keeps the better
+    python benchmarks/references.py pipelines --check   # judge all, change nothing
+    python benchmarks/references.py optima              # of pipelines of few stages, proven
+    python benchmarks/references.py shardings
+
+Each row is written when it is known, so an interruption loses one problem; several commands may
+write one file at once. Plans of pipelines are those of the planner ``corridor`` without a limit, so
+that every machine finds the same, and so are their bounds: about ten seconds a problem. Those of
+shardings are of ``solve_iopddl`` after ``SECONDS``; those of hybrid plans, see
+``parenvs.agents.hybrid.references``. ``parenvs.datasets.references`` has the form of the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from parenvs.agents.hybrid.references import hybrid_fault, hybrid_names, hybrid_row
+from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
+from parenvs.agents.pipeline.bounds import SLACK, least_length
+from parenvs.agents.pipeline.exact import by_corridor, exact_points
+from parenvs.agents.sharding.planners import solve_iopddl
+from parenvs.datasets.hybrid.problems import find_hybrid
+from parenvs.datasets.pipeline.problems import (
+    LARGE,
+    PROVE,
+    PROVEN,
+    REFERENCES,
+    DrawnProblem,
+    load_set,
+    pipeline_of,
+    save_optima,
+)
+from parenvs.datasets.references import HYBRID, INTRA_OP, SAME, Row, read, write
+from parenvs.datasets.sharding.problems import BANKS, SETS, find, name_of, set_names
+from parenvs.errors import ParenvsError, printable
+from parenvs.files import locked
+from parenvs.instances import data_folder
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import PointSpace
+from parenvs.tasks.sharding.problem import Sharding
+from parenvs.tasks.sharding.turns import board_of
+
+WAIT = 60.0
+"""Seconds that a row waits until another command has written its own."""
+DUE, CHECK, AGAIN = "due", "check", "again"
+"""What is solved: what is missing or outdated, nothing, or everything."""
+
+
+@dataclass(frozen=True)
+class ReferenceFile:
+    """A file of references and how its rows are made.
+
+    Attributes:
+        file: its name among the shipped ones.
+        command: the command that makes it.
+        names: lists the problems; those that are in the file are looked at, too.
+        load: loads a problem by name.
+        make: solves a problem, and returns its row.
+        fault: says what is wrong with a row in words, or returns an empty text.
+    """
+
+    file: str
+    command: str
+    names: Callable[[], Iterable[str]]
+    load: Callable[[str], Any]
+    make: Callable[[Any], Row]
+    fault: Callable[[Any, Row], str]
+
+    def main(self, arguments: Iterable[str] | None = None) -> int:
+        """Run the command line, and return the exit status."""
+        parser = argparse.ArgumentParser(
+            prog=self.command, description="Make the references that are missing or outdated."
+        )
+        parser.add_argument("problems", nargs="*", metavar="NAME", help="default: all")
+        parser.add_argument("--check", action="store_true", help="judge all, change nothing")
+        parser.add_argument(
+            "--again", action="store_true", help="solve all anew, and keep the better of both"
+        )
+        parser.add_argument("--out", type=Path, default=data_folder() / self.file)
+        parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
+        parser.add_argument("--jobs", type=_count, default=2, help="tasks of Ray (default: 2)")
+        parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
+        options = parser.parse_args(None if arguments is None else list(arguments))
+        rows, faults = read(options.out), 0
+        due = CHECK if options.check else AGAIN if options.again else DUE
+        names = options.problems or dict.fromkeys((*self.names(), *rows))
+        items = [(name, rows.get(name), due) for name in names]
+        results: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
+        try:
+            if options.engine == RAY:
+                results = on_ray(self.look, items, options.jobs, options.address, in_order=True)
+            for name, fault, row in results:
+                faults += bool(fault)
+                if row is not None:
+                    # Read again under the lock: another command may have written since.
+                    with locked(options.out, beside=True, wait=WAIT):
+                        rows = {**rows, **read(options.out), name: row}
+                        write(options.out, rows)
+                if fault or row is not None:
+                    words = fault if row is None else f"{row['length']}"
+                    print(f"{name}: {words}", flush=True)
+        except ParenvsError as error:
+            print(printable(str(error)), file=sys.stderr)
+            return 2
+        verb = "wrong" if options.check else "made"
+        print(f"{options.out}: {len(rows)} references, {faults} {verb}")
+        if rows:
+            over = sorted(row["length"] / row["bound"] - 1 for row in rows.values())
+            print(f"length over bound: median {median(over):.2%}, most {over[-1]:.2%}")
+        return 1 if options.check and faults else 0
+
+    def look(self, item: tuple[str, Row | None, str]) -> tuple[str, str, Row | None]:
+        """Look at ``item``: a problem's name, its row if any, and ``DUE``, ``CHECK`` or ``AGAIN``.
+
+        Returns:
+            its name, what is wrong with the row in words, and the new row, if one was made.
+        """
+        name, row, due = item
+        problem = self.load(name)
+        fault = self.fault(problem, row) if row is not None else "is missing"
+        if due == CHECK or not (fault or due == AGAIN):
+            return name, fault, None
+        made = self.make(problem)
+        return name, fault, made if fault or row is None else better(row, made)
+
+
+def better(one: Row, other: Row) -> Row:
+    """Return the shorter plan of two references of a problem, with the higher bound of both."""
+    shorter = min(one, other, key=lambda row: row["length"])
+    row = {**shorter, "bound": max(one["bound"], other["bound"])}
+    if "proven" in row:
+        row["proven"] = shorter["proven"] or row["bound"] >= row["length"]
+    return row
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def pipeline_row(problem: Pipeline) -> dict[str, Any]:
+    """Compute the reference of a problem, as an object of JSON types (seconds)."""
+    answer = by_corridor(problem)
+    return {
+        "fingerprint": problem.profile.fingerprint,
+        "bound": answer.bound,
+        "length": answer.cost,
+        "cuts": list(answer.plan.cuts),
+        "device_cuts": list(answer.plan.device_cuts),
+    }
+
+
+def pipeline_fault(problem: Pipeline, row: dict[str, Any]) -> str:
+    """Return what is wrong with a reference in words, or an empty string."""
+    if row["fingerprint"] != problem.profile.fingerprint:
+        return "is of another chain"
+    report = problem.report(problem.plan(np.array(row["cuts"]), np.array(row["device_cuts"])))
+    if not report.legal or abs(report.length_seconds / row["length"] - 1) > SAME:
+        return f"its plan takes {report.length_seconds} s, not {row['length']}, or is not legal"
+    least = least_length(problem) * (1 - 2 * SLACK)
+    if not least <= row["bound"] <= row["length"] * (1 + SAME):
+        return f"its bound {row['bound']} s is not between that of the work and the length"
+    return ""
+
+
+def _pipelines() -> Iterator[str]:
+    for set_name in LARGE:
+        yield from (problem.name for problem in load_set(set_name))
+
+
+PIPELINE_REFERENCES = ReferenceFile(
+    REFERENCES,
+    "python benchmarks/references.py pipelines",
+    _pipelines,
+    pipeline_of,
+    pipeline_row,
+    pipeline_fault,
+)
+"""References of the sets of pipelines of 16 stages and more."""
+
+
+def optima_of(name: str) -> list[float]:
+    """Return the return of the best episode on each problem of a shipped set, in their order.
+
+    Raises:
+        ParenvsError: an optimum is not proven.
+    """
+    optima = []
+    every: Iterable[DrawnProblem] = load_set(name)
+    if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
+        every = track(every, name)
+    for problem in every:
+        answer = exact_points(PointSpace.build(problem.pipeline))
+        if not answer.proven:
+            raise ParenvsError(f"{problem.name}: the optimum is not proven")
+        optima.append(answer.value)
+    return optima
+
+
+def prove(arguments: Iterable[str] | None = None) -> int:
+    """Prove the optima of the sets of few stages and write them; return the exit status."""
+    parser = argparse.ArgumentParser(prog=PROVE, description="Prove optima again.")
+    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the sets")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    path = save_optima({name: optima_of(name) for name in PROVEN}, options.out)
+    print(f"{path}: optima of {', '.join(PROVEN)}, {path.stat().st_size:,} bytes")
+    return 0
+
+
+SECONDS = 20.0
+"""Processor seconds of the search on a problem; it ends sooner where the bound is met."""
+
+
+def sharding_row(problem: Sharding) -> dict[str, Any]:
+    """Compute the reference of a problem, as an object of JSON types.
+
+    Returns:
+        Its fingerprint; the costs of the greedy plan without advice and of the best plan known, a
+        proven lower bound of costs, whether that plan is proven optimal, and its strategies.
+    """
+    answer = solve_iopddl(problem, SECONDS, processor=True)
+    return {
+        "fingerprint": problem.fingerprint,
+        "greedy": int(board_of(problem).reference),
+        "length": int(answer.cost),
+        "bound": min(answer.bound or 0, answer.cost),
+        "proven": answer.proven,
+        "strategies": list(answer.plan.strategies),
+    }
+
+
+def sharding_fault(problem: Sharding, row: dict[str, Any]) -> str:
+    """Return what is wrong with a reference in words, or an empty string."""
+    if row["fingerprint"] != problem.fingerprint:
+        return "is of another problem"
+    report = problem.report(problem.plan(row["strategies"]))
+    if not report.legal or report.cost != row["length"]:
+        return f"its plan costs {report.cost}, not {row['length']}"
+    if not 0 <= row["bound"] <= row["length"]:
+        return f"its bound {row['bound']} is above the cost"
+    if row["greedy"] != board_of(problem).reference:
+        return f"the greedy plan costs {board_of(problem).reference}, not {row['greedy']}"
+    return ""
+
+
+def _shardings() -> Iterator[str]:
+    for name in SETS:
+        yield from set_names(name)
+    for family, count in BANKS.items():
+        yield from (name_of(family, number, "inside") for number in range(count))
+
+
+INTRA_OP_REFERENCES = ReferenceFile(
+    INTRA_OP,
+    "python benchmarks/references.py shardings",
+    _shardings,
+    find,
+    sharding_row,
+    sharding_fault,
+)
+"""References of all shipped sets of sharding problems, and of the banks."""
+HYBRIDS = ReferenceFile(
+    HYBRID,
+    "python benchmarks/references.py hybrids",
+    hybrid_names,
+    find_hybrid,
+    hybrid_row,
+    hybrid_fault,
+)
+"""References of the shipped sets of hybrid problems."""
+COMMANDS: dict[str, Callable[[Iterable[str]], int]] = {
+    "hybrids": HYBRIDS.main,
+    "pipelines": PIPELINE_REFERENCES.main,
+    "optima": prove,
+    "shardings": INTRA_OP_REFERENCES.main,
+}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [] or sys.argv[1] not in COMMANDS:
+        sys.exit(f"references: give one of {', '.join(COMMANDS)}")
+    sys.exit(COMMANDS[sys.argv[1]](sys.argv[2:]))
