@@ -1,7 +1,8 @@
 """FLOPs and bytes of one HLO instruction, by the conventions of XLA's own cost analysis.
 
 One multiply-add is two FLOPs. An elementwise instruction costs one FLOP per result element; a
-transcendental function costs none, as XLA counts these apart; data movement costs none. A loop
+transcendental function costs none, as XLA counts these apart; data movement costs none. Windows
+hold what lies inside of the input, where XLA's analysis counts padding, too. A loop
 costs its number of iterations times its body, where XLA's analysis takes every loop once, and a
 branch the dearest of its computations (``parenvs.graph.program`` adds these up). A
 ``custom-call`` costs none, as its code is not known (XLA's own figure is -1).
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from parenvs.errors import HloError, cut, shown
@@ -26,13 +28,15 @@ Shape = tuple[int, ...]
 class Call:
     """An instruction as the cost formulas see it: shapes with tuples flattened.
 
-    ``applied`` holds the FLOPs of one application of each called computation.
+    ``applied`` holds the FLOPs of one application of each called computation, and ``pad`` the
+    padding, by dimension, and the shape before it of a first operand that another one pads.
     """
 
     instruction: Any
     operands: Sequence[Shape]
     results: Sequence[Shape]
     applied: Sequence[float]
+    pad: tuple[Sequence[Any], Shape] | None = None
 
 
 _ELEMENTWISE = (
@@ -96,12 +100,18 @@ def valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
 
     All sizes are along one spatial dimension; ``window`` is XLA's WindowDimension.
     """
-    stride, base = max(window.stride, 1), max(window.base_dilation, 1)
-    dilation, padding = max(window.window_dilation, 1), window.padding_low
     if min(size, kernel, output) < 1:
         return 0
     if kernel > _LONGEST_KERNEL:
         raise HloError(f"a window of {kernel:,} is longer than {_LONGEST_KERNEL:,}")
+    steps = (max(x, 1) for x in (window.stride, window.base_dilation, window.window_dilation))
+    return _taps(size, kernel, output, *steps, window.padding_low)
+
+
+@lru_cache(maxsize=4096)
+def _taps(
+    size: int, kernel: int, output: int, stride: int, base: int, dilation: int, padding: int
+) -> int:
     # Tap (o, k) reads index o stride + k dilation - padding of the dilated input, whose elements
     # are the multiples of base: o is in a range, and one residue of a period.
     shared = math.gcd(stride, base)
@@ -123,8 +133,25 @@ def _reduce(call: Call) -> float:
     return (math.prod(call.operands[0]) - math.prod(call.results[0])) * call.applied[0]
 
 
-def _window_size(call: Call) -> int:
-    return math.prod(d.size for d in call.instruction.window.dimensions)
+def _in_windows(call: Call, positions: Shape) -> int:
+    """Count the elements of the input in all windows: neither padding nor holes."""
+    found = 1
+    windows, sizes = call.instruction.window.dimensions, call.operands[0]
+    padding, inner = call.pad or ((), sizes)
+    for k, (size, count, window) in enumerate(zip(sizes, positions, windows, strict=True)):
+        base, low = max(window.base_dilation, 1), window.padding_low
+        if padding and base == 1 and min(padding[k].low, padding[k].high) >= 0:
+            # An operand that was padded in front of the windows is as one that they pad.
+            base, low = padding[k].interior + 1, low + padding[k].low
+            size = inner[k]
+        if window.size > _LONGEST_KERNEL:
+            found *= min(size, window.size) * count
+        elif min(size, window.size, count) < 1:
+            return 0
+        else:
+            stride, dilation = max(window.stride, 1), max(window.window_dilation, 1)
+            found *= _taps(size, window.size, count, stride, base, dilation, low)
+    return found
 
 
 def _reduce_window(call: Call) -> float:
@@ -139,13 +166,14 @@ def _reduce_window(call: Call) -> float:
         if window.padding_low == window.padding_high == out[k] - 1 and window.size == whole_span:
             return (math.prod(out) // out[k] + out[k] - 1) * call.applied[0]
     # A window of n elements takes n - 1 applications.
-    return (_window_size(call) - 1) * math.prod(out) * call.applied[0]
+    return max(_in_windows(call, out) - math.prod(out), 0) * call.applied[0]
 
 
 def _select_and_scatter(call: Call) -> float:
     source = math.prod(call.operands[1])
     # Each window selects by n - 1 comparisons, and scatters one value.
-    return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
+    selected = max(_in_windows(call, call.operands[1]) - source, 0)
+    return selected * call.applied[0] + source * call.applied[1]
 
 
 def _sort(call: Call) -> float:

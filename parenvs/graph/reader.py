@@ -346,6 +346,7 @@ class _Reader:
         self.program = Program()
         self.sizes: list[int] = []
         self.parameters: list[_Parameter] = []
+        self.pads: dict[int, tuple[Any, opcodes.Shape]] = {}
         self.applied: dict[int, float] = {}
         self.outputs = self.block(self.computations[module.entry_computation_id], None, "", -1)
         self.parameters.sort(key=lambda parameter: parameter.number)
@@ -475,7 +476,10 @@ class _Reader:
             raise HloError(f"instruction {node.name!r}: {error}") from None
         nested = node.opcode in checks.NESTED
         applied = [] if nested else [self.flops_inside(i) for i in node.called_ids]
-        flops, moved = opcodes.flops_of(opcodes.Call(node, inputs, outputs, applied)), 0.0
+        pad = self.pads.get(flat[0]) if flat else None
+        flops, moved = opcodes.flops_of(opcodes.Call(node, inputs, outputs, applied, pad)), 0.0
+        if node.opcode == "pad":
+            self.pads[results[0]] = node.padding.dimensions, inputs[0]
         is_free = node.opcode == "transpose" and opcodes.is_relabelling(node, shapes[0])
         if not (nested or is_free):
             moved = opcodes.bytes_of(
