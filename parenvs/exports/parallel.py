@@ -42,7 +42,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.exports.rules import Apart, Shares, Synchronized, Whole, regrouped, without_partial
+from parenvs.exports.rules import (
+    Apart,
+    Means,
+    Shares,
+    Synchronized,
+    Whole,
+    regrouped,
+    without_partial,
+)
 from parenvs.exports.stages import unmatched
 from parenvs.exports.torch import Split, TorchPlan
 from parenvs.graph.layout import DATA, MODEL
@@ -390,6 +398,7 @@ class Parallel:
         with ExitStack() as stack:
             if self._axes:
                 stack.enter_context(implicit_replication())
+                stack.enter_context(Means())
                 if self.device.type == "cpu":
                     # DTensor has no strategy for the CPU's fused attention.
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))

@@ -128,6 +128,44 @@ class Whole(TorchFunctionMode):
         return distributed[0] if _is_in_place(func) else tree_map(as_distributed, result)
 
 
+_MEANS = {
+    "mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "soft_margin_loss": 2,
+    "binary_cross_entropy": 3,
+}  # fmt: skip
+"""Losses over elements -> where ATen's take their reduction: 0 none, 1 the mean, 2 the sum."""
+
+
+class Means(TorchFunctionMode):
+    """Reduces losses over elements by an operation of its own.
+
+    DTensors' rule for the backward pass of these divides by the elements of one rank, not of all:
+    with torch 2.13 gradients are as many times too large as there are ranks.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function; a loss of DTensors element by element, then its mean or sum."""
+        kwargs, name = dict(kwargs or {}), _base_name(func)
+        if name not in _MEANS or not any(isinstance(x, DTensor) for x in args):
+            return func(*args, **kwargs)
+        func = getattr(func, "default", func)  # of ATen's overloads
+        if isinstance(func, torch._ops.OpOverload):
+            values, place = list(args), _MEANS[name]
+            values += [x.default_value for x in func._schema.arguments[len(args) : place + 1]]
+            values[place], way = 0, ("none", "mean", "sum")[kwargs.pop("reduction", values[place])]
+            each = func(*values, **kwargs)
+        else:
+            given = _arguments_of(func, args, kwargs)
+            if name != "binary_cross_entropy" and given.get("weight") is not None:
+                return func(*args, **kwargs)  # which reduces by operations of its own
+            way, old = given["reduction"], [given.pop(x, None) for x in ("size_average", "reduce")]
+            if old != [None, None]:
+                way = torch.nn._reduction.legacy_get_string(*old)
+            each = func(**{**given, "reduction": "none"})
+        return each if way == "none" else each.mean() if way == "mean" else each.sum()
+
+
 def _base_name(func: Callable[..., Any]) -> str:
     return func.__name__.partition(".")[0]
 

@@ -191,3 +191,38 @@ def test_run__fused_weights_are_taken_apart_in_six_ways(monkeypatch, capfd, tmp_
     split = torch_plan(load_plan(tmp_path / "p.json")).placements
     weights = {f"{name}.weight" for name in ("qkv", "turned", "gates", "slices")}
     assert {"layer.self_attn.in_proj_weight", "once", *weights} <= set(split)
+
+
+@each("loss", ["mse", "smooth_l1", "huber", "soft_margin", "binary_cross_entropy"])
+@each("way", ["mean", "sum"])
+def test_means__gradients_are_those_of_all_samples(first_of_two, loss, way):
+    """Of two ranks: this one's part of the gradient, of a mean over the samples of both."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.nn import functional
+
+    from parenvs.exports.rules import Means
+
+    torch.manual_seed(0)
+    x, y = torch.rand(8, 3), torch.rand(8, 3)
+    name = loss if loss.startswith("binary") else f"{loss}_loss"
+    functions = [getattr(functional, name)]
+    numbers = {"mean": 1, "sum": 2}
+    aten = getattr(torch.ops.aten, name)
+    given = (None, numbers[way]) if loss.startswith("binary") else (numbers[way],)
+    whole = x.clone().requires_grad_()
+    functions[0](whole, y, reduction=way).backward()
+    mesh = init_device_mesh("cpu", (2,))
+
+    def halved(whole):
+        return DTensor.from_local(whole.detach().chunk(2)[0], mesh, [Shard(0)], run_check=False)
+
+    for call in (
+        lambda a, b: functions[0](a, b, reduction=way),
+        lambda a, b: aten(a, b, *given),
+        lambda a, b: aten.default(a, b, *given),
+    ):
+        half = halved(x).requires_grad_()
+        with Means():
+            call(half, halved(y)).backward()
+        torch.testing.assert_close(half.grad.to_local(), whole.grad.chunk(2)[0])
