@@ -61,7 +61,7 @@ renew-hybrid: $(STAMP)
 	$(BIN)/python -m parenvs.datasets.hybrid.problems hybrid
 	$(BIN)/python -m parenvs.datasets.hybrid.problems hetero
 	$(BIN)/python benchmarks/references.py hybrids
-	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero
+	$(BIN)/python benchmarks/leaderboard_references.py --changed --tasks hybrid hetero
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints/tested.txt -e '.[docs]'

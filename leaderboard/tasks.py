@@ -115,7 +115,7 @@ class TaskList:
             "revision": self.revision,
             "seeds": {str(version): seed for version, seed in self.seeds.items()},
             "lodged": {str(version): list(hashes) for version, hashes in self.lodged.items()},
-            "command": "python -m parenvs.leaderboard.references",
+            "command": "python benchmarks/leaderboard_references.py",
             "tasks": [task.to_json() for task in self.tasks.values()],
         }
         target = path or tasks_file()

@@ -27,7 +27,7 @@ if _TYPE_CHECKING:
     from parenvs.agents.planners import solve
     from parenvs.cluster import Cluster, Device
     from parenvs.core.plan import judge, load_plan
-    from parenvs.core.registry import problem
+    from parenvs.core.registry import problem, tune
     from parenvs.errors import ParenvsError
     from parenvs.graph.graph import Graph
     from parenvs.graph.sources import from_hlo, from_jax, from_torch, in_parts
@@ -74,6 +74,7 @@ __all__ = [
     "register_agent",
     "show",
     "solve",
+    "tune",
     "verify",
 ]
 
@@ -84,7 +85,7 @@ _PUBLIC = {
     "parenvs.agents.planners": ("solve",),
     "parenvs.cluster": ("Cluster", "Device"),
     "parenvs.core.plan": ("judge", "load_plan"),
-    "parenvs.core.registry": ("problem",),
+    "parenvs.core.registry": ("problem", "tune"),
     "parenvs.errors": ("ParenvsError",),
     "parenvs.graph.graph": ("Graph",),
     "parenvs.graph.sources": ("from_hlo", "from_jax", "from_torch", "in_parts"),

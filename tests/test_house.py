@@ -314,7 +314,7 @@ PUBLIC = (
     "HybridStage", "ParenvsError", "PartitionPlan", "PartitionReport", "Partitioning", "Pipeline",
     "PipelinePlan", "Report", "StageProfile", "TransformerShape", "evaluate", "evaluate_set",
     "from_hlo", "from_jax", "from_torch", "in_parts", "judge", "load_graph", "load_plan",
-    "load_profile", "problem", "register_agent", "show", "solve", "verify",
+    "load_profile", "problem", "register_agent", "show", "solve", "tune", "verify",
 )  # fmt: skip
 """Everything that ``import parenvs`` offers; the list stands in ``parenvs/__init__.py`` too."""
 

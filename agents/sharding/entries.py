@@ -57,7 +57,7 @@ _FINGERPRINTS = {
 }
 
 
-SOURCE = "python -m parenvs.leaderboard.references --tasks iopddl"
+SOURCE = "python benchmarks/leaderboard_references.py --tasks iopddl"
 """Command that makes the references that are the solver's own."""
 # Letter -> bound that `benchmarks/iopddl.py` proved where it is above the one known before.
 _BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}

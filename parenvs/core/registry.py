@@ -245,3 +245,27 @@ def problem(source: Any, cluster: Any = None, task: str | None = None, **options
     """
     chosen = (task_of_name(source) or TASKS[DEFAULT]) if task is None else TASKS.named(task)
     return chosen.problem(source, cluster, **options)
+
+
+def tune(problem: Any, **settings: Any) -> Any:
+    """Start or resume a study of a problem: it proposes plans, and learns from what they took.
+
+    Args:
+        problem: made by ``parenvs.problem``; of the task ``hybrid``.
+        **settings: ``stack``, ``journal``, ``site``, ``candidates``, ``constraints``, ``tolerance``
+            and ``seed``, see ``parenvs.tasks.hybrid.tune.study.Study``.
+
+    Returns:
+        The study: ``ask``, ``tell``, ``best``, ``stop``, ``table``.
+
+    Raises:
+        ParenvsError: the task of the problem cannot be tuned, or a setting is wrong.
+
+    >>> import parenvs
+    >>> study = parenvs.tune(parenvs.problem("llama3-8b", "1x8:a100", "hybrid", batch=64))
+    >>> trial = study.ask()
+    >>> study.tell(trial, seconds=trial.expected_seconds)
+    >>> study.best.plan == trial.plan
+    True
+    """
+    return task_of(problem, "tune takes a problem").tune(problem, **settings)

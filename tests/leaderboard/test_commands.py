@@ -9,9 +9,9 @@ import killed_writers
 import pytest
 from cases import each
 
+from benchmarks import leaderboard_references as references
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard import check as judging
-from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import tasks
 
 BOARD = Path(__file__).parents[2] / "leaderboard"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from cases import each
 
+from benchmarks import leaderboard_references as references
 from parenvs.core.leaderboard import Reference, is_less, reference_of
-from parenvs.leaderboard import references
 from parenvs.leaderboard.check import check_file, improvements
 from parenvs.leaderboard.tasks import read_tasks, tasks
 

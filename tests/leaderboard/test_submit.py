@@ -71,7 +71,7 @@ def test_agents__need_neither_torch_nor_jax():
     code = (
         "import sys\n"
         "import parenvs.cli, parenvs.cli.leaderboard\n"
-        "from parenvs.leaderboard import check, entry, ranking, references, submit, tasks\n"
+        "from parenvs.leaderboard import check, entry, ranking, submit, tasks\n"
         "print(sorted({'torch', 'jax', 'stable_baselines3', 'sb3_contrib'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import leaderboard_references as references
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.problems import SETS
 from parenvs.errors import ParenvsError
 from parenvs.instances import PAPER, manifest, names
-from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import read_tasks, tasks, tasks_file
 
 GRAPHS = [

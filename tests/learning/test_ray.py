@@ -41,7 +41,7 @@ def test_references__as_tasks(tmp_path, capsys):
 
 def test_leaderboard_references__as_tasks(tmp_path, monkeypatch):
     """Solved as tasks and one by one: the same list, to the last bit."""
-    from parenvs.leaderboard import references
+    from benchmarks import leaderboard_references as references
 
     few = lambda task, *_: references.kind_of(task).problems(["vgg-19"])  # noqa: E731
     monkeypatch.setattr(references, "unsolved", few)

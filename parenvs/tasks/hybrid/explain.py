@@ -12,7 +12,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS, HybridReport
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
-from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.tune.prior import SHARES, SPREAD, matters, moved, stacks_on
 
 
 class Alternative(NamedTuple):
@@ -87,42 +87,29 @@ def _best(
     return Alternative(axis, value, text, other.length_seconds, excess, slower, faster)
 
 
-RANGES = {
-    "matmul_share": (0.9, 1.1),
-    "link_share": (0.75, 1.25),
-    "hidden": (-0.3, 0.2),
-    "permute_passes": (0.5, 2.0),
-    "launch": (0.5, 2.5),
-}
-"""Constant -> the ends of its plausible range: factors, of shares that are hidden what is added.
-
-Shares of matrix products that fit one table alike span 0.9 to 1.1 and more of their value; shares
-of links in nccl-tests and in stacks lie between 0.53 and 1.1 times 0.86; passes over tokens between
-6 and 40, and 4 and 12, in two releases.
-"""
 WORDS = {
-    "matmul_share": "matrix products",
-    "link_share": "links",
-    "hidden": "hidden collectives",
-    "permute_passes": "passes over experts' tokens",
-    "launch": "launch of a kernel",
-}
-"""Constants in words."""
+    "matmul_share": "matrix products", "attention_share": "attention",
+    "intra_bw": "links in a server", "nic_bw": "network", "send_share": "sends",
+    "memory_share": "memory bandwidth", "launch": "launch of a kernel",
+    "hop_in": "latency in a server", "hop_out": "latency between servers",
+    "send_wait": "waits for sends", "gather_share": "gathers of ZeRO 3",
+    "permute_passes": "passes over experts' tokens", "optimizer_bytes": "bytes of the optimizer",
+    "hidden": "hidden collectives", "tensor_overlap": "hidden tensor exchange",
+}  # fmt: skip
+"""Constants that are uncertain, in words; ``SPREAD`` says by how much."""
 FEW = 1000
 """Uniform plans that are judged on every machine, the best ones by the stack."""
-OTHERS = ("llama-2024", "nemo-2026", "titan-2025", "megatron-2022")
-"""Software that may take the place of the stack, where it was measured on the device."""
 APART = 0.02
-"""Excess from which two stacks are said to disagree on a plan."""
+"""Excess from which two machines disagree on a plan."""
 LONGER = 0.05
-"""Share of a plan's seconds by which those of another stack differ that are said, too."""
+"""Share of a plan's step time by which that on another machine differs that is listed, too."""
 
 
 class Shift(NamedTuple):
     """A plan on a machine that differs.
 
     Attributes:
-        what: differs, in words: ``links -25 %``, ``stack nemo-2026``.
+        what: differs, in words: ``network -30 %``, ``stack nemo-2026``.
         seconds: of the plan there.
         best_seconds: of the best uniform plan there, or of the plan itself if that is faster.
         excess: share by which the plan takes longer than that.
@@ -137,37 +124,18 @@ class Shift(NamedTuple):
 
 
 def scenarios(problem: Hybrid) -> dict[str, Hybrid]:
-    """Return machines whose constants are plausible, too: what differs -> the problem there."""
-    shape, stack = problem.model.shape, problem.stack
+    """Return machines whose constants are plausible, too: what differs -> the problem there.
+
+    Each constant moves by a standard deviation of ``SPREAD``, both ways.
+    """
     others = {}
-    for name, ends in RANGES.items():
-        # Only mixtures of experts permute tokens.
-        if name == "permute_passes" and (shape is None or shape.experts == 1):
-            continue
-        for end in ends:
-            other = moved(stack, name, end)
-            if other != stack:
-                change = end if name == "hidden" else end - 1
-                what = f"{WORDS[name]} {100 * change:+.0f} %"
-                others[what] = replace(problem, stack=other)
+    for name, spread in SPREAD.items():
+        for end in (-1.0, 1.0):
+            other = moved(problem, name, end)
+            if matters(name, other) and other.machine != problem.machine:
+                change = end * spread if name in SHARES else np.expm1(end * spread)
+                others[f"{WORDS[name]} {100 * change:+.0f} %"] = other
     return others
-
-
-def moved(stack: Stack, name: str, end: float) -> Stack:
-    """Return a stack with a constant at an end of its range in ``RANGES``."""
-    changed: dict[str, Any] = {}
-    if name == "hidden":
-        for key in ("hidden", "gather_hidden"):
-            share = getattr(stack, key)
-            if share is not None:
-                changed[key] = min(max(share + end, 0.0), 1.0)
-        return replace(stack, **changed)
-    for key in (name, "send_share") if name == "link_share" else (name,):
-        value = getattr(stack, key)
-        # A constant by device moves on all devices alike.
-        by_device = isinstance(value, dict)
-        changed[key] = {k: x * end for k, x in value.items()} if by_device else value * end
-    return replace(stack, **changed)
 
 
 def under(problem: Hybrid, plan: HybridPlan) -> HybridPlan:
@@ -213,23 +181,19 @@ class Machines:
 def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
     """Judge a plan beside the best uniform plans on machines that differ.
 
-    Returns every scenario, and every other stack that was measured on the device and disagrees:
-    under which another plan is faster by ``APART``, or this one takes another time by ``LONGER``.
+    Returns scenarios, and other stacks that were measured on the device, that disagree: under which
+    another plan is faster by ``APART``, or this one takes another time by ``LONGER``.
     """
     problem, machines = space.problem, Machines(space)
-    shifts = [
-        machines.shift(what, seconds, other.length(under(other, plan)))
-        for (what, other), seconds in zip(machines.problems.items(), machines.lengths, strict=True)
-    ][1:]
-    for name in OTHERS:
-        stack = STACKS[name]
-        if name == problem.stack.name or stack.is_guess(
-            problem.cluster.device.name, problem.precision
-        ):
-            continue
-        other = replace(problem, stack=stack)
-        seconds, length = machines.on(other), other.length(under(other, plan))
-        shift = machines.shift(f"stack {name}", seconds, length)
+    others = list(zip(machines.problems.items(), machines.lengths, strict=True))[1:]
+    device, precision = problem.cluster.device.name, problem.precision
+    for stack in stacks_on(problem):
+        if stack.name != problem.stack.name and not stack.is_guess(device, precision):
+            other = replace(problem, stack=stack)
+            others.append(((f"stack {stack.name}", other), machines.on(other)))
+    shifts = []
+    for (what, other), seconds in others:
+        shift = machines.shift(what, seconds, other.length(under(other, plan)))
         if shift.excess > APART or abs(shift.seconds / problem.length(plan) - 1) > LONGER:
             shifts.append(shift)
     return shifts

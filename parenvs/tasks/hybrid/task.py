@@ -16,7 +16,7 @@ from parenvs.core.task import (
     given,
     option,
 )
-from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
+from parenvs.errors import ClusterError, ParenvsError, PlanError, refuse_unknown, shown
 from parenvs.fields import Count, Index, one_of, whole, words
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
+    from parenvs.tasks.hybrid.tune.study import Study
 
 _SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v")
 _MODES = ("none", "selective", "full")
@@ -337,6 +338,13 @@ class HybridTask(Task):
         from parenvs.agents.hybrid.baseline import draw_map
 
         return draw_map(request, report)
+
+    def tune(self, problem: Hybrid, **settings: Any) -> Study:
+        from parenvs.tasks.hybrid.tune.study import SETTINGS, Study
+
+        for name in settings:
+            refuse_unknown("tune has no setting", name, SETTINGS)
+        return Study(problem, **settings)
 
     def layout(self, plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> Layout:
         from parenvs.tasks.hybrid.export import layout

@@ -1,11 +1,11 @@
 """Makes the list of tasks: their problems, the best costs known, and their proven bounds.
 
-    python -m parenvs.leaderboard.references                      # solve all problems again
-    python -m parenvs.leaderboard.references --check              # compare, write nothing
-    python -m parenvs.leaderboard.references --check --instances vgg-19
-    python -m parenvs.leaderboard.references --changed            # new problems, changed costs
-    python -m parenvs.leaderboard.references --tasks hybrid       # the others stay as they are
-    python -m parenvs.leaderboard.references --engine ray --jobs 8 [--address auto]
+    python benchmarks/leaderboard_references.py                      # solve all problems again
+    python benchmarks/leaderboard_references.py --check              # compare, write nothing
+    python benchmarks/leaderboard_references.py --check --instances vgg-19
+    python benchmarks/leaderboard_references.py --changed            # new problems, changed costs
+    python benchmarks/leaderboard_references.py --tasks hybrid       # the others stay as they are
+    python benchmarks/leaderboard_references.py --engine ray --jobs 8 [--address auto]
 
 The list is written after every task, so that ``--changed`` goes on where a run was stopped. Proven
 references are the same on every machine. Where a search ends at its time limit, the better of the
@@ -34,11 +34,12 @@ from parenvs.files import locked, write_text
 from parenvs.leaderboard.tasks import Task, TaskList, older_file, read_tasks, tasks_file, unsolved
 from parenvs.markdown import table
 
-COMMAND = "python -m parenvs.leaderboard.references"
+COMMAND = "python benchmarks/leaderboard_references.py"
 _REVISIONS = """# Revisions of the tasks
 
-`python -m parenvs.leaderboard.references` lists here which costs changed, in seconds: with the cost
-model, or as better plans became known. Entries hold plans, judged anew by the costs of the day.
+`python benchmarks/leaderboard_references.py` lists here which costs changed, in seconds: with the
+cost model, or as better plans became known. Entries hold plans, judged anew by the costs of the
+day.
 """
 VERSION = 1
 """Version of the list. When it grows, the old list stays beside it, for entries of then."""
