@@ -16,8 +16,9 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from multiprocessing import connection
+from multiprocessing import AuthenticationError, connection
 from operator import attrgetter
+from threading import Thread
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 from parenvs.agents.learning.algorithm import Algorithm, Peers
 from parenvs.agents.learning.net import Packed, Seen
 from parenvs.agents.learning.ray_tasks import session
+from parenvs.clock.members import LOOPBACK
 from parenvs.errors import ParenvsError, one_line
 
 
@@ -309,6 +311,8 @@ def _serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> N
 
 SECONDS = 600.0
 """Seconds in which a collective has to end."""
+BACKLOG = 64
+"""Connections that wait for a server at most; strangers' among them."""
 Meeting = tuple[str, int, bytes]
 """Host, port and key by which learners meet."""
 
@@ -320,7 +324,7 @@ def own_host() -> str:
             probe.connect(("10.255.255.255", 1))  # sends nothing
             return str(probe.getsockname()[0])
         except OSError:
-            return "127.0.0.1"
+            return LOOPBACK
 
 
 class Reduced(Peers):
@@ -399,27 +403,42 @@ class Server:
 
     Args:
         staleness: in steps; None: in lockstep.
+        host: address at which it listens.
     """
 
-    def __init__(self, agent: Algorithm, learners: int, staleness: int | None) -> None:
-        self.agent, self.learners, self.staleness = agent, learners, staleness
+    def __init__(
+        self, agent: Algorithm, learners: int, staleness: int | None, host: str = LOOPBACK
+    ) -> None:
+        self.agent, self.learners, self.staleness, self.host = agent, learners, staleness, host
         self.links: dict[int, Any] = {}
 
     def meet(self) -> Meeting:
         """Return where learners meet the server."""
-        key = os.urandom(16)
-        address = ("0.0.0.0", 0)  # of any network; learners have the key
-        self.listener = connection.Listener(address, backlog=self.learners, authkey=key)
-        return (own_host(), self.listener.address[1], key)
+        self.key = os.urandom(16)
+        self.listener = socket.create_server((self.host, 0), backlog=BACKLOG)
+        return (self.host, self.listener.getsockname()[1], self.key)
 
     def accept(self) -> None:
-        """Wait for all learners."""
+        """Wait for all learners; strangers, who do not have the key, are no reason to."""
+        self.listener.settimeout(0.1)
         while len(self.links) < self.learners:
-            with _link_errors_as_lost():
-                link = _prompt(self.listener.accept())
-                self.links[received(link.recv_bytes())] = link
+            with contextlib.suppress(TimeoutError):
+                end, _ = self.listener.accept()
+                end.setblocking(True)
+                # One that says nothing keeps a thread waiting, and nobody else.
+                Thread(target=self._greet, args=(end.detach(),), daemon=True).start()
+        self.listener.close()
         for link in self.links.values():
             link.send_bytes(sent(None))
+
+    def _greet(self, handle: int) -> None:
+        link = _prompt(connection.Connection(handle))
+        try:
+            connection.deliver_challenge(link, self.key)
+            connection.answer_challenge(link, self.key)
+            self.links[received(link.recv_bytes())] = link
+        except (AuthenticationError, EOFError, OSError):
+            link.close()  # nothing of what a stranger sends is unpickled
 
     def serve(self) -> None:
         """Serve until the turns of all learners are over."""
@@ -491,5 +510,5 @@ def _prompt(link: Any) -> Any:
 def _link_errors_as_lost() -> Iterator[None]:
     try:
         yield
-    except (EOFError, OSError) as error:
+    except (AuthenticationError, EOFError, OSError) as error:
         raise LostError(f"a process is gone ({one_line(error)})") from None

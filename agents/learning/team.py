@@ -39,6 +39,7 @@ from parenvs.agents.learning.engine import (
 from parenvs.agents.learning.net import Seen, beside
 from parenvs.agents.learning.play import Envs, Play, Share, Summary, Transition
 from parenvs.agents.learning.ray_tasks import LOCAL, RAY
+from parenvs.clock.members import LOOPBACK, stay_on, store_at
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite
 
@@ -109,9 +110,14 @@ class Recipe:
             agent.read(Path(config.start) / MODEL)
         return agent
 
+    def host(self) -> str:
+        """Return the address of this machine at which learners meet."""
+        return LOOPBACK if self.address is None else own_host()
+
     def server(self) -> Server:
         """Make the server of learners."""
-        return Server(self.agent(self.look().lens), self.learners, self.config.staleness)
+        agent = self.agent(self.look().lens)
+        return Server(agent, self.learners, self.config.staleness, self.host())
 
 
 class Processes:
@@ -207,8 +213,8 @@ class Learner:
 
     def meet(self) -> Meeting:
         """Return where other learners meet this one."""
-        self.store = dist.TCPStore("0.0.0.0", 0, None, True, wait_for_workers=False)
-        return own_host(), self.store.port, b""
+        self.store = store_at(self.recipe.host())
+        return self.store.host, self.store.port, b""
 
     def join(self, meeting: Meeting, rank: int, size: int) -> None:
         """Learn together with others from now on."""
@@ -216,6 +222,7 @@ class Learner:
             self.agent.peers = Served(meeting, rank, self.recipe.config.staleness is None)
             return
         host, port, _ = meeting
+        stay_on(host)
         store = self.store if rank == 0 else dist.TCPStore(host, port, None, False)
         self.agent.peers = Reduced(rank, size, self.agent.device, store)
 

@@ -159,7 +159,6 @@ def measure(
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """Kind of device -> what sends between processes."""
-_HOST = "127.0.0.1"
 LIMIT_SECONDS = 3600.0
 """Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 MEET_SECONDS = 60.0
@@ -195,9 +194,7 @@ def together(
     Raises:
         ParenvsError: one of them failed; the line says which.
     """
-    meeting = timedelta(seconds=MEET_SECONDS)
-    # Port 0: the system chooses a free one, which the store knows.
-    store = dist.TCPStore(_HOST, 0, None, True, meeting, wait_for_workers=False)
+    store = members.store_at(members.LOOPBACK, MEET_SECONDS)
     groups = [
         (work, (rank, processes, kind, store.port, threads, limit), given)
         for rank in range(processes)
@@ -215,7 +212,8 @@ def _run_in_group(work: Callable[..., Any], group: tuple[Any, ...], given: Seque
         # A share of the cores each, so that no process waits for another's core.
         hold_cores(rank, processes)
     try:
-        store = dist.TCPStore(_HOST, port, None, False, timedelta(seconds=MEET_SECONDS))
+        members.stay_on(host := members.LOOPBACK)
+        store = dist.TCPStore(host, port, None, False, timedelta(seconds=MEET_SECONDS))
         timeout = timedelta(seconds=limit)
         dist.init_process_group(
             BACKENDS[kind], store=store, rank=rank, world_size=processes, timeout=timeout

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
+from parenvs.clock.members import store_at
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.exports.checkpoint import INDEX, Files
@@ -194,8 +194,7 @@ class Driver:
     ) -> None:
         self.problem, self.course, self.plans, self.policy = problem, course, plans, policy
         self.journal, self.per_interval, self.notice, self.say = journal, steps, notice, say
-        # Where processes meet, of this machine; the port is a free one.
-        self.store = dist.TCPStore(settings.host, 0, None, True, wait_for_workers=False)
+        self.store = store_at(settings.host)
         settings = replace(settings, port=self.store.port)
         self.folder = Path(settings.folder)
         self.fleet = fleet(settings, problem.library.devices)

@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from parenvs.agents.learning.ray_tasks import load_ray, session
-from parenvs.clock.members import end_with_parent, first_line, start_member
+from parenvs.clock.members import end_with_parent, first_line, start_member, stay_on
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.parallel import Parallel
@@ -172,6 +172,7 @@ class Member:
         self.settings = settings
         self.model = Model.from_source(settings.source, settings.seed)
         self.graph = load_graph(settings.graph)
+        stay_on(settings.host)
         self.store = dist.TCPStore(
             settings.host, settings.port, None, False, timedelta(seconds=LIMIT_SECONDS)
         )

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,12 +19,15 @@ pytest.importorskip("sb3_contrib")
 pytest.importorskip("pettingzoo")
 
 import pairs
+from sockets import listening
 
 from parenvs.agents.learning.algorithm import Peers
 from parenvs.agents.learning.config import DISTRIBUTIONS, TrainConfig
+from parenvs.agents.learning.engine import LostError, Served, Server
 from parenvs.agents.learning.play import Share
 from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
+from parenvs.clock.members import LOOPBACK
 from parenvs.errors import ParenvsError
 
 ELASTIC = {"env_id": "ElasticPlan-v2", "env_kwargs": {"family": "gone"}}
@@ -233,3 +237,54 @@ def test_kills__of_the_driver(name, tmp_path):
     assert turns > 0 and (tmp_path / "run" / "state.pt").exists()
     found = train(config, tmp_path / "run", resume=True, engine="local")
     assert torch.equal(weights(found.algorithm), expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's table of sockets")
+def test_sockets__learners_listen_on_this_machine_alone_and_take_no_stranger():
+    """To every port that a run opens, one connection that says nothing and one that is noise."""
+    config = config_of("ppo", {"env_id": "CartPole-v1"}, 4, distribution="learners")
+    expected = weights(train(config, engine="local").algorithm)
+    seen, ends, strangers = set(), threading.Event(), []
+
+    def intrude():
+        while not ends.is_set():
+            for address, port in listening(os.getpid()) - seen:
+                seen.add((address, port))
+                strangers.extend(strangers_of(port))
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    try:
+        found = weights(train(config, engine="local").algorithm)
+    finally:
+        ends.set()
+        thread.join()
+        for stranger in strangers:
+            stranger.close()
+    assert strangers, "no port was found"
+    assert {address for address, _ in seen} == {"0100007F"}
+    assert (found - expected).abs().max() < 1e-5
+
+
+def strangers_of(port):
+    """A connection that says nothing, and one that sends noise."""
+    silent, noisy = (socket.create_connection((LOOPBACK, port)) for _ in range(2))
+    noisy.sendall(b"\x00\x00\x00\x20" + os.urandom(2000))
+    return [silent, noisy]
+
+
+def test_server__strangers_keep_no_learner_waiting():
+    server = Server(None, 2, None)
+    host, port, key = server.meet()
+    assert host == LOOPBACK
+    strangers = strangers_of(port)
+    with ThreadPoolExecutor() as pool:
+        wrong = pool.submit(Served, (host, port, b"another key"), 0, True)
+        learners = [pool.submit(Served, (host, port, key), rank, True) for rank in range(2)]
+        server.accept()
+        assert [learner.result(20).rank for learner in learners] == [0, 1]
+        with pytest.raises(LostError):
+            wrong.result(20)
+    assert set(server.links) == {0, 1}
+    for stranger in strangers:
+        stranger.close()
