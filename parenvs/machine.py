@@ -1,17 +1,20 @@
-"""Describes the host (processor, cores, versions) and the code beside whatever was made by them."""
+"""The host: processor, cores, versions, loopback; and the code beside what was made by them."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("numpy", "gymnasium", "torch", "stable-baselines3", "sb3-contrib")
 """Packages whose versions change the times; those of the extra ``agents`` may be missing."""
@@ -134,3 +137,30 @@ def commit() -> str:
 def host() -> dict[str, object]:
     """Processor, cores and versions as JSON types; every log of a training holds them."""
     return {"processor": processor(), "cores": cores(), **versions()}
+
+
+LOOPBACK = "127.0.0.1"
+"""Address at which processes of one machine meet: no other machine reaches it."""
+
+
+def store_at(host: str, seconds: float = 300.0) -> Any:
+    """Return a ``TCPStore`` of this process that listens at one address alone, on a free port.
+
+    PyTorch's own listens on every interface, whatever host it is given.
+    """
+    from torch.distributed import TCPStore
+
+    listener = socket.create_server((host, 0))
+    port, limit = listener.getsockname()[1], timedelta(seconds=seconds)
+    handle = listener.detach()  # the store closes it
+    return TCPStore(host, port, None, True, limit, False, master_listen_fd=handle)
+
+
+def stay_on(host: str) -> None:
+    """Let gloo's connections of this process listen on the loopback interface, if they meet there.
+
+    Elsewhere gloo takes the interface of the machine's name, or what the user's environment says.
+    """
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if host == LOOPBACK and names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])

@@ -28,8 +28,8 @@ from torch import Tensor
 from parenvs.agents.learning.algorithm import Algorithm, Peers
 from parenvs.agents.learning.net import Packed, Seen
 from parenvs.agents.learning.ray_tasks import session
-from parenvs.clock.members import LOOPBACK
 from parenvs.errors import ParenvsError, one_line
+from parenvs.machine import LOOPBACK
 
 
 class _Pickler(pickle.Pickler):

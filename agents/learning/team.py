@@ -39,8 +39,8 @@ from parenvs.agents.learning.engine import (
 from parenvs.agents.learning.net import Seen, beside
 from parenvs.agents.learning.play import Envs, Play, Share, Summary, Transition
 from parenvs.agents.learning.ray_tasks import LOCAL, RAY
-from parenvs.clock.members import LOOPBACK, stay_on, store_at
 from parenvs.errors import ParenvsError
+from parenvs.machine import LOOPBACK, stay_on, store_at
 from parenvs.tensors import check_finite
 
 Tick = Callable[[Any], object]

@@ -21,7 +21,7 @@ from parenvs.errors import ParenvsError, ProfileError, one_line
 from parenvs.graph.flow import reachable
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
-from parenvs.machine import awake_cores, hold_cores
+from parenvs.machine import LOOPBACK, awake_cores, hold_cores, stay_on, store_at
 
 # TF32 is no type of arrays: float32, multiplied with fewer bits.
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
@@ -194,7 +194,7 @@ def together(
     Raises:
         ParenvsError: one of them failed; the line says which.
     """
-    store = members.store_at(members.LOOPBACK, MEET_SECONDS)
+    store = store_at(LOOPBACK, MEET_SECONDS)
     groups = [
         (work, (rank, processes, kind, store.port, threads, limit), given)
         for rank in range(processes)
@@ -212,8 +212,8 @@ def _run_in_group(work: Callable[..., Any], group: tuple[Any, ...], given: Seque
         # A share of the cores each, so that no process waits for another's core.
         hold_cores(rank, processes)
     try:
-        members.stay_on(host := members.LOOPBACK)
-        store = dist.TCPStore(host, port, None, False, timedelta(seconds=MEET_SECONDS))
+        stay_on(LOOPBACK)
+        store = dist.TCPStore(LOOPBACK, port, None, False, timedelta(seconds=MEET_SECONDS))
         timeout = timedelta(seconds=limit)
         dist.init_process_group(
             BACKENDS[kind], store=store, rank=rank, world_size=processes, timeout=timeout

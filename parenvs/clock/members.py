@@ -9,13 +9,11 @@ import multiprocessing
 import os
 import re
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,33 +30,6 @@ _END_SECONDS = 2.0
 _LATER_SECONDS = 1.0
 # Words of the errors of processes whose neighbor is gone.
 _NETWORK = re.compile("lost another|connection|gloo|socket|timed out|broken pipe|recv|nccl|peer")
-
-
-LOOPBACK = "127.0.0.1"
-"""Address at which processes of one machine meet: no other machine reaches it."""
-
-
-def store_at(host: str, seconds: float = 300.0) -> Any:
-    """Return a ``TCPStore`` of this process that listens at one address alone, on a free port.
-
-    PyTorch's own listens on every interface, whatever host it is given.
-    """
-    from torch.distributed import TCPStore
-
-    listener = socket.create_server((host, 0))
-    port, limit = listener.getsockname()[1], timedelta(seconds=seconds)
-    handle = listener.detach()  # the store closes it
-    return TCPStore(host, port, None, True, limit, False, master_listen_fd=handle)
-
-
-def stay_on(host: str) -> None:
-    """Let gloo's connections of this process listen on the loopback interface, if they meet there.
-
-    Elsewhere gloo takes the interface of the machine's name, or what the user's environment says.
-    """
-    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-    if host == LOOPBACK and names:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
 
 
 def run_members(

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.clock.members import store_at
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.exports.checkpoint import INDEX, Files
@@ -25,6 +24,7 @@ from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph
 from parenvs.jobs.journal import INTERVALS, LOADED, MOVED, STARTED, Interval, Journal, Step
 from parenvs.jobs.member import STATE, Fleet, LostError, Settings
+from parenvs.machine import store_at
 from parenvs.tasks.elastic.library import (
     CHECKPOINT,
     EVENTS,

@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from parenvs.agents.learning.ray_tasks import load_ray, session
-from parenvs.clock.members import end_with_parent, first_line, start_member, stay_on
+from parenvs.clock.members import end_with_parent, first_line, start_member
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.parallel import Parallel
@@ -34,6 +34,7 @@ from parenvs.exports.stream import Stream
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import called
 from parenvs.instances import load_graph
+from parenvs.machine import stay_on
 
 RATE = 1e-3
 """Learning rate of Adam where the user gives no optimizer."""

@@ -27,8 +27,8 @@ from parenvs.agents.learning.engine import LostError, Served, Server
 from parenvs.agents.learning.play import Share
 from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
-from parenvs.clock.members import LOOPBACK
 from parenvs.errors import ParenvsError
+from parenvs.machine import LOOPBACK
 
 ELASTIC = {"env_id": "ElasticPlan-v2", "env_kwargs": {"family": "gone"}}
 PAIRS = {"env_id": "Pairs-v0"}
