@@ -164,6 +164,8 @@ class Peers:
     """The learners of a training; here one. ``joined``: in lockstep, from the steps of all."""
 
     joined = True
+    inside = False
+    """Whether a method runs that ``together`` calls."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over learners of tensors of one shape."""
@@ -175,7 +177,12 @@ class Peers:
 
     def together(self, agent: Algorithm, name: str, values: Tensor) -> None:
         """Call the method ``name`` with the sum, where network and optimizer are kept."""
-        getattr(agent, name)(self.sum(values))
+        total = self.sum(values)
+        self.inside = True
+        try:
+            getattr(agent, name)(total)
+        finally:
+            self.inside = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, algorithm
 from parenvs.agents.learning.config import (
@@ -43,6 +44,8 @@ from parenvs.errors import ParenvsError
 from parenvs.machine import LOOPBACK, stay_on, store_at
 from parenvs.tensors import check_finite
 
+CHECKED = 100
+"""Updates from one comparison of learners' networks to the next; the first one is compared."""
 Tick = Callable[[Any], object]
 
 
@@ -210,6 +213,7 @@ class Learner:
     def __init__(self, recipe: Recipe, share: Share) -> None:
         self.recipe, self.play = recipe, recipe.player(share)
         self.agent = recipe.agent(self.play.lens)
+        self.updated = 0
 
     def meet(self) -> Meeting:
         """Return where other learners meet this one."""
@@ -218,6 +222,7 @@ class Learner:
 
     def join(self, meeting: Meeting, rank: int, size: int) -> None:
         """Learn together with others from now on."""
+        register_optimizer_step_pre_hook(self._check_step)
         if self.recipe.distribution.learns == SERVED:
             self.agent.peers = Served(meeting, rank, self.recipe.config.staleness is None)
             return
@@ -250,9 +255,33 @@ class Learner:
                 weights = torch.nn.utils.parameters_to_vector(self.agent.weights)
                 check_finite([figures, weights])
             updates.append(summary._replace(figures=figures))
+            self.updated += 1
+            if self.updated % CHECKED == 1:
+                self._check_same()
         if isinstance(self.agent.peers, Served):
             self.agent.peers.done()
         return updates
+
+    def _check_step(self, optimizer: Any, *given: Any) -> None:
+        """Refuse a step that other learners would not know of; a hook of all optimizers."""
+        if not self.agent.peers.inside:
+            raise ParenvsError(
+                f"{self.agent.name}: optimizer.step() in learn is a step of one learner alone; "
+                "call self.step(losses), or a method of its own by self.peers.together"
+            )
+
+    def _check_same(self) -> None:
+        """Refuse learners in lockstep whose networks are not the same, buffers included."""
+        if not self.agent.peers.joined:
+            return
+        values = [x.double().sum() for x in self.agent.net.state_dict().values()]
+        sums = self.agent.peers.gather(torch.stack(values).cpu()).view(-1, len(values))
+        if (sums != sums[0]).any():
+            raise ParenvsError(
+                f"{self.agent.name}: after {self.updated:,} updates learners have different "
+                "networks; weights and buffers may change in self.step and self.peers.together "
+                "alone, and what these depend on must be that of all learners (moments, parts)"
+            )
 
     @contextmanager
     def _finite(self, what: str, remedy: str) -> Iterator[None]:
