@@ -39,8 +39,9 @@ AREAS = {
     ),
     "hybrid": (
         "Hybrid plans: predicted step times",
-        "The cost model beside published measurements, and one strategy by three tasks.",
-        ("hybrid", "cases", "price"),
+        "The cost model beside published measurements, tuning by it, and one strategy by three "
+        "tasks.",
+        ("hybrid", "tune", "cases", "price"),
     ),
     "sharding": (
         "Sharding: problems of a contest",

@@ -130,7 +130,7 @@ def published() -> Iterator[Group]:
             yield Group(source, name, problem, unfitted(problem, source), plans, seconds)
 
 
-def tuned(group: Group, trials: int, stacks: Sequence[Stack] | Stack) -> tuple[list[int], dict]:
+def tuned(group: Group, trials: int, stacks: list[Stack] | Stack) -> tuple[list[int], dict]:
     """Return the plans that a study asks for, in turn, and how its intervals did."""
     study = Study(group.problem, stack=stacks, candidates=list(group.rows))
     keys = {study.key(of_row(row, group.problem)): k for k, row in enumerate(group.rows)}
@@ -210,7 +210,7 @@ def _row(group: Group, method: str, every: Sequence[np.ndarray], **more: Any) ->
 
 def rows_of(group: Group, seeds: int = 8) -> Iterator[dict[str, Any]]:
     """Yield a row for each method."""
-    order, figures = tuned(group, max(AFTER), group.stacks)
+    order, figures = tuned(group, max(AFTER), list(group.stacks))
     yield _row(group, "tune", [regrets(group.seconds, order)], **figures)
     for method, several in orders(group, seeds).items():
         yield _row(group, method, [regrets(group.seconds, order) for order in several])

@@ -75,6 +75,8 @@ def test_prior__stacks_are_the_newest_measured_of_each_software(problem):
         "internevo-2023", "megatron-2022", "megatron-deepspeed-2022", "nemo-2026", "titan-2025",
         "torch-2024",
     ]  # fmt: skip
+    old = parenvs.problem("gpt-1.7b", "1x8:v100", "hybrid", batch=64)
+    assert [stack.name for stack in stacks_on(old)] == ["deepspeed-2022", "megatron-2021"]
     other = parenvs.problem("llama3-8b", "1x8:gb200", "hybrid", batch=64)
     assert {"nemo-2026", "titan-2025", "llama-2024"} <= {x.name for x in stacks_on(other)}
 
@@ -169,7 +171,7 @@ def test_belief__by_a_second_writing(problem, prior):
             held = prior.states[s, k] + np.exp(a) * prior.others[s, k] + c * GIB
             fits[k, s] = normal(np.log(prior.limit / np.maximum(held, GIB)) / model.BLUR)
             if k in at:
-                ran[s] *= np.maximum(fits[k, s], 1e-3)
+                ran[s] *= np.maximum(fits[k, s], model.DOUBT)
     memory = (grid / grid.sum() * ran).sum(axis=(1, 2))
     weights = likelihood * np.repeat(share * memory, PARTICLES)
     weights /= weights.sum()
@@ -330,7 +332,7 @@ def test_study__other_problems_and_settings_are_refused(problem, plans, tmp_path
 @pytest.mark.slow
 def test_study__default_candidates_run_in_a_framework_and_keep_to_constraints(problem):
     study = parenvs.tune(problem, constraints={"tp": 2, "framework": "torchtitan"})
-    space = UniformSpace.build(problem, study.constraints)
+    space = UniformSpace.build(problem, study.limits)
     known = {space.plan(k).words for k in range(len(space))}
     for trial in study.ask(3):
         assert trial.plan.words in known and trial.plan.stages[0].tp == 2

@@ -24,6 +24,8 @@ A_MEAN, A_SD, C_MEAN, C_SD = 0.1, 0.3, 5.0, 5.0
 """Of the logarithm of the factor of activations, and of the GiB that nothing counts."""
 BLUR = 0.07
 """Standard deviation of the logarithm of a plan's bytes."""
+DOUBT = 0.02
+"""Least likelihood of a run, or of one that fails for want of memory, whatever the bytes."""
 LEAST_WEIGHT = 1e-5
 """Machines of less weight, over that of the heaviest, are left out of predictions."""
 _A = np.linspace(A_MEAN - 3 * A_SD, A_MEAN + 3 * A_SD, 13)
@@ -228,4 +230,4 @@ def _memory_evidence(plan: Priced, trial: Result) -> np.ndarray:
         return np.zeros(1)
     runs = _running(plan)[..., 0]
     # No trial is proof: a plan may fail for other reasons, and devices differ.
-    return np.log(np.maximum(1 - runs if trial.oom else runs, 1e-3))
+    return np.log(np.maximum(1 - runs if trial.oom else runs, DOUBT))

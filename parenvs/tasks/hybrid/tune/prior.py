@@ -86,7 +86,7 @@ def moved(problem: Hybrid, name: str, deviations: float) -> Hybrid:
 def stacks_on(problem: Hybrid) -> tuple[Stack, ...]:
     """Return the stacks that may run on a problem's devices: the newest measured of each software.
 
-    Where fewer than ``MODERN`` were measured, those may, too.
+    Where fewer than ``MODERN`` were measured, those may, too, if the device has bf16.
     """
     device, precision = problem.cluster.device.name, problem.precision
     newest: dict[str, Stack] = {}
@@ -96,7 +96,8 @@ def stacks_on(problem: Hybrid) -> tuple[Stack, ...]:
         if is_own and not stack.is_guess(device, precision):
             newest[software] = stack
     known = [newest[name] for name in sorted(newest)]
-    if len(known) < len(MODERN):
+    has_bf16 = "bf16" in dict(problem.cluster.device.peaks)
+    if not known or (has_bf16 and len(known) < len(MODERN)):
         known += [STACKS[name] for name in MODERN if STACKS[name] not in known]
     return tuple(known)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.registry import problem as problem_of
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, read, settle
 from parenvs.files import locked
@@ -96,6 +97,7 @@ class Study:
         constraints: see ``Constraints``; a framework has to run the plans, any by default.
         tolerance: expected improvement of the next trial below which ``stop`` says so.
         seed: of ties between plans that are expected to be as good.
+        limits: ``constraints`` as an object.
         notes: which trials of the site are used.
 
     Raises:
@@ -110,13 +112,14 @@ class Study:
     constraints: Constraints | Mapping[str, Any] | None = None
     tolerance: float = 0.01
     seed: Index = 0
+    limits: Constraints = field(init=False)
     notes: list[str] = field(default_factory=list, init=False)
     trials: list[Trial] = field(default_factory=list, init=False)
     _priors: dict[str, Priced] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Choose the stacks and read the files."""
-        several = isinstance(self.stack, (list, tuple))
+        several = isinstance(self.stack, list)
         given = () if self.stack is None else self.stack if several else (self.stack,)
         own = tuple(map(Stack.parse, given))
         names = {stack.name for stack in own}
@@ -125,8 +128,10 @@ class Study:
         shares = [*(1 / len(own) for _ in own), *(1 / len(others) for _ in others)]
         self._weights = np.array(shares) / sum(shares)
         settle(self, "tolerance", "seed")
-        if isinstance(self.constraints, Mapping):
-            self.constraints = read(Constraints, self.constraints, "constraints")
+        asked = self.constraints or Constraints()
+        if not isinstance(asked, Constraints):
+            asked = read(Constraints, asked, "constraints")
+        self.limits = asked
         self._read_journal()
         self._past = self._read_site()
 
@@ -156,7 +161,7 @@ class Study:
     def _listed(self) -> Uniform:
         """The uniform plans that may fit, those that are fastest by the stacks."""
         problem = self.problem
-        limits = self.constraints if isinstance(self.constraints, Constraints) else Constraints()
+        limits = self.limits
         if limits.framework is None:
             limits = replace(limits, framework=ANY)
         plans, device = uniform_plans(problem, limits), problem.cluster.device
@@ -238,23 +243,28 @@ class Study:
             InfeasibleError: every candidate was tried, or none fits.
         """
         with self._held():
-            asked = []
-            for _ in range(1 if count is None else count):
-                k, gain, prediction, belief = self._next()
-                plan = self._plan(self._space[0], k)
-                own = plan.batch / self.problem.batch
-                middle, *ends = (own * prediction.quantile(q, k) for q in (0.5, 0.1, 0.9))
-                weights = zip(belief.stacks.tolist(), self._stacks, strict=True)
-                stacks = sorted(weights, key=lambda pair: -pair[0])[:3]
-                words = ", ".join(f"{stack.name} {weight:.0%}" for weight, stack in stacks)
-                what = "explores" if self._incumbent is None else f"expected to save {gain:.1%}"
-                event = {
-                    "asked": len(self.trials), "plan": plan.to_json(), "expected_seconds": middle,
-                    "interval": ends, "fits": float(prediction.fits[k]),
-                    "why": f"{what}; stacks {words}",
-                }  # fmt: skip
-                asked.append(self._write(event))
+            asked = [self._write(self._proposed()) for _ in range(1 if count is None else count)]
         return asked[0] if count is None else asked
+
+    def preview(self) -> Trial:
+        """Return the trial that ``ask`` would return, without asking for it."""
+        return self._of(self._proposed())
+
+    def _proposed(self) -> dict[str, Any]:
+        """Return the next plan and what is believed of it, as a line of the journal."""
+        k, gain, prediction, belief = self._next()
+        plan = self._plan(self._space[0], k)
+        own = plan.batch / self.problem.batch
+        middle, *ends = (own * prediction.quantile(q, k) for q in (0.5, 0.1, 0.9))
+        weights = zip(belief.stacks.tolist(), self._stacks, strict=True)
+        stacks = sorted(weights, key=lambda pair: -pair[0])[:3]
+        words = ", ".join(f"{stack.name} {weight:.0%}" for weight, stack in stacks)
+        what = "explores" if self._incumbent is None else f"expected to save {gain:.1%}"
+        return {
+            "asked": len(self.trials), "plan": plan.to_json(), "expected_seconds": middle,
+            "interval": ends, "fits": float(prediction.fits[k]),
+            "why": f"{what}; stacks {words}",
+        }  # fmt: skip
 
     def _next(self) -> tuple[int, float, Prediction, Belief]:
         """Return the number of the next plan, its expected gain, and what is believed."""
@@ -367,12 +377,40 @@ class Study:
     # Files.
 
     def _head(self) -> dict[str, Any]:
-        problem, names = self.problem, [stack.name for stack in self._stacks]
-        return {
-            "version": VERSION, "instance": problem.instance, "cluster": str(problem.cluster),
-            "fingerprint": problem.model.fingerprint, "batch": problem.batch,
-            "precision": problem.precision, "stacks": names, "seed": self.seed,
-        }  # fmt: skip
+        """Return the first line of the journal: all that ``of_journal`` needs, as JSON types."""
+        problem, several = self.problem, isinstance(self.stack, list)
+        given = self.stack if several else [] if self.stack is None else [self.stack]
+        stacks = [Stack.parse(stack).to_json() for stack in given]
+        usual, asked = vars(Constraints()), vars(self.limits)
+        head = {
+            "version": VERSION,
+            "task": problem.task,
+            "instance": problem.instance,
+            "fingerprint": problem.model.fingerprint,
+            "cluster": problem.cluster.to_json(),
+            "batch": problem.batch,
+            "precision": problem.precision,
+            "stack": stacks if several else stacks[0] if stacks else None,
+            "constraints": {name: x for name, x in asked.items() if x != usual[name]},
+            "seed": self.seed,
+        }
+        return dict(json.loads(json.dumps(head)))
+
+    @classmethod
+    def of_journal(cls, journal: str | os.PathLike[str], **settings: Any) -> Study:
+        """Resume the study of a journal whose candidates are the default ones."""
+        lines = _lines(journal)
+        if not lines:
+            raise ParenvsError(f"{os.fspath(journal)}: no study begins there; name a model")
+        where, head = lines[0]
+        names = ("batch", "precision")
+        try:
+            options = {name: head[name] for name in names}
+            problem = problem_of(head["instance"], head["cluster"], "hybrid", **options)
+            own = {name: head[name] for name in ("stack", "constraints", "seed")}
+        except LookupError as error:
+            raise ParenvsError(f"{where}: {error} is missing") from None
+        return cls(problem, journal=journal, **{**own, **settings})
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -407,13 +445,17 @@ class Study:
             _append(self.journal, [event] if _lines(self.journal) else [self._head(), event])
         return self._apply(event)
 
+    def _of(self, event: Mapping[str, Any]) -> Trial:
+        """Return the trial of a line that has a plan."""
+        plan = HybridPlan.from_json(event["plan"])
+        about = ("expected_seconds", "interval", "fits", "why")
+        known = {name: event[name] for name in about if name in event}
+        return Trial(len(self.trials), plan, self.key(plan), **known)
+
     def _apply(self, event: Mapping[str, Any]) -> Trial:
         """Do what a line of the journal says."""
         if "plan" in event:
-            plan = HybridPlan.from_json(event["plan"])
-            trial = Trial(len(self.trials), plan, self.key(plan))
-            for name in ("expected_seconds", "interval", "fits", "why"):
-                setattr(trial, name, event.get(name, getattr(trial, name)))
+            trial = self._of(event)
             self.trials.append(trial)
         else:
             trial = self.trials[event["told"]]
