@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -36,7 +33,6 @@ PURPOSES = {
 _TOP = Path(__file__).parents[2]
 CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
-DATA = ("datasets/data", "agents/learning/data", "leaderboard")
 _REQUIREMENT = re.compile(r"^([\w.-]+)(?:\[[\w,]+\])?\s*(?:>=\s*([\w.]+))?")
 _MARKER = re.compile(r";.*python_version\s*>=\s*['\"]([\d.]+)['\"]")
 
@@ -48,7 +44,6 @@ class Diagnosis:
     facts: dict[str, str] = field(default_factory=dict)
     extras: dict[str, list[str]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
@@ -90,10 +85,6 @@ def diagnosis() -> Diagnosis:
             remedy = f"pip install {'.' if CHECKOUT else 'parenvs'}"
             report.faults += [f"{words}; {remedy}" for words in lacking]
     report.faults += _data()
-    if CHECKOUT is None:
-        report.faults += _recorded()
-    else:
-        _clone(CHECKOUT, report)
     return report
 
 
@@ -109,8 +100,6 @@ def lines(report: Diagnosis) -> Iterator[str]:
             yield f"    pip install '{target}'"
         else:
             yield f"extra {extra}: complete"
-    for words in report.notes:
-        yield f"note: {words}"
     for words in report.faults:
         yield f"broken: {words}"
     yield "healthy" if report.healthy else f"{len(report.faults)} broken"
@@ -188,44 +177,3 @@ def _fault(path: Path, sha256: str | None) -> str:
     except UNREADABLE as error:
         return f": damaged ({one_line(error)})"
     return ""
-
-
-def _recorded() -> Iterator[str]:
-    for file in metadata.files("parenvs") or ():
-        path = Path(str(file.locate()))
-        # Python itself writes .pyc files after the installation.
-        if file.hash is None or path.suffix == ".pyc":
-            continue
-        if not path.is_file():
-            yield f"{path} is missing; install the package anew"
-            continue
-        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
-            yield f"{path} was changed; install the package anew"
-
-
-def _clone(root: Path, report: Diagnosis) -> None:
-    git = shutil.which("git")
-    if git is None or not (root / ".git").exists():
-        report.notes.append("no git here: files that are missing from the clone are not noticed")
-        return
-    command = [git, "-C", str(root), "status", "--porcelain", "--no-renames", "--", *DATA]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        report.notes.append(f"git does not tell the state of {root}")
-    for line in done.stdout.splitlines():
-        state, name = line[:2], line[3:]
-        # A deleted file breaks the clone; an edited one may be somebody's work.
-        if "D" in state:
-            report.faults.append(f"{root / name} is missing; git checkout -- {name}")
-        elif "M" in state and not name.endswith(".py"):
-            report.notes.append(f"{name} differs from the last commit")
-    try:
-        installed = metadata.version("parenvs")
-    except metadata.PackageNotFoundError:
-        report.notes.append("the clone is not installed: pip install -e . makes the command")
-        return
-    if installed != __version__:
-        report.notes.append(
-            f"installed as {installed}, the clone is {__version__}; pip install -e ."
-        )
