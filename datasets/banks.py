@@ -26,6 +26,13 @@ LARGEST = 2**32
 """Bytes that a bank may unpack to."""
 
 
+class _Row(dict[str, Any]):
+    """The arrays of a problem, whose bank's file has lost those that are not there."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ParenvsError(f"{data_folder() / FOLDER}: no array {shown(name)}; see parenvs doctor")
+
+
 class Bank:
     """Numbered problems, of each of which a row of arrays says all; the file ships.
 
@@ -92,7 +99,7 @@ class Bank:
         """
         if not 0 <= number < self.count:
             raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
-        row = {}
+        row = _Row()
         for name, values in self.arrays.items():
             ends = self.arrays.get(_ENDS + name)
             if ends is not None:
