@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 
@@ -126,51 +125,28 @@ _MAX_RANGES = 4  # of numbers of layers, in a name that stands for several
 def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
     """Layer of each variable, empty if it is in none, and its name within the layer.
 
-    A layer's name ends in a part of the path that is a number (``h/0``), else in a part with a
-    number that other paths have differently (``encoder/layer_0``), else in the first with any
-    number. Of nested layers (``stages/2/layers/5/layer/0``) those that give a table of about as
-    many rows as columns are taken. The last part of a path is never a layer.
+    A layer's name ends in the last part of the path that is a number (``h/0``), else in the first
+    with a number that other paths have differently (``encoder/layer_0``), else in the first with
+    any number. The last part of a path is never a layer.
 
     >>> layers(["encoder/layer_0/conv1/bias", "encoder/layer_1/conv1/bias", "norm/bias"])
     [('encoder/layer_0', 'conv1/bias'), ('encoder/layer_1', 'conv1/bias'), ('', 'norm/bias')]
     """
-    parts_of_paths = [path.split("/") for path in paths]
     variants: dict[str, set[str]] = {}
-    for parts in parts_of_paths:
-        for k, part in enumerate(parts[:-1]):
-            if re.search(r"\d", part):
-                prefix = "/".join(parts[: k + 1])
-                variants.setdefault(kind_of(prefix), set()).add(prefix)
-    nested: list[list[str]] = []  # names of the layers that each variable is in, outermost first
-    for parts in parts_of_paths:
+    prefixes = []  # of each path, those that end in a number
+    for path in paths:
+        parts = path.split("/")
         ends = [k for k, part in enumerate(parts[:-1]) if re.search(r"\d", part)]
-        exact = [k for k in ends if parts[k].isdecimal()]
-        varied = [k for k in ends if len(variants[kind_of("/".join(parts[: k + 1]))]) > 1]
-        nested.append(["/".join(parts[: k + 1]) for k in exact or varied or ends[:1]])
-    families: dict[str, list[list[str]]] = {}
-    for names in nested:
-        if names:
-            families.setdefault(kind_of(names[0]), []).append(names)
-    depth = {kind: _table_depth(members) for kind, members in families.items()}
+        prefixes.append(["/".join(parts[: k + 1]) for k in ends])
+        for prefix in prefixes[-1]:
+            variants.setdefault(kind_of(prefix), set()).add(prefix)
     named = []
-    for path, names in zip(paths, nested, strict=True):
-        layer = names[min(depth[kind_of(names[0])], len(names)) - 1] if names else ""
+    for path, numbered in zip(paths, prefixes, strict=True):
+        exact = [x for x in numbered if x.rpartition("/")[2].isdecimal()]
+        varied = [x for x in numbered if len(variants[kind_of(x)]) > 1]
+        layer = exact[-1] if exact else (varied or numbered or [""])[0]
         named.append((layer, path[len(layer) + 1 :] if layer else path))
     return named
-
-
-def _table_depth(nested: Sequence[Sequence[str]]) -> int:
-    """How deep the layers of a table lie so that it has about as many rows as columns."""
-    deepest = max(map(len, nested))
-    (outermost, *_), *_ = nested
-    is_number = outermost.rpartition("/")[2].isdecimal()
-    sides = {}
-    for depth in range(1, deepest + 1):
-        rows = Counter(names[min(depth, len(names)) - 1] for names in nested)
-        sides[depth] = len(rows), max(rows.values())
-    if not is_number:  # a number in a name may also tell two parts of a layer apart: conv1, conv2
-        return next((d for d, (_, columns) in sides.items() if columns <= MAX_COLUMNS), deepest)
-    return min(sides, key=lambda depth: (max(sides[depth]), -depth))
 
 
 @lru_cache(4096)
