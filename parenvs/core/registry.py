@@ -34,34 +34,12 @@ REMOVED: dict[str, dict[str, str]] = {
         "hybrid_v0": "parenvs.envs.hybrid_v1",
     },
     "task": {"order": "", "packed-order": "", "order-drawn": ""},
-    "planner": {
-        "hybrid/exact-hybrid": "exact",
-        "hybrid/local-search": "search",
-        "hybrid/learned+search": "search",
-        "hybrid/megatron": "rule-of-thumb",
-        "hybrid/data-parallel": "uniform",
-        "hybrid/zero-3": "uniform",
-        "hybrid/tensor": "uniform",
-        "hybrid/pipeline": "uniform",
-        "hybrid/sorted-servers": "swap-search",
-        "hybrid/random-servers": "swap-search",
-        "hybrid/sandwich": "subset-dp",
-        "partition/ones": "greedy",
-        "pipeline/exact-full": "exact",
-        "pipeline/exact-points": "exact",
-        "pipeline/exact-candidates": "exact",
-        "pipeline/corridor": "search",
-        "pipeline/learned+search": "search",
-        "partition/replicate": "greedy",
-        "sharding/leanest": "greedy",
-        "sharding/messages": "exact",
-    },
     "agent": {"a2c": "ppo"},
     "set": {"order-validation": "", "order-test": "", "order-outside": "", "order-large": ""},
 }
 """Kind -> name -> what to use in its place, or an empty text if there is no successor.
 
-Environments are named without a namespace; a planner, as ``TASK/NAME``.
+Environments are named without a namespace.
 """
 
 

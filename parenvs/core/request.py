@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from parenvs.core.registry import refuse_removed, task_of
+from parenvs.core.registry import task_of
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, TimeLimitError, need_extra, refuse_unknown
 
@@ -151,7 +151,6 @@ class Request:
 
     def check(self, agent: str) -> None:
         """Raise a ParenvsError if the planner ``agent`` is unknown."""
-        refuse_removed("planner", f"{task_of(self.problem).name}/{agent}")
         refuse_unknown("unknown agent", agent, self.planners)
 
     def refuse_unused(self, agents: Sequence[str], flags: Collection[str]) -> None:

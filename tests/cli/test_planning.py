@@ -215,11 +215,6 @@ def test_planning__chooses_stages_and_devices(run, tmp_path):
     assert status == 2 and "--devices-used is not an option of --task partition" in err
 
 
-def test_planning__removed_planners_name_their_successor(run):
-    status, _, err = run("plan", "vgg-19", "--cluster", "A", "--agent", "exact-full")
-    assert status == 2 and err.strip().endswith("planner 'exact-full' was removed; use exact")
-
-
 # Notes.
 
 

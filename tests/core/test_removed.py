@@ -32,9 +32,8 @@ def test_load_plan__removed(task, tmp_path):
 
 
 def test_removed__names_are_gone():
-    planners = {f"{task.name}/{name}" for task in TASKS.values() for name in task.planners}
     names = {
-        "environment": environments(), "task": TASKS, "planner": planners, "agent": ALGORITHMS,
+        "environment": environments(), "task": TASKS, "agent": ALGORITHMS,
         "set": set_names(),
     }  # fmt: skip
     assert names.keys() == REMOVED.keys()

@@ -101,10 +101,10 @@ def test_robustness__constants_move_in_their_ranges(small):
     plan, problem = small.plan(small.best()), small.problem
     lengths = {what: other.length(under(other, plan)) for what, other in scenarios(problem).items()}
     own = problem.length(plan)
-    assert lengths["matrix products -10 %"] > own > lengths["matrix products +11 %"]
-    assert lengths["launch of a kernel -45 %"] < own < lengths["launch of a kernel +82 %"]
-    assert lengths["hidden collectives -25 %"] >= own
-    assert not any("experts" in what for what in lengths)  # the model has none
+    assert lengths["matmul_share -10 %"] > own > lengths["matmul_share +11 %"]
+    assert lengths["launch -45 %"] < own < lengths["launch +82 %"]
+    assert lengths["hidden -25 %"] >= own
+    assert not any("permute" in what for what in lengths)  # the model has none
     shifts = robustness(small, plan)
     assert shifts
     for shift in shifts:
@@ -113,10 +113,10 @@ def test_robustness__constants_move_in_their_ranges(small):
         assert shift.best_seconds <= shift.seconds
         assert shift.excess == pytest.approx(shift.seconds / shift.best_seconds - 1)
         assert (shift.best == "the plan itself") == (shift.excess == pytest.approx(0, abs=1e-8))
-        assert shift.excess > 0.02 or abs(shift.seconds / own - 1) > 0.05
+        assert shift.excess > 0.02 or abs(shift.seconds / own - 1) > 0.04
     names = {shift.what for shift in shifts}
     for what, length in lengths.items():
-        assert what in names or abs(length / own - 1) <= 0.05
+        assert what in names or abs(length / own - 1) <= 0.04
 
 
 def test_robust__least_worst_regret_by_a_second_writing(small):

@@ -20,7 +20,6 @@ from parenvs.view.page import (
     Page,
     legend,
     mix,
-    note,
     stage_color,
     text_inches,
     write_on,
@@ -199,8 +198,6 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
         if text_inches(words, 7) < (right - left) * inches:
             write_on(axes, (left + right) / 2, 0.5, words, 7, color)
     axes.set(ylim=(0, 1), yticks=[])
-    words = "a change of color is a change of plan; tensor, pipeline and data parallel ranks where "
-    note(axes, f"{words}there is room", (1, 1), (0, 4), size=8, ha="right")
 
 
 def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:

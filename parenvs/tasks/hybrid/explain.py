@@ -87,29 +87,17 @@ def _best(
     return Alternative(axis, value, text, other.length_seconds, excess, slower, faster)
 
 
-WORDS = {
-    "matmul_share": "matrix products", "attention_share": "attention",
-    "intra_bw": "links in a server", "nic_bw": "network", "send_share": "sends",
-    "memory_share": "memory bandwidth", "launch": "launch of a kernel",
-    "hop_in": "latency in a server", "hop_out": "latency between servers",
-    "send_wait": "waits for sends", "gather_share": "gathers of ZeRO 3",
-    "permute_passes": "passes over experts' tokens", "optimizer_bytes": "bytes of the optimizer",
-    "hidden": "hidden collectives", "tensor_overlap": "hidden tensor exchange",
-}  # fmt: skip
-"""Constants that are uncertain, in words; ``SPREAD`` says by how much."""
 FEW = 1000
 """Uniform plans that are judged on every machine, the best ones by the stack."""
 APART = 0.02
 """Excess from which two machines disagree on a plan."""
-LONGER = 0.05
-"""Share of a plan's step time by which that on another machine differs that is listed, too."""
 
 
 class Shift(NamedTuple):
     """A plan on a machine that differs.
 
     Attributes:
-        what: differs, in words: ``network -30 %``, ``stack nemo-2026``.
+        what: differs, in words: ``nic_bw -30 %``, ``stack nemo-2026``.
         seconds: of the plan there.
         best_seconds: of the best uniform plan there, or of the plan itself if that is faster.
         excess: share by which the plan takes longer than that.
@@ -134,7 +122,7 @@ def scenarios(problem: Hybrid) -> dict[str, Hybrid]:
             other = moved(problem, name, end)
             if matters(name, other) and other.machine != problem.machine:
                 change = end * spread if name in SHARES else np.expm1(end * spread)
-                others[f"{WORDS[name]} {100 * change:+.0f} %"] = other
+                others[f"{name} {100 * change:+.0f} %"] = other
     return others
 
 
@@ -182,7 +170,7 @@ def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
     """Judge a plan beside the best uniform plans on machines that differ.
 
     Returns scenarios, and other stacks that were measured on the device, that disagree: under which
-    another plan is faster by ``APART``, or this one takes another time by ``LONGER``.
+    another plan is faster by ``APART``, or this one takes another time by twice as much.
     """
     problem, machines = space.problem, Machines(space)
     others = list(zip(machines.problems.items(), machines.lengths, strict=True))[1:]
@@ -194,6 +182,6 @@ def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
     shifts = []
     for (what, other), seconds in others:
         shift = machines.shift(what, seconds, other.length(under(other, plan)))
-        if shift.excess > APART or abs(shift.seconds / problem.length(plan) - 1) > LONGER:
+        if shift.excess > APART or abs(shift.seconds / problem.length(plan) - 1) > 2 * APART:
             shifts.append(shift)
     return shifts

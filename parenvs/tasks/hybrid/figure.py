@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -195,11 +194,7 @@ def _draw_schedule(page: Page, top: float, height: float, report: HybridReport) 
 
 
 _MAP_LEFT, _MAP_RIGHT, _BOTTOM = 1.0, 0.4, 0.75  # inches beside the axes
-_NAMED = 6  # plans of the front that are named
-_LETTERS = 56  # of a line of such a name
-_ROOM = 0.62  # of the least seconds, where the picture begins
 _TALLEST = 12.0  # times the limit: what needs more is not drawn
-_FIXED = "\N{NO-BREAK SPACE}"
 
 
 def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
@@ -245,22 +240,7 @@ def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     note(axes, f"limit {size(problem.memory_limit)}", (1, limit), (-4, 4), **look)
     ring: Any = {"s": 130, "facecolors": "none", "edgecolors": INK, "linewidths": 1.6}
     axes.scatter([length / scale], [held / 1e9], zorder=5, gid="plan", label="the plan", **ring)
-    cheapest = front[fits[front]]
-    # Names of plans stand at the left of the front.
-    axes.set_xlim(left=float(seconds.min()) * _ROOM)
     axes.set_ylim(top=min(float(gigabytes.max()) * 1.2, _TALLEST * limit))
-    written = np.inf
-    named = np.unique(np.linspace(0, len(cheapest) - 1, _NAMED).astype(int))
-    for k in cheapest[named] if len(cheapest) else ():
-        if gigabytes[k] > 0.78 * written:
-            continue  # its name would stand on the one before
-        written = gigabytes[k]
-        # Lines break between degrees only.
-        name = space.describe(int(k)).replace(" ", _FIXED).replace(f",{_FIXED}", ", ")
-        axes.annotate(
-            textwrap.fill(name, _LETTERS), (seconds[k], gigabytes[k]), (-7, -3), size=8, color=INK,
-            textcoords="offset points", zorder=6, ha="right", va="top",
-        )  # fmt: skip
     axes.grid(visible=True)
     axes.spines[["bottom", "left"]].set_visible(True)
     for axis in (axes.xaxis, axes.yaxis):

@@ -20,6 +20,7 @@ from parenvs.errors import ClusterError, ParenvsError, PlanError, refuse_unknown
 from parenvs.fields import Count, Index, one_of, whole, words
 
 if TYPE_CHECKING:
+    import typer
     from matplotlib.figure import Figure
 
     from parenvs.agents.hybrid.planners import HybridRequest
@@ -382,3 +383,8 @@ class HybridTask(Task):
         from parenvs.agents.hybrid.baseline import now
 
         return now(subject, said, framework)
+
+    def add_commands(self, app: typer.Typer) -> None:
+        from parenvs.cli.tuning import add
+
+        add(app)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from posixpath import commonpath
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -138,59 +137,27 @@ def _broken(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndar
     return broken, paths
 
 
-def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], Block]:
-    """Tables of the layers, and the variables outside of them by the first part of their path.
-
-    What all paths begin with is left out, unless it tells what a number counts.
-    """
-    paths = [cell.path for cell in variables]
-    parts = [path.split("/") for path in paths]
-    counted = [k for x in parts for k, part in enumerate(x) if re.search(r"\d", part)]
-    root = min([_shared(paths), *(k - 1 for k in counted)])
-    paths = ["/".join(x[max(root, 0) :]) for x in parts]
+def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Cell]]:
+    """Tables of layers of one kind, the largest first, and the variables outside of them."""
     kinds: dict[str, Block] = {}
-    loose: Block = {}
-    for cell, path, (layer, name) in zip(variables, paths, spelling.layers(paths), strict=True):
+    loose: list[Cell] = []
+    layers = spelling.layers([cell.path for cell in variables])
+    for cell, (layer, name) in zip(variables, layers, strict=True):
         if layer:
             kinds.setdefault(kind_of(layer), {}).setdefault(layer, {})[name] = cell
         else:
-            head, _, tail = path.partition("/")
-            loose.setdefault(head if tail else "", {})[tail or head] = cell
-    # Kinds of layers with the same variables share a table, and so do groups with some of these.
-    blocks: dict[frozenset[str], Block] = {}
-    for block in kinds.values():
-        layers = {layer: block[layer] for layer in sorted(block, key=spelling.natural)}
-        blocks.setdefault(frozenset(_columns(block)), {}).update(layers)
-    for columns, block in blocks.items():
-        for title in [x for x in loose if x and loose[x].keys() <= columns]:
-            block[title] = loose.pop(title)
-    # The largest become tables, as many as fit side by side.
-    tables: list[Block] = []
-    room = MAX_COLUMNS
-    for columns, block in sorted(blocks.items(), key=lambda item: -sum(map(len, item[1].values()))):
-        if len(block) > 1 and len(tables) < MAX_TABLES and len(columns) <= room:
-            tables.append(block)
-            room -= len(columns)
+            loose.append(cell)
+    tables: list[LayerTable] = []
+    for block in sorted(kinds.values(), key=lambda block: -sum(map(len, block.values()))):
+        columns = list(dict.fromkeys(name for row in block.values() for name in row))
+        if len(block) > 1 and len(tables) < MAX_TABLES and len(columns) <= MAX_COLUMNS:
+            names = sorted(block, key=spelling.natural)
+            title = commonpath([name.rpartition("/")[0] for name in names])
+            rows = {name.removeprefix(f"{title}/"): block[name] for name in names}
+            tables.append(LayerTable(title, columns, rows))
         else:
-            loose |= block
-    return [_layer_table(block) for block in blocks.values() if block in tables], loose
-
-
-def _columns(block: Block) -> list[str]:
-    first = max(block.values(), key=len)
-    return list(dict.fromkeys([*first, *(name for layer in block.values() for name in layer)]))
-
-
-def _shared(paths: Iterable[str]) -> int:
-    """Number of leading parts that all paths share and none ends with."""
-    columns = zip(*(path.split("/")[:-1] for path in paths), strict=False)
-    return len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
-
-
-def _layer_table(block: Block) -> LayerTable:
-    shared, parts = _shared(block), [name.split("/") for name in block]
-    rows = {"/".join(x[shared:]): block["/".join(x)] for x in parts}
-    return LayerTable("/".join(parts[0][:shared]), _columns(block), rows)
+            loose += [cell for row in block.values() for cell in row.values()]
+    return tables, loose
 
 
 WIDTH = 110

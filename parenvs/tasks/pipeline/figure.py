@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.tasks.pipeline.view import cut_labels, device_words, problem_and_report, title, verdict
+from parenvs.tasks.pipeline.view import device_words, problem_and_report, title, verdict
 from parenvs.view.page import (
     HEIGHT,
     INK,
     LINK,
-    QUIET,
     RED,
     STAGE_COLORS,
     TRACK,
@@ -30,8 +29,6 @@ from parenvs.view.page import (
 from parenvs.view.words import size, time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -80,7 +77,6 @@ def _draw_schedule(page: Page, top: float, height: float, report: Report) -> Non
 
 
 _MEMORY = 1.9  # inches of the memory panel
-_LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
 _BINS = 900  # most points of the curves
 
 
@@ -99,19 +95,15 @@ def draw(viewable: Report | Pipeline) -> Figure:
     page = Page()
     reasons = () if report is None else report.reasons
     words = title(pipeline, report), verdict(pipeline, report)
-    top = page.heading(*words, reasons)
+    top = page.heading(*words, reasons) + 0.1
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
     if report is not None and report.stages:
         _draw_plan(page, top, pipeline, share, report)
         return page.figure
     width = WIDTH - _LEFT - _RIGHT
-    cuts = [int(np.searchsorted(share[1:], x)) + 1 for x in (0, 20, 40, 60, 80)]
-    top = _draw_cut_labels(page, top, width, share[cuts], cut_labels(pipeline.profile, cuts))
     height = (HEIGHT - top - 1.25) / 2
     axes = page.axes(_LEFT, top, width, height)
     _draw_chain(axes, pipeline, share)
-    for x in share[cuts]:
-        axes.axvline(x, color=QUIET, linewidth=0.8, linestyle=":")
     axes, before = page.axes(_LEFT, top + height + 0.55, width, height), pipeline.parameter_sum
     axes.stairs(before[:-1], share, fill=True, color=STAGE_COLORS[0], alpha=0.25)
     axes.stairs(before[:-1], share, color=STAGE_COLORS[0], linewidth=1.4)
@@ -127,7 +119,6 @@ def _draw_plan(
     colors = [RED if x.memory_bytes > limit else stage_color(k) for k, x in enumerate(stages)]
     cuts = [stage.end for stage in stages[:-1]]
     width = WIDTH - _LEFT - _RIGHT - _MEMORY - 1.15
-    top = _draw_cut_labels(page, top, width, share[cuts], cut_labels(pipeline.profile, cuts))
     axes = page.axes(_LEFT, top, width, 0.34)
     axes.set(xlim=(0, 100), ylim=(-0.5, 0.5), xticks=[], yticks=[])
     for number, (stage, color) in enumerate(zip(stages, colors, strict=True)):
@@ -159,30 +150,6 @@ def _draw_plan(
     _draw_schedule(page, top, HEIGHT - top - 0.5, report)
 
 
-def _draw_cut_labels(
-    page: Page, top: float, width: float, positions: np.ndarray, names: Sequence[str]
-) -> float:
-    """Write names above the chain, as a staircase so that none crosses another or its line.
-
-    A name starts at its cut, in % of the chain, above every name that begins within its width;
-    where that is too high it is left out. Returns the lower end, inches from the top.
-    """
-    placed: list[tuple[float, str, int]] = []
-    for x, words in reversed([*zip(positions / 100 * width, names, strict=True)]):
-        end = x + text_inches(words, 8.5) + 0.12
-        level = 1 + max((at for start, _, at in placed if start < end), default=-1)
-        if level < _LEVELS:
-            placed.append((x, words, level))
-    height = (max((level for _, _, level in placed), default=-1) + 1) * _LEVEL + 0.06
-    axes = page.axes(_LEFT, top, width, height)
-    axes.set(xlim=(0, width), ylim=(0, height), xticks=[], yticks=[])
-    for x, words, level in placed:
-        y = level * _LEVEL + 0.1
-        axes.plot([x, x], [0, y + 0.07], color=QUIET, linewidth=0.8, clip_on=False)
-        axes.text(x + 0.05, y, words, size=8.5, va="center")
-    return top + height
-
-
 def _style_chain(axes: Axes, up: str, across: str = "") -> None:
     axes.set(xlim=(0, 100), xlabel=across, ylabel=up)
     axes.spines.bottom.set_visible(True)
@@ -192,19 +159,17 @@ def _style_chain(axes: Axes, up: str, across: str = "") -> None:
 
 
 def _draw_chain(axes: Axes, pipeline: Pipeline, share: np.ndarray) -> None:
-    """Draw what each cut would send: the least and the most in equal parts of the chain."""
+    """Draw the least that a cut would send, in equal parts of the chain."""
     from matplotlib.ticker import LogLocator
 
     crossing = np.array(pipeline.cut_before[1:])
     edges = np.linspace(0, 100, _BINS + 1)
     first = np.maximum(np.searchsorted(share[1:], edges[:-1], side="right") - 1, 0)
-    lowest, highest = (bound.reduceat(crossing, first) for bound in (np.minimum, np.maximum))
+    lowest = np.minimum.reduceat(crossing, first)
     largest = max(float(crossing.max()), 1.0)
     # A logarithmic axis has no 0: cuts that send next to nothing lie at its lower end.
     floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
     axes.set(yscale="log", ylim=(floor, largest * 2))
-    area: Any = {"baseline": floor, "fill": True, "color": "#9AA5B1", "alpha": 0.45}
-    axes.stairs(np.maximum(highest, floor), edges, **area)
     axes.stairs(np.maximum(lowest, floor), edges, baseline=None, color="#3C4652", linewidth=0.9)
     _style_chain(axes, "bytes across a cut")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if largest < 1e4 * floor else (1,)))

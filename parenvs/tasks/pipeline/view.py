@@ -86,7 +86,7 @@ def _tail(path: Path) -> str:
 
 WIDTH = 100
 """Columns of the text."""
-_TRACK = 90  # columns of the bar and of the Gantt chart
+_TRACK = 90  # columns of the Gantt chart
 _MARKS = (" ░█╱", " ›‹ ")  # compute stage, link: idle, forward, backward, all-reduce
 _FIGURES = ("compute", "transfer", "all-reduce", "memory", "busy")
 _LEGEND = "stage: ░ forward  █ backward  ╱ all-reduce   link: › forward  ‹ backward"
@@ -101,17 +101,15 @@ def text(viewable: Report | Pipeline, color: bool = False) -> str:
         color: whether to color stages with ANSI escapes.
 
     Returns:
-        Lines without a newline at the end: the verdict, the chain, and, unless the plan is
-        malformed, a table of its stages and a coarse Gantt chart.
+        Lines without a newline at the end: the verdict, and, unless the plan is malformed,
+        a table of its stages and a coarse Gantt chart.
     """
     pipeline, report = problem_and_report(viewable)
     lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
     if report is not None:
         lines += reason_lines(report.reasons, WIDTH)
         lines += [clip(f"  {remark}", WIDTH) for remark in report.remarks]
-    stages = report.stages if report is not None else ()
-    lines += ["", *_bar(pipeline, stages, color)]
-    if report is not None and stages:
+    if report is not None and report.stages:
         lines += ["", *_table(pipeline, report, color), "", *_gantt(report, color)]
     return "\n".join(lines)
 
@@ -173,22 +171,6 @@ def device_words(stage: Stage) -> str:
     """``device 3``, or ``devices 8–15``."""
     count = stage.device_end - stage.device_first
     return f"device{'s' if count > 1 else ''} {device_range(stage)}"
-
-
-def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], color: bool) -> list[str]:
-    share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
-    ends = np.rint(share[[stage.end for stage in stages] or [-1]] * _TRACK).astype(int)
-    parts = []
-    for number, width in enumerate(np.diff(ends, prepend=0).tolist()):
-        # The last column of a stage is the bar of the cut behind it.
-        inside = max(width - (number < len(ends) - 1), 0)
-        label = f" {number} " if stages else " no cut "
-        segment = (label if len(label) <= inside else "").center(inside, "━")
-        if width:
-            parts.append(paint(segment, number, color and bool(stages)))
-    line = "┃".join(parts)
-    ruler = "".join(f"{x} %".ljust(_TRACK // 4) for x in (0, 25, 50, 75))
-    return [f"chain    {line}", f"{'':9}{ruler[: _TRACK - 5]}100 %"]
 
 
 def _table(pipeline: Pipeline, report: Report, color: bool) -> list[str]:

@@ -96,8 +96,8 @@ def stacks_on(problem: Hybrid) -> tuple[Stack, ...]:
         if is_own and not stack.is_guess(device, precision):
             newest[software] = stack
     known = [newest[name] for name in sorted(newest)]
-    has_bf16 = "bf16" in dict(problem.cluster.device.peaks)
-    if not known or (has_bf16 and len(known) < len(MODERN)):
+    can_be = not known or "bf16" in dict(problem.cluster.device.peaks)
+    if can_be and len(known) < len(MODERN):
         known += [STACKS[name] for name in MODERN if STACKS[name] not in known]
     return tuple(known)
 
@@ -188,9 +188,8 @@ def priced(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridPl
         others = memory.activations + memory.working
         for column, values in zip(columns, (length, parts, states, others), strict=True):
             column.append(values)
-    device = problem.cluster.device
-    features = features_of(problem, plans)
-    return Priced._make([*map(np.stack, columns), features, device.memory_bytes])
+    more = features_of(problem, plans), problem.cluster.device.memory_bytes
+    return Priced._make([*map(np.stack, columns), *more])
 
 
 def matters(name: str, problem: Hybrid, plans: Uniform | HybridPlan | None = None) -> bool:

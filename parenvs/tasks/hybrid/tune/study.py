@@ -119,9 +119,7 @@ class Study:
 
     def __post_init__(self) -> None:
         """Choose the stacks and read the files."""
-        several = isinstance(self.stack, list)
-        given = () if self.stack is None else self.stack if several else (self.stack,)
-        own = tuple(map(Stack.parse, given))
+        several, own = isinstance(self.stack, list), self._named()
         names = {stack.name for stack in own}
         others = () if several else tuple(x for x in stacks_on(self.problem) if x.name not in names)
         self._stacks = (*own, *others)
@@ -134,6 +132,10 @@ class Study:
         self.limits = asked
         self._read_journal()
         self._past = self._read_site()
+
+    def _named(self) -> tuple[Stack, ...]:
+        given = self.stack if isinstance(self.stack, list) else [self.stack]
+        return tuple(Stack.parse(stack) for stack in given if stack is not None)
 
     # Candidates and what is believed of them.
 
@@ -379,8 +381,7 @@ class Study:
     def _head(self) -> dict[str, Any]:
         """Return the first line of the journal: all that ``of_journal`` needs, as JSON types."""
         problem, several = self.problem, isinstance(self.stack, list)
-        given = self.stack if several else [] if self.stack is None else [self.stack]
-        stacks = [Stack.parse(stack).to_json() for stack in given]
+        stacks = [stack.to_json() for stack in self._named()]
         usual, asked = vars(Constraints()), vars(self.limits)
         head = {
             "version": VERSION,
@@ -403,9 +404,8 @@ class Study:
         if not lines:
             raise ParenvsError(f"{os.fspath(journal)}: no study begins there; name a model")
         where, head = lines[0]
-        names = ("batch", "precision")
         try:
-            options = {name: head[name] for name in names}
+            options = {name: head[name] for name in ("batch", "precision")}
             problem = problem_of(head["instance"], head["cluster"], "hybrid", **options)
             own = {name: head[name] for name in ("stack", "constraints", "seed")}
         except LookupError as error:
@@ -471,19 +471,17 @@ class Study:
         device = [cluster.device.name, cluster.device.memory_bytes, cluster.devices_per_server]
         return [*device, cluster.intra_bw, cluster.device_nic_bw, self.problem.precision]
 
-    def _own(self) -> list[Any]:
-        return [self.problem.model.fingerprint, self.problem.cluster.devices]
-
     def _write_site(self, trial: Trial) -> None:
         """Add a trial to the site with what was believed of it, so that it needs no model."""
         if self.site is None or trial.failed:
             return
         prior, result = self._prior(trial), self._result(trial)
+        own = [self.problem.model.fingerprint, self.problem.cluster.devices]
         table = np.stack([prior.seconds, prior.states, prior.others], axis=-1)
         table = np.concatenate([table, prior.parts], axis=-1)[:, 0]
         names = [stack.name for stack in self._stacks]
         event = {
-            "version": VERSION, "place": self._place(), "problem": self._own(), "key": trial.key,
+            "version": VERSION, "place": self._place(), "problem": own, "key": trial.key,
             "stacks": dict(zip(names, table.tolist(), strict=True)),
             "features": prior.features[0].tolist(),
             "result": {name: x for name, x in result._asdict().items() if not math.isnan(x)},
@@ -496,13 +494,14 @@ class Study:
         if self.site is None:
             return []
         found, others = {}, 0
+        own = [self.problem.model.fingerprint, self.problem.cluster.devices]
         names, place = [stack.name for stack in self._stacks], self._place()
         for where, line in _lines(self.site):
             try:
                 is_here = line["place"] == place and line["version"] == VERSION
                 if not is_here or not set(names) <= set(line["stacks"]):
                     others += 1
-                elif line["problem"] != self._own():  # of which the journal tells
+                elif line["problem"] != own:  # of which the journal tells
                     table = np.array([line["stacks"][name] for name in names], dtype=float)
                     columns = [table[:, :1], table[:, None, 3:], table[:, 1:2], table[:, 2:3]]
                     features = np.array([line["features"]], dtype=float)
