@@ -55,7 +55,7 @@ def submit(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Folder of parenvs train, in place of --agent: its best actions."),
+        typer.Option(help="Run folder of parenvs train, in place of --agent: its best actions."),
     ] = None,
     script: Annotated[
         Path | None,

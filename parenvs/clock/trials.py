@@ -28,11 +28,9 @@ class Command:
     """A command that trains a few steps by a plan; the help of each field says what it is."""
 
     run: str | None = option(
-        None, "Command to run: {plan} and {export} are files of the plan; by the shell.", main=True
+        None, "Run this command of the shell; {plan}, {export}: files of the plan.", main=True
     )
-    seconds: str = option(
-        r"step time: ([0-9.]+)", "Pattern of the seconds of a step in its output."
-    )
+    seconds: str = option(r"step time: ([0-9.]+)", "Seconds of a step in its output, as a pattern.")
     oom_pattern: str = option(
         "(?i)out of memory|OutOfMemory|RESOURCE_EXHAUSTED", "Pattern of a plan that does not fit."
     )
