@@ -30,7 +30,7 @@ AREAS = {
         "Pipelines: search, proofs, time limits",
         "The search of pipelines beside the optimum and other planners, proofs against brute "
         "force, and time limits of every planner.",
-        ("corridors", "proofs", "limits"),
+        ("stages", "proofs", "limits"),
     ),
     "partitions": (
         "Partitions: propagation and memory",

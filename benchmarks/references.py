@@ -7,7 +7,7 @@
     python benchmarks/references.py shardings
 
 Each row is written when it is known, so an interruption loses one problem; several commands may
-write one file at once. Plans of pipelines are those of the planner ``corridor`` without a limit, so
+write one file at once. Plans of pipelines are those of the planner ``search`` without a limit, so
 that every machine finds the same, and so are their bounds: about ten seconds a problem. Those of
 shardings are of ``solve_iopddl`` after ``SECONDS``; those of hybrid plans, see
 ``parenvs.agents.hybrid.references``. ``parenvs.datasets.references`` has the form of the files.
@@ -29,7 +29,7 @@ from rich.progress import track
 from parenvs.agents.hybrid.references import hybrid_fault, hybrid_names, hybrid_row
 from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.agents.pipeline.bounds import SLACK, least_length
-from parenvs.agents.pipeline.exact import by_corridor, exact_points
+from parenvs.agents.pipeline.exact import by_search, exact_points
 from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.datasets.hybrid.problems import find_hybrid
 from parenvs.datasets.pipeline.problems import (
@@ -154,7 +154,7 @@ def _count(text: str) -> int:
 
 def pipeline_row(problem: Pipeline) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types (seconds)."""
-    answer = by_corridor(problem)
+    answer = by_search(problem)
     return {
         "fingerprint": problem.profile.fingerprint,
         "bound": answer.bound,

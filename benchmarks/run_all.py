@@ -14,7 +14,7 @@ from pathlib import Path
 
 SCRIPTS = (
     "hybrid --leave-out --search", "speed", "environments", "price", "frameworks", "shardy",
-    "corridors", "limits", "proofs", "elastic", "live", "kills", "newcomer", "instead", "house",
+    "stages", "limits", "proofs", "elastic", "live", "kills", "newcomer", "instead", "house",
     "exports", "memory", "pages",
 )  # fmt: skip
 

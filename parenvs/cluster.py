@@ -309,7 +309,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
     """
     refuse_unknown("sync: unknown method", method, SYNC_METHODS, ClusterError)
     if method == "parameter-server":
-        return np.where(group > 1, 2.0 * size * group, 0.0)
+        return central_bytes(2.0 * size, group)
     # An all-reduce is a reduce-scatter and an all-gather: 2 W (R-1) / R.
     return ring_bytes(2.0 * size, group)
 
@@ -324,6 +324,11 @@ def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "all
         method: see ``sync_bytes``.
     """
     return sync_bytes(size, group, method) / bandwidth
+
+
+def central_bytes(size: Array, group: Array) -> Array:
+    """Return the bytes of all devices of a group over the link of one server, if there are more."""
+    return size * group * (group > 1)
 
 
 def ring_bytes(size: Array, group: Array) -> Array:

@@ -1,8 +1,8 @@
 """Proven optima of the pipeline's closed form: over all plans, over points, over candidates.
 
 All run the label search of ``parenvs.agents.pipeline.labels``. ``exact_full`` first finds an
-incumbent by a corridor search (``parenvs.agents.pipeline.corridor``). For a problem without a plan
-that fits the memory, an ``InfeasibleError`` says how many bytes the best plan lacks.
+incumbent by ``parenvs.agents.pipeline.search``. For a problem without a plan that fits the memory,
+an ``InfeasibleError`` says how many bytes the best plan lacks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.pipeline import corridor
+from parenvs.agents.pipeline import search as searches
 from parenvs.agents.pipeline.bounds import lower_bound
 from parenvs.agents.pipeline.heuristics import answer_of, even_plan, few_points
 from parenvs.agents.pipeline.labels import LabelSearch, prepare
@@ -35,7 +35,7 @@ AMONG = "128 points and 64 units"
 _FEW_POINTS = 16  # over which ``exact_points`` searches first
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""
-_SHARE = 0.5  # of the time limit: when the corridor search ends
+_SHARE = 0.5  # of the time limit: when the search for an incumbent ends
 _BOUND = 0.2  # of the time that is left to a search: what its bound may take at the end
 _TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
 
@@ -120,7 +120,7 @@ def exact_full(
             how many bytes the best one lacks.
     """
     prepare()
-    corridor.prepare()
+    searches.prepare()
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline)
@@ -153,23 +153,23 @@ def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
     return len(pivots) > FEW or pipeline.cluster.devices > UNITS
 
 
-def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0) -> Answer:
-    """The shortest plan that a corridor search finds, with ``bounds.lower_bound``.
+def by_search(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0) -> Answer:
+    """The shortest plan that a search finds, with ``bounds.lower_bound``.
 
     Args:
         pipeline: the problem.
-        time_limit: seconds that the search takes (default: until restarts gain nothing); the time
+        time_limit: seconds that the search takes (default: until changes gain nothing); the time
             it takes to find a first plan that fits is not limited.
-        seed: of the restarts.
+        seed: of the changes.
 
     Raises:
         InfeasibleError: see ``exact_full``.
     """
-    corridor.prepare()
+    searches.prepare()
     begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
     check_split(pipeline)
-    patience = corridor.PATIENCE if time_limit is None else np.inf
+    patience = searches.PATIENCE if time_limit is None else np.inf
     limit = np.inf if time_limit is None else time_limit
     best = near_best(pipeline, seed, begin + (1 - _BOUND) * limit, patience)
     bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
@@ -180,18 +180,19 @@ def near_best(
     pipeline: Pipeline,
     seed: int = 0,
     deadline: float = np.inf,
-    patience: float = corridor.PATIENCE,
+    patience: float = searches.PATIENCE,
     start: Cuts | None = None,
 ) -> Cuts:
-    """``corridor.search``, also where the memory leaves few plans; see there.
+    """``search.search``, also where the memory leaves few plans; see there.
 
     Raises:
         InfeasibleError: no plan fits the memory; says how many bytes the best one lacks.
     """
-    best = corridor.search(pipeline, start, None, seed, deadline, patience)
+    budget = {"seed": seed, "deadline": deadline}
+    best = searches.search(pipeline, start, patience, **budget)
     if best is None:
-        best = within_memory(pipeline)
-        best = corridor.Corridor(pipeline).descend(best, deadline=deadline)
+        best = searches.search(pipeline, within_memory(pipeline), patience, **budget)
+    assert best is not None
     return best
 
 

@@ -11,6 +11,7 @@ from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 from parenvs.tasks.pipeline.profile import RangeTable
 from parenvs.tasks.pipeline.spaces import Cuts, CutSpace, PointSpace, coarse_pivots, cuts_of
+from parenvs.tasks.pipeline.sweeps import tables_of, to_groups
 
 _BATCH = 4096  # episodes drawn at once
 _CHEAP = 4  # ``few_points`` takes one point in ``_CHEAP`` where the fewest bytes cross
@@ -253,32 +254,9 @@ def to_whole_samples(pipeline: Pipeline, plan: Cuts) -> Cuts:
         InfeasibleError: no device cuts of so many stages are of whole samples.
     """
     cuts, device_cuts = (np.asarray(x, dtype=np.int64) for x in plan)
-    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
-    if pipeline.is_group[np.diff(edges)].all():
-        return cuts, device_cuts
-    stages, devices = len(cuts) + 1, pipeline.cluster.devices
-    bounds = np.concatenate([[0], cuts, [len(pipeline.profile)]])
-    sizes = np.flatnonzero(pipeline.is_group)
-    # First within the memory; where nothing fits, as near as possible without a limit.
-    for limit in (pipeline.memory_limit, np.inf):
-        # A dynamic program over the stages: sum of distances, by the devices dealt out.
-        total = np.full(devices + 1, np.inf)
-        total[0] = 0.0
-        chosen = np.zeros((stages, devices + 1), dtype=np.int64)
-        for s in range(stages):
-            first, end = np.full_like(sizes, bounds[s]), np.full_like(sizes, bounds[s + 1])
-            needed = pipeline.memory_of(first, end, sizes, np.full_like(sizes, stages - s))
-            after = np.full(devices + 1, np.inf)
-            for size in sizes[needed <= limit].tolist():
-                distance = np.abs(np.arange(size, devices + 1) - edges[s + 1])
-                moved = total[: devices + 1 - size] + distance
-                nearer = np.flatnonzero(moved < after[size:])
-                after[size + nearer], chosen[s, size + nearer] = moved[nearer], size
-            total = after
-        if np.isfinite(total[devices]):
-            ends = [devices]
-            for s in range(stages - 1, 0, -1):
-                ends.append(int(ends[-1] - chosen[s, ends[-1]]))
-            return cuts, np.array(ends[:0:-1], dtype=np.int64)
-    check_split(pipeline.with_stages(stages))
-    raise AssertionError("unreachable")
+    devices = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    if not pipeline.is_group[np.diff(devices)].all():
+        check_split(pipeline.with_stages(len(cuts) + 1))
+        pivots = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+        to_groups(tables_of(pipeline), pivots, devices)
+    return cuts, devices[1:-1]

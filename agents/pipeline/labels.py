@@ -21,7 +21,7 @@ resources contribute to the length of a plan, in seconds.
    leads to reaches the incumbent. Every shorter plan passes through a label of each layer, so the
    least bound of a layer's labels is a lower bound of all plans, up to the incumbent's length.
 
-``parenvs.agents.pipeline.corridor`` keeps its labels in fronts of the same form.
+``parenvs.tasks.pipeline.sweeps`` keeps its labels in fronts of the same form.
 """
 
 from __future__ import annotations
@@ -29,16 +29,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeError, Prefixes
-from parenvs.cluster import sync_seconds
-from parenvs.compiled import compiled
+from parenvs.compiled import compiled, warm
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import can_split
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.sweeps import (
+    EMPTY,
+    bytes_of,
+    insert_label,
+    prepend_core,
+    prepend_tail,
+    reduce_seconds,
+    tables_of,
+)
 
 Targets = Callable[[int, int], np.ndarray]
 """``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""
@@ -47,65 +55,6 @@ MANY = 200
 _STATES = 20_000  # states of a layer whose bounds are computed at once
 _PAIRS = 20_000_000  # pairs of state and label between two looks at the clock, about 50 ms
 _FRONT = 64  # labels of a front before its arrays grow
-
-prepend_core = compiled(formulas.prepend_core)
-prepend_tail = compiled(formulas.prepend_tail)
-through = compiled(formulas.through)
-transfer_seconds = compiled(formulas.transfer_seconds)
-_weight_bytes = compiled(formulas.weight_bytes)
-_recomputed_bytes = compiled(formulas.recomputed_bytes)
-_kept_bytes = compiled(formulas.kept_bytes)
-_stage_bytes = compiled(formulas.stage_bytes)
-
-
-class Chain(NamedTuple):
-    """Arrays of a problem, from which costs of a stage [p, q) are looked up.
-
-    Attributes:
-        work, backward, parameters, variables, frozen, resident: prefix sums, (n+1,).
-        crossing: (n+1,) bytes that cross a cut before each pivot.
-        largest: (levels, n) largest cut of 1, 2, 4, ... pivots from each on.
-        rank: (n+1,) pivots that read a tied weight before each pivot.
-        again, frozen_again, shared: bytes of tied weights, by the ranks of both ends.
-    """
-
-    work: np.ndarray
-    backward: np.ndarray
-    parameters: np.ndarray
-    variables: np.ndarray
-    frozen: np.ndarray
-    resident: np.ndarray
-    crossing: np.ndarray
-    largest: np.ndarray
-    rank: np.ndarray
-    again: np.ndarray
-    frozen_again: np.ndarray
-    shared: np.ndarray
-
-
-class Machine(NamedTuple):
-    """What stages of any pivots share.
-
-    Attributes:
-        micro_batches: M.
-        server: devices of a server.
-        is_group: (D+1,) bool, whether a stage may have so many devices.
-        sync: (2, D+1) seconds to synchronize a byte over so many devices, across servers and in
-            one.
-        exchange: bytes/s at which stages sum gradients of tied weights.
-        copies: copies of the parameters on each device.
-        limit: bytes that a device may hold.
-        keeps: whether activations are kept; else they are recomputed.
-    """
-
-    micro_batches: int
-    server: int
-    is_group: np.ndarray
-    sync: np.ndarray
-    exchange: float
-    copies: float
-    limit: float
-    keeps: bool
 
 
 class Labels(NamedTuple):
@@ -130,46 +79,6 @@ class Labels(NamedTuple):
 
 
 @compiled
-def insert_label(
-    cores: np.ndarray,
-    tails: np.ndarray,
-    parents: np.ndarray,
-    count: int,
-    core: float,
-    tail: float,
-    parent: int,
-) -> int:
-    """Put a label on a front that is sorted by core, unless it is dominated; returns its size.
-
-    A label that a full front has no room for is left out.
-    """
-    low, high = 0, count
-    while low < high:  # the labels before ``low`` have at most this core
-        middle = (low + high) // 2
-        if cores[middle] <= core:
-            low = middle + 1
-        else:
-            high = middle
-    if low and tails[low - 1] <= tail:
-        return count
-    begin = low - 1 if low and cores[low - 1] == core else low  # an equal core, a greater tail
-    stop = low
-    while stop < count and tails[stop] >= tail:
-        stop += 1
-    shift = begin + 1 - stop
-    if shift > 0:
-        if count == len(cores):
-            return count
-        for i in range(count - 1, stop - 1, -1):
-            cores[i + 1], tails[i + 1], parents[i + 1] = cores[i], tails[i], parents[i]
-    elif shift < 0:
-        for i in range(stop, count):
-            cores[i + shift], tails[i + shift], parents[i + shift] = cores[i], tails[i], parents[i]
-    cores[begin], tails[begin], parents[begin] = core, tail, parent
-    return count + shift
-
-
-@compiled
 def _doubled(values):
     grown = np.empty((len(values), 2 * values.shape[1]), dtype=values.dtype)
     grown[:, : values.shape[1]] = values
@@ -177,41 +86,14 @@ def _doubled(values):
 
 
 @compiled
-def fits_memory(chain, machine, p, q, group, flight):
-    """Whether a stage [p, q) over ``group`` devices fits the memory, to the judge's last bit."""
-    rank, end_rank = chain.rank[p], chain.rank[q]
-    variable_bytes = chain.parameters[q] - chain.parameters[p] + chain.again[rank, end_rank]
-    frozen_bytes = chain.frozen[q] - chain.frozen[p] + chain.frozen_again[rank, end_rank]
-    weights = _weight_bytes(variable_bytes, machine.copies, frozen_bytes)
-    if machine.keeps:
-        activations = _kept_bytes(chain.resident[q] - chain.resident[p], flight)
-    else:
-        level = 0
-        while 2 << level <= q - p:
-            level += 1
-        largest = max(chain.largest[level, p], chain.largest[level, q - (1 << level)])
-        activations = _recomputed_bytes(largest, chain.crossing[p], flight)
-    return _stage_bytes(weights, activations, group) <= machine.limit
-
-
-@compiled
-def reduce_seconds(chain, machine, p, q, near, group):
-    """Seconds to synchronize gradients of a stage [p, q) over a group, ``near`` in one server."""
-    rank, end_rank = chain.rank[p], chain.rank[q]
-    size = chain.parameters[q] - chain.parameters[p] + chain.again[rank, end_rank]
-    return machine.sync[near, group] * size + chain.shared[rank, end_rank] / machine.exchange
-
-
-@compiled
-def _extend_labels(chain, machine, labels, states, flight, first, end, last, saved):
+def _extend_labels(tables, labels, states, k, first, end, last, saved):
     """Put a stage in front of labels for the states [first, end), then a transfer.
 
     Args:
-        chain: see ``Chain``.
-        machine: see ``Machine``.
+        tables: the problem.
         labels: the layer of suffixes of k - 1 stages.
         states: where the new stages start.
-        flight: micro-batches that the new stages hold.
+        k: stages from the new ones on.
         first: the first state.
         end: one past the last.
         last: whether the first stage of all comes next: then plans are completed.
@@ -221,7 +103,7 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
         Rows of (state, parent) and of (core, tail) by ``shared``: whether a stage in front starts
         in the server; their numbers; the least bound; core, tail, state, parent of the best plan.
     """
-    m, devices = machine.micro_batches, len(machine.is_group) - 1
+    m, devices = tables.micro_batches, len(tables.is_group) - 1
     cores, tails = np.empty((2, _FRONT)), np.empty((2, _FRONT))
     parents = np.empty((2, _FRONT), dtype=np.int64)
     merged_cores, merged_tails = np.empty((1, 2 * _FRONT)), np.empty((1, 2 * _FRONT))
@@ -238,10 +120,10 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
         sizes[:] = 0
         for d in range(e + 1, devices + 1):
             group = d - e
-            if not machine.is_group[group]:
+            if not tables.is_group[group]:
                 continue
-            near = 1 if e // machine.server == (d - 1) // machine.server else 0
-            shared = 1 if e // machine.server == d // machine.server else 0
+            near = 1 if e // tables.server == (d - 1) // tables.server else 0
+            shared = 1 if e // tables.server == d // tables.server else 0
             link = min(fast, slow) if near else slow
             # The transfer in front adds at least link to the core, and half of it to the sum.
             core_most, sum_most = core_limit - link, sum_limit - link / 2
@@ -258,13 +140,13 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
             for label in range(begin, stop):
                 if labels.pivot[label] != q:
                     q, is_fit = labels.pivot[label], 0
-                    x = (chain.work[q] - chain.work[p]) / group
+                    x = (tables.work[q] - tables.work[p]) / group
                     if m * x > core_most:
                         break  # work grows along the chain
-                    if chain.variables[q] == chain.variables[p]:
+                    if tables.variables[q] == tables.variables[p]:
                         is_fit = -1
-                    backward = (chain.backward[q] - chain.backward[p]) / group
-                    reduce = reduce_seconds(chain, machine, p, q, near, group)
+                    backward = (tables.backward[q] - tables.backward[p]) / group
+                    reduce = reduce_seconds(tables, p, q, near, group)
                 if is_fit < 0:
                     continue
                 core = prepend_core(labels.core[label], x, m, max)
@@ -274,13 +156,13 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
                 if core + tail > sum_most:
                     continue
                 if is_fit == 0:  # looked at once a stage, when a label comes so far
-                    is_fit = 1 if fits_memory(chain, machine, p, q, group, flight) else -1
+                    is_fit = 1 if bytes_of(tables, p, q, group, k) <= tables.limit else -1
                     if is_fit < 0:
                         continue
                 if sizes[near] == cores.shape[1]:
                     cores, tails, parents = _doubled(cores), _doubled(tails), _doubled(parents)
                 sizes[near] = insert_label(
-                    cores[near], tails[near], parents[near], sizes[near], core, tail, label
+                    cores, tails, parents, near, sizes[near], core, tail, label
                 )
         if last:
             share = 1.0 / e
@@ -288,9 +170,9 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
                 link = fast if near else slow
                 for j in range(sizes[near]):
                     core = prepend_core(cores[near, j], link, m, max)
-                    core = prepend_core(core, chain.work[p] * share, m, max)
+                    core = prepend_core(core, tables.work[p] * share, m, max)
                     tail = prepend_tail(tails[near, j], link / 2, 0.0, max)
-                    tail = prepend_tail(tail, chain.backward[p] * share, states.reduce[i], max)
+                    tail = prepend_tail(tail, tables.backward[p] * share, states.reduce[i], max)
                     tail = max(tail, 0.0)
                     counts[0] += 1
                     if core + tail < best_core + best_tail:
@@ -298,7 +180,7 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
                         best_state, best_parent = i, parents[near, j]
             continue
         # Unless e is the first device of its server, the stage before may start there, too.
-        for shared in range(2 if e % machine.server else 1):
+        for shared in range(2 if e % tables.server else 1):
             size = 0
             if sizes[0] + sizes[1] > merged_cores.shape[1]:
                 merged_cores = np.empty((1, 2 * (sizes[0] + sizes[1])))
@@ -311,7 +193,7 @@ def _extend_labels(chain, machine, labels, states, flight, first, end, last, sav
                     tail = prepend_tail(tails[near, j], link / 2, hidden, max)
                     if core <= core_limit and core + tail <= sum_limit:
                         size = insert_label(
-                            merged_cores[0], merged_tails[0], merged_parents[0], size, core, tail,
+                            merged_cores, merged_tails, merged_parents, 0, size, core, tail,
                             parents[near, j],
                         )  # fmt: skip
             while counts[shared] + size > index_rows.shape[1]:
@@ -364,7 +246,7 @@ class LabelSearch:
         self.bound, self.evaluations = 0.0, 0
         self.layers: list[Labels] = []
         self._bounds = Bounds(pipeline)
-        self.chain, self.machine = _chain_of(pipeline), _machine_of(pipeline)
+        self.tables = tables_of(pipeline)
 
     def run(self) -> bool:
         """Search; True if the search space was exhausted, False if time ran out."""
@@ -400,7 +282,6 @@ class LabelSearch:
         """
         parts: list[list[tuple[np.ndarray, ...]]] = [[], []]
         lowest, is_last = np.inf, k == self.pipeline.stages - 1 and not self.whole
-        flight = int(formulas.in_flight(np.array(k), self.pipeline.micro_batches))
         chunk = max(_PAIRS // max(len(labels.core), 1), 1)
         for states in self._states(k):
             upper = self.upper
@@ -411,9 +292,8 @@ class LabelSearch:
                 # Plans that were found meanwhile lower the limits of the states.
                 saved = upper - self.upper if np.isfinite(upper) else 0.0
                 indices, seconds, counts, bound, core, tail, state, parent = _extend_labels(
-                    self.chain, self.machine, labels, states, flight, first, end,
-                    is_last, saved,
-                )  # fmt: skip
+                    self.tables, labels, states, k, first, end, is_last, saved
+                )
                 lowest = min(lowest, bound)
                 self.evaluations += int(counts.sum())
                 if state >= 0:
@@ -474,44 +354,10 @@ class LabelSearch:
         self.best = np.array(cuts), np.array(device_cuts)
 
 
-def _chain_of(pipeline: Pipeline) -> Chain:
-    """Return the arrays of a problem; without tied weights, tables of them are zeros."""
-    tied, no_bytes = pipeline.tied_weights, np.zeros((1, 1))
-    no_ranks = np.zeros(len(pipeline.profile) + 1, dtype=np.int64)
-    tables = (no_ranks, no_bytes, no_bytes, no_bytes)
-    if tied is not None:
-        tables = (tied.rank, tied.again, tied.frozen, tied.shared)
-    return Chain(
-        pipeline.seconds_sum, pipeline.backward_sum, pipeline.parameter_sum, pipeline.variable_sum,
-        pipeline.frozen_sum, pipeline.resident_sum, pipeline.cut_before, pipeline.cuts_after.rows,
-        *tables,
-    )  # fmt: skip
-
-
-def _machine_of(pipeline: Pipeline) -> Machine:
-    cluster = pipeline.cluster
-    groups = np.maximum(np.arange(cluster.devices + 1), 1)
-    sync: Any = [
-        sync_seconds(1.0, groups, bandwidth, pipeline.sync)
-        for bandwidth in (cluster.inter_bw, cluster.intra_bw)
-    ]
-    # The other stage that holds a tied weight may be in any server.
-    exchange = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
-    return Machine(
-        int(pipeline.micro_batches), cluster.devices_per_server, pipeline.is_group, np.array(sync),
-        float(exchange), float(pipeline.copies), float(pipeline.memory_limit),
-        pipeline.recompute == "none",
-    )  # fmt: skip
-
-
 @cache
 def prepare() -> None:
     """Compile the loops, or load them, once per process: that is no part of a search."""
-    empty, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((1, 1))
-    chain = Chain(number, number, number, empty, number, number, number, one, empty, one, one, one)
-    machine = Machine(1, 1, np.zeros(1, dtype=np.bool_), one, 1.0, 1.0, 1.0, False)
+    empty, number = np.zeros(0, dtype=np.int64), np.zeros(0)
     labels = Labels(np.zeros((2, 2), dtype=np.int64), empty, empty, number, number, empty)
-    states = Columns(
-        empty, empty, number, number, number, number, number, number, number, number, number
-    )
-    _extend_labels(chain, machine, labels, states, 1, 0, 0, False, 0.0)
+    states = Columns(empty, empty, *(number,) * 9)
+    warm(_extend_labels, EMPTY, labels, states, 1, 0, 0, False, 0.0)

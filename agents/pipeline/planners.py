@@ -15,7 +15,7 @@ import numpy as np
 from parenvs.agents.learning.network import learned
 from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.agents.pipeline.exact import (
-    by_corridor,
+    by_search,
     exact_candidates,
     exact_full,
     exact_points,
@@ -222,7 +222,7 @@ def _learned_pipeline(request: PipelineRequest) -> Answer:
 
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": _exact_pipeline,
-    "search": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
+    "search": lambda r: by_search(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
     LEARNED: _learned_pipeline,

@@ -7,7 +7,7 @@ best at its largest. ``exact_shape`` searches many shapes for the one plan that 
 1. A shape of one stage has one plan; its length is a formula.
 2. A shape whose least length by its work alone (``bounds.least_length``) reaches the best plan so
    far is out. That bound grows with the stages, so most shapes are never looked at.
-3. Of the others, some are searched by a few sweeps of corridors first, the most promising one
+3. Of the others, some are searched by a few sweeps first, the most promising one
    first; then the best one, and others about it in stages, by more sweeps. So the best plan is soon
    so short that the searches over all pivots, each for shorter plans only, end quickly.
 4. Searches over all pivots take turns of growing length, so that no single one uses up the time.
@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline.bounds import SLACK, least_lengths
 from parenvs.agents.pipeline.exact import (
     infeasible,
@@ -36,6 +35,7 @@ from parenvs.agents.pipeline.exact import (
     proven_answer,
 )
 from parenvs.agents.pipeline.labels import LabelSearch
+from parenvs.agents.pipeline.search import search
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
@@ -50,7 +50,7 @@ _LADDER = frozenset(x for k in range(1, 14) for x in (2**k, 3 * 2 ** (k - 1)))
 """Numbers of stages that are tried first."""
 _FEWER = 0.75
 """Devices of the next part of the cluster that is tried first, relative to the last one."""
-_QUICK, _THOROUGH = 16, 120  # sweeps of a corridor search: of all shapes, of those near the best
+_QUICK, _THOROUGH = 16, 120  # sweeps of a search: of all shapes, of those near the best
 _FEW_SHARE, _CLIMB_SHARE = 0.2, 0.5  # of the time limit: when both kinds of them end
 _SURVEY_SECONDS = 0.2  # for the devices that are not the best, each number of them
 _TURNS = (0.5, 2.0, 8.0, np.inf)  # seconds of the turns of the searches over all pivots
@@ -214,7 +214,7 @@ class _Run:
                 devices.append(cluster.devices)
         for trial in self._open_trials():
             if trial.stages in _LADDER and trial.devices in devices:
-                self._search_corridors(trial, _QUICK, end)
+                self._search_sweeps(trial, _QUICK, end)
 
     def climb(self) -> None:
         """Search the best shape, and others in stages, ever closer, until none is better."""
@@ -230,11 +230,11 @@ class _Run:
                 is_neighbor = trial.devices == center.devices and distance in (0, step)
                 if is_neighbor and id(trial) not in searched:
                     searched.add(id(trial))
-                    self._search_corridors(trial, _THOROUGH, end)
+                    self._search_sweeps(trial, _THOROUGH, end)
             if self.best is center:
                 step //= 2
         if self.best.stages > 1:
-            self._search_corridors(self.best, None, end)
+            self._search_sweeps(self.best, np.inf, end)
 
     def search_fitting(self) -> None:
         """Find a first plan where the memory is so tight that few pivots allow none.
@@ -295,7 +295,7 @@ class _Run:
                 if trial.stages not in by_stages:
                     by_stages[trial.stages] = replace(trial, settled=True)
                     self.trials.append(by_stages[trial.stages])
-                self._search_corridors(by_stages[trial.stages], _QUICK, end)
+                self._search_sweeps(by_stages[trial.stages], _QUICK, end)
                 upper = min(upper, by_stages[trial.stages].length)
 
     def choice(self) -> Choice:
@@ -347,9 +347,9 @@ class _Run:
     def _open_trials(self) -> Iterator[Trial]:
         return (trial for trial in self.trials if not self._is_excluded(trial))
 
-    def _search_corridors(self, trial: Trial, sweeps: int | None, end: float) -> None:
+    def _search_sweeps(self, trial: Trial, sweeps: float, end: float) -> None:
         if time.perf_counter() < end and is_large(trial.pipeline, self._pivots):
-            plan = corridor.search(trial.pipeline, trial.plan, sweeps, deadline=end)
+            plan = search(trial.pipeline, trial.plan, last=sweeps, deadline=end)
             if plan is not None:
                 self._update_best(trial, plan)
 

@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.pipeline.exact import exact_points
-from parenvs.agents.pipeline.labels import (
-    LabelSearch,
-    fits_memory,
-    reduce_seconds,
-    through,
-    transfer_seconds,
-)
+from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.compiled import compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.planning import POINTS, PipelinePlanning
 from parenvs.tasks.pipeline.spaces import PointSpace
+from parenvs.tasks.pipeline.sweeps import (
+    bytes_of,
+    in_front,
+    is_near,
+    link_seconds,
+    reduce_seconds,
+    through,
+)
 
 LIMIT = 1.2
 """Length of the longest plans whose ends are kept, over that of the shortest."""
@@ -43,9 +45,7 @@ class Ends:
             pipeline, space.pivots[1:-1], LIMIT * self.shortest, devices=space.devices, whole=True
         )
         search.run()
-        self.chain, self.machine, self.layers = search.chain, search.machine, search.layers
-        cluster = pipeline.cluster
-        self.bandwidth = np.array([cluster.inter_bw, cluster.intra_bw])
+        self.tables, self.layers = search.tables, search.layers
 
     def seconds(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
         """Return the seconds of the shortest plan behind each choice of an end, (m+1, u+1).
@@ -55,49 +55,33 @@ class Ends:
             units: (k,) their first units.
         """
         space, stages_left = self.space, self.space.stages - len(points)
-        flight = formulas.in_flight(np.array(stages_left + 1), space.pipeline.micro_batches)
         core, tail = _ends(
-            self.chain, self.machine, self.layers[stages_left], self.bandwidth, space.pivots,
-            space.devices, space.pivots[points], space.devices[units], int(flight),
+            self.tables, self.layers[stages_left], space.pivots, space.devices,
+            space.pivots[points], space.devices[units], stages_left + 1,
         )  # fmt: skip
         return np.asarray(formulas.compose(core, tail))
 
 
 @compiled
-def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts, flight):
+def _ends(tables, labels, pivots, devices, cuts, device_cuts, left):
     """Core and tail, (m+1, u+1) each, of the shortest plans behind choices of a stage's end."""
-    m, server, last = machine.micro_batches, machine.server, len(cuts) - 1
-    # Of the resources in front: seconds that pass, core, seconds that hide, tail.
-    passed = core = hidden = tail = 0.0
-    for stage in range(last):
-        p, q, e, d = cuts[stage], cuts[stage + 1], device_cuts[stage], device_cuts[stage + 1]
-        if stage:
-            near = 1 if device_cuts[stage - 1] // server == (d - 1) // server else 0
-            link = transfer_seconds(chain.crossing[p], bandwidth[near])
-            passed += 2 * link
-            core, hidden = max(core, through(passed, 2 * link, m)), hidden + link
-        near = 1 if e // server == (d - 1) // server else 0
-        x = (chain.work[q] - chain.work[p]) / (d - e)
-        passed += x
-        core = max(core, through(passed, x, m))
-        tail = max(tail, reduce_seconds(chain, machine, p, q, near, d - e) - hidden)
-        hidden += (chain.backward[q] - chain.backward[p]) / (d - e)
+    m, last = tables.micro_batches, len(cuts) - 1
+    passed, hidden, core, tail = in_front(tables, cuts, device_cuts, last)
     p, e = cuts[last], device_cuts[last]
     cores = np.full((len(pivots), len(devices)), np.inf)
     tails = np.zeros((len(pivots), len(devices)))
     for unit in range(1, len(devices) - 1):
         d = devices[unit]
-        if d <= e or not machine.is_group[d - e]:
+        if d <= e or not tables.is_group[d - e]:
             continue
         before, before_core, before_hidden = passed, core, hidden
         if last:
-            near = 1 if device_cuts[last - 1] // server == (d - 1) // server else 0
-            link = transfer_seconds(chain.crossing[p], bandwidth[near])
+            link = link_seconds(tables, p, is_near(tables, device_cuts[last - 1], d))
             before += 2 * link
             before_core = max(core, through(before, 2 * link, m))
             before_hidden += link
-        near = 1 if e // server == (d - 1) // server else 0
-        shared = 1 if e // server == d // server else 0
+        near = is_near(tables, e, d)
+        shared = is_near(tables, e, d + 1)
         label, stop = labels.start[shared, d], labels.start[shared, d + 1]
         for point in range(1, len(pivots) - 1):
             q = pivots[point]
@@ -105,15 +89,15 @@ def _ends(chain, machine, labels, bandwidth, pivots, devices, cuts, device_cuts,
                 label += 1
             if q <= p or label == stop or labels.pivot[label] != q:
                 continue
-            if chain.variables[q] == chain.variables[p]:
+            if tables.variables[q] == tables.variables[p]:
                 continue
-            if not fits_memory(chain, machine, p, q, d - e, flight):
+            if bytes_of(tables, p, q, d - e, left) > tables.limit:
                 continue
-            x = (chain.work[q] - chain.work[p]) / (d - e)
+            x = (tables.work[q] - tables.work[p]) / (d - e)
             prefix_core = max(before_core, through(before + x, x, m))
-            reduce = reduce_seconds(chain, machine, p, q, near, d - e)
+            reduce = reduce_seconds(tables, p, q, near, d - e)
             prefix_tail = max(tail, reduce - before_hidden)
-            prefix_hidden = before_hidden + (chain.backward[q] - chain.backward[p]) / (d - e)
+            prefix_hidden = before_hidden + (tables.backward[q] - tables.backward[p]) / (d - e)
             while label < stop and labels.pivot[label] == q:
                 plan_core = max(prefix_core, before + x + labels.core[label])
                 plan_tail = max(prefix_tail, labels.tail[label] - prefix_hidden, 0.0)

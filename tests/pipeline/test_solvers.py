@@ -1,4 +1,4 @@
-"""Exact searches, corridors, bounds and shapes, compared with every plan of small problems."""
+"""Exact searches, sweeps, bounds and shapes, compared with every plan of small problems."""
 
 import itertools
 import time
@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs import problem
-from parenvs.agents.pipeline import bounds, corridor, exact, labels
+from parenvs.agents.pipeline import bounds, exact, labels
 from parenvs.agents.pipeline.bounds import least_length, lower_bound
-from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import (
-    by_corridor,
+    by_search,
     exact_candidates,
     exact_full,
     exact_points,
@@ -26,16 +25,25 @@ from parenvs.agents.pipeline.exact import (
 )
 from parenvs.agents.pipeline.heuristics import even_plan
 from parenvs.agents.pipeline.labels import LabelSearch
+from parenvs.agents.pipeline.search import Search, prepare, search
 from parenvs.agents.pipeline.shapes import exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer, judge
-from parenvs.datasets.pipeline.problems import draw
+from parenvs.datasets.pipeline.problems import TIERS, draw
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas, spaces
 from parenvs.tasks.pipeline.cut import kernel_of
 from parenvs.tasks.pipeline.formulas import simulate
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.relocations import MEND, modes_of, relocate, relocated, seconds_ahead
 from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace, distinct_pivots, graded
+from parenvs.tasks.pipeline.sweeps import (
+    excess_bytes,
+    fitting_seconds,
+    in_front,
+    sweep,
+    tables_of,
+)
 
 CASES = 150
 
@@ -93,7 +101,7 @@ def test_exact_candidates__equals_brute_force(seed):
     "seed", [0, 80, *slow(*(seed for seed in range(10, CASES, 10) if seed != 80))]
 )
 def test_exact_full__equals_brute_force(seed, large, monkeypatch):
-    if large:  # corridors first
+    if large:  # a search first
         monkeypatch.setattr(exact, "FEW", 0)
         monkeypatch.setattr(labels, "MANY", 0)
         monkeypatch.setattr(bounds, "BLOCKS", 4)
@@ -266,55 +274,126 @@ def test_point_space__admits_exactly_what_can_be_completed(seed):
         assert judge(plan, space.pipeline).legal
 
 
-# Corridors.
+# Sweeps, relocations and the search.
+
+
+def with_ends(pipeline, plan):
+    cuts, devices = plan
+    return np.r_[0, cuts, len(pipeline.profile)], np.r_[0, devices, pipeline.cluster.devices]
+
+
+def fitting_plans(pipeline):
+    """Every plan, and its seconds; infinite where it does not fit or devices share a sample."""
+    plans = bf.all_plans(pipeline, pipeline.stages)
+    ends = np.zeros(len(plans[1]), dtype=int), np.full(len(plans[1]), pipeline.cluster.devices)
+    groups = np.diff(np.column_stack([ends[0], plans[1], ends[1]]))
+    fits = (pipeline.excess_bytes(*plans) <= 0) & pipeline.is_group[groups].all(axis=1)
+    return plans, np.where(fits, pipeline.length(*plans), np.inf)
+
+
+def with_and_without_fractions(*seed):
+    pipeline = random_problem(*seed)
+    yield pipeline
+    whole = replace(pipeline, fractions=False)
+    if whole.can_split(whole.stages):
+        yield whole
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", [0, *slow(*range(10, 60, 10))])
-def test_by_corridor__equals_brute_force(seed):
-    """Of the first 1,000 problems, all."""
+@pytest.mark.parametrize("seed", [0, *slow(*range(40, 400, 40))])
+def test_tables__cost_plans_as_the_judge_does_to_the_last_bit(seed):
+    for case in range(seed, seed + 40):
+        pipeline = random_problem(case, 13)
+        plans, tables = bf.all_plans(pipeline, pipeline.stages), tables_of(pipeline)
+        for row in np.random.default_rng(case).integers(len(plans[0]), size=20):
+            plan = plans[0][row], plans[1][row]
+            ends = with_ends(pipeline, plan)
+            _, _, core, tail = in_front(tables, *ends, pipeline.stages)
+            assert formulas.compose(core, tail) == pipeline.length(*plan)
+            assert excess_bytes(tables, *ends) == pipeline.excess_bytes(*plan)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [0, *slow(*range(10, 200, 10))])
+def test_sweep__is_exact_where_all_places_are_held(seed):
     for case in range(seed, seed + 10):
-        pipeline = random_problem(case, 2)
-        best = best_of(pipeline)
-        if best.length == np.inf:
-            with pytest.raises(InfeasibleError, match="no plan fits the memory"):
-                by_corridor(pipeline)
-            continue
-        answer = by_corridor(pipeline)
-        assert answer.report.legal
-        assert answer.cost == pytest.approx(best.length, rel=1e-9)
-        assert answer.bound <= best.length * (1 + 1e-12)
+        for pipeline in with_and_without_fractions(case, 3):
+            best, tables = fitting_plans(pipeline)[1].min(), tables_of(pipeline)
+            for start in graded(pipeline)[:3]:
+                plan = with_ends(pipeline, start)
+                found = sweep(tables, *plan, (20, 1, 20, 1, 0), np.inf, 150)
+                assert found == pytest.approx(best, rel=1e-9)
+                if np.isfinite(best):
+                    assert fitting_seconds(tables, *plan) == pytest.approx(best, rel=1e-9)
+                    same = [x.copy() for x in plan]
+                    assert sweep(tables, *plan, (20, 1, 20, 1, 1), found, 150) == found
+                    np.testing.assert_array_equal(plan, same)
 
 
 @pytest.mark.thorough
-def test_sweep__is_exact_where_the_corridor_holds_all_places():
-    everything = Width(places=10_000, labels=10_000, reach=20)
-    for case in range(12):
-        pipeline = random_problem(case, 3)
-        best, sweeps = best_of(pipeline), Corridor(pipeline)
-        for start in graded(pipeline)[:3]:
-            assert is_plan(pipeline, start)
-            plan = sweeps.sweep(start, (1, 1), everything)
-            assert (plan is None) == (best.length == np.inf)
-            if plan is not None:
-                assert sweeps.length(plan) == pytest.approx(best.length, rel=1e-9)
-                assert sweeps.sweep(start, (1, 1), everything, sweeps.length(plan)) is None
+def test_relocate__moves_a_stage_and_leaves_plans_legal():
+    pipeline = layers(300, cluster="B").with_stages(6)
+    tables, start = tables_of(pipeline), with_ends(pipeline, graded(pipeline)[0])
+    now, ahead = fitting_seconds(tables, *start), seconds_ahead(tables, *start)
+    shorter = 0
+    for cut, stage in itertools.product(range(1, 6), range(5)):
+        cuts, devices = (x.copy() for x in start)
+        relocate(tables, cuts, devices, cut, stage)
+        assert is_plan(pipeline, (cuts[1:-1], devices[1:-1]))
+        kept = np.delete(start[0], cut)
+        assert set(kept) <= set(cuts) and kept[stage] < cuts[stage + 1] < kept[stage + 1]
+        assert ahead[cut - 1, stage] == pipeline.length(cuts[1:-1], devices[1:-1])
+        cuts, devices = (x.copy() for x in start)
+        found = relocated(tables, (cuts, devices), (cut, stage), modes_of(tables, *MEND), now)
+        assert fitting_seconds(tables, cuts, devices) == pytest.approx(found, rel=1e-12)
+        assert found <= now and ((cuts == start[0]).all() == (found == now))
+        shorter += found < now
+    assert shorter > 10
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [0, *slow(*range(10, 150, 10))])
+def test_by_search__equals_brute_force(seed):
+    for case in range(seed, seed + 10):
+        for pipeline in with_and_without_fractions(case, 2):
+            best = fitting_plans(pipeline)[1].min()
+            if best == np.inf:
+                with pytest.raises(InfeasibleError, match="no plan fits the memory"):
+                    by_search(pipeline)
+                continue
+            answer = by_search(pipeline)
+            assert answer.report.legal
+            assert answer.cost == pytest.approx(best, rel=1e-9)
+            assert answer.bound <= best * (1 + 1e-12)
 
 
 @pytest.mark.thorough
 def test_search__same_budget_same_plan_and_never_longer():
     pipeline = draw(np.random.default_rng(5)).pipeline
-    first, again = (search(pipeline, sweeps=40, seed=3) for _ in range(2))
+    first, again = (search(pipeline, last=400, seed=3) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert is_plan(pipeline, first)
-    rng, sweeps = np.random.default_rng(0), Corridor(pipeline)
-    for _ in range(5):
-        start = changed(pipeline, first, rng)
-        assert is_plan(pipeline, start)
-        assert sweeps.length(sweeps.descend(start, last=sweeps.sweeps + 3)) <= sweeps.length(start)
-    assert sweeps.length(search(pipeline, first, sweeps=5)) <= sweeps.length(first)
+    found = Search(pipeline, last=40)
+    found.run([first])
+    assert found.upper <= float(pipeline.length(*first)) and 40 <= found.sweeps < 100
+    assert found.upper == pytest.approx(float(pipeline.length(*found.plan)), rel=1e-12)
     late = search(pipeline, deadline=time.perf_counter())
-    assert sweeps.length(late) <= min(sweeps.length(plan) for plan in graded(pipeline))
+    assert pipeline.length(*late) <= min(pipeline.length(*plan) for plan in graded(pipeline))
+
+
+@pytest.mark.slow
+def test_search__most_stages_and_devices():
+    ranges = replace(TIERS["s64"], pivots=(1000, 1000), devices=(1024, 1024))
+    pipeline = draw(np.random.default_rng(0), ranges=ranges).pipeline
+    servers = pipeline.cluster.devices_per_server
+    large = replace(pipeline, cluster=replace(pipeline.cluster, servers=131_072 // servers))
+    prepare()
+    begin = time.process_time()
+    plan = search(large, deadline=time.perf_counter() + 1)
+    assert time.process_time() - begin < 1.5
+    assert is_plan(large, plan) and large.excess_bytes(*plan) <= 0
+    least = min(float(large.length(*start)) for start in graded(large))
+    assert float(large.length(*plan)) < 0.9 * least
 
 
 # Bounds.
@@ -379,7 +458,7 @@ def test_exact_shape__equals_brute_force(seed, fewest):
 @pytest.mark.parametrize("fractions", [True, False])
 def test_exact_shape__limits_hold_on_many_devices(fractions):
     pipeline = replace(problem("t5-11b", cluster="128x8:h100", stages=1), fractions=fractions)
-    corridor.prepare()
+    prepare()
     begin = time.perf_counter()
     answer = exact_shape(pipeline, time_limit=5).answer
     assert time.perf_counter() - begin < 8
@@ -428,8 +507,7 @@ def figures_of(pipeline):
         "exact": exact_full(pipeline).cost,
         "points": exact_points(points).cost,
         "candidates": exact_candidates(space).cost,
-        "search": by_corridor(pipeline).cost,
-        "corridor": Corridor(pipeline).length(plan),
+        "search": by_search(pipeline).cost,
         "least length": least_length(pipeline),
         "relaxation": lower_bound(pipeline, exact_full(pipeline).cost),
         "bound": exact_full(pipeline, time_limit=0.0).bound,

@@ -1,0 +1,112 @@
+"""Relocations: a stage of a plan goes from one place of the pipeline to another.
+
+A relocation (s, t) removes the s-th cut of a plan, so that two stages become one, and parts the
+t-th of the stages that are left by half its work and half its devices. What is then wrong with the
+stages around it, a few sweeps *mend*. Sweeps alone end in a plan that no
+small change improves; relocations lead to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from parenvs.compiled import compiled
+from parenvs.tasks.pipeline.spaces import Cuts
+from parenvs.tasks.pipeline.sweeps import (
+    Tables,
+    fitting_seconds,
+    in_front,
+    spread,
+    sweep,
+    to_groups,
+)
+
+Mode = tuple[int, int, int, int, int]
+"""Places of a sweep, see ``sweeps.sweep``."""
+Kinds = tuple[tuple[int, int, int], ...]
+"""Pivots to either side of a cut, devices to either side, and 1 if places are tilted."""
+MEND: tuple[tuple[float, ...], Kinds] = (0.5, 0.12, 0.0), ((3, 0, 1), (3, 0, 0), (1, 2, 0))
+"""Distances and kinds of the sweeps that mend a relocation, see ``modes_of``."""
+LABELS, AGAIN = 2, 2
+"""Labels of a place that stay in sweeps, and sweeps with the same places at most."""
+_LITTLE = 1e-3  # relative: a sweep that shortens a plan by more is repeated
+_WHOLE = 4  # devices to either side where devices share no sample
+
+
+def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> list[Mode]:
+    """Modes of sweeps, see ``sweeps.sweep``: each kind at each distance in turn.
+
+    Distances between places are over that at which the places of two cuts meet. Where devices share
+    no sample, places are not tilted, and more devices count.
+    """
+    widest = np.array([len(tables.work), len(tables.is_group)]) / (2 * tables.stages)
+    modes = []
+    for distance in distances:
+        pivot_step, device_step = np.maximum(distance * widest, 1).astype(np.int64).tolist()
+        for pivots, devices, tilt in kinds:
+            reach = max(devices, _WHOLE) if tables.whole else devices
+            modes.append((pivots, pivot_step, reach, device_step, tilt * (not tables.whole)))
+    return list(dict.fromkeys(modes))
+
+
+@compiled
+def relocate(tables, cuts, devices, s, t):
+    """Remove cut s, from 1 on, then part the t-th of the stages that are left, from 0 on."""
+    stages = len(cuts) - 1
+    for i in range(s, stages):
+        cuts[i], devices[i] = cuts[i + 1], devices[i + 1]
+    half = (tables.work[cuts[t]] + tables.work[cuts[t + 1]]) / 2
+    device = (devices[t] + devices[t + 1]) // 2
+    for i in range(stages - 1, t + 1, -1):
+        cuts[i], devices[i] = cuts[i - 1], devices[i - 1]
+    cuts[t + 1], devices[t + 1] = np.searchsorted(tables.work, half), device
+    spread(tables, cuts, devices)
+    if tables.whole:
+        to_groups(tables, cuts, devices)
+
+
+@compiled
+def seconds_ahead(tables, cuts, devices):
+    """Core plus tail of the plans behind all relocations, (S-1, S-1), before they are mended.
+
+    Rows are removed cuts; whether plans fit the memory does not count.
+    """
+    stages = len(cuts) - 1
+    seconds = np.empty((stages - 1, stages - 1))
+    for s in range(1, stages):
+        for t in range(stages - 1):
+            moved, moved_devices = cuts.copy(), devices.copy()
+            relocate(tables, moved, moved_devices, s, t)
+            _, _, core, tail = in_front(tables, moved, moved_devices, stages)
+            seconds[s - 1, t] = core + tail
+    return seconds
+
+
+def mend(tables: Tables, plan: Cuts, modes: Sequence[Mode], upper: float) -> float:
+    """Sweep around first pivots and devices, in place, up to ``AGAIN`` times in each mode.
+
+    Returns core plus tail of the plan, or ``upper`` if no sweep found a shorter one.
+    """
+    for mode in modes:
+        for _ in range(AGAIN):
+            before, upper = upper, sweep(tables, *plan, mode, upper, LABELS)
+            if not upper < before * (1 - _LITTLE):
+                break
+    return upper
+
+
+def relocated(
+    tables: Tables, plan: Cuts, move: tuple[int, int], modes: Sequence[Mode], now: float
+) -> float:
+    """Relocate and mend; change the plan, in place, if it gets shorter than ``now``.
+
+    Returns core plus tail of the plan, or ``now`` if it stays as it is.
+    """
+    cuts, devices = moved = plan[0].copy(), plan[1].copy()
+    relocate(tables, *moved, *move)
+    upper = mend(tables, moved, modes, fitting_seconds(tables, *moved))
+    if upper < now:
+        plan[0][:], plan[1][:], now = cuts, devices, upper
+    return now
