@@ -16,30 +16,26 @@ from parenvs.errors import ParenvsError
 from parenvs.files import write_text
 from parenvs.tasks.hybrid.task import HybridOptions, Limits
 from parenvs.view import terminal
+from parenvs.view.commands import HelpAll
 from parenvs.view.words import duration
 
 if TYPE_CHECKING:
     from parenvs.tasks.hybrid.tune.study import Study, Trial
-
-_LINES = (
-    "tune llama3-70b --cluster 16x8:a100 --batch 512 --journal tune.jsonl",
-    "tune --journal tune.jsonl --tell 12.1",
-    "tune --journal tune.jsonl --run './go.sh {plan}' --seconds 'step time: ([0-9.]+)'",
-)
 
 
 @dataclass(frozen=True)
 class Files:
     """Options of the command; the help of each says what it is."""
 
-    journal: str = option("tune.jsonl", "File of what was tried, which is added to.")
+    panel = "trials"
+    journal: str = option("tune.jsonl", "File of what was tried, which is added to.", main=True)
     site: str | None = option(None, "File of what was tried on this cluster, of any model.")
-    tell: float | None = option(None, "Seconds of a step of the last plan asked for.")
-    oom: bool = option(False, "It ran out of memory.")
+    tell: float | None = option(None, "Seconds of a step of the last plan asked for.", main=True)
+    oom: bool = option(False, "It ran out of memory.", main=True)
     failed: str | None = option(None, "Why it gave neither.")
     gib: float | None = option(None, "GiB on the fullest device at the peak.")
     plan: str | None = option(None, "Plan file that was run, in place of the last asked for.")
-    show: bool = option(False, "Show what was tried, and what is believed now.")
+    show: bool = option(False, "Show what was tried, and what is believed now.", main=True)
     to: str | None = option(
         None, "Framework whose file is written, too (default: that of --for).", values=FRAMEWORKS
     )
@@ -48,7 +44,8 @@ class Files:
 def add(app: typer.Typer) -> None:
     """Add the command."""
     command = options.with_flags(Files, HybridOptions, Limits, Command)(tune)
-    app.command("tune", epilog=terminal.example(*_LINES))(command)
+    line = "tune llama3-70b --cluster 16x8:a100 --batch 512 --journal tune.jsonl"
+    app.command("tune", epilog=terminal.example(line))(command)
 
 
 def tune(
@@ -58,6 +55,7 @@ def tune(
     ] = None,
     cluster: options.ClusterText = None,
     as_json: terminal.Json = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Propose the plan to try next on one's own cluster, from what was tried before.
 

@@ -27,6 +27,7 @@ LINES = 20
 class Command:
     """A command that trains a few steps by a plan; the help of each field says what it is."""
 
+    panel = "runs"
     run: str | None = option(
         None, "Run this command of the shell; {plan}, {export}: files of the plan.", main=True
     )

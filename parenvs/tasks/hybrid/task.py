@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from parenvs.core.task import (
     FRAMEWORKS,
@@ -49,6 +49,7 @@ _TIERS = ("hetero-8", "hetero-16", "hetero-32", "hetero-64")
 class HybridOptions(GraphOptions):
     """Options of ``parenvs.problem``; the help of each field says what it is."""
 
+    panel: ClassVar[str] = "the model"
     batch: int | None = option(
         None, "Samples of a step (elastic: default 512).", "batch", main=True
     )
@@ -100,6 +101,7 @@ class Limits:
             plans that are not uniform keep to it.
     """
 
+    panel: ClassVar[str] = "plans"
     tp: Count | None = option(None, "Ranks that share every matrix.")
     pp: Count | None = option(
         None, "Stages (default: chosen, or one a server).", flag="stages", main=True
