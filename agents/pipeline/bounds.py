@@ -437,6 +437,8 @@ class Relaxation:
         sums[SLOTS, :, 0] = 0.0
         passed = np.zeros(len(self._rest))
         for left in range(stages, 0, -1):
+            if time.perf_counter() > self.deadline:
+                return False
             # Fact 2 of ``bounds``, for the stages that are left.
             devices_left = devices - stages + self._capacity[left]
             before = passed + self._fast

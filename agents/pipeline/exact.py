@@ -169,8 +169,7 @@ def by_search(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0
     begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
     check_split(pipeline)
-    patience = searches.PATIENCE if time_limit is None else np.inf
-    limit = np.inf if time_limit is None else time_limit
+    limit, patience = (np.inf, searches.PATIENCE) if time_limit is None else (time_limit, np.inf)
     best = near_best(pipeline, seed, begin + (1 - _BOUND) * limit, patience)
     bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
     return proven_answer(pipeline, best, 0, bound)

@@ -85,8 +85,7 @@ class Search:
         """Cuts and device cuts, (S-1,) int64 each, of the shortest plan found."""
         if self.best is None:
             return None
-        cuts, devices = self.best
-        return self.pivots[cuts[1:-1]], devices[1:-1].copy()
+        return self.pivots[self.best[0][1:-1]], self.best[1][1:-1].copy()
 
     def begin(self, plans: Sequence[Cuts]) -> None:
         """Descend from cuts and device cuts, (S-1,) each, which need not fit the memory."""
@@ -124,8 +123,8 @@ class Search:
                 looks -= NOISE * self._rng.gumbel(size=looks.shape)
                 order = np.argsort(-looks, kind="stable").tolist()
             move = order[-1] // (stages - 1) + 1, order.pop() % (stages - 1)
-            before = state[0]
-            state[0] = moves.relocated(self.tables, state[1:], move, self._mend, before)
+            before, plan = state[0], state[1:]
+            state[0] = moves.relocated(self.tables, plan, move, self._mend, before)
             self.sweeps += len(self._mend)
             failures += 1
             if state[0] < before * (1 - GAIN):
