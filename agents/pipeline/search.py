@@ -44,6 +44,11 @@ GAIN = 1e-6
 """Relative: what counts as a gain."""
 
 
+def plan_of(state: list[Any]) -> Cuts:
+    """Return cuts and devices of a state, [seconds, cuts, devices]."""
+    return state[1], state[2]
+
+
 class Search:
     """A search for the shortest plan of a problem, of two stages or more.
 
@@ -101,7 +106,7 @@ class Search:
             done = end
         everywhere = len(self.pivots), 1, self.pipeline.cluster.devices, 1, 0
         if self.tables.stages * (everywhere[0] * everywhere[2]) ** 2 <= PAIRS:
-            states[0][0] = sweep(self.tables, *states[0][1:], everywhere, states[0][0], MOST)
+            states[0][0] = sweep(self.tables, *plan_of(states[0]), everywhere, states[0][0], MOST)
             self._update_best(states[0])
 
     def descend(self, state: list[Any], first: int, end: int = len(DISTANCES)) -> None:
@@ -109,7 +114,7 @@ class Search:
         for modes in self._modes[first:end]:
             if self.is_over:
                 break
-            state[0] = moves.mend(self.tables, state[1:], modes, state[0])
+            state[0] = moves.mend(self.tables, plan_of(state), modes, state[0])
             self.sweeps += len(modes)
         self._update_best(state)
 
@@ -123,7 +128,7 @@ class Search:
                 looks -= NOISE * self._rng.gumbel(size=looks.shape)
                 order = np.argsort(-looks, kind="stable").tolist()
             move = order[-1] // (stages - 1) + 1, order.pop() % (stages - 1)
-            before, plan = state[0], state[1:]
+            before, plan = state[0], plan_of(state)
             state[0] = moves.relocated(self.tables, plan, move, self._mend, before)
             self.sweeps += len(self._mend)
             failures += 1
@@ -144,7 +149,7 @@ class Search:
             self.relocate_all(state)
             failures = 0 if self.upper < before * (1 - GAIN) else failures + 1
             # Next, the shortest plan after some relocations at random, mended.
-            plan = tuple(x.copy() for x in self.best)
+            plan = self.best[0].copy(), self.best[1].copy()
             for _ in range(1 + self._rng.geometric(0.5)):
                 s, t = self._rng.integers(self.tables.stages - 1, size=2).tolist()
                 moves.relocate(self.tables, *plan, s + 1, t)

@@ -418,8 +418,7 @@ def simulate(
     duration = np.stack([x.T.ravel() for x in parts])
     neighbors = np.stack([behind, ahead, link_of])
     members = _members(schedule, stages, rounds, chunks)
-    transfer = seconds.transfer.T.ravel()
-    _play(members, neighbors, duration, transfer, ready, start, end)
+    _play(members, neighbors, duration, seconds.transfer.T.ravel(), ready, start, end)
     start, end = (x.reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3) for x in (start, end))
     return HybridTimetable(start, end)
 

@@ -517,9 +517,8 @@ class UniformSpace:
             with suppress(InfeasibleError):
                 parts.append(cls.build(problem, replace(limits, context=context, tp=tp)))
             # The next mesh takes about as long as the one before.
-            now = time.perf_counter()
-            mean = (now - begin) / (number + 1)
-            if now + mean > deadline and any(part.fits.any() for part in parts):
+            spent = (time.perf_counter() - begin) * (number + 2) / (number + 1)
+            if begin + spent > deadline and any(part.fits.any() for part in parts):
                 break
         if not parts:
             return cls.build(problem, limits)
