@@ -5,6 +5,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 import torch
+from cases import slow
 
 pytest.importorskip("sb3_contrib")
 
@@ -67,7 +68,7 @@ class Hidden(own_agent.Reinforce):
         return {}
 
 
-@pytest.mark.parametrize("word", ["learners", "server"])
+@pytest.mark.parametrize("word", ["learners", *slow("server")])
 @pytest.mark.parametrize(
     ("kind", "words"),
     [(Plain, "call self.step"), (Hidden, "after 1 updates learners have different networks")],
