@@ -27,10 +27,10 @@ AREAS = {
         ("environments", "learners", "distributions", "clients"),
     ),
     "pipelines": (
-        "Pipelines: search, proofs, time limits",
+        "Pipelines: search, proofs, time limits, growth",
         "The search of pipelines beside the optimum and other planners, proofs against brute "
-        "force, and time limits of every planner.",
-        ("stages", "proofs", "limits"),
+        "force, time limits of every planner, and how planners grow.",
+        ("stages", "proofs", "limits", "scaling"),
     ),
     "partitions": (
         "Partitions: propagation and memory",

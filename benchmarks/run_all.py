@@ -14,8 +14,8 @@ from pathlib import Path
 
 SCRIPTS = (
     "hybrid --leave-out --search", "speed", "environments", "price", "frameworks", "shardy",
-    "stages", "limits", "proofs", "elastic", "live", "kills", "newcomer", "instead", "house",
-    "exports", "memory", "pages",
+    "stages", "limits", "scaling", "proofs", "elastic", "live", "kills", "newcomer", "instead",
+    "house", "exports", "memory", "pages",
 )  # fmt: skip
 
 

@@ -45,7 +45,9 @@ TOPICS = {
         "StageProfile", "TransformerShape",
     ),
     "Pose a problem": ("problem", "Pipeline", "Partitioning", "Hybrid", "Cluster", "Device"),
-    "Plan": ("solve", "PipelinePlan", "PartitionPlan", "HybridPlan", "HybridStage", "load_plan"),
+    "Plan": (
+        "solve", "tune", "PipelinePlan", "PartitionPlan", "HybridPlan", "HybridStage", "load_plan",
+    ),
     "Judge": ("judge", "verify", "Report", "PartitionReport", "HybridReport", "show"),
     "Evaluate agents": ("evaluate", "evaluate_set", "register_agent"),
     "Errors": ("ParenvsError",),
