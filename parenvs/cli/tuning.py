@@ -132,7 +132,7 @@ def _tell(study: Study, files: Files) -> None:
     waiting: list[Any] = [trial for trial in study.trials if trial.is_open]
     waiting = waiting if files.plan is None else [load_plan(files.plan)]
     if not waiting:
-        raise ParenvsError("no trial is open; ask for one, or give --plan")
+        raise ParenvsError(f"no trial is open: parenvs tune --journal {files.journal} asks for one")
     study.tell(waiting[-1], files.tell, files.oom, files.gib, files.failed)
 
 
@@ -167,5 +167,5 @@ def _show(study: Study, more: bool, as_json: bool) -> None:
         terminal.say(words.format(**beliefs))
     if best is not None:
         terminal.say(f"best: trial {best.number}, {_result(best)}: {best.plan.words}")
-    for line in [f"stop: {stop}"] if stop else ["next:", *_asked(study.preview())]:
+    for line in [f"stop: {stop}"] if stop else ["next, once asked for:", *_asked(study.preview())]:
         terminal.say(line)

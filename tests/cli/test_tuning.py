@@ -35,7 +35,7 @@ def test_tune__asks_is_told_and_shows(run, tmp_path):
     assert content["trials"][-1]["seconds"] == [20.0] and content["trials"][-1]["interval"] is None
     assert content["best"]["stages"][0]["tp"] == 4
     for arguments, words in (
-        (("--tell", "1"), "no trial is open; ask for one, or give --plan"),
+        (("--tell", "1"), "no trial is open: parenvs tune --journal"),
         (("--plan", own, "--tell", "1e-3"), "0.001 s a step are impossible"),
         (("--tp", "4"), "--tp is of the model; name it, or leave it to the journal"),
     ):
