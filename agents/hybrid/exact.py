@@ -144,8 +144,8 @@ def exact_uniform(
         raise infeasible(space)
     among = proven_of(problem, UNIFORM, constraints or Constraints())
     bound = float(space.length[k]) if space.whole else problem.kernel_bound_seconds
-    proof = {"among": among, "proven": space.whole, "bound": bound}
-    return uniform_answer(space, k, "uniform", begin, **proof)
+    more = {"among": among, "proven": space.whole}
+    return uniform_answer(space, k, "uniform", begin, bound=bound, **more)
 
 
 def uniform_answer(space: UniformSpace, k: int, method: str, begin: float, **more: Any) -> Answer:
@@ -340,8 +340,7 @@ def exact(
     spare = deadline - time.perf_counter()
     if simulate and time_limit is not None:  # what uniform plans took counts
         time_limit = max(spare, time_limit * FREE_SHARE)
-    free = uniform
-    notes: list[str] = []
+    free, notes = uniform, list[str]()
     if not limits.needs_framework:
         offered = ranking if simulate else None
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)

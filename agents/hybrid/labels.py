@@ -41,6 +41,7 @@ from parenvs.compiled import compiled, warm
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.schedules import ChunkSeconds, simulate
 from parenvs.tasks.hybrid.space import Constraints
 from parenvs.tasks.hybrid.uniform import stage_speeds
 from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
@@ -79,7 +80,8 @@ def _stays(state: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarr
 
 
 def warm_up() -> None:
-    """Compile the search, so that no time limit pays for that."""
+    """Compile the search and the simulation, so that no time limit pays for that."""
+    simulate(ChunkSeconds(*np.ones((3, 2, 1))), 2)
     figures = np.zeros(0)
     warm(_stays, np.zeros(0, dtype=np.int64), figures, figures)
 
