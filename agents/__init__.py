@@ -1,1 +1,1 @@
-"""Planners: ``solve``, exact solvers, heuristics, agents that learn, and their evaluation."""
+"""Planners: ``plan``, exact solvers, heuristics, agents that learn, and their evaluation."""

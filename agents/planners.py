@@ -1,7 +1,8 @@
-"""``solve``: every planner of every task by its name."""
+"""``plan`` and ``compare``: every planner of every task by its name."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -29,13 +30,13 @@ def request_of(problem: Any, **options: Any) -> Request:
     """
     if not callable(getattr(problem, "report", None)):
         raise ParenvsError(
-            f"solve takes a problem, not {shown(problem)}; make one with "
+            f"plan takes a problem, not {shown(problem)}; make one with "
             "parenvs.problem(graph or name, cluster)"
         )
     kind = task_of(problem).request_class()
     known = [field.name for field in fields(kind) if field.name != "problem"]
     for name in options:
-        refuse_unknown("solve of this problem has no option", name, known)
+        refuse_unknown("a plan of this problem has no option", name, known)
     given = {name: value for name, value in options.items() if value is not None}
     # A request makes constraints of an object.
     given |= checked(kind, {name: x for name, x in given.items() if name != "constraints"})
@@ -45,7 +46,7 @@ def request_of(problem: Any, **options: Any) -> Request:
     return kind(problem, **given)
 
 
-def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:
+def plan(problem: Any, agent: str = "exact", **options: Any) -> Answer:
     """Plan a problem of any task with any planner.
 
     Args:
@@ -61,11 +62,39 @@ def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:
         ParenvsError: the planner or an option is unknown.
 
     >>> import parenvs
-    >>> answer = parenvs.solve(parenvs.problem("vgg-19", cluster="A"))
+    >>> answer = parenvs.plan(parenvs.problem("vgg-19", cluster="A"))
     >>> answer.proven, answer.report.legal
     (True, True)
     """
     return request_of(problem, **options).run(agent)
+
+
+def compare(
+    problem: Any, agents: Sequence[str] | None = None, **options: Any
+) -> dict[str, Answer | ParenvsError]:
+    """Plan a problem with several planners, as ``parenvs compare`` does.
+
+    Args:
+        problem: made by ``parenvs.problem``.
+        agents: names of planners (default: those that the command compares).
+        **options: see ``request_of``.
+
+    Returns:
+        Planner -> its answer, or the error with which it ended, such as that no plan fits.
+
+    >>> import parenvs
+    >>> answers = parenvs.compare(parenvs.problem("vgg-19", cluster="A"), ["even", "exact"])
+    >>> answers["exact"].cost <= answers["even"].cost
+    True
+    """
+    request = request_of(problem, **options)
+    answers: dict[str, Answer | ParenvsError] = {}
+    for agent in agents or request.compared:
+        try:
+            answers[agent] = request.run(agent)
+        except ParenvsError as error:
+            answers[agent] = error
+    return answers
 
 
 def target(reward: str, best: float) -> float:

@@ -77,7 +77,7 @@ def measure(recipe: Recipe, seconds: float) -> Row:
     problem = problem_of(recipe)
     row: Row = {"source": recipe.source, "stack": problem.stack.name}
     with spent(row):
-        answer = parenvs.solve(problem, time_limit=seconds)
+        answer = parenvs.plan(problem, time_limit=seconds)
     row |= {"length": answer.cost, "plan": answer.plan.words, "among": answer.among}
     row["notes"] = list(answer.notes)
     try:

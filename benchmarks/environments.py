@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+import parenvs
 from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, table
-from parenvs.agents.planners import solve
 from parenvs.core.game import RowGame
 from parenvs.core.registry import environments as registered
 from parenvs.core.sets import set_of
@@ -144,7 +144,7 @@ def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], 
         loaded = played.kind.load(problem)
         begin = time.process_time()
         try:
-            answer = solve(loaded, planner.split("/")[0], **place.planners[planner])
+            answer = parenvs.plan(loaded, planner.split("/")[0], **place.planners[planner])
         except NO_PLAN:
             answer = None
         seconds += time.process_time() - begin

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import parenvs
 from benchmarks.framework import Case, Row, main, measurement, percent, table
-from parenvs import problem, solve
+from parenvs import problem
 from parenvs.agents.hybrid.baseline import now
 from parenvs.errors import ParenvsError
-from parenvs.exports.formats import exported, runs_in
+from parenvs.exports.formats import export, runs_in
 from parenvs.exports.formats import read_back as settings
 from parenvs.tasks.hybrid.export import read_back
 
@@ -34,17 +35,17 @@ SECONDS = 20.0
 
 def best(shape: str, cluster: str, batch: int) -> Row:
     target = problem(shape, cluster, task="hybrid", batch=batch)
-    free = solve(target, time_limit=SECONDS)
+    free = parenvs.plan(target, time_limit=SECONDS)
     runs = runs_in(free.plan)
     rows = []
     for framework in FRAMEWORKS:
         row: Row = {"framework": framework, "free_runs": runs[framework]}
         try:
-            answer = solve(target, constraints={"framework": framework})
+            answer = parenvs.plan(target, constraints={"framework": framework})
         except ParenvsError as error:
             rows.append({**row, "refused": str(error)})
             continue
-        found = exported(answer.plan, framework)
+        found = export(answer.plan, framework)
         again = read_back(target, settings(found.text, len(target.model)))
         try:
             usual = now(answer.report, None, framework)[1]

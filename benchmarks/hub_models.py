@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import parenvs
 from benchmarks.framework import Case, Row, main, measurement, table
-from parenvs import from_torch, problem, solve
+from parenvs import from_torch, problem
 from parenvs.clock.run import run
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
@@ -40,7 +41,7 @@ def planned(name: str, kind: str, folder: Path) -> Path:
         stack="roofline", precision="fp32",
     )  # fmt: skip
     limits = {**KINDS[kind], "framework": "torch", "uneven": True, "chunks": 1}
-    answer = solve(target, "uniform", constraints=limits)
+    answer = parenvs.plan(target, "uniform", constraints=limits)
     answer.plan.save(folder / "plan.json")
     return folder / "plan.json"
 

@@ -28,7 +28,7 @@ from benchmarks.framework import (
     table,
 )
 from every_plan import DRAWN
-from parenvs.agents.planners import solve
+from parenvs.agents import planners
 from parenvs.core.registry import problem
 from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -98,11 +98,11 @@ def _within(kind: str, planner: str, limit: float) -> Row:
     row: Row = {"limit": limit}
     with processor_clock():
         with suppress(InfeasibleError, TimeLimitError):
-            solve(_small(kind), agent=planner, time_limit=0.1)
+            planners.plan(_small(kind), agent=planner, time_limit=0.1)
         large = _large(kind)
         with spent(row):
             try:
-                answer = solve(large, agent=planner, time_limit=limit)
+                answer = planners.plan(large, agent=planner, time_limit=limit)
                 row["plan"] = answer.status if answer.report.legal else "illegal plan"
             except TimeLimitError:
                 row["plan"] = "no plan in time"

@@ -21,12 +21,12 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.framework import Case, Column, Row, columns, main, measurement, spent
+from parenvs.agents import planners
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.play import Player
 from parenvs.agents.learning.trainer import train
 from parenvs.agents.names import ALGORITHMS
-from parenvs.agents.planners import solve
 from parenvs.core.registry import problem
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError
@@ -102,7 +102,7 @@ def planned(search: Search, agent: str) -> Row:
     of = problem(search.instance, search.where["cluster"])
     row: Row = {}
     with spent(row):
-        answer = solve(of, agent=agent)
+        answer = planners.plan(of, agent=agent)
     return row | _stages(answer, of) | {"length": answer.cost}
 
 

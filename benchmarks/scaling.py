@@ -25,7 +25,7 @@ from benchmarks.framework import (
     progress,
     spent,
 )
-from parenvs.agents.planners import solve
+from parenvs.agents import planners
 from parenvs.core.registry import problem
 from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -76,11 +76,11 @@ def _planned(grows: str, size: int) -> Row:
     _, make, agent, small = GROWS[grows]
     row: Row = {"planner": agent}
     with processor_clock():
-        solve(small(), agent=agent, time_limit=0.5)
+        planners.plan(small(), agent=agent, time_limit=0.5)
         large = make(size)
         with spent(row):
             try:
-                answer = solve(large, agent=agent, time_limit=LIMIT)
+                answer = planners.plan(large, agent=agent, time_limit=LIMIT)
             except (InfeasibleError, TimeLimitError) as error:
                 return row | {"plan": type(error).__name__}
     bound = answer.bound if answer.bound is not None else answer.report.bound_seconds

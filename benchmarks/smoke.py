@@ -37,7 +37,7 @@ def answers(folder: Path) -> None:
     """Solve, save, judge."""
     import parenvs
 
-    answer = parenvs.solve(parenvs.problem("vgg-19", cluster="B", stages=2))
+    answer = parenvs.plan(parenvs.problem("vgg-19", cluster="B", stages=2))
     assert answer.proven
     answer.plan.save(folder / "plan.json")
     assert parenvs.judge(folder / "plan.json").legal

@@ -46,10 +46,11 @@ TOPICS = {
     ),
     "Pose a problem": ("problem", "Pipeline", "Partitioning", "Hybrid", "Cluster", "Device"),
     "Plan": (
-        "solve", "tune", "PipelinePlan", "PartitionPlan", "HybridPlan", "HybridStage", "load_plan",
+        "plan", "compare", "explain", "export", "tune", "PipelinePlan", "PartitionPlan",
+        "HybridPlan", "HybridStage", "load_plan",
     ),
     "Judge": ("judge", "verify", "Report", "PartitionReport", "HybridReport", "show"),
-    "Evaluate agents": ("evaluate", "evaluate_set", "register_agent"),
+    "Evaluate agents": ("evaluate", "evaluate_set", "load", "register_agent"),
     "Errors": ("ParenvsError",),
 }  # fmt: skip
 """Topic -> public names, in the order in which they are used."""

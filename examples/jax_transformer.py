@@ -98,12 +98,12 @@ def plans(graph: parenvs.Graph) -> dict[str, Plan]:
         problem = parenvs.problem(
             graph, cluster, task="partition", scope=scope, reward=reward, uneven="forbid"
         )
-        found[name] = parenvs.solve(problem, "exact").plan
+        found[name] = parenvs.plan(problem, "exact").plan
     hybrid = parenvs.problem(
         graph, cluster, task="hybrid", precision="fp32", batch=BATCH, stack="roofline"
     )
     limits = Constraints(tp=4, pp=1, zero=(0,))
-    found["hybrid"] = parenvs.solve(hybrid, "uniform", constraints=limits).plan
+    found["hybrid"] = parenvs.plan(hybrid, "uniform", constraints=limits).plan
     return found
 
 

@@ -105,7 +105,7 @@ def plans(processes: int) -> dict[str, Any]:
     def partition(scope: str, **options: str) -> Any:
         options |= {"scope": scope, "uneven": "forbid"}
         problem = parenvs.problem(graph, cluster, task="partition", **options)
-        return torch_plan(parenvs.solve(problem, "exact").plan, graph)
+        return torch_plan(parenvs.plan(problem, "exact").plan, graph)
 
     def hybrid(stages: tuple[tuple[int, int], ...], tp: int, zero: int = 0) -> Any:
         own = processes // len(stages)

@@ -24,11 +24,13 @@ if _TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import evaluate
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.algorithm import register_agent
-    from parenvs.agents.planners import solve
+    from parenvs.agents.planners import compare, plan
+    from parenvs.agents.policies import load
     from parenvs.cluster import Cluster, Device
-    from parenvs.core.plan import judge, load_plan
+    from parenvs.core.plan import explain, judge, load_plan
     from parenvs.core.registry import problem, tune
     from parenvs.errors import ParenvsError
+    from parenvs.exports.formats import export
     from parenvs.graph.graph import Graph
     from parenvs.graph.sources import from_hlo, from_jax, from_torch, in_parts
     from parenvs.instances import load_graph
@@ -60,20 +62,24 @@ __all__ = [
     "Report",
     "StageProfile",
     "TransformerShape",
+    "compare",
     "evaluate",
     "evaluate_set",
+    "explain",
+    "export",
     "from_hlo",
     "from_jax",
     "from_torch",
     "in_parts",
     "judge",
+    "load",
     "load_graph",
     "load_plan",
     "load_profile",
+    "plan",
     "problem",
     "register_agent",
     "show",
-    "solve",
     "tune",
     "verify",
 ]
@@ -82,11 +88,13 @@ _PUBLIC = {
     "parenvs.agents.evaluation.evaluate": ("evaluate",),
     "parenvs.agents.evaluation.evaluate_set": ("evaluate_set",),
     "parenvs.agents.learning.algorithm": ("register_agent",),
-    "parenvs.agents.planners": ("solve",),
+    "parenvs.agents.planners": ("compare", "plan"),
+    "parenvs.agents.policies": ("load",),
     "parenvs.cluster": ("Cluster", "Device"),
-    "parenvs.core.plan": ("judge", "load_plan"),
+    "parenvs.core.plan": ("explain", "judge", "load_plan"),
     "parenvs.core.registry": ("problem", "tune"),
     "parenvs.errors": ("ParenvsError",),
+    "parenvs.exports.formats": ("export",),
     "parenvs.graph.graph": ("Graph",),
     "parenvs.graph.sources": ("from_hlo", "from_jax", "from_torch", "in_parts"),
     "parenvs.instances": ("load_graph",),

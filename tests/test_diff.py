@@ -108,7 +108,7 @@ def test_any_task__other_problems_are_refused_by_field():
     reports = []
     for batch in (32, 64):
         hybrid = parenvs.problem("llama3-8b", "2x8:h100", "hybrid", batch=batch)
-        reports.append(parenvs.solve(hybrid, "rule-of-thumb").report)
+        reports.append(parenvs.plan(hybrid, "rule-of-thumb").report)
     with pytest.raises(ParenvsError, match="field 'batch': a is for 32, b for 64"):
         difference(*reports)
     assert difference(reports[0], reports[0]).changes == ()

@@ -102,7 +102,7 @@ QUOTED = re.findall(r"```console\n\$ (.*)\n(.*)\n```", FAQ)
 def desk(tmp_path_factory):
     """A folder with the files that the questions are about."""
     folder = tmp_path_factory.mktemp("faq")
-    plan = parenvs.solve(parenvs.problem("vgg-19", cluster="B", stages=2)).plan
+    plan = parenvs.plan(parenvs.problem("vgg-19", cluster="B", stages=2)).plan
     plan.save(folder / "v.json")
     (folder / "m.py").write_text("def f(weights, batch):\n    return (batch @ weights).mean()\n")
     return folder

@@ -312,9 +312,10 @@ def test_house__tests_mirror_the_rooms():
 PUBLIC = (
     "Cluster", "Device", "Graph", "Hybrid", "HybridPlan", "HybridReport",
     "HybridStage", "ParenvsError", "PartitionPlan", "PartitionReport", "Partitioning", "Pipeline",
-    "PipelinePlan", "Report", "StageProfile", "TransformerShape", "evaluate", "evaluate_set",
-    "from_hlo", "from_jax", "from_torch", "in_parts", "judge", "load_graph", "load_plan",
-    "load_profile", "problem", "register_agent", "show", "solve", "tune", "verify",
+    "PipelinePlan", "Report", "StageProfile", "TransformerShape", "compare", "evaluate",
+    "evaluate_set", "explain", "export", "from_hlo", "from_jax", "from_torch", "in_parts", "judge",
+    "load", "load_graph", "load_plan", "load_profile", "plan", "problem", "register_agent", "show",
+    "tune", "verify",
 )  # fmt: skip
 """Everything that ``import parenvs`` offers; the list stands in ``parenvs/__init__.py`` too."""
 

@@ -6,7 +6,8 @@ import pytest
 import toys
 from cases import each, slow
 
-from parenvs import instances, problem, solve
+import parenvs
+from parenvs import instances, problem
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.core.sets import set_names
 from parenvs.datasets.pipeline.problems import SETS
@@ -225,7 +226,7 @@ def test_problem__of_a_graph_is_that_of_its_name(task, options):
     named, given = (problem(x, "A", task, **options) for x in ("t5-base", load_graph("t5-base")))
     assert type(given) is type(named)
     agent = "uniform" if task == "hybrid" else "exact"
-    one, other = (solve(made, agent) for made in (named, given))
+    one, other = (parenvs.plan(made, agent) for made in (named, given))
     assert one.plan == other.plan and one.plan.instance == "t5-base"
     assert one.report.to_json() == other.report.to_json()
 

@@ -318,7 +318,7 @@ def test_plan__no_object_of_json(path, data):
 
 def test_judge__refuses_another_cluster_than_the_problems():
     problem = parenvs.problem("vgg-19", cluster="B")
-    plan = parenvs.solve(problem, agent="even").plan
+    plan = parenvs.plan(problem, agent="even").plan
     assert parenvs.judge(plan, problem, "B").legal
     with pytest.raises(ParenvsError, match=r"cluster: the problem is for B .*, not C; leave one"):
         parenvs.judge(plan, problem, "C")

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.planners import solve
+from parenvs.agents import planners
 from parenvs.core.plan import Plan
 from parenvs.core.task import late
 from parenvs.errors import NO_PLAN, ParenvsError, shown
@@ -135,7 +135,7 @@ def _reference(game: Any) -> tuple[float | None, bool]:
     if np.isfinite(reference):
         return reference, reference <= bound
     try:
-        answer = late(game.exact)(game, 0) if game.exact else solve(game.problem(0))
+        answer = late(game.exact)(game, 0) if game.exact else planners.plan(game.problem(0))
     except NO_PLAN:
         return (start, False) if np.isfinite(start) else (None, False)
     if start < answer.cost:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+from parenvs.agents import planners
 from parenvs.agents.evaluation.evaluate import chooser
 from parenvs.agents.evaluation.statistics import (
     bootstrap_interval,
@@ -23,7 +24,6 @@ from parenvs.agents.evaluation.statistics import (
     performance_profile,
     probability_of_improvement,
 )
-from parenvs.agents.planners import solve
 from parenvs.core.plan import OPTIMAL
 from parenvs.core.sets import BOUND, KINDS, ProblemSet, family_named, score_of, set_of
 from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
@@ -297,6 +297,6 @@ def evaluate_set(
 def _planned(played: ProblemSet, problem: str, planner: str) -> float:
     """Return the score of a planner's plan of a problem; NaN if it finds none."""
     try:
-        return played.answer_score(problem, solve(played.kind.load(problem), planner))
+        return played.answer_score(problem, planners.plan(played.kind.load(problem), planner))
     except NO_PLAN:
         return math.nan

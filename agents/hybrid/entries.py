@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.agents import planners
 from parenvs.agents.hybrid.exact import exact
 from parenvs.agents.hybrid.orders import Orders, swap_search
 from parenvs.agents.hybrid.references import (
@@ -19,7 +20,6 @@ from parenvs.agents.hybrid.references import (
 )
 from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import subset_search
-from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core import leaderboard as board
 from parenvs.core.leaderboard import Reference
@@ -224,7 +224,7 @@ def planner(agent: str, seed: int, steps: int) -> board.Planner:
         }
         if agent in searches:
             return searches[agent]().plan
-        return solve(target, agent, time_limit=board.SECONDS, seed=seed).plan
+        return planners.plan(target, agent, time_limit=board.SECONDS, seed=seed).plan
 
     return plan
 

@@ -39,6 +39,8 @@ class Network:
         ParenvsError: weights are missing, unknown, of another shape, or not finite.
     """
 
+    env_id: str | None = None
+
     def __init__(self, weights: Mapping[str, Any], where: str = "weights") -> None:
         if sorted(weights) != sorted(WEIGHTS):
             raise ParenvsError(
@@ -118,6 +120,15 @@ class Network:
         result[legal] = rated
         return result
 
+    def predict(
+        self, observation: Mapping[str, np.ndarray], action_masks: np.ndarray, **_: Any
+    ) -> tuple[np.ndarray, None]:
+        """Return the best actions of a batch of observations, or of one, and None."""
+        if action_masks.ndim == 1:
+            observation = {name: values[None] for name, values in observation.items()}
+            return self.predict(observation, action_masks[None])[0][0], None
+        return self.rate(observation).argmax(axis=1), None
+
     def _layer(self, name: str, inputs: np.ndarray) -> np.ndarray:
         weights, biases = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return np.asarray(_product(inputs, weights.T) + biases)
@@ -150,7 +161,13 @@ def file_of(env_id: str) -> Path:
 @cache
 def shipped(env_id: str) -> Network:
     """Return the network that ships for an environment, or raise ``ParenvsError``; cached."""
-    return Network.load(file_of(env_id))
+    path = file_of(env_id)
+    if not path.is_file():
+        ids = sorted(x.stem for x in path.parent.glob("*.npz"))
+        raise ParenvsError(f"no network ships for {env_id}; networks ship for {', '.join(ids)}")
+    network = Network.load(path)
+    network.env_id = env_id
+    return network
 
 
 PATIENCE = 8

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import parenvs.core.leaderboard as board
 import parenvs.tasks.partition.problem as partition
+from parenvs.agents import planners
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.planners import TRAINED_AGENTS, solve
+from parenvs.agents.planners import TRAINED_AGENTS
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import ONE, Description, Reference, TaskKind, TaskProblem
 from parenvs.core.plan import Plan
@@ -177,7 +178,7 @@ AGENTS: dict[str, Description] = {
 
 def planner(agent: str, seed: int, steps: int) -> board.Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
-    return lambda problem: solve(problem.target, agent, seed=seed, steps=steps).plan
+    return lambda problem: planners.plan(problem.target, agent, seed=seed, steps=steps).plan
 
 
 _KINDS: dict[str, tuple[str, type[PartitionProblem], str, str]] = {

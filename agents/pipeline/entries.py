@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from parenvs.agents import planners
 from parenvs.agents.names import LEARNED
-from parenvs.agents.planners import TRAINED_AGENTS, solve
+from parenvs.agents.planners import TRAINED_AGENTS
 from parenvs.cluster import Cluster
 from parenvs.core import leaderboard as board
 from parenvs.core.leaderboard import Reference
@@ -88,7 +89,7 @@ class PipelineProblem(board.TaskProblem):
         return self.pipeline.bubble_free * self.cluster.devices
 
     def solved(self, seconds: float) -> Reference:
-        answer = solve(self.target, time_limit=seconds)
+        answer = planners.plan(self.target, time_limit=seconds)
         bound = answer.cost if answer.proven else answer.bound or 0.0
         return board.reference_of(answer.cost, bound, "exact", answer.among)
 
@@ -172,7 +173,7 @@ def planner(agent: str, seed: int, steps: int) -> board.Planner:
 
     def plan(problem: PipelineProblem) -> PipelinePlan:
         limit = {"time_limit": board.SECONDS} if agent in ("exact", "search") else {}
-        answer = solve(problem.target, agent, seed=seed, steps=steps, **limit)
+        answer = planners.plan(problem.target, agent, seed=seed, steps=steps, **limit)
         return problem.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
 
     return plan

@@ -124,13 +124,13 @@ def solve(
     as_json: terminal.Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
-    from parenvs.agents.planners import solve as solve_problem
+    from parenvs.agents import planners
     from parenvs.tasks.sharding import files
 
     terminal.check_range("--seed", seed, 0)
     problem = files.find(target)
     with terminal.Step(f"solving {problem.name}"):
-        answer = solve_problem(
+        answer = planners.plan(
             problem, time_limit=seconds, seed=seed, rounds=rounds, threads=threads
         )
     content, lines = terminal.files_of(answer.report, path)

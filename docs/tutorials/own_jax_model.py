@@ -46,7 +46,7 @@ print(f"{len(graph.opcode)} instructions, {len(graph.weights)} variables")
 # stage takes.
 
 pipeline = parenvs.problem(graph, "2x4:a100", stages=2)
-answer = parenvs.solve(pipeline)
+answer = parenvs.plan(pipeline)
 print(answer.report)
 
 # %% A partition
@@ -54,7 +54,7 @@ print(answer.report)
 # `step_time` the optimum is the shortest step.
 
 problem = parenvs.problem(graph, "1x8:a100", task="partition", reward="step_time")
-best = parenvs.solve(problem)
+best = parenvs.plan(problem)
 print(f"{best.report.step_seconds / best.report.replicate_seconds:.3f} of one device's seconds")
 
 # %% Keep the plan

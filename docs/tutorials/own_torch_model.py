@@ -51,7 +51,7 @@ def planned():
     problem = parenvs.problem(
         graph, f"1x{PROCESSES}:v100", task="partition", uneven="forbid", rules="automap"
     )
-    return torch_plan(parenvs.solve(problem).plan, graph)
+    return torch_plan(parenvs.plan(problem).plan, graph)
 
 
 # %% One device, and several

@@ -62,7 +62,7 @@ def search(problem, seed=0):
 
 for name, cluster in PROBLEMS:
     problem = parenvs.problem(name, cluster=cluster, stages=4)
-    optimum = parenvs.solve(problem)
+    optimum = parenvs.plan(problem)
     gaps = {}
     for solver in (even, search):
         report = parenvs.judge(problem.plan(*solver(problem)))

@@ -182,10 +182,10 @@ def export(
     FRAMEWORK plans what that runs as it is.
     """
     from parenvs.core.plan import load_plan
-    from parenvs.exports.formats import exported
+    from parenvs.exports import formats
     from parenvs.files import write_text
 
-    result = exported(load_plan(file), to)
+    result = formats.export(load_plan(file), to)
     for words in result.notes:
         terminal.note(words)
     if result.loss > LOSS and not lossy:

@@ -115,14 +115,14 @@ def _study(files: Files, given: options.Given, instance: str | None, cluster: st
 
 def _written(study: Study, files: Files, trial: Trial) -> dict[str, Path]:
     """Write the plan of a trial, and the file of a framework, beside the journal."""
-    from parenvs.exports.formats import exported
+    from parenvs.exports.formats import export
 
     journal, to = Path(files.journal), files.to or study.limits.framework
     paths = {"plan": journal.with_name(f"{journal.stem}-{trial.number}.json")}
     trial.plan.save(paths["plan"])
     if to in FRAMEWORKS:
         paths["export"] = paths["plan"].with_suffix(f".{to}")
-        write_text(paths["export"], exported(trial.plan, to).text)
+        write_text(paths["export"], export(trial.plan, to).text)
     return paths
 
 

@@ -538,3 +538,19 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
             f"cluster: the problem is for {problem_cluster}, not {cluster}; leave one out"
         )
     return task_of(plan).judge(plan, problem, cluster)
+
+
+def explain(plan: Any, problem: Any = None, pattern: str | None = None) -> str:
+    """Say why a plan is as it is, or what other values on each axis would cost.
+
+    Args:
+        plan: the plan, or the path of its file.
+        problem: see ``judge``.
+        pattern: glob over the paths of variables that are explained (default: all).
+
+    Raises:
+        ParenvsError: see ``judge``; or the plan's task explains no plans.
+    """
+    report = judge(plan, problem)
+    words, _ = task_of(report).explain(report, pattern)
+    return words

@@ -588,7 +588,7 @@ class Exported:
     loss: float = 0.0
 
 
-def exported(plan: Plan, to: str, graph: Graph | None = None) -> Exported:
+def export(plan: Plan, to: str, graph: Graph | None = None) -> Exported:
     """Write a plan in the words of a framework.
 
     Args:
@@ -618,7 +618,7 @@ def runs_in(plan: Plan, graph: Graph | None = None) -> dict[str, float | str]:
     losses: dict[str, float | str] = {}
     for name in FORMATS:
         try:
-            loss = exported(plan, name, graph).loss
+            loss = export(plan, name, graph).loss
         except Exception as error:  # no exporter that fails takes the plan with it
             losses[name] = str(error) if isinstance(error, ParenvsError) else f"exporter: {error!r}"
         else:
@@ -681,11 +681,11 @@ def _torch(plan: Plan, graph: Graph | None) -> Exported:
 def _launcher(
     convert: Callable[[Stages], tuple[str, Stages]],
 ) -> Callable[[Plan, Graph | None], Exported]:
-    def export(plan: Plan, graph: Graph | None) -> Exported:
+    def write(plan: Plan, graph: Graph | None) -> Exported:
         text, planned = convert(stages_of(plan, graph))
         return Exported(text, planned.notes, loss(planned))
 
-    return export
+    return write
 
 
 FORMATS: dict[str, Callable[[Plan, Graph | None], Exported]] = {

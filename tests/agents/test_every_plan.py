@@ -6,6 +6,7 @@ import every_plan
 import pytest
 from cases import each
 
+import parenvs
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError
 
@@ -53,7 +54,7 @@ def test_every_plan__nothing_worse_is_proven(task, planner):
 def test_every_plan__false_claims_are_seen(monkeypatch, changes, said):
     """Costs as shares of an honest answer's, where the best order takes 0.8 of it."""
     problem = every_plan.DRAWN["elastic"](3)[0]
-    honest = every_plan.solve(problem, agent="fastest")
+    honest = parenvs.plan(problem, agent="fastest")
     shares = {
         key: x if key in ("proven", "among") else x * honest.cost for key, x in changes.items()
     }
@@ -61,7 +62,7 @@ def test_every_plan__false_claims_are_seen(monkeypatch, changes, said):
     with monkeypatch.context() as patched:
         drawn = (problem, 0.8 * honest.cost)
         patched.setitem(every_plan.DRAWN, "elastic", lambda number: drawn)
-        patched.setattr(every_plan, "solve", lambda *_, **__: answer)
+        patched.setattr(parenvs, "plan", lambda *_, **__: answer)
         found = every_plan.outcome("elastic", "myopic", 3)
     assert found.startswith("WRONG: a " + said) if said else found in OUTCOMES, found
 
@@ -70,6 +71,6 @@ def test_every_plan__false_infeasibility_is_seen(monkeypatch):
     def refuse(*_, **__):
         raise InfeasibleError("no plan fits")
 
-    monkeypatch.setattr(every_plan, "solve", refuse)
+    monkeypatch.setattr(parenvs, "plan", refuse)
     assert every_plan.outcome("hybrid", "exact", 19).startswith("WRONG: called infeasible")
     assert every_plan.outcome("hybrid", "megatron", 19) == "no plan"

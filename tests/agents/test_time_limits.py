@@ -31,7 +31,7 @@ def test_time_limits__are_kept(task, agent):
     for limit in (1.0, 0.05):
         begin = time.process_time()
         try:
-            answer = parenvs.solve(problem, agent, time_limit=limit)
+            answer = parenvs.plan(problem, agent, time_limit=limit)
         except (TimeLimitError, InfeasibleError) as error:
             answer, proven = None, isinstance(error, InfeasibleError)
         else:

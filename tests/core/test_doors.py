@@ -25,7 +25,7 @@ EACH = {
 def solved(request):
     name, planner = EACH[request.param]
     problem = parenvs.problem(name)
-    return request.param, problem, parenvs.solve(problem, planner)
+    return request.param, problem, parenvs.plan(problem, planner)
 
 
 def test_doors__a_name_tells_the_task_and_plans_carry_it(solved):
@@ -43,7 +43,7 @@ def test_doors__answers_and_reports_are_alike(solved):
     assert report.legal and report.reasons == ()
     assert answer.cost == report.cost
     assert answer.problem is problem and answer.status == "feasible" and not answer.proven
-    best = parenvs.solve(problem, **({"time_limit": 0.5} if hasattr(problem, "limit") else {}))
+    best = parenvs.plan(problem, **({"time_limit": 0.5} if hasattr(problem, "limit") else {}))
     assert best.report.legal and best.cost <= answer.cost * (1 + 1e-9)
     assert report.gap(best) >= -1e-9 and report.gap(best) >= best.gap - 1e-9
 
@@ -114,14 +114,14 @@ def test_errors__out_of_time_is_no_proof():
     assert not issubclass(TimeLimitError, InfeasibleError)
     problem = parenvs.problem("intra-op-test/classes-000")
     with pytest.raises(TimeLimitError, match=r"no legal plan was found in .* s; there may be none"):
-        parenvs.solve(problem, time_limit=1e-9)  # is over before the first move
+        parenvs.plan(problem, time_limit=1e-9)  # is over before the first move
 
 
 def test_elastic__plans_that_break_rules(tmp_path):
     problem = parenvs.problem("elastic-test/bulk-gpt-1.5b-000")
-    best = parenvs.solve(problem, seed=3)
+    best = parenvs.plan(problem, seed=3)
     assert best.proven and best.gap == pytest.approx(0, abs=1e-12)
-    rule = parenvs.solve(problem, "look-ahead", seed=3)
+    rule = parenvs.plan(problem, "look-ahead", seed=3)
     assert 0 < rule.report.gap(best) < 1
     chosen = list(rule.plan.chosen)
     largest = max(problem.library.candidates, key=lambda plan: plan.degrees[0] * plan.degrees[2])
@@ -158,7 +158,7 @@ def test_elastic__plans_of_traces_carry_their_settings(tmp_path):
     ):  # fmt: skip
         problem = parenvs.problem(trace, task="elastic", **settings)
         path = tmp_path / "plan.json"
-        parenvs.solve(problem, "fastest").plan.save(path)
+        parenvs.plan(problem, "fastest").plan.save(path)
         report = parenvs.judge(path)
         assert report.legal, (trace, settings, report.reasons)
         assert parenvs.problem(problem.instance, task="elastic").instance == problem.instance

@@ -46,8 +46,8 @@ def doors(task):
     for option in (*made, *names(TASKS[task].options)):
         yield option, lambda **given: parenvs.problem(**{**made, **given})
     for option in names(TASKS[task].request_class(), "problem"):
-        yield option, partial(parenvs.solve, problem, planner)
-    plan = parenvs.solve(problem, planner).plan
+        yield option, partial(parenvs.plan, problem, planner)
+    plan = parenvs.plan(problem, planner).plan
     for option in names(type(plan)):
         yield option, lambda **given: parenvs.judge(replace(plan, **given))
         yield option, lambda **given: parenvs.judge(replace(plan, **given), problem)
@@ -107,7 +107,7 @@ def test_options__nonsense_does_not_pass_and_whole_numbers_of_numpy_do():
     problems = {task: parenvs.problem(EACH[task][2]) for task in EACH}
     for task, (source, cluster, _, planner) in EACH.items():
         make = partial(parenvs.problem, source, cluster, task)
-        solve = partial(parenvs.solve, problems[task], planner)
+        solve = partial(parenvs.plan, problems[task], planner)
         for kind, door in ((TASKS[task].options, make), (TASKS[task].request_class(), solve)):
             for option in NUMBERS.intersection(names(kind)):
                 for value in (math.nan, True, "abc", -1, np.zeros(0), []):
@@ -119,5 +119,5 @@ def test_options__nonsense_does_not_pass_and_whole_numbers_of_numpy_do():
         assert solve(**dict.fromkeys(names(TASKS[task].request_class(), "problem"))).plan
     for wrong in ({"constraints": {"pinned": "abc"}}, {"constraints": "abc"}, {"robust": 1}):
         with pytest.raises(ParenvsError, match=r"must be .*, not "):
-            parenvs.solve(problems["hybrid"], "rule-of-thumb", **wrong)
+            parenvs.plan(problems["hybrid"], "rule-of-thumb", **wrong)
     assert parenvs.Cluster.parse("1x8:v100").part(np.int64(4)).devices == 4

@@ -60,5 +60,5 @@ def test_problem__names_that_nothing_was_drawn_by(name, words):
 def test_problem__drawn_by_its_name(name):
     one, other = parenvs.problem(name), parenvs.problem(name)
     assert one is not other and one.instance == name
-    plan = parenvs.solve(one, "even" if one.task == "pipeline" else "greedy").plan
+    plan = parenvs.plan(one, "even" if one.task == "pipeline" else "greedy").plan
     assert parenvs.judge(plan).to_json() == other.report(plan).to_json()

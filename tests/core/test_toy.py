@@ -71,7 +71,7 @@ def test_toy__batch_is_single_to_the_last_bit(mode):
 
 def test_toy__has_every_door(tmp_path, capsys):
     problem = parenvs.problem(NAME)
-    answer, rule = parenvs.solve(problem), parenvs.solve(problem, "greedy")
+    answer, rule = parenvs.plan(problem), parenvs.plan(problem, "greedy")
     assert answer.proven and answer.gap == 0
     assert rule.cost >= answer.cost == answer.report.cost
     answer.plan.save(tmp_path / "plan.json")
@@ -114,7 +114,7 @@ def test_toy__is_on_the_leaderboard(tmp_path):
 def test_toy__rooms_that_run_plans_say_what_it_has_not(tmp_path, monkeypatch):
     """One line each, which names the tasks that have it; nothing is written."""
     monkeypatch.chdir(tmp_path)
-    parenvs.solve(parenvs.problem(NAME), "greedy").plan.save("plan.json")
+    parenvs.plan(parenvs.problem(NAME), "greedy").plan.save("plan.json")
     (tmp_path / "net.py").write_text("def net(x):\n    return x\n")
     stages = "task: knapsack has no stages; plan with --task pipeline or hybrid"
     for arguments, words in (

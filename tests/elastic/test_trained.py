@@ -50,7 +50,7 @@ def test_trained__chooses_as_in_its_environment():
 def test_policy_of__takes_the_network_that_ships_and_files(tmp_path):
     chain = toys.problem("bulk", 20)
     problem = replace(chain, source=Recorded("course", chain.drawn(0)))
-    planned = parenvs.solve(problem, LEARNED).report
+    planned = parenvs.plan(problem, LEARNED).report
     shipped(ENV_ID).save(tmp_path / "mine.npz")
     for source in (LEARNED, str(tmp_path / "mine.npz")):
         run = play(problem, problem.course(), policy_of(source)())

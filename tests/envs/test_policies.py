@@ -82,7 +82,7 @@ def cases(env_id: str) -> Iterator[dict[str, Any]]:
     problem = gym.make(env_id, **SMALL.get(env_id, {})).unwrapped.problem
     yield {"problem": problem}
     if "first_plan" in parameters(env_id) and env_id.startswith("Operator"):
-        yield {**SMALL[env_id], "paper": True, "first_plan": parenvs.solve(problem).plan}
+        yield {**SMALL[env_id], "paper": True, "first_plan": parenvs.plan(problem).plan}
 
 
 def parameters(env_id: str) -> set[str]:

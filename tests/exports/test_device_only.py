@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from cases import slow
 
-from parenvs import HybridPlan, HybridStage, problem, solve
+import parenvs
+from parenvs import HybridPlan, HybridStage, problem
 from parenvs.cluster import Cluster
 from parenvs.exports.torch import torch_plan
 
@@ -68,6 +69,6 @@ def test_step__by_gpipe_and_by_operators(example, graph):
     """The schedule that users may choose, and a plan that splits operators one by one."""
     found = replace(torch_plan(plan_of(graph, *KINDS["pipe x data"]), graph), schedule="GPipe")
     assert len(steps(example, found)) == found.pipe
-    answer = solve(problem(graph, "1x2:v100", task="partition"), "greedy")
+    answer = parenvs.plan(problem(graph, "1x2:v100", task="partition"), "greedy")
     found = torch_plan(answer.plan, graph)
     assert found.placements and len(steps(example, found)) == 1

@@ -16,7 +16,7 @@ from jax_versions import jax_that_verifies
 from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
 from parenvs.clock.compilation import compile_plan
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.exports.formats import exported
+from parenvs.exports.formats import export
 from parenvs.exports.stages import layout_of
 from parenvs.tasks.partition.problem import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
@@ -146,12 +146,12 @@ def test_shardings__refuses_other_meshes_and_trees(graph):
 def test_document__is_json_with_a_line_each(graph, tmp_path):
     graph.save(tmp_path / "mlp.npz")
     plan = replace(plan_of(graph), instance=str(tmp_path / "mlp.npz"))
-    text = exported(plan, "jax").text
+    text = export(plan, "jax").text
     assert json.loads(text)["mesh"] == {"model": 4} and len(json.loads(text)["inputs"]) == 9
     (line,) = [x for x in text.splitlines() if '"path": "down"' in x and '"argument": 1' in x]
     assert '"role": "optimizer"' in line and '"spec": ["model", null]' in line
     with pytest.raises(ParenvsError, match=r"--to: no framework 'jaxx' \(did you mean 'jax'\?\)"):
-        exported(plan, "jaxx")
+        export(plan, "jaxx")
 
 
 @pytest.mark.thorough

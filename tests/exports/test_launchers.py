@@ -12,7 +12,7 @@ import parenvs
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.exports.formats import exported, megatron_layout
+from parenvs.exports.formats import export, megatron_layout
 from parenvs.exports.stages import stages_of
 
 SHAPE = {"name": "small", "layers": 10, "hidden": 64, "heads": 8, "sequence": 32}
@@ -62,7 +62,7 @@ def values(text):
 
 def refused(words, plan, to):
     with pytest.raises(ParenvsError, match=re.escape(words)):
-        exported(plan, to)
+        export(plan, to)
 
 
 def expanded(layout):
@@ -74,7 +74,7 @@ def expanded(layout):
 
 
 def test_megatron__uneven_stages(plan):
-    assert values(exported(plan, "megatron").text) == {
+    assert values(export(plan, "megatron").text) == {
         "--num-layers": "10", "--tensor-model-parallel-size": "2",
         "--pipeline-model-parallel-size": "2", "--decoder-first-pipeline-num-layers": "6",
         "--decoder-last-pipeline-num-layers": "4", "--micro-batch-size": "2",
@@ -85,7 +85,7 @@ def test_megatron__uneven_stages(plan):
         replace(stage, layers=(part,))
         for stage, part in zip(plan.stages, ((0, 5), (5, 10)), strict=True)
     ))  # fmt: skip
-    assert "--decoder-first-pipeline-num-layers" not in values(exported(even, "megatron").text)
+    assert "--decoder-first-pipeline-num-layers" not in values(export(even, "megatron").text)
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
@@ -100,12 +100,12 @@ def test_megatron__uneven_stages(plan):
 def test_for__plans_run_as_they_are(framework, shape, cluster, batch, stack):
     """The best of these is proven, and its export loses nothing; without, stages may differ."""
     problem = parenvs.problem(shape, cluster, task="hybrid", batch=batch, stack=stack)
-    answer = parenvs.solve(problem, constraints={"framework": framework})
+    answer = parenvs.plan(problem, constraints={"framework": framework})
     assert f"that {framework} runs as they are" in answer.among
-    assert exported(answer.plan, framework).loss == 0
-    every = parenvs.solve(problem, "uniform", constraints={"uneven": True})
+    assert export(answer.plan, framework).loss == 0
+    every = parenvs.plan(problem, "uniform", constraints={"uneven": True})
     assert answer.cost >= every.cost * (1 - 1e-9)
-    again = parenvs.solve(problem, "uniform", constraints={"framework": framework})
+    again = parenvs.plan(problem, "uniform", constraints={"framework": framework})
     assert again.proven and again.cost <= answer.cost * (1 + 1e-9)
 
 
@@ -123,7 +123,7 @@ def test_for__what_no_framework_runs_is_one_line():
         ("is one that torch runs as it is; --for free", "uniform", {"framework": "torch"}),
     ):
         with pytest.raises(ParenvsError, match=words):
-            parenvs.solve(problem, planner, constraints=limits)
+            parenvs.plan(problem, planner, constraints=limits)
 
 
 def test_megatron__layout_is_read_back():
@@ -136,7 +136,7 @@ def test_megatron__layout_is_read_back():
 
 
 def test_torchtitan__degrees_and_modules(plan):
-    result = exported(plan, "torchtitan")
+    result = export(plan, "torchtitan")
     found = dict(re.findall(r"^(\w+) = (.*)$", result.text, re.M))
     assert found["data_parallel_shard_degree"] == found["tensor_parallel_degree"] == "2"
     assert found["pipeline_parallel_schedule"] == '"1F1B"'
@@ -147,7 +147,7 @@ def test_torchtitan__degrees_and_modules(plan):
     assert parts[1] == [*(f"layers.{i}" for i in range(6, 10)), "norm", "output"]
     assert [note.split(":")[0] for note in result.notes] == ["sequence_parallel", "zero"]
     refused("precision: torchtitan has no fp16", replace(plan, precision="fp16"), "torchtitan")
-    turned = exported(split(plan, "zb-v"), "torchtitan")
+    turned = export(split(plan, "zb-v"), "torchtitan")
     assert 'pipeline_parallel_schedule = "ZBVZeroBubble"' in turned.text
     rows = [json.loads(x) for x in re.findall(r'^  (\[".*"\]),$', turned.text, re.M)]
     assert [len(row) for row in rows] == [2, 3, 2, 6]  # in the model's order
@@ -155,7 +155,7 @@ def test_torchtitan__degrees_and_modules(plan):
 
 
 def test_deepspeed__even_parts_and_what_moved(plan):
-    result = exported(plan, "deepspeed")
+    result = export(plan, "deepspeed")
     content = json.loads(result.text)
     assert content["config"]["zero_optimization"] == {"stage": 1, "overlap_comm": False}
     assert content["config"]["data_types"] == {"grad_accum_dtype": "fp32"}
@@ -184,13 +184,13 @@ def test_launchers__recipes_of_fp8(plan, precision, device, recipe, converter):
     if recipe is None:
         refused(f"precision: Megatron has no {precision}", plan, "megatron")
     else:
-        flags = values(exported(plan, "megatron").text)
+        flags = values(export(plan, "megatron").text)
         flag = "--fp4-recipe" if precision == "nvfp4" else "--fp8-recipe"
         assert flags[flag] == recipe and "--bf16" in flags
     if converter is None:
         refused(f"precision: torchtitan has no {precision}", plan, "torchtitan")
     else:
-        text = exported(plan, "torchtitan").text
+        text = export(plan, "torchtitan").text
         assert f'[model]\nconverters = ["{converter}"]\n\n[{converter}]\n' in text
         assert ("enable_fsdp_float8_all_gather = true" in text) is (precision == "fp8")
         assert 'mixed_precision_param = "bfloat16"' in text

@@ -9,7 +9,7 @@ from cases import slow
 
 import parenvs
 from parenvs.errors import ParenvsError
-from parenvs.exports.formats import exported, read_back, runs_in, runs_words
+from parenvs.exports.formats import read_back, runs_in, runs_words
 from parenvs.tasks.hybrid import export
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.space import Constraints
@@ -45,8 +45,8 @@ def test_round_trip__the_plan_told_is_the_plan_read(framework, case):
     for way in WAYS:
         limits = Constraints(framework=framework, **way)
         try:
-            answer = parenvs.solve(problem, "uniform", constraints=limits)
-            found = exported(answer.plan, framework)
+            answer = parenvs.plan(problem, "uniform", constraints=limits)
+            found = parenvs.export(answer.plan, framework)
         except ParenvsError:
             continue
         said = read_back(found.text, len(problem.model))
@@ -66,7 +66,7 @@ def test_round_trip__stages_that_differ_and_layers_of_two_modes():
             for a, b in itertools.pairwise(bounds)
         ]
         plan = problem.plan(stages, 2, gradient_overlap=True)
-        text = exported(plan, "megatron").text
+        text = parenvs.export(plan, "megatron").text
         again = export.read_back(problem, read_back(text, 24))
         assert again.stages[1].modes[:3] == ("full", "full", "none")
         made = tuple(replace(x, recompute=y.modes) for x, y in zip(stages, stages, strict=True))
@@ -97,7 +97,9 @@ def test_runs_in__every_framework_or_the_field_against_it():
     parts = [HybridStage(((0, 14),), 4, tp=2), HybridStage(((14, 24),), 4, tp=2)]
     found = runs_in(problem.plan(parts, 2))
     assert found["megatron"] == 0
-    assert found["deepspeed"] == pytest.approx(exported(problem.plan(parts, 2), "deepspeed").loss)
+    assert found["deepspeed"] == pytest.approx(
+        parenvs.export(problem.plan(parts, 2), "deepspeed").loss
+    )
     assert found["torch"].startswith("instance: gpt-1.7b is a shape")
     words = runs_words(found)
     assert re.fullmatch(

@@ -75,7 +75,7 @@ def test_stages__refuses_what_has_none(pipeline):
 def test_stages__hybrid_recompute_by_layer():
     options = {"task": "hybrid", "batch": 64, "stack": "megatron-2022"}  # whose scores are kept
     problem = parenvs.problem("gpt-1.7b", "2x8:a100", **options)
-    plan = parenvs.solve(problem, "uniform", constraints=Constraints(pp=2)).plan
+    plan = parenvs.plan(problem, "uniform", constraints=Constraints(pp=2)).plan
     stage = replace(plan.stages[0], recompute={"full": 1, "selective": 1})
     planned = stages_of(replace(plan, stages=(stage, *plan.stages[1:])))
     first = planned.parts[0][0]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import parenvs
 from parenvs import HybridPlan, HybridStage, ParenvsError
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.torch import torch_plan
@@ -72,18 +73,18 @@ def test_torch_plan__refuses_by_field(graph, change, words):
 def test_torch_plan__splits_no_convolutions():
     from torch_modules import ResNet
 
-    from parenvs import from_torch, problem, solve
+    from parenvs import from_torch, problem
 
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
     graph = from_torch(ResNet(), images, labels)
     target = problem(graph, "1x2:v100", task="hybrid", batch=8, precision="fp32")
-    plan = solve(target, "uniform", constraints={"tp": 2, "pp": 1}).plan
+    plan = parenvs.plan(target, "uniform", constraints={"tp": 2, "pp": 1}).plan
     words = "is of a convolution, which PyTorch's DTensors cannot"
     refused(words, plan, graph, call=torch_plan)
     with pytest.raises(ParenvsError, match="is one that torch runs as it is"):
-        solve(target, "uniform", constraints={"tp": 2, "pp": 1, "framework": "torch"})
+        parenvs.plan(target, "uniform", constraints={"tp": 2, "pp": 1, "framework": "torch"})
     limits = {"pp": 1, "zero": (0,), "framework": "torch"}
-    replicas = torch_plan(solve(target, "uniform", constraints=limits).plan, graph)
+    replicas = torch_plan(parenvs.plan(target, "uniform", constraints=limits).plan, graph)
     assert replicas.words == "data 2" and replicas.apart
 
 
@@ -184,7 +185,7 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_plans__of_stages_share_no_weight(example, is_tied):
     """What would be refused as it runs is refused as it is planned, and as it is exported."""
-    from parenvs import from_torch, problem, solve
+    from parenvs import from_torch, problem
 
     model, loss = example.make()
     if is_tied:
@@ -193,16 +194,16 @@ def test_plans__of_stages_share_no_weight(example, is_tied):
     graph = from_torch(model, words, loss=loss, targets=(targets,))
     target = problem(graph, "1x2:v100", task="hybrid", batch=graph.batch_size, precision="fp32")
     limits = {"pp": 2, "tp": 1, "micro_batch": 1, "recompute": ("none",), "uneven": True}
-    plan = solve(target, "uniform", constraints=limits).plan
+    plan = parenvs.plan(target, "uniform", constraints=limits).plan
     of_torch = {**limits, "framework": "torch"}
     if not is_tied:
         assert torch_plan(plan, graph).pipe == 2
-        assert len(solve(target, "uniform", constraints=of_torch).plan.stages) == 2
+        assert len(parenvs.plan(target, "uniform", constraints=of_torch).plan.stages) == 2
         return
     with pytest.raises(ParenvsError, match=r"cuts: \w+\.weight is one weight on several stages"):
         torch_plan(plan, graph)
     with pytest.raises(ParenvsError, match="is one that torch runs as it is"):
-        solve(target, "uniform", constraints=of_torch)
+        parenvs.plan(target, "uniform", constraints=of_torch)
 
 
 @pytest.mark.slow

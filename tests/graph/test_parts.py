@@ -21,7 +21,8 @@ from fused_programs import (  # noqa: E402
 from hard_programs import HARD_PROGRAMS  # noqa: E402
 from programs import PROGRAMS, phase_flops  # noqa: E402
 
-from parenvs import from_jax, in_parts, problem, solve  # noqa: E402
+import parenvs  # noqa: E402
+from parenvs import from_jax, in_parts, problem  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
 
@@ -82,7 +83,7 @@ def test_in_parts__attention_and_network_of_a_parallel_block_are_split():
     assert roles["layers/1/fused/048:112"] == "VARIABLE"
     assert roles["mu/layers/1/fused/048:112"] == "OPTIMIZER"
     options = {"task": "partition", "devices": 4, "rules": "shardy"}
-    plan = solve(problem(graph, **options), "expert").plan.partition
+    plan = parenvs.plan(problem(graph, **options), "expert").plan.partition
     for layer in ("layers/0", "layers/1"):
         split = {path: plan[path] for path in plan if path.startswith(f"{layer}/")}
         assert split == {
@@ -96,7 +97,7 @@ def test_in_parts__attention_and_network_of_a_parallel_block_are_split():
             f"{layer}/fused/112:176": 1,
         }
     with pytest.raises(InfeasibleError, match="2 attention classes stay whole"):
-        solve(problem(whole, **options), "expert")
+        parenvs.plan(problem(whole, **options), "expert")
 
 
 @pytest.mark.slow
@@ -146,7 +147,7 @@ def split_by_heads(form, loop=""):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         graph = from_jax(step, *args)
-    plan = solve(problem(graph, task="partition", devices=2, rules="shardy"), "expert").plan
+    plan = parenvs.plan(problem(graph, task="partition", devices=2, rules="shardy"), "expert").plan
     _, axis, sizes = FORMS[form]
     ahead = bool(loop)
 

@@ -26,8 +26,8 @@ from drawn_hybrids import (
 )
 from drawn_intra_op import draw, optimum
 
+import parenvs
 from parenvs.agents.names import TRAINED
-from parenvs.agents.planners import solve
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.elastic.problem import replay
@@ -142,7 +142,7 @@ def outcome(task: str, planner: str, number: int) -> str:
     if (task, planner) == ("hybrid", "exact"):  # no framework runs drawn models
         given["constraints"] = {"framework": "free"}
     try:
-        answer = solve(problem, agent=planner, steps=STEPS, **given)
+        answer = parenvs.plan(problem, agent=planner, steps=STEPS, **given)
     except TimeLimitError:
         return "no plan in time" if given else "WRONG: its time is up, and it had no limit"
     except InfeasibleError as error:

@@ -74,7 +74,7 @@ def test_solve__every_planner_keeps_to_all_constraints(agent, numbers):
         goal = {"objective": "money", "price": 2.0} if number % 5 == 1 else {}
         try:
             given = {"constraints": limits, "seed": number, "time_limit": 0.2, **goal}
-            answer = parenvs.solve(problem, agent, **given)
+            answer = parenvs.plan(problem, agent, **given)
         except ParenvsError as error:
             assert "its plan is refused" not in str(error), (number, limits, error)
             assert "needs -" not in str(error), error
@@ -94,7 +94,7 @@ def test_faults__see_every_constraint(asked):
         rng = np.random.default_rng([number, 17])
         problem = drawn_shape(rng)
         try:
-            plan = parenvs.solve(problem, "random", seed=number, constraints={"idle": True}).plan
+            plan = parenvs.plan(problem, "random", seed=number, constraints={"idle": True}).plan
         except InfeasibleError:
             continue
         for _ in range(20):
@@ -139,9 +139,9 @@ def test_solve__pins_of_what_is_not_there():
     problem = parenvs.problem("bert-large", "1x4:v100", task="hybrid", batch=16)
     for pin, words in (((0, 25, None), "has layers 0 to 23"), ((0, 2, 8), "v100 has 4 devices")):
         with pytest.raises(ParenvsError, match=words):
-            parenvs.solve(problem, constraints={"pinned": (pin,)})
+            parenvs.plan(problem, constraints={"pinned": (pin,)})
     with pytest.raises(InfeasibleError, match="no plan within memory is one of the 1F1B plans"):
-        parenvs.solve(problem, constraints={"pinned": ((0, 2, 3),)})
-    whole = parenvs.solve(problem, constraints={"pinned": ((0, 24, 4),), "micro_batch": 4})
+        parenvs.plan(problem, constraints={"pinned": ((0, 2, 3),)})
+    whole = parenvs.plan(problem, constraints={"pinned": ((0, 24, 4),), "micro_batch": 4})
     assert [stage.layers for stage in whole.plan.stages] == [((0, 24),)]
     assert whole.plan.stages[0].devices == 4

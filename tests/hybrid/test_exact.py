@@ -152,13 +152,13 @@ def test_pareto3__is_the_front():
 @pytest.mark.parametrize("agent", ["tensor-only", "even"])
 def test_solve__unknown_planner(problem, agent):
     with pytest.raises(ParenvsError, match="unknown agent"):
-        parenvs.solve(problem, agent)
+        parenvs.plan(problem, agent)
 
 
 def test_solve__unknown_constraint(problem):
     with pytest.raises(ParenvsError, match=r"constraints: unknown field 'tpp'.*tp"):
-        parenvs.solve(problem, "uniform", constraints={"tpp": 2})
-    answer = parenvs.solve(problem, "uniform", constraints={"tp": 2})
+        parenvs.plan(problem, "uniform", constraints={"tpp": 2})
+    answer = parenvs.plan(problem, "uniform", constraints={"tp": 2})
     assert answer.plan.stages[0].tp == 2
 
 
@@ -220,7 +220,7 @@ def test_rule_of_thumb__says_what_is_missing():
 def test_exact__no_plan_of_a_framework_names_free_ones():
     crowded = parenvs.problem("llama3-70b", "1x2:h100", task="hybrid", batch=8)
     with pytest.raises(InfeasibleError, match=r"--for free plans without one$"):
-        parenvs.solve(crowded)
+        parenvs.plan(crowded)
 
 
 def test_problem__mixtures_have_a_stack_that_was_measured_with_experts():

@@ -129,7 +129,7 @@ def test_local_search__is_better_than_its_starts_and_repeats_itself():
 def test_local_search__says_what_it_cannot_do():
     problem = problem_of("llama3-8b")
     with pytest.raises(ParenvsError, match="--pin: search ignores it; take the planner"):
-        parenvs.solve(problem, "search", constraints={"pinned": ((0, 2, None),)})
+        parenvs.plan(problem, "search", constraints={"pinned": ((0, 2, None),)})
     large = parenvs.problem("gpt3-175b", "h100-2", task="hybrid", batch=64)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more"):
         local_search(large)

@@ -206,27 +206,27 @@ def test_links__shared_switches_and_latency_once():
 
 def test_exact__plans_what_a_framework_runs_unless_it_is_free():
     problem = toy("1x8:h100", 32, layers=7, tied=False)
-    runs = parenvs.solve(problem)
-    free = parenvs.solve(problem, constraints={"framework": "free"})
+    runs = parenvs.plan(problem)
+    free = parenvs.plan(problem, constraints={"framework": "free"})
     assert "that a framework runs as they are" in runs.among
     assert "free stages" in free.among and free.cost <= runs.cost * (1 + 1e-12)
     assert len({(x.tp, x.devices, x.zero) for x in runs.plan.stages}) == 1
-    pinned = parenvs.solve(problem, constraints={"pinned": ((0, 2, 4),)})
+    pinned = parenvs.plan(problem, constraints={"pinned": ((0, 2, 4),)})
     assert pinned.plan.stages[0].layers == ((0, 2),)
     # The least of what Megatron and torchtitan run.
     each_of_them = []
     for name in ("megatron", "torchtitan", "deepspeed"):
         limits = Constraints(framework=name, uneven=True)
-        each_of_them.append(parenvs.solve(problem, "uniform", constraints=limits).cost)
+        each_of_them.append(parenvs.plan(problem, "uniform", constraints=limits).cost)
     assert runs.bound <= min(each_of_them) * (1 + 1e-12)
 
 
 def test_exact__says_what_stages_that_differ_would_gain():
     stack = {**EXACT, "name": "llama-2024"}
     problem = toy("1x4:h100", 64, stack, layers=7, vocabulary=65_536, tied=False)
-    answer = parenvs.solve(problem, constraints={"pp": 2, "micro_batch": 1, "dp": 1})
+    answer = parenvs.plan(problem, constraints={"pp": 2, "micro_batch": 1, "dp": 1})
     words = [note for note in answer.notes if "--for free plans them" in note]
-    free = parenvs.solve(problem, constraints={"pp": 2, "micro_batch": 1, "framework": "free"})
+    free = parenvs.plan(problem, constraints={"pp": 2, "micro_batch": 1, "framework": "free"})
     assert words and free.report.simulated_seconds < answer.report.simulated_seconds * 0.999
 
 
@@ -235,10 +235,10 @@ def test_experts__may_be_whole_on_ranks_of_tp():
     limits = Constraints(tp=4, expert_tp=1, sequence_parallel=True)
     plans = UniformSpace.build(problem, limits).plans
     assert set(plans.expert_tp.tolist()) == {1} and plans.expert.max() == 8
-    answer = parenvs.solve(problem, constraints=limits)
+    answer = parenvs.plan(problem, constraints=limits)
     assert answer.plan.expert_tp == 1 and answer.report.legal
     with pytest.raises(ParenvsError, match="no uniform plan keeps to expert_tp 1"):
-        parenvs.solve(toy("1x8:h100", 32), "uniform", constraints={"expert_tp": 1})
+        parenvs.plan(toy("1x8:h100", 32), "uniform", constraints={"expert_tp": 1})
 
 
 @each(
@@ -254,5 +254,5 @@ def test_rule_of_thumb__is_a_published_run_or_a_rule(name, cluster, batch, words
     answer = rule_of_thumb(problem)
     assert answer.report.legal and not answer.proven
     assert answer.notes[0].startswith(words)
-    best = parenvs.solve(problem, "uniform").cost
+    best = parenvs.plan(problem, "uniform").cost
     assert best <= answer.cost * (1 + 1e-12)

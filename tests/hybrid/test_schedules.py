@@ -202,7 +202,7 @@ def test_stacks__say_which_schedules_they_have():
 
 def test_solve__with_a_schedule():
     problem = toy()
-    answer = parenvs.solve(problem, constraints={"schedule": "zb-v", "context": 1})
+    answer = parenvs.plan(problem, constraints={"schedule": "zb-v", "context": 1})
     assert answer.plan.schedule == "zb-v"
     report = problem.report(answer.plan)
     assert report.legal

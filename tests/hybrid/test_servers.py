@@ -121,7 +121,7 @@ def test_subset_search__says_what_it_does_not_know(problem, options, words):
 )
 def test_planners__refuse_constraints_that_they_do_not_know(problem, limits, words):
     with pytest.raises(ParenvsError, match=words):
-        parenvs.solve(problem, "swap-search", constraints=limits)
+        parenvs.plan(problem, "swap-search", constraints=limits)
 
 
 @pytest.mark.slow

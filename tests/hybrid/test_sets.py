@@ -70,7 +70,7 @@ def test_sets__names_families_and_ranges():
 
 
 def test_sets__a_plan_file_finds_its_problem(tmp_path):
-    answer = parenvs.solve(load("hetero-8-test/generations-000", task="hybrid"), "swap-search")
+    answer = parenvs.plan(load("hetero-8-test/generations-000", task="hybrid"), "swap-search")
     answer.plan.save(tmp_path / "plan.json")
     report = parenvs.judge(tmp_path / "plan.json")
     assert report.legal and report.length_seconds == answer.cost

@@ -133,9 +133,9 @@ def test_robust__least_worst_regret_by_a_second_writing(small):
     assert (own / rows.min(axis=1) - 1).max() == pytest.approx(worst.min())
     assert f"worst regret {worst.min():.2%}" in answer.notes[0]
     for planner in ("exact", "uniform"):
-        assert parenvs.solve(problem, planner, robust=True).plan == answer.plan
+        assert parenvs.plan(problem, planner, robust=True).plan == answer.plan
     with pytest.raises(ParenvsError, match="--robust: rule-of-thumb ignores it; take"):
-        parenvs.solve(problem, "rule-of-thumb", robust=True)
+        parenvs.plan(problem, "rule-of-thumb", robust=True)
 
 
 def test_pareto__no_plan_beats_one_on_the_front(small):

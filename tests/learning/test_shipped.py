@@ -97,9 +97,9 @@ def test_shipped__is_of_the_columns_of_its_environment(env_id):
 def test_learned__plans_fit_and_are_the_same_again(env_id):
     name, options = PLACES[env_id]
     problem = parenvs.problem(name, **options)
-    answer = parenvs.solve(problem, LEARNED, seed=3)
+    answer = parenvs.plan(problem, LEARNED, seed=3)
     assert answer.report.legal and answer.cost == pytest.approx(answer.report.cost)
-    assert parenvs.solve(problem, LEARNED, seed=3).cost == answer.cost
+    assert parenvs.plan(problem, LEARNED, seed=3).cost == answer.cost
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from cases import slow
 
-from parenvs import Pipeline, StageProfile, judge, load_plan, problem, solve
+import parenvs
+from parenvs import Pipeline, StageProfile, judge, load_plan, problem
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full, leanest_plan, plan_within
 from parenvs.agents.pipeline.heuristics import to_whole_samples
 from parenvs.agents.pipeline.planners import PipelineRequest
@@ -127,7 +128,7 @@ def test_judge__says_who_shares_a_sample():
 
 def test_plans__say_in_their_files_whether_samples_are_whole(tmp_path):
     own = problem(profile(), "1x8:v100", stages=2, fractions=False)
-    made = solve(own, agent="exact").plan
+    made = parenvs.plan(own, agent="exact").plan
     made.save(tmp_path / "plan.json")
     content = json.loads((tmp_path / "plan.json").read_text())
     assert content["fractions"] is False and load_plan(tmp_path / "plan.json") == made
@@ -143,7 +144,7 @@ def test_plans__say_in_their_files_whether_samples_are_whole(tmp_path):
 
 def test_problem__says_what_to_change_where_no_stages_share_samples():
     with pytest.raises(InfeasibleError) as caught:
-        solve(problem(profile(1), "1x4:v100", stages=2, fractions=False), agent="exact")
+        parenvs.plan(problem(profile(1), "1x4:v100", stages=2, fractions=False), agent="exact")
     words = str(caught.value)
     assert "2 stages on 4 devices cannot share 1 sample of a micro-batch" in words
     assert all(option in words for option in ("--micro-batch", "--stages", "--fractions"))

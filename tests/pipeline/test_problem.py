@@ -329,7 +329,7 @@ def test_tied__casts_at_the_top_do_not_read():
     assert top.profile.cut_bytes[:6].tolist() == [0] * 6  # behind the casts of the layers
     assert top.profile.parameter_bytes[:6].tolist() == [0] * 6
 
-    lengths = [parenvs.solve(p).cost for p in (inside, top)]
+    lengths = [parenvs.plan(p).cost for p in (inside, top)]
     assert lengths[0] == pytest.approx(lengths[1], rel=5e-3)  # the casts themselves take time
 
 

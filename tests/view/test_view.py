@@ -28,7 +28,7 @@ def test_show__prints_the_text_or_writes_the_picture(tmp_path, capsys):
     problem = toys.dense().pipeline
     parenvs.show(problem)
     assert capsys.readouterr().out == viewer.text(problem) + "\n"
-    answer = parenvs.solve(problem, "even")
+    answer = parenvs.plan(problem, "even")
     parenvs.show(answer)
     price = "\n".join(answer.report.price.lines())
     assert "no seconds by the hybrid model" in price
@@ -69,7 +69,7 @@ def test_words():
 def test_save__an_svg_file_follows_a_dark_page(tmp_path):
     """Paper and ink have other colors there; letters on light cells stay dark."""
     path = tmp_path / "plan.svg"
-    viewer.save(path, parenvs.solve(toys.dense().pipeline, "even").report)
+    viewer.save(path, parenvs.plan(toys.dense().pipeline, "even").report)
     sheet = re.search(r"@media \(prefers-color-scheme: dark\)\{(.*)\}</style>", path.read_text())[1]
     changed = re.findall(r'(\w*)\[style\*="(fill|stroke): (#\w+)"\]\{\2:(#\w+)!important\}', sheet)
     fills = {light: dark for _, part, light, dark in changed if part == "fill"}

@@ -1,12 +1,12 @@
 """Megatron's rule of thumb."""
 
-from parenvs.agents.planners import solve
+import parenvs
 from parenvs.leaderboard.methods import answer
 
 
 def plan(problem):
     """Return the plan of a problem of ``hybrid-drawn``."""
-    return solve(problem.target, "rule-of-thumb").plan
+    return parenvs.plan(problem.target, "rule-of-thumb").plan
 
 
 if __name__ == "__main__":

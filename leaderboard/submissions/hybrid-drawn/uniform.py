@@ -1,12 +1,12 @@
 """All plans of equal stages, evaluated together; the shortest."""
 
-from parenvs.agents.planners import solve
+import parenvs
 from parenvs.leaderboard.methods import answer
 
 
 def plan(problem):
     """Return the plan of a problem of ``hybrid-drawn``."""
-    return solve(problem.target, "uniform").plan
+    return parenvs.plan(problem.target, "uniform").plan
 
 
 if __name__ == "__main__":

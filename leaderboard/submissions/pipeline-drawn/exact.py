@@ -1,12 +1,12 @@
 """The exact planner, 20 seconds a problem."""
 
-from parenvs.agents.planners import solve
+import parenvs
 from parenvs.leaderboard.methods import answer
 
 
 def plan(problem):
     """Return the plan of a problem of ``pipeline-drawn``."""
-    planned = solve(problem.target, time_limit=20)
+    planned = parenvs.plan(problem.target, time_limit=20)
     return problem.pipeline_plan(planned.plan.cuts, planned.plan.device_cuts)
 
 
