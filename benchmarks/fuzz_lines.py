@@ -60,7 +60,7 @@ FILES: dict[str, Sequence[Sequence[str]]] = {
     "evaluate": (("run --set plan-outside",),),
     "leaderboard check": (("entries/data-parallel/greedy.json",),),
     "leaderboard table": (("--folder entries",),),
-    "iopddl show": (("p", "p.json"),), "iopddl solve": (("p", "p.json"),),
+    "iopddl show": (("p", "p.json"),),
     "iopddl judge": (("sharding-0.json",), ("p", "p.json")), "iopddl export": (("vgg-19",),),
     "elastic compare": (("p3", "g4dn", "nodes.csv"),),
 }  # fmt: skip

@@ -52,7 +52,7 @@ class Compiled:
     def dispatcher(self) -> Any:
         """Numba's own object for the function."""
         if self._dispatcher is None:
-            dispatcher = _numba().njit(nogil=True)(self.py_func)
+            dispatcher = _numba().njit(nogil=True, no_cfunc_wrapper=True)(self.py_func)
             # Without a folder that can be written, every process compiles for itself.
             with suppress(RuntimeError):
                 dispatcher._cache = _disk_cache(self.py_func)

@@ -145,7 +145,7 @@ def test_generate__a_page_for_everything():
     commands = dict(generate.command_pages())
     assert {"parenvs", "leaderboard", "iopddl"} <= set(commands)
     assert "## parenvs plan" in commands["parenvs"] and "`--cluster`" in commands["parenvs"]
-    assert "parenvs iopddl solve problem.json" in commands["iopddl"]
+    assert "parenvs iopddl show problem.json" in commands["iopddl"]
     text = generate.names_page()
     assert all(f"parenvs.{name}\n" in text for name in parenvs.__all__)
 

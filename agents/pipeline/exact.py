@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from parenvs.agents.pipeline import labels
 from parenvs.agents.pipeline import search as searches
 from parenvs.agents.pipeline.bounds import lower_bound
 from parenvs.agents.pipeline.heuristics import answer_of, even_plan, few_points
-from parenvs.agents.pipeline.labels import LabelSearch, prepare
+from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas
@@ -40,13 +41,19 @@ _BOUND = 0.2  # of the time that is left to a search: what its bound may take at
 _TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
 
 
+def prepare() -> None:
+    """Compile what all searches run, or load it: before their clocks start."""
+    labels.prepare()
+    searches.prepare()
+
+
 def exact_candidates(space: CutSpace) -> Answer:
     """The shortest plan that ``space`` admits and that fits the memory, with proof.
 
     Raises:
         InfeasibleError: no plan of the space fits.
     """
-    prepare()
+    labels.prepare()
     pipeline = space.pipeline
     # Each candidate has its device cut, so suffixes start only where both agree.
     groups = {
@@ -84,7 +91,7 @@ def exact_points(
         time_limit: seconds after which the best plan found is returned without proof, with a valid
             ``bound``.
     """
-    prepare()
+    labels.prepare()
     pipeline = space.pipeline
     deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
     # A good plan over few points lets the search over all of them drop most labels.
@@ -120,7 +127,6 @@ def exact_full(
             how many bytes the best one lacks.
     """
     prepare()
-    searches.prepare()
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline)
@@ -165,7 +171,7 @@ def by_search(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0
     Raises:
         InfeasibleError: see ``exact_full``.
     """
-    searches.prepare()
+    prepare()
     begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
     check_split(pipeline)

@@ -20,6 +20,7 @@ from parenvs.agents.pipeline.exact import (
     exact_full,
     exact_points,
     is_large,
+    prepare,
     within_memory,
 )
 from parenvs.agents.pipeline.heuristics import (
@@ -90,6 +91,7 @@ class PipelineRequest(PipelineSearch, Request):
             return self, None
         fewest = 1 if set(agents) <= set(ANY_STAGES) else 2
         limit = SECONDS if self.time_limit is None else self.time_limit
+        prepare()
         begin = time.perf_counter()
         choice = exact_shape(self.problem, self.clusters, fewest, limit)
         # By its planner's name, so that commands need not run ``exact`` a second time.
@@ -180,6 +182,7 @@ def best_of_game(game: Any, row: int) -> Answer:
 
 def _exact_pipeline(request: PipelineRequest) -> Answer:
     """Search all pivots within a time limit; of large problems the points before, for a start."""
+    prepare()
     problem, begin, start = request.problem, time.perf_counter(), None
     limit = SECONDS if request.time_limit is None else request.time_limit
     if is_large(problem, distinct_pivots(problem)):

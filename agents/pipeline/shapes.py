@@ -32,6 +32,7 @@ from parenvs.agents.pipeline.exact import (
     leanest_plan,
     one_stage,
     plan_within,
+    prepare,
     proven_answer,
 )
 from parenvs.agents.pipeline.labels import LabelSearch
@@ -162,6 +163,7 @@ def exact_shape(
         InfeasibleError: no plan of any shape fits the memory; says how many bytes one on the most
             devices lacks.
     """
+    prepare()
     begin = time.perf_counter()
     parts = pipeline.cluster.parts() if clusters is None else clusters
     if len(parts) > PARTS:

@@ -1,9 +1,9 @@
-"""The commands ``parenvs iopddl add|list|show|solve|judge|export``."""
+"""The commands ``parenvs iopddl add|list|show|judge|export``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,8 +26,7 @@ def add(app: typer.Typer) -> None:
         (add_files, "add", "add asplos-2025-iopddl-A.json.gz"),
         (list_, "list", "list"),
         (show, "show", "show problem.json"),
-        (solve, "solve", "solve problem.json --seconds 60 --out plan.json"),
-        (judge, "judge", "judge plan.json"),
+        (judge, "judge", "judge strategies.json problem.json"),
         (export, "export", "export t5-base --cluster 1x8:v100 --out problem.json"),
     ):
         group.command(name, epilog=terminal.example(f"iopddl {line}"))(command)
@@ -62,108 +61,36 @@ def list_(as_json: terminal.Json = False) -> None:
         terminal.say(f"folder: {files.folder()}")
 
 
-def show(target: Problem, as_json: terminal.Json = False, reduced: Annotated[
-    bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
-] = False) -> None:  # fmt: skip
-    """Show a problem's sizes; what is left of it after the exact reduction."""
+def show(target: Problem, as_json: terminal.Json = False) -> None:
+    """Show a problem's sizes, and those that the exact reduction leaves."""
     from parenvs.tasks.sharding import files
     from parenvs.tasks.sharding.problem import reduce
+    from parenvs.view import tables
 
     problem = files.find(target)
-    content: dict[str, Any] = {
-        "name": problem.name,
-        "fingerprint": problem.fingerprint,
-        "usage_limit": problem.limit,
-        "most_strategies": int(problem.sizes.max(initial=0)),
-        **_sizes(problem),
-    }
-    record = files.contest_record(problem.name)
-    if record is not None:
-        content["contest"] = record._asdict()
-    if reduced:
-        with terminal.Step("reducing"):
-            core = reduce(problem)
-        content["reduced"] = {
-            **_sizes(core), "usage_terms": len(core.term_node), "times": len(core.slack)
-        }  # fmt: skip
-    if as_json:
-        terminal.say_json(content)
-        return
-    for key, value in content.items():
-        inner = value.items() if isinstance(value, dict) else [("", value)]
-        for name, number in inner:
-            words = f"{key} {name}".strip().replace("_", " ")
-            terminal.say(
-                f"{words}: {number:,}" if isinstance(number, int) else f"{words}: {number}"
-            )
-
-
-def _sizes(problem: Any) -> dict[str, int]:
-    return {
-        "nodes": len(problem),
-        "edges": len(problem.ends),
-        "strategies": len(problem.costs),
-        "edge_costs": len(problem.edge_costs),
-    }
-
-
-def solve(
-    target: Problem,
-    seconds: Annotated[
-        float | None, typer.Option(help="Seconds of the search (default: 60, without --rounds).")
-    ] = None,
-    path: terminal.PlanOut = None,
-    seed: terminal.Seed = 0,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="Rounds of the exact search; without seconds the same plan every time."),
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(help="Threads of the search, each with a chain of moves.")
-    ] = 1,
-    as_json: terminal.Json = False,
-) -> None:
-    """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
-    from parenvs.agents import planners
-    from parenvs.tasks.sharding import files
-
-    terminal.check_range("--seed", seed, 0)
-    problem = files.find(target)
-    with terminal.Step(f"solving {problem.name}"):
-        answer = planners.plan(
-            problem, time_limit=seconds, seed=seed, rounds=rounds, threads=threads
-        )
-    content, lines = terminal.files_of(answer.report, path)
-    with terminal.written(content, *lines, quiet=as_json):
-        if as_json:
-            solved = {"proven": answer.proven, "seconds": answer.seconds}
-            terminal.say_json({**answer.report.to_json(), **solved, "notes": answer.notes})
-        else:
-            terminal.print_report(answer.report)
-            terminal.say(terminal.proof(answer))
-            for words in answer.notes:
-                terminal.say(words)
+    with terminal.Step("reducing"):
+        core = reduce(problem)
+    title = f"{problem.name}: at most {problem.limit:,} in use at any time"
+    columns = ("", "nodes", "edges", "strategies", "costs of edges")
+    table = tables.empty(title, *columns)
+    for name, part in (("whole", problem), ("reduced", core)):
+        counts = len(part), len(part.ends), len(part.costs), len(part.edge_costs)
+        table.add_row(name, *(f"{count:,}" for count in counts))
+    terminal.say_tables(table, as_json=as_json, fingerprint=problem.fingerprint)
 
 
 def judge(
     plan: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="A plan file, or a list of strategies.")
+        Path, typer.Argument(metavar="LIST", help="A list of strategies (.json), or a plan file.")
     ],
-    target: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="The problem (default: the plan's own).")
-    ] = None,
+    target: Problem,
     as_json: terminal.Json = False,
 ) -> None:
-    """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
-    from parenvs.core.plan import judge as judged
-    from parenvs.core.plan import load_plan
+    """Judge an answer in exact integers, as the contest does. Exit status 2 if it is illegal."""
     from parenvs.tasks.sharding import files
 
-    if target is None:
-        report = judged(load_plan(plan))
-    else:
-        problem = files.find(target)
-        report = problem.report(files.load_strategies(plan, problem))
+    problem = files.find(target)
+    report = problem.report(files.load_strategies(plan, problem))
     if as_json:
         terminal.say_json(report.to_json())
     else:

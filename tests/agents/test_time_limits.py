@@ -2,11 +2,13 @@
 
 import time
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from cases import each
 
 import parenvs
+from parenvs.agents.pipeline import exact
 from parenvs.core.registry import TASKS
 from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -76,3 +78,14 @@ def test_budget__what_a_search_may_spend():
     assert Budget(5, seconds=-1).left(0) == Budget(5, 9, 0).left(0) == 0
     halved = Budget(5, seconds=60)
     assert halved.end(0.5) == halved.begin + 30 and Budget(5).end(0.5) == float("inf")
+
+
+@each("stages", [None, 2])
+def test_time_limits__leave_out_what_is_compiled(monkeypatch, stages):
+    for module in (exact.labels, exact.searches):
+        monkeypatch.setattr(module, "prepare", cache(lambda: time.sleep(2.0)))
+    problem = parenvs.problem("vgg-19", "A", stages=stages)
+    clusters = () if stages else (problem.cluster,)
+    request = TASKS["pipeline"].request_class()(problem, clusters=clusters, time_limit=2.0)
+    settled, choice = request.settled(["exact"])
+    assert choice.answer.proven if choice else settled.run("exact").proven

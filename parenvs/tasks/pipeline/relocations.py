@@ -16,6 +16,7 @@ from parenvs.compiled import compiled
 from parenvs.tasks.pipeline.spaces import Cuts
 from parenvs.tasks.pipeline.sweeps import (
     Tables,
+    first_from,
     fitting_seconds,
     in_front,
     spread,
@@ -61,7 +62,7 @@ def relocate(tables, cuts, devices, s, t):
     device = (devices[t] + devices[t + 1]) // 2
     for i in range(stages - 1, t + 1, -1):
         cuts[i], devices[i] = cuts[i - 1], devices[i - 1]
-    cuts[t + 1], devices[t + 1] = np.searchsorted(tables.work, half), device
+    cuts[t + 1], devices[t + 1] = first_from(tables.work, half), device
     spread(tables, cuts, devices)
     if tables.whole:
         to_groups(tables, cuts, devices)

@@ -309,7 +309,10 @@ def _places(tables, cuts, devices, mode):
                     # Both boundaries of the server, too: stages that cross neither are fast.
                     side = j - 2 * device_reach - 1
                     d = (center // tables.server + side) * tables.server
-                    if (places[start:count] == d).any():
+                    same = start
+                    while same < count and places[same] != d:
+                        same += 1
+                    if same < count:
                         continue
                 if s <= d <= devices[-1] - stages + s:
                     pivots[count], places[count] = p, d
@@ -341,11 +344,16 @@ def sweep(tables, cuts, devices, mode, upper, most):
     count = len(pivots)
     work, variables = tables.work[pivots], tables.variables[pivots]
     server, last_server = places // tables.server, (places - 1) // tables.server
-    slow, fast = 2 * link_seconds(tables, pivots, 0), 2 * link_seconds(tables, pivots, 1)
+    slow, fast = np.empty(count), np.empty(count)
     # Forward: the stages that keep the budget, and what passes in front of places at least.
     passed, forward, hidden = np.full(count, np.inf), np.zeros(count), np.zeros(count)
     passed[0], forward[1:], hidden[1:] = 0.0, np.inf, np.inf
-    size = (np.diff(begin)[1:] * np.diff(begin)[:-1]).sum()
+    size = 0
+    for s in range(stages):
+        size += (begin[s + 1] - begin[s]) * (begin[s + 2] - begin[s + 1])
+        for i in range(begin[s], begin[s + 1]):
+            slow[i] = 2 * link_seconds(tables, pivots[i], 0)
+            fast[i] = 2 * link_seconds(tables, pivots[i], 1)
     stage_end, seconds = np.empty(size, np.int32), np.empty((size, 2))
     starts = np.zeros(count + 1, np.int64)  # where the stages that start at a place begin
     size = 0
@@ -444,6 +452,19 @@ def sweep(tables, cuts, devices, mode, upper, most):
 
 
 @compiled
+def first_from(values, least):
+    """The first of ascending values, (n,), that is at least ``least``; n if none is."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
 def spread(tables, cuts, devices):
     """Move cuts and devices as little as needed, in place, so that stages have a variable and one.
 
@@ -454,8 +475,8 @@ def spread(tables, cuts, devices):
         before = tables.variables[cuts[s - 1]]
         wanted = max(tables.variables[min(max(cuts[s], 0), cuts[-1])], before + 1)
         wanted = min(wanted, total - (stages - s))
-        low = np.searchsorted(tables.variables, wanted)
-        high = np.searchsorted(tables.variables, wanted, side="right") - 1
+        low = first_from(tables.variables, wanted)
+        high = first_from(tables.variables, wanted + 1) - 1
         cuts[s] = min(max(cuts[s], low), high)
         devices[s] = min(max(devices[s], devices[s - 1] + 1), devices[-1] - (stages - s))
 
@@ -467,7 +488,6 @@ def to_groups(tables, cuts, devices):
     Where no stages of such groups fit the memory, they are moved as if it were no limit.
     """
     stages, total = len(cuts) - 1, devices[-1]
-    groups = np.flatnonzero(tables.is_group)
     chosen = np.zeros((stages, total + 1), np.int64)
     for limit in (tables.limit, np.inf):
         # A dynamic program over the stages: sum of distances, by the devices dealt out.
@@ -475,7 +495,9 @@ def to_groups(tables, cuts, devices):
         distance[0] = 0.0
         for s in range(stages):
             after = np.full(total + 1, np.inf)
-            for group in groups:
+            for group in range(1, total + 1):
+                if not tables.is_group[group]:
+                    continue
                 if bytes_of(tables, cuts[s], cuts[s + 1], group, stages - s) > limit:
                     continue
                 for d in range(group, total + 1):
