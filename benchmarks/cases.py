@@ -21,7 +21,7 @@ from parenvs.tasks.hybrid.problem import Hybrid
 
 
 class Recipe(NamedTuple):
-    """What authors ran; their degrees as ``--now`` takes them, and where they say so."""
+    """What authors ran; their degrees as ``--baseline`` takes them, and where they say so."""
 
     model: str
     cluster: str

@@ -166,6 +166,10 @@ _NAMES = {
     "micro-batch": "micro_batch", "mbs": "micro_batch", "zero": "zero",
 }  # fmt: skip
 """Words for degrees -> constraints."""
+_KNOWN = {
+    "fsdp": "tp 1 pp 1 cp 1 ep 1 shard 0 zero 3", "ddp": "tp 1 pp 1 cp 1 ep 1 shard 0 zero 0",
+}  # fmt: skip
+"""Names of plans -> their degrees."""
 _FORM = '"tp 8 pp 4 dp 2 micro-batch 1 zero 1 recompute full sp"'
 _WORDS = re.compile(
     r"([a-z]+(?:-[a-z]+)?)[ =]*(\d+)|recompute[ =]*([a-z]+)|(sp|sequence parallel)\b"
@@ -179,7 +183,7 @@ def limits_of(words: str) -> Constraints:
         ParenvsError: a word is unknown, or there is none.
     """
     degrees: dict[str, Any] = {}
-    text = words.lower()
+    text = _KNOWN.get(words.lower(), words.lower())
     for match in _WORDS.finditer(text):
         name, number, mode, _ = match.groups()
         if name is None:
@@ -187,8 +191,8 @@ def limits_of(words: str) -> Constraints:
             continue
         if name not in _NAMES:
             raise ParenvsError(
-                f"--now {shown(words)}: unknown degree {name!r}{did_you_mean(name, _NAMES)}; write "
-                f"it like {_FORM}, or give a file of flags"
+                f"--baseline {shown(words)}: unknown degree {name!r}{did_you_mean(name, _NAMES)}; "
+                f"write it like {_FORM}, or give a file of flags"
             )
         value = int(number)
         degrees[_NAMES[name]] = (value,) if name == "zero" else value
@@ -196,7 +200,8 @@ def limits_of(words: str) -> Constraints:
     left = _WORDS.sub("", text).strip(" ,·x")
     if left.strip(" ,") or not degrees or not {*degrees.get("recompute", ())} <= {*RECOMPUTE_MODES}:
         raise ParenvsError(
-            f"--now {shown(words)} does not parse; write it like {_FORM}, or give a file of flags"
+            f"--baseline {shown(words)} does not parse; write it like {_FORM}, or fsdp, or give a "
+            "file of flags"
         )
     return Constraints(**degrees, uneven=True)
 

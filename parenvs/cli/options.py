@@ -119,7 +119,6 @@ class Flag:
         kind: ``int``, ``float``, ``str``, ``bool``, or ``list`` of texts.
         read: makes the value of what the command line gives, or None.
         place: one of ``PLACES``, the field in it, and the field in the value of that one, if any.
-        implies: whether giving it says which task is meant.
         complete: values that shells complete, where there are others.
     """
 
@@ -128,7 +127,6 @@ class Flag:
     kind: type
     place: tuple[str, ...]
     read: Callable[[Any], Any] | None = None
-    implies: bool = False
     values: tuple[str, ...] = ()
     main: bool = False
     complete: tuple[str, ...] = ()
@@ -178,7 +176,7 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
             known = next((x for x in types if x in (int, float, str, bool)), str)
             kind = about["kind"] or known
             least = next((int(x.ge) for x in bounds if kind is int and x.ge is not None), None)
-            given = ("read", "implies", "values", "main", "complete")
+            given = ("read", "values", "main", "complete")
             more = {"default": item.default, "least": least, **{key: about[key] for key in given}}
             name = about["flag"] or item.name.replace("_", "-")
             flags.append(Flag(name, about["help"], kind, inner, **more))
@@ -372,9 +370,9 @@ _SLOW = 2.0  # seconds from which reading a file is told
 
 
 def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()) -> Task:
-    """Return the task of a word; without one that of the instance's name, else the default.
+    """Return the task of a word; without one that of the instance's name or of the options.
 
-    An option that implies its task, such as ``--for``, says it where neither does.
+    The options say the first task that has all of them.
 
     Raises:
         ParenvsError: there is no task of this name.
@@ -384,13 +382,9 @@ def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()
     named = task_of_name(instance)
     if named is not None:
         return named
-    for task in TASKS.values():
-        flags = flags_of(task)
-        for name in given:
-            if name in flags and flags[name].implies:
-                note(f"task {task.name}, as --{name} is given")
-                return task
-    return TASKS[DEFAULT]
+    wanted, default = set(given), TASKS[DEFAULT]
+    ordered = (default, *TASKS.values())
+    return next((task for task in ordered if wanted <= {*flags_of(task)}), default)
 
 
 def task_to_plan(word: str | None, instance: str, given: Given) -> Task:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.cli import options
+from parenvs.core.registry import task_of_name
 from parenvs.core.request import STEPS
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -54,11 +55,11 @@ def plan(
     ] = "exact",
     seed: PlannerSeed = None,
     steps: options.Steps = None,
-    now: Annotated[
+    baseline: Annotated[
         str | None,
         typer.Option(
-            help="What is run today, to say how much faster the plan is: 'tp 8 pp 4', or a file of "
-            "a launcher's settings (default: what is usual).",
+            help="What is run today, to say how much faster the plan is: 'tp 8 pp 4', fsdp, or a "
+            "file of a launcher's settings (default: what is usual).",
             rich_help_panel=MORE + "planners",
         ),
     ] = None,
@@ -91,14 +92,14 @@ def plan(
     answer = _answer(request, agent, choice)
     report = model.named(answer.report, out_)
     # Another task's cost model takes longer to read than most plans take to find.
-    is_asked = as_json or verbose or now is not None
+    is_asked = as_json or verbose or baseline is not None
     has_baseline = is_asked or bool(request.usual) or model.task.supports(Task.price)
-    baseline = None
+    beside = None
     if report.legal and has_baseline:
-        said: Any = now
-        if now is not None and Path(now).is_file():
-            said = partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
-        baseline = baseline_of(request, answer, said)
+        said: Any = baseline
+        if baseline is not None and Path(baseline).is_file():
+            said = partial(formats.read_back, Path(baseline).read_text(encoding="utf-8"))
+        beside = baseline_of(request, answer, said)
     graph = model.graph() if model.keeps_graph else None
     runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
     has_remarks = model.task.supports(Task.remarks)
@@ -116,20 +117,22 @@ def plan(
     with terminal.written(write, *lines, quiet=as_json):
         if as_json:
             content = {"plan": report.plan.to_json(), "report": report.with_price()}
-            content |= {"runs_in": runs, "now": None if baseline is None else baseline.to_json()}
+            content |= {"runs_in": runs, "baseline": None if beside is None else beside.to_json()}
             if answer.notes:
                 content["notes"] = list(answer.notes)
             terminal.say_json(content if remarks is None else {**content, **remarks.to_json()})
         else:
             if report.legal and not verbose:
-                terminal.say_line(f"{model.task.answer(report)}{SEPARATOR}{_proven(answer)}")
+                is_named = task is not None or task_of_name(instance) is not None
+                named = "" if is_named else f"{model.task.name}: "
+                terminal.say_line(f"{named}{model.task.answer(report)}{SEPARATOR}{_proven(answer)}")
             else:
                 terminal.print_report(report)
                 terminal.say_line(terminal.proof(answer))
             for words in answer.notes:
                 terminal.say_line(words)
-            if baseline is not None:
-                terminal.say_line(baseline.line())
+            if beside is not None:
+                terminal.say_line(beside.line())
             runs_somewhere = not all(isinstance(loss, str) for loss in runs.values())
             if runs and (verbose or runs_somewhere):
                 terminal.say_line(formats.runs_words(runs))

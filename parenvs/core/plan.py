@@ -487,7 +487,7 @@ def baseline_of(
     if subject is None or isinstance(subject, Price):
         if said is not None:
             raise ParenvsError(
-                f"--now is for plans with seconds of a step; task {task.name} has none of this one"
+                f"--baseline is for plans with seconds of a step; task {task.name} has none here"
             )
         return None
     pricing = next(x for x in TASKS.values() if x.supports(Task.baseline))

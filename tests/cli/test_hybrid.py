@@ -88,7 +88,7 @@ def test_plan__pins_layers_and_leaves_devices_free(run):
             "--rules is not an option of --task hybrid, but of partition",
         ),
         (("mine.json", *TASK, "--objective", "speed"), "objective: 'name' must be one of seconds"),
-        (("vgg-19", "--tp", "2"), "--tp is not an option of --task pipeline, but of hybrid"),
+        (("vgg-19", "--tp", "2"), "task hybrid needs batch, the number of samples of a step"),
         (("vgg-19", "--map", "m.png"), "--map is not an option of --task pipeline, but of hybrid"),
         (("absent.json", *TASK), "absent.json"),
         *slow((("llama3-70b", *TASK), "and none of free stages fits the memory; the smallest (")),

@@ -163,7 +163,7 @@ def test_flags__of_a_task_that_comes_later(run):
         found = values_for(task, {"color": "blue", "batch": ["0.5"]})["options"]
         assert found == {"color": "BLUE", "batch": 0.5}
         assert "toy: Play." in good(run("list", "--task", "toy"))
-        status, _, err = run("plan", "vgg-19", "--color", "blue")
+        status, _, err = run("plan", "vgg-19", "--task", "pipeline", "--color", "blue")
         assert status == 2
         assert "--color is not an option of --task pipeline, but of toy" in err
         status, _, err = run("train", "--task", "toy")

@@ -130,7 +130,6 @@ class Limits:
         None,
         "Framework to run it.",
         flag="for",
-        implies=True,
         values=("any", "free", *FRAMEWORKS),
         main=True,
     )

@@ -2,8 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
+from cases import each
 from commands import caller
 
 SMALL = {"name": "small", "layers": 8, "hidden": 1024, "heads": 16, "sequence": 512,
@@ -25,41 +27,66 @@ def good(result):
 
 
 def test_for__says_the_task_and_what_is_usual(run):
-    out, err = good(run("plan", *CASE, "--for", "megatron", "--out", "m.json"))
-    assert "note: task hybrid, as --for is given" in err
+    out, _ = good(run("plan", *CASE, "--for", "megatron", "--out", "m.json"))
+    assert out.startswith("hybrid: ")
     assert "runs in: megatron" in out
     assert re.search(
         r"^baseline: rule of thumb, Megatron's .*: tp 1, pp 1, .* a step; this plan", out, re.M
     )
     out, _ = good(run("plan", *CASE, "--for", "deepspeed", "--json"))
-    now = json.loads(out)["now"]
+    now = json.loads(out)["baseline"]
     assert now["words"].startswith("the lowest ZeRO that fits (deepspeed): tp 1, pp 1, dp 16")
     assert now["times_as_fast"] == pytest.approx(now["cost"] / now["own"]) and now["note"] == ""
 
 
-def test_now__degrees_and_files_of_flags(run):
+def test_baseline__degrees_and_files_of_flags(run):
     """A plan beside the degrees of itself, and beside its own flags, is as fast."""
-    out, _ = good(run("plan", *CASE, "--for", "megatron", "--now", "tp 8 pp 2", "--out", "m.json"))
-    (line,) = re.findall(r"^baseline: (tp 8, pp 2, .*)$", out, re.M)
-    assert re.search(r"times as fast$", line)
+    line = ("plan", *CASE, "--for", "megatron")
+    out, _ = good(run(*line, "--baseline", "tp 8 pp 2", "--out", "m.json"))
+    (words,) = re.findall(r"^baseline: (tp 8, pp 2, .*)$", out, re.M)
+    assert re.search(r"times as fast$", words)
     good(run("export", "m.json", "--to", "megatron", "--out", "m.sh"))
-    out, _ = good(run("plan", *CASE, "--for", "megatron", "--now", "m.sh"))
+    out, _ = good(run(*line, "--baseline", "m.sh"))
     assert re.search(r"^baseline: .*; this plan is as fast$", out, re.M)
     out, _ = good(run("judge", "m.json"))
     assert "runs in: megatron" in out
-    status, _, err = run("plan", *CASE, "--for", "megatron", "--now", "tp 9")
+    status, _, err = run(*line, "--baseline", "tp 9")
     assert status == 0, err  # what fits nothing is said, and is no error of the plan
+    out, _ = good(run(*line, "--baseline", "fsdp"))
+    assert re.search(r"^baseline: tp 1, pp 1, dp 16, .*ZeRO 3.*times as fast$", out, re.M)
+
+
+@each(
+    ("options", "task", "named"),
+    [
+        (("--devices", 2), "partition", True),
+        (("--batch", 64, "--cluster", "1x8:h100"), "hybrid", True),
+        (("--cluster", "A"), "pipeline", True),
+        (("--cluster", "A", "--task", "pipeline"), "pipeline", False),
+    ],
+)
+def test_plan__says_a_task_that_is_not_given(run, options, task, named):
+    out, _ = good(run("plan", "vgg-19", *options, "--out", "plan.json"))
+    assert out.startswith(f"{task}: ") == named
+    assert json.loads(Path("plan.json").read_text())["task"] == task
+
+
+def test_plan__never_over_a_task(run):
+    status, _, err = run("plan", "vgg-19", "--cluster", "A", "--task", "pipeline", "--tp", 2)
+    assert status == 2 and "--tp is not an option of --task pipeline, but of hybrid" in err
 
 
 @pytest.mark.slow
-def test_now__of_other_tasks(run):
+def test_baseline__of_other_tasks(run):
     """By the hybrid model, which is read if it is asked for."""
     plan = ("plan", "t5-base", "--task", "partition", "--cluster", "1x8:a100")
     words = r"^baseline: data parallel, FSDP if .*: tp 1, pp 1, dp 8, .* this plan "
     assert re.search(words, good(run(*plan, "-v"))[0], re.M)
     assert "baseline" not in good(run(*plan))[0]
-    status, _, err = run("plan", "intra-op-test/mesh-000", "--agent", "greedy", "--now", "tp 2")
-    assert status == 2 and "--now is for plans with seconds of a step; task sharding" in err
+    status, _, err = run(
+        "plan", "intra-op-test/mesh-000", "--agent", "greedy", "--baseline", "tp 2"
+    )
+    assert status == 2 and "--baseline is for plans with seconds of a step; task sharding" in err
 
 
 def test_diff__of_hybrid_plans_is_by_decision_and_part(run):
