@@ -10,7 +10,6 @@ from functools import partial
 
 import parenvs
 from benchmarks.framework import Case, Row, main, measurement, percent, table
-from parenvs import problem
 from parenvs.agents.hybrid.baseline import now
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import export, runs_in
@@ -34,7 +33,7 @@ SECONDS = 20.0
 
 
 def best(shape: str, cluster: str, batch: int) -> Row:
-    target = problem(shape, cluster, task="hybrid", batch=batch)
+    target = parenvs.problem(shape, cluster, task="hybrid", batch=batch)
     free = parenvs.plan(target, time_limit=SECONDS)
     runs = runs_in(free.plan)
     rows = []

@@ -17,7 +17,6 @@ from typing import Any
 
 import parenvs
 from benchmarks.framework import Case, Row, main, measurement, table
-from parenvs import from_torch, problem
 from parenvs.clock.run import run
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
@@ -36,7 +35,7 @@ def planned(name: str, kind: str, folder: Path) -> Path:
     """The file of the best plan of a kind for two devices."""
     graph = _graph(name)
     graph.save(folder / "graph.npz")
-    target = problem(
+    target = parenvs.problem(
         str(folder / "graph.npz"), "1x2:v100", task="hybrid", batch=graph.batch_size,
         stack="roofline", precision="fp32",
     )  # fmt: skip
@@ -54,7 +53,7 @@ def _graph(name: str) -> Graph:
 
     module, inputs = MODELS[name]
     torch.manual_seed(0)
-    return from_torch(module(), **inputs())
+    return parenvs.from_torch(module(), **inputs())
 
 
 def tried(name: str, kind: str) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -92,7 +92,7 @@ class TaskProblem:
     trivial: float = 0.0
 
     plan_class: ClassVar[type[Plan]]
-    """Class of the plans; ``named_kind`` takes that of the task."""
+    """Class of the plans."""
     decisions: ClassVar[tuple[str, ...]]
     """Fields of a plan file that are decisions; the other fields belong to the problem."""
     optional: ClassVar[Mapping[str, Any]] = {}
@@ -421,39 +421,6 @@ def drawn_kind(
     return TaskKind(
         title=title, kind=problem.plan_class.task, cost=cost, trivial=trivial, problem=problem,
         figures=(CERTIFIED,), draw=problem.draw, count=count,
-    )  # fmt: skip
-
-
-def named_kind(
-    task: str, plan_class: type[Plan], decisions: tuple[str, ...], names: Iterable[str],
-    agents: Mapping[str, Description], **words: str,
-) -> TaskKind:  # fmt: skip
-    """Return a task with named problems, whose agents are planners.
-
-    Args:
-        task: name of the task.
-        plan_class: class of its plans.
-        decisions: fields of a plan file that are decisions.
-        names: names of the problems, as ``parenvs.problem`` takes them.
-        agents: planner -> description.
-        **words: ``title``, ``cost`` and ``trivial``, see ``TaskKind``.
-    """
-    fields = {"plan_class": plan_class, "decisions": decisions}
-    problem_class: type[TaskProblem] = type("NamedProblem", (TaskProblem,), fields)
-
-    def problems(instances: Instances = None) -> Iterator[TaskProblem]:
-        for name in names:
-            if instances is None or name in instances:
-                fingerprint = problem(name, task=task).fingerprint
-                yield problem_class(name, task, "", name, fingerprint, {})
-
-    def planner(agent: str, seed: int, steps: int) -> Planner:
-        request = TASKS[task].request_class()
-        return lambda item: request(item.target, seed=seed, steps=steps).run(agent).plan
-
-    return TaskKind(
-        kind=task, problem=problem_class, problems=problems, agents=agents, planner=planner,
-        **words,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.core.game import Drawn, Fixed, Game
-from parenvs.core.leaderboard import ONE, Description, named_kind
+from parenvs.core.leaderboard import ONE, Description, TaskKind, TaskProblem
 from parenvs.core.plan import ILLEGAL, Answer, Plan, Report
 from parenvs.core.request import Request
 from parenvs.core.task import Task
@@ -129,11 +129,25 @@ class KnapsackRequest(Request):
     planners: ClassVar = {"exact": exact, "greedy": greedy}
 
 
+class KnapsackProblem(TaskProblem):
+    plan_class, decisions = KnapsackPlan, ("items",)
+
+
+def problems(instances=None):
+    for name in (f"knapsack/{seed}" for seed in range(3)):
+        if instances is None or name in instances:
+            yield KnapsackProblem(name, "knapsack", "", name, find(name).fingerprint, {})
+
+
+def planner(agent, seed, steps):
+    return lambda item: KnapsackRequest(item.target, seed=seed, steps=steps).run(agent).plan
+
+
 BOARD = {
-    "knapsack": named_kind(
-        "knapsack", KnapsackPlan, ("items",), [f"knapsack/{seed}" for seed in range(3)],
-        {name: Description(f"{name}.", "", ONE) for name in KnapsackRequest.planners},
-        title="Pack a knapsack.", cost="value left out", trivial="nothing is packed",
+    "knapsack": TaskKind(
+        title="Pack a knapsack.", kind="knapsack", cost="value left out",
+        trivial="nothing is packed", problem=KnapsackProblem, problems=problems, planner=planner,
+        agents={name: Description(f"{name}.", "", ONE) for name in KnapsackRequest.planners},
     )
 }  # fmt: skip
 
