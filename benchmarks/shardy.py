@@ -169,7 +169,7 @@ def sweep_models(full: int, pairs: int) -> dict[str, Any]:
 
 def sweep_ops() -> dict[str, Any]:
     """Figures of the functions of one instruction."""
-    from benchmarks.single_ops import OPS
+    from tests.helpers.single_ops import OPS
 
     rows, odd = [], []
     total = {"single": Counter[str](), "pair": Counter[str]()}

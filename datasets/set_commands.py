@@ -14,11 +14,11 @@ from parenvs.instances import data_folder
 
 
 def command_line(
-    module: str, about: str | None, seed: int, choose: bool = True
+    program: str, about: str | None, seed: int, choose: bool = True
 ) -> argparse.ArgumentParser:
     """Return a parser of ``sets``, ``seed`` and ``out``."""
     first = (about or "").splitlines()[0]
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=first)
+    parser = argparse.ArgumentParser(prog=f"python {program}", description=first)
     if choose:
         parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
     else:

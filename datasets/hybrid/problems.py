@@ -482,7 +482,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     if file not in SEEDS:
         print(f"python -m {COMMAND}: say what to make: hybrid, hetero or pools", file=sys.stderr)
         return 2
-    parser = command_line(f"{COMMAND} {file}", __doc__, SEEDS[file], choose=False)
+    parser = command_line(f"-m {COMMAND} {file}", __doc__, SEEDS[file], choose=False)
     names = SETS if file == "hybrid" else HETERO_SETS
     return write_file(parser, f"{file}.json", names, lambda *of: map(_json, make_set(*of)), words)
 

@@ -703,7 +703,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     about = "Make the sets of generated pipelines again."
-    return write_files(command_line(MODULE, about, SEED), SETS, write_set, words)
+    return write_files(command_line(f"-m {MODULE}", about, SEED), SETS, write_set, words)
 
 
 if __name__ == "__main__":

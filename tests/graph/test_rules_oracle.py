@@ -8,8 +8,9 @@ from jax_versions import jax_that_verifies
 
 jax_that_verifies()
 
+from single_ops import OPS  # noqa: E402
+
 from benchmarks.shardy import STRICTER, Case  # noqa: E402
-from benchmarks.single_ops import OPS  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 

@@ -11,7 +11,7 @@ from cases import each
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
-from parenvs.agents.partition.sets import find_witnesses, shortest
+from parenvs.agents.partition.witnesses import find_witnesses, shortest
 from parenvs.core.sets import family_named
 from parenvs.datasets.partition.problems import (
     LIMITS,

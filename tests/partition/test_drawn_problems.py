@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from cases import each
 
+from benchmarks import partition_sets
 from parenvs import evaluate_set
-from parenvs.agents.partition import sets as partition_sets
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.core import sets
 from parenvs.datasets import references as reference_files

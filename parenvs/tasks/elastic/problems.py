@@ -773,7 +773,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         banks = {family: partial(bank, family) for family in FAMILIES}
         return write_banks(f"{MODULE} banks", "Make the banks again.", banks, given[1:])
     about = "Make the sets of Markov chains again."
-    return write_files(command_line(MODULE, about, SEED), COUNTS, write_set, given)
+    return write_files(command_line(f"-m {MODULE}", about, SEED), COUNTS, write_set, given)
 
 
 if __name__ == "__main__":

@@ -297,6 +297,6 @@ class PartitionTask(Task):
 
     def start(self, problem: Linear) -> Linear:
         """Return the plan of least memory, where episodes begin."""
-        from parenvs.agents.partition.sets import find_witnesses
+        from parenvs.agents.partition.witnesses import find_witnesses
 
         return find_witnesses(problem)
