@@ -8,7 +8,7 @@
 
 Each row is written when it is known, so an interruption loses one problem; several commands may
 write one file at once. Plans of pipelines are those of the planner ``search`` without a limit, so
-that every machine finds the same, and so are their bounds: about ten seconds a problem. Those of
+that every machine finds the same, and so are their bounds: about half a minute a problem. Those of
 shardings are of ``solve_iopddl`` after ``SECONDS``; those of hybrid plans, see
 ``parenvs.agents.hybrid.references``. ``parenvs.datasets.references`` has the form of the files.
 """

@@ -27,18 +27,23 @@ device). For a plan shorter than a budget of U seconds, ``Bounds`` uses that
        length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
        forward' >= forward + t / 2 + f
 
+``Relaxation`` tests limits of core and tail by a similar program over all stages. Paths to a block
+are merged by the seconds that have passed: these limit those of the next stage, and its all-reduce.
+
 Seconds of single stages and transfers are those of ``parenvs.tasks.pipeline.formulas``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.cluster import group_bandwidth, same_server
+from parenvs.compiled import compiled, warm
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import distinct_pivots
@@ -341,13 +346,227 @@ class Bounds:
         )  # fmt: skip
 
 
-SLOTS = 8
-"""Parts of a server that are told apart."""
-PRICES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+PRICES = (0.15, 0.5, 1.5)
 """Prices of a device, as multiples of C / D."""
-STEP, WIDTH, TESTS = 5e-3, 1e-2, 250
-"""Relative: steps of the bound and of intervals of the tail; tests in all at most."""
+SLOTS = 2
+"""Parts of a server that are told apart."""
+PHASES = ((16,), 1), ((16, 4, 1), 1), ((16, 4, 1), 4), ((16, 4, 1), 8)
+"""Of the searches for a bound, one after the other: pivots of a block, and cells."""
+MOST_BLOCKS = 1024  # of a relaxation; those of longer chains have more pivots
+STEP, WIDTH = 5e-3, 1e-2
+"""Relative: steps of the bound and of intervals of the tail."""
+WORK = 200_000_000
+"""Extensions of cells in all, at most."""
+_FIRST = 0.04  # relative: by how much the first bound that is tried is below the plan
 _ROUNDING = 1e-9  # relative: limits are looser by so much, far above the rounding of their sums
+_PAD = 1e-6  # relative: the seconds of the cells of a block reach so far beyond those known
+
+
+class Chain(NamedTuple):
+    """Blocks of pivots where stages may start and end, and what is known of the stages.
+
+    Attributes:
+        low, high: (6, b) least and greatest prefix sums of the pivots of each block: seconds,
+            backward seconds, backward seconds beyond ``share``, bytes to synchronize, bytes of
+            weights, variables.
+        links: (2, 2, b) seconds of a transfer, both directions: least and greatest, far and near.
+        capacity: (S+1,) the sums of fact 2.
+        groups: (2, D+2) the next number of devices that a stage may have, up and down.
+        bandwidth: (2,) bytes/s across servers and in one.
+        server, slots: devices of a server, 1 if it is no faster inside; parts that are told apart.
+        limit: bytes that a device may hold.
+        share: of all seconds, those that are backward.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    links: np.ndarray
+    capacity: np.ndarray
+    groups: np.ndarray
+    bandwidth: np.ndarray
+    stages: int
+    devices: int
+    micro_batches: int
+    server: int
+    slots: int
+    limit: float
+    share: float
+
+
+@compiled
+def _largest_group(alone, allowed):
+    """Most devices whose ring takes ``allowed`` seconds; ``alone`` are those of 2W bytes."""
+    return np.inf if alone <= allowed else alone / (alone - allowed) + _ROUNDING
+
+
+@compiled
+def _extend(chain, s, core, tail, prices, cells, now, then, least, most):
+    """Put stage s, from 0 on, behind the cells ``now``; merge the results into ``then``.
+
+    Args:
+        chain: the problem.
+        s: number of the stage.
+        core: most seconds of the plan's core.
+        tail: most seconds of its tail.
+        prices: of a device, seconds.
+        cells: parts of the seconds that may have passed at a block.
+        now: (b (slots + 1) cells, prices + 4), of the paths to a cell: the least sums of seconds
+            passed and devices times price, the fewest devices (infinite without a path), the least
+            seconds passed, the most hidden seconds, the most of them beyond ``share``.
+        then: likewise, behind the stage.
+        least: (2, b) seconds that have passed at a block at least, without the transfer there, in
+            front of the stage and behind it; infinite where no stage starts.
+        most: (2, b) likewise, at most.
+
+    Returns:
+        The number of extensions.
+    """
+    m, server, slots, kinds = chain.micro_batches, chain.server, chain.slots, len(prices)
+    devices, seconds, hidden, beyond = kinds, kinds + 1, kinds + 2, kinds + 3
+    low, high, left, work = chain.low, chain.high, chain.stages - s, 0
+    blocks, row, passes = low.shape[1], (slots + 1) * cells, m if left == 1 else 1
+    sources, near_of = np.empty((2, 2 * row), np.int64)
+    begins, ends, most_seconds, most_reduce = np.empty((4, 2 * row))
+    roots, cheapest = np.empty((2, kinds))
+    most_devices = np.zeros(blocks)
+    for k in range(blocks):
+        if left == 1:
+            most_devices[k] = chain.devices
+        elif least[1, k] < core:  # fact 2, for the stages behind
+            needed = m * (low[0, -1] - high[0, k]) / (core - least[1, k])
+            needed = left - 1 + max(needed - chain.capacity[left - 1], 0.0)
+            most_devices[k] = (chain.devices - needed) * (1 + _ROUNDING)
+    for i in range(blocks):
+        count, step = 0, (most[0, i] - least[0, i]) / cells
+        for source in range(i * row, (i + 1) * row):
+            if now[source, devices] == np.inf:
+                continue
+            for near in range(2 if source % row < slots * cells else 1):
+                start = least[0, i] + source % cells * step
+                end = start + step
+                link, longest = chain.links[0, near, i], chain.links[1, near, i]
+                start = max(start, now[source, seconds]) + link
+                if not start + (m - 1) * link < core:
+                    continue
+                hides = min(now[source, hidden], now[source, beyond] + chain.share * end)
+                sources[count], near_of[count] = source, near
+                begins[count], ends[count] = start, end + longest
+                most_seconds[count], most_reduce[count] = (core - start) / m, tail
+                most_reduce[count] += hides + longest / 2
+                count += 1
+        is_open = count > 0
+        for k in range(i, blocks):
+            if not is_open:
+                break
+            if (k == blocks - 1) != (left == 1) or least[1, k] == np.inf or high[5, k] <= low[5, i]:
+                continue
+            x, longer = max(low[0, k] - high[0, i], 0.0), high[0, k] - low[0, i]
+            size = 2 * max(low[3, k] - high[3, i], 0.0)
+            if low[4, k] - high[4, i] > chain.limit:
+                break
+            backward, excess = high[1, k] - low[1, i], high[2, k] - low[2, i]
+            first_end, width = least[1, k], (most[1, k] - least[1, k]) / cells
+            for n in range(kinds):
+                roots[n] = np.sqrt(passes * x / prices[n])
+                cheapest[n] = 2 * roots[n] * prices[n]
+            is_open = False
+            for c in range(count):
+                source, near = sources[c], near_of[c]
+                used, start, end = now[source, devices], begins[c], ends[c]
+                bottom, top = max(x / most_seconds[c], 1.0), chain.devices - left + 1 - used
+                group = _largest_group(size / chain.bandwidth[1], most_reduce[c])
+                top = min(top, group, server - 1.0 if near else np.inf)
+                if not near:
+                    group = _largest_group(size / chain.bandwidth[0], most_reduce[c])
+                    top = min(top, max(group, server))
+                if bottom > top:
+                    continue
+                is_open = True  # else, stages that end later have too much work, too
+                top = min(top, most_devices[k] - used)
+                if bottom > top:
+                    continue
+                lowest = chain.groups[0, int(np.ceil(bottom - _ROUNDING))]
+                highest = chain.groups[1, int(top)]
+                # Part 0 forgets the server; the others are what the stage fills of it.
+                for part in range(near, slots + 1 if lowest < server else 1):
+                    bottom, top, slot = lowest, highest, slots
+                    if part:
+                        bottom = max(bottom, -(-(part - 1) * server // slots))
+                        top = min(top, -(-part * server // slots) - 1)
+                        slot = part - 1 + (source % row // cells if near else 0)
+                    if top < bottom or slot > slots:
+                        continue
+                    first = (start + x / top - first_end) / width - _PAD
+                    last = (end + longer / bottom - first_end) / width + _PAD
+                    for j in range(int(max(first, 0.0)), int(min(max(last, -1.0) + 1, cells))):
+                        # Only with these devices do the seconds passed lie in the cell.
+                        until = first_end + (j + 1) * width + _ROUNDING * core - start
+                        since = first_end + j * width - _ROUNDING * core - end
+                        if until <= 0:
+                            continue
+                        fewer = max(bottom, int(np.ceil(x / until - _ROUNDING)))
+                        more = min(top, int(longer / since + _ROUNDING)) if since > 0 else top
+                        if more < fewer:
+                            continue
+                        work += 1
+                        cell = k * row + slot * cells + j
+                        link, longest = chain.links[0, near, i], chain.links[1, near, i]
+                        if then[cell, devices] == np.inf:
+                            then[cell, : kinds + 2] = np.inf
+                            then[cell, kinds + 2 :] = -np.inf
+                        then[cell, devices] = min(then[cell, devices], used + fewer)
+                        passed = now[source, seconds] + link + x / more
+                        then[cell, seconds] = min(then[cell, seconds], passed)
+                        hides = now[source, hidden] + longest / 2 + backward / fewer
+                        then[cell, hidden] = max(then[cell, hidden], hides)
+                        hides = (longest if chain.share < 0.5 else link) * (0.5 - chain.share)
+                        hides += now[source, beyond] + excess / (fewer if excess > 0 else more)
+                        then[cell, beyond] = max(then[cell, beyond], hides)
+                        for n in range(kinds):
+                            cost = cheapest[n]
+                            if roots[n] < fewer:
+                                cost = passes * x / fewer + prices[n] * fewer
+                            elif roots[n] > more:
+                                cost = passes * x / more + prices[n] * more
+                            then[cell, n] = min(then[cell, n], now[source, n] + link + cost)
+    return work
+
+
+@compiled
+def _drop(chain, left, core, prices, cells, then, least, most):
+    """Drop the cells from which no plan keeps the core with ``left`` stages behind.
+
+    Raises the seconds passed of the others, whose devices leave too few; with one cell of a block,
+    ``least`` and ``most``, (b,), follow. Returns the number of cells that stay.
+    """
+    kinds, m, low, high = len(prices), chain.micro_batches, chain.low, chain.high
+    row, count = (chain.slots + 1) * cells, 0
+    for k in range(low.shape[1]):
+        rest, step = m * (low[0, -1] - high[0, k]), (most[k] - least[k]) / cells
+        first = least[k]
+        if cells == 1:
+            least[k], most[k] = np.inf, -np.inf
+        for cell in range(k * row, (k + 1) * row):
+            if then[cell, kinds] == np.inf:
+                continue
+            passed, end = then[cell, kinds + 1], core
+            if left:
+                passed = max(passed, first + cell % cells * step)
+                spare = chain.devices - then[cell, kinds] - left + chain.capacity[left]
+                end = min(first + (cell % cells + 1) * step, core - rest / spare)
+            for _ in range(3):
+                free = float(chain.devices)
+                if left and passed < core:
+                    free -= left + max(rest / (core - passed) - chain.capacity[left], 0.0)
+                for n in range(kinds):
+                    passed = max(passed, then[cell, n] - prices[n] * free)
+            if passed > end + _ROUNDING * core or then[cell, kinds] > free * (1 + _ROUNDING):
+                then[cell, kinds] = np.inf
+                continue
+            then[cell, kinds + 1], count = passed, count + 1
+            if cells == 1:
+                least[k], most[k] = min(least[k], passed), max(most[k], end)
+    return count
 
 
 def lower_bound(pipeline: Pipeline, upper: float, deadline: float = np.inf) -> float:
@@ -358,60 +577,106 @@ def lower_bound(pipeline: Pipeline, upper: float, deadline: float = np.inf) -> f
         upper: seconds of a plan; the bound is no greater.
         deadline: the search for a greater bound ends at this ``time.perf_counter()``.
     """
+    prepare()
     high = formulas.core_budget(upper)
-    low = min(formulas.core_budget(least_length(pipeline)) * (1 - SLACK), high)
-    if pipeline.stages > 1:
-        relaxation = Relaxation(pipeline, deadline)
-        core = relaxation.greatest(low, high, lambda core: relaxation.excludes(core, np.inf))
-        low = relaxation.greatest(core, high, lambda both: relaxation.excludes_length(both, core))
+    low = core = min(formulas.core_budget(least_length(pipeline)) * (1 - SLACK), high)
+    relaxation = Relaxation(pipeline, deadline)
+    for strides, cells in PHASES if pipeline.stages > 1 else ():
+        relaxation.refine(strides, cells)
+        if cells == 1:  # a shorter plan has no longer tail than this
+            core = relaxation.greatest(core, high, partial(relaxation.excludes, high - core))
+        low = relaxation.greatest(
+            max(low, core), high, partial(relaxation.excludes_length, core, high - core)
+        )
     return float(formulas.compose(low, 0.0))
 
 
 class Relaxation:
-    """The programmes of one problem, of two stages or more."""
+    """Tests whether a problem of two stages or more has a plan of some core and tail.
+
+    At each block of pivots, the seconds that may have passed are divided into cells, and the paths
+    to a cell are merged: it keeps the best of each number.
+    """
 
     def __init__(self, pipeline: Pipeline, deadline: float = np.inf) -> None:
-        self.pipeline, self.deadline, self._tests = pipeline, deadline, 0
-        cluster, variables = pipeline.cluster, pipeline.variable_sum
-        pivots = distinct_pivots(pipeline)
-        pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
-        edges = np.linspace(0, len(pivots), min(BLOCKS, len(pivots)), endpoint=False)
-        starts = edges.astype(np.int64)
-        end = len(pipeline.profile)
-        first = np.concatenate([[0], pivots[starts], [end]])
-        last = np.concatenate([[0], pivots[np.append(starts[1:], len(pivots)) - 1], [end]])
-        crossing = np.minimum.reduceat(pipeline.cut_before[pivots], starts)
-        crossing = np.concatenate([[0.0], crossing, [0.0]])
-        self._slow, self._fast = (
-            2 * formulas.transfer_seconds(crossing, bandwidth)
-            for bandwidth in (cluster.inter_bw, max(cluster.intra_bw, cluster.inter_bw))
+        self.pipeline, self.deadline, self._work = pipeline, deadline, 0
+        variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
+        self._pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
+        self._excluded: list[tuple[float, float]] = []
+        self._possible: list[tuple[float, float]] = []
+        self._levels: list[tuple[Chain, np.ndarray, int]] = []
+
+    def refine(self, strides: Sequence[int], cells: int) -> None:
+        """Test with blocks of so many pivots in turn, and with cells of the last blocks."""
+        least = -(-len(self._pivots) // MOST_BLOCKS)
+        few = [stride for stride in strides[:-1] if len(self._pivots) < 8 * stride]
+        chains = [self._chain(stride * least) for stride in strides[len(few) :]]
+        self._levels = [(*chain, 1) for chain in chains]
+        self._levels += [(*chains[-1], cells)] * (cells > 1)
+        self._possible = []
+
+    def _chain(self, stride: int) -> tuple[Chain, np.ndarray]:
+        """The problem in blocks of ``stride`` pivots; and the block of each pivot."""
+        pipeline, cluster, pivots = self.pipeline, self.pipeline.cluster, self._pivots
+        n, starts = len(pipeline.profile), np.arange(0, len(pivots), stride)
+        block_of = np.concatenate([[0], 1 + np.arange(len(pivots)) // stride, [len(starts) + 1]])
+        first = np.concatenate([[0], pivots[starts], [n]])
+        last = np.concatenate([[0], pivots[np.append(starts[1:], len(pivots)) - 1], [n]])
+        work, backward = pipeline.seconds_sum, pipeline.backward_sum
+        share = float(backward[-1] / work[-1]) if work[-1] else 0.5
+        weights = formulas.weight_bytes(
+            pipeline.parameter_sum, pipeline.copies, pipeline.frozen_sum
         )
-        # Of a matrix, rows are the blocks where stages end, columns those where they start.
-        work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
-        # From the last pivot of one block to the first of another: the least that lies between.
-        self._work = np.maximum(work[first][:, None] - work[last], 0.0)
-        self._rest = work[-1] - work[last]
-        self._weights = np.maximum(parameters[first][:, None] - parameters[last], 0.0)
-        held = formulas.weight_bytes(self._weights, pipeline.copies)
-        self._legal = (variables[last][:, None] > variables[first]) & (last[:, None] > first)
-        self._legal &= held <= pipeline.memory_limit * (1 + _ROUNDING)
-        self._capacity = capacity(pipeline.stages, pipeline.micro_batches)
-        self._backward_share = max(1.0 - least_shares(pipeline)[0], 0.5)  # of a transfer, half
+        excess = backward - share * work
+        sums = np.array(
+            [work, backward, excess, pipeline.parameter_sum, weights, pipeline.variable_sum]
+        )
+        low, high = np.take(sums, first, axis=1), np.take(sums, last, axis=1)
+        low[2, 1:-1] = np.minimum.reduceat(sums[2, pivots], starts)
+        high[2, 1:-1] = np.maximum.reduceat(sums[2, pivots], starts)
+        crossing = np.zeros((2, 1, len(first)))
+        for row, best in zip(crossing, (np.minimum, np.maximum), strict=True):
+            row[0, 1:-1] = best.reduceat(pipeline.cut_before[pivots], starts)
+        fast, slow = (best(cluster.intra_bw, cluster.inter_bw) for best in (max, min))
+        alone = cluster.devices_per_server == 1
+        is_faster = cluster.intra_bw > cluster.inter_bw and not alone
+        far = (cluster.inter_bw,) * 2 if is_faster or alone else (fast, slow)
+        bandwidth = np.array([[far[0], fast], [far[1], fast if is_faster else slow]])
+        sizes = np.append(pipeline.is_group, False)
+        numbers = np.arange(len(sizes))
+        up = np.minimum.accumulate(np.where(sizes, numbers, len(sizes) - 1)[::-1])[::-1]
+        chain = Chain(
+            low, high, 2 * formulas.transfer_seconds(crossing, bandwidth[:, :, None]),
+            capacity(pipeline.stages, pipeline.micro_batches),
+            np.array([up, np.maximum.accumulate(np.where(sizes, numbers, 0))]),
+            bandwidth[0].astype(np.float64), int(pipeline.stages), cluster.devices,
+            int(pipeline.micro_batches), cluster.devices_per_server if is_faster else 1,
+            min(SLOTS, cluster.devices_per_server) if is_faster else 0,
+            float(pipeline.memory_limit) * (1 + _ROUNDING), share,
+        )  # fmt: skip
+        return chain, block_of
 
     def greatest(self, low: float, high: float, excluded: Callable[[float], bool]) -> float:
         """The greatest of some seconds from ``low`` to ``high`` that are known to be excluded."""
+        below = _FIRST
         while high > low * (1 + STEP) and self._has_budget():
-            # Steps are relative, so the middle is the geometric one.
-            middle = (low * high) ** 0.5
-            low, high = (middle, high) if excluded(middle) else (low, middle)
+            # The bound is most often near the plan; else, the middle of relative steps.
+            middle = max(high * (1 - below), (low * high) ** 0.5)
+            if excluded(middle):
+                low, below = middle, 1.0
+            else:
+                high, below = middle, 2 * below
         return low
 
-    def excludes_length(self, length: float, least_core: float) -> bool:
-        """Whether it is known that no plan is as short as ``length``, and none has less core."""
-        tails = [(0.0, length - least_core)]
+    def excludes_length(self, least_core: float, span: float, length: float) -> bool:
+        """Whether it is known that no plan is as short as ``length``, and none has less core.
+
+        The tails are intervals of ``span`` seconds in halves, whatever the length.
+        """
+        tails = [(0.0, span)]
         while tails:
             low, high = tails.pop()
-            if self.excludes(length - low, high):
+            if low > length - least_core or self.excludes(high, length - low):
                 continue
             if high - low <= WIDTH * length or not self._has_budget():
                 return False
@@ -420,138 +685,57 @@ class Relaxation:
         return True
 
     def _has_budget(self) -> bool:
-        return self._tests < TESTS and time.perf_counter() < self.deadline
+        return self._work < WORK and time.perf_counter() < self.deadline
 
-    def excludes(self, core: float, tail: float) -> bool:
+    def excludes(self, tail: float, core: float) -> bool:
         """Whether it is known that no plan has at most this core and this tail, seconds."""
-        self._tests += 1
-        pipeline, m = self.pipeline, self.pipeline.micro_batches
-        stages, devices = pipeline.stages, pipeline.cluster.devices
-        tail = tail + _ROUNDING * (tail + core)
-        core = core * (1 + _ROUNDING)
-        # Sums are of ``counts`` times seconds, and ``prices`` times devices.
-        prices = np.array([price * core / devices for price in PRICES] + [1.0])
-        counts = np.array([1.0] * len(PRICES) + [0.0])
-        # By the parts of a server that are filled, by price, by block.
-        sums = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
-        sums[SLOTS, :, 0] = 0.0
-        passed = np.zeros(len(self._rest))
-        for left in range(stages, 0, -1):
-            if time.perf_counter() > self.deadline:
-                return False
-            # Fact 2 of ``bounds``, for the stages that are left.
-            devices_left = devices - stages + self._capacity[left]
-            before = passed + self._fast
-            reachable = np.isfinite(sums).any(axis=(0, 1)) & (passed + m * self._fast <= core)
-            blocks = np.flatnonzero(reachable & (m * self._rest <= (core - before) * devices_left))
-            most_seconds = (core - passed[blocks] - [self._slow[blocks], self._fast[blocks]]) / m
-            if not blocks.size:
-                return True
-            most_hidden = self._backward_share * (core - m * self._rest[blocks] / devices_left)
-            most_reduce = tail + np.maximum(most_hidden, 0.0)
-            last = slice(-1, None) if left == 1 else slice(None)
-            passes = counts * (m if left == 1 else 1)
-            sums = self._with_stage(
-                last, blocks, sums[:, :, blocks], counts, passes, prices, most_seconds, most_reduce
-            )
-            if left == 1:
-                break
-            lowest = sums.min(axis=0)
-            passed, left = np.zeros(len(self._rest)), left - 1
-            for _ in range(3):
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    rest = m * self._rest / (core - passed) + left - self._capacity[left]
-                rest = np.where(passed < core, np.maximum(rest, left), np.inf)
-                free = devices - rest
-                finite = np.isfinite(free)
-                bounds = lowest[:-1] - prices[:-1, None] * np.where(finite, free, 0.0)
-                passed = np.where(finite, np.maximum(bounds.max(axis=0), passed), np.inf)
-            sums[:, :, (lowest[-1] > free * (1 + _ROUNDING)) | ~np.isfinite(passed)] = np.inf
-        # Weak duality: a plan within both limits would cost no more than this at any price.
-        return bool((sums.min(axis=0)[:, -1] > counts * core + prices * devices).any())
+        if any(core <= c and tail <= t for c, t in self._excluded):
+            return True
+        if core <= 0 or any(core >= c and tail >= t for c, t in self._possible):
+            return False
+        excluded = self._test(core, tail)
+        (self._excluded if excluded else self._possible).append((core, tail))
+        return excluded
 
-    def _with_stage(
-        self,
-        ends: slice,
-        at: np.ndarray,
-        sums: np.ndarray,
-        counts: np.ndarray,
-        passes: np.ndarray,
-        prices: np.ndarray,
-        most_seconds: np.ndarray,
-        most_reduce: np.ndarray,
-    ) -> np.ndarray:
-        """Sums with one more stage, (SLOTS + 1, prices, m).
-
-        Args:
-            ends: blocks where the stages may end.
-            at: (a,) int64, blocks where they start.
-            sums: (SLOTS + 1, prices, a) in front of the transfers there.
-            counts: (prices,) of a transfer's seconds.
-            passes: (prices,) of a stage's seconds.
-            prices: (prices,) of a device.
-            most_seconds: (2, a) seconds of a stage behind a slow transfer, and behind a fast one.
-            most_reduce: (a,) seconds of its all-reduce.
-        """
-        m, cluster = self.pipeline.micro_batches, self.pipeline.cluster
-        server = cluster.devices_per_server
-        top = cluster.devices - self.pipeline.stages + 1
-        work, weights = self._work[ends][:, at], self._weights[ends][:, at]
-        after_slow, after_fast = most_seconds
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fewest = np.maximum(np.ceil(work / after_slow), 1.0)
-        fastest = max(cluster.intra_bw, cluster.inter_bw)
-        near, far = (
-            np.floor(np.minimum(_largest_group(weights * 2 / bandwidth, most_reduce), top))
-            for bandwidth in (fastest, cluster.inter_bw)
-        )
-        largest_group = np.maximum(far, np.minimum(near, server))
-        legal = self._legal[ends][:, at] & (fewest <= largest_group)
-        passable = after_slow + self._slow[at] / m >= self._slow[at]
-        slow = np.where(passable, sums.min(axis=0) + counts[:, None] * self._slow[at], np.inf)
-        cheapest = np.sqrt(work)
-        longer = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
-        for i, price in enumerate(prices):
-            group = cheapest * np.sqrt(passes[i] / price) if price else largest_group
-            group = np.minimum(np.maximum(group, fewest), largest_group)
-            cost = passes[i] * work / group + price * group + slow[i]
-            longer[SLOTS, i, ends] = np.where(legal, cost, np.inf).min(axis=1)
-        if server == 1 or cluster.intra_bw <= cluster.inter_bw:
-            return longer
-        fewest = np.maximum(np.ceil(work / after_fast), 1.0)
-        legal = self._legal[ends][:, at] & (fewest <= near)
-        row, column = np.nonzero(legal & (fewest < server))
-        if not row.size:
-            return longer
-        fast = sums + counts[:, None] * self._fast[at]
-        work, fewest, near = work[row, column], fewest[row, column], near[row, column]
-        slots = min(SLOTS, server)
-        for filled in range(slots):
-            low = max(-(-filled * server // slots), 1)
-            high = min(-(-(filled + 1) * server // slots) - 1, server - 1)
-            chosen = np.flatnonzero((fewest <= high) & (near >= low) & (low <= high))
-            if not chosen.size:
-                continue
-            end, start, stage_work = row[chosen], column[chosen], work[chosen]
-            smallest, largest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
-            # passes work / group + price group is least there; at no price, with all devices.
-            with np.errstate(divide="ignore", invalid="ignore"):
-                cheapest = np.sqrt(stage_work * passes[:, None] / prices[:, None])
-            cheapest = np.where(prices[:, None] > 0, cheapest, np.inf)
-            group = np.clip(cheapest, smallest, largest)
-            cost = passes[:, None] * stage_work / group + prices[:, None] * group
-            starts = np.flatnonzero(np.append(True, end[1:] != end[:-1]))
-            block = np.arange(len(self._rest))[ends][end[starts]]
-            for used in range(slots - filled + 1):
-                entered = fast[used][:, start] if used else np.minimum(slow, fast[0])[:, start]
-                best = np.minimum.reduceat(cost + entered, starts, axis=1)
-                target = longer[min(used + filled, SLOTS)]
-                target[:, block] = np.minimum(target[:, block], best)
-        return longer
+    def _test(self, core: float, tail: float) -> bool:
+        pipeline, stages = self.pipeline, self.pipeline.stages
+        prices = np.array(PRICES) * core / pipeline.cluster.devices
+        tail, core = tail + _ROUNDING * (tail + core), core * (1 + _ROUNDING)
+        least, most = np.zeros((stages + 1, 1)), np.full((stages + 1, 1), core)
+        before = np.zeros(len(self._pivots) + 2, dtype=np.int64)
+        for chain, block_of, cells in self._levels:
+            # What is known of a block holds for the smaller ones in it.
+            _, pivot = np.unique(block_of, return_index=True)
+            wider = least - _PAD * core, most + _PAD * core
+            least, most = (np.take(x, before[pivot], axis=1) for x in wider)
+            before, blocks, row = block_of, len(pivot), (chain.slots + 1) * cells
+            least[0, 0] = most[0, 0] = 0.0
+            now, then = np.empty((2, blocks * row, len(prices) + 4))
+            now[:, len(prices)] = np.inf
+            now[row - cells] = 0.0
+            for s in range(stages):
+                if not self._has_budget():
+                    return False
+                then[:, len(prices)] = np.inf
+                both, left = slice(s, s + 2), stages - s - 1
+                self._work += _extend(
+                    chain, s, core, tail, prices, cells, now, then, least[both], most[both]
+                )
+                ranges = least[s + 1], most[s + 1]
+                if not _drop(chain, left, core, prices, cells, then, *ranges):
+                    return True
+                now, then = then, now
+            least[stages], most[stages] = 0.0, core
+        return False
 
 
-def _largest_group(alone: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Devices r at which ``alone (r - 1) / r`` seconds, a ring's at least, are ``most`` still."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = 1.0 - limit / alone
-        return np.where(share > 0, 1.0 / share, np.inf)
+@cache
+def prepare() -> None:
+    """Compile the loops, or load them, once per process: that is no part of a search."""
+    table, row = np.zeros((1, 1)), np.zeros(1)
+    chain = Chain(
+        table, table, np.zeros((1, 1, 1)), row, np.zeros((1, 1), dtype=np.int64), row, *(1,) * 5,
+        1.0, 1.0,
+    )  # fmt: skip
+    warm(_extend, chain, 0, 1.0, 1.0, row, 1, table, table, table, table)
+    warm(_drop, chain, 0, 1.0, row, 1, table, row, row)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.pipeline import labels
+from parenvs.agents.pipeline import bounds, labels
 from parenvs.agents.pipeline import search as searches
 from parenvs.agents.pipeline.bounds import lower_bound
 from parenvs.agents.pipeline.heuristics import answer_of, even_plan, few_points
@@ -37,7 +37,7 @@ _FEW_POINTS = 16  # over which ``exact_points`` searches first
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""
 _SHARE = 0.5  # of the time limit: when the search for an incumbent ends
-_BOUND = 0.2  # of the time that is left to a search: what its bound may take at the end
+_BOUND = 0.5  # of the time that is left to a search: what its bound may take at the end
 _TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
 
 
@@ -45,6 +45,7 @@ def prepare() -> None:
     """Compile what all searches run, or load it: before their clocks start."""
     labels.prepare()
     searches.prepare()
+    bounds.prepare()
 
 
 def exact_candidates(space: CutSpace) -> Answer:

@@ -400,19 +400,22 @@ def test_search__most_stages_and_devices():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", [0, *slow(*range(4, 120, 4))])
+@pytest.mark.parametrize("seed", [*range(0, 200, 50), *slow(*range(200, 2000, 50))])
 def test_lower_bound__is_below_the_shortest_of_all_plans(seed, monkeypatch):
-    """Of the first 1,300 problems, with pivots apart and in three blocks, none was wrong."""
-    for case in range(seed, seed + 4):
+    """Pivots apart, and in three blocks; of the problems with a plan, most have a tight bound."""
+    shares = []
+    for case in range(seed, seed + 50):
         pipeline = random_problem(case, 11)
         best = best_of(pipeline).length
         if best == np.inf:
             continue
-        for blocks in (bounds.BLOCKS, 3):
-            monkeypatch.setattr(bounds, "BLOCKS", blocks)
+        for blocks in (bounds.MOST_BLOCKS, 3):
+            monkeypatch.setattr(bounds, "MOST_BLOCKS", blocks)
             bound = lower_bound(pipeline, 1.5 * best)
             assert least_length(pipeline) * (1 - 1e-9) <= bound <= best * (1 + 1e-12)
+            shares.append(bound / best)
         monkeypatch.undo()
+    assert np.median(shares[::2]) > 0.7
 
 
 # Shapes.
