@@ -45,7 +45,6 @@ def prepare() -> None:
     """Compile what all searches run, or load it: before their clocks start."""
     labels.prepare()
     searches.prepare()
-    bounds.prepare()
 
 
 def exact_candidates(space: CutSpace) -> Answer:
@@ -128,6 +127,7 @@ def exact_full(
             how many bytes the best one lacks.
     """
     prepare()
+    bounds.prepare()
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline)
@@ -173,6 +173,7 @@ def by_search(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0
         InfeasibleError: see ``exact_full``.
     """
     prepare()
+    bounds.prepare()
     begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
     check_split(pipeline)
