@@ -28,10 +28,10 @@ from layer_programs import (  # noqa: E402
     step,
 )  # fmt: skip
 
+import parenvs  # noqa: E402
 from parenvs import (  # noqa: E402
     StageProfile,
     from_jax,
-    solve,
 )
 from parenvs.cluster import DEVICES, Cluster  # noqa: E402
 from parenvs.graph import unroll  # noqa: E402
@@ -128,7 +128,7 @@ def test_unroll__the_same_chain_and_plan(name):
     assert ours == theirs
     cluster = Cluster.parse("2x2:v100,25Gbps")
     lengths = [
-        solve(Pipeline(StageProfile.from_graph(g, V100, 4), cluster, 3), "exact").cost
+        parenvs.plan(Pipeline(StageProfile.from_graph(g, V100, 4), cluster, 3), "exact").cost
         for g in (result, other)
     ]
     assert lengths[0] == pytest.approx(lengths[1], rel=1e-9)
