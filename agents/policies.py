@@ -14,8 +14,8 @@ def load(source: str | Path, trust: bool = False) -> Any:
     """Load a network as a policy, with ``predict``.
 
     Args:
-        source: the id of an environment, for the network that ships for it, which needs no PyTorch;
-            or the folder of a training run.
+        source: the id of an environment, for the network that ships for it, which needs no PyTorch
+            and plays with ``rows="ahead"``; or the folder of a training run.
         trust: whether a run on a Python function may run the function's file.
 
     Raises:

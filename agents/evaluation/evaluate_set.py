@@ -289,7 +289,8 @@ def evaluate_set(
             continue
         if hasattr(policy, "set_random_seed"):
             policy.set_random_seed(seed)
-        rows.append(play_set(policy, played, family, len(problems), greedy, **settings))
+        given = {**getattr(policy, "settings", {}), **settings}
+        rows.append(play_set(policy, played, family, len(problems), greedy, **given))
     scores = np.array(rows, dtype=np.float64)
     return SetEvaluation(name, problems, scores, _kinds(played, problems), env_id)
 

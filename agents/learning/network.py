@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -40,6 +41,7 @@ class Network:
     """
 
     env_id: str | None = None
+    settings: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, weights: Mapping[str, Any], where: str = "weights") -> None:
         if sorted(weights) != sorted(WEIGHTS):
@@ -166,7 +168,7 @@ def shipped(env_id: str) -> Network:
         ids = sorted(x.stem for x in path.parent.glob("*.npz"))
         raise ParenvsError(f"no network ships for {env_id}; networks ship for {', '.join(ids)}")
     network = Network.load(path)
-    network.env_id = env_id
+    network.env_id, network.settings = env_id, {"rows": AHEAD}
     return network
 
 

@@ -1,12 +1,15 @@
 """Networks that ship: as PyTorch has them, and the planner ``learned``."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from cases import each
 
 import parenvs
 from parenvs.agents.learning import network
+from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, beam, decode, file_of, shipped
+from parenvs.agents.learning.trainer import train
 from parenvs.agents.names import LEARNED
 from parenvs.agents.pipeline.teacher import teach
 from parenvs.core.game import Stream
@@ -149,3 +152,25 @@ def test_beam__rates_the_best_plan_of_all_highest():
         assert game.problem(0).report(best.plan).cost == pytest.approx(best.cost)
         shares.append(other.cost / best.cost)
     assert min(shares) >= 1.0 - 1e-9 and max(shares) > 1.01
+
+
+def test_load__a_shipped_network_plays_as_it_rates():
+    policy, env = parenvs.load("HybridPlan-v2"), gym.make("HybridPlan-v2")
+    seen, info = env.reset(seed=1)
+    action, _ = policy.predict(seen, action_masks=info["action_mask"].astype(bool))
+    batch = {name: values[None] for name, values in seen.items()}
+    assert action == policy.rate(batch)[0].argmax()
+    assert parenvs.evaluate(policy, env, seed=1).report.legal
+    assert parenvs.evaluate_set(policy, "hybrid-validation", first=4).coverage == 1
+    other = parenvs.load("PipelinePlan-v0")
+    assert parenvs.evaluate_set(other, "plan-validation", first=8).score > 0.8
+    with pytest.raises(ParenvsError, match="no network ships for DataParallel-v0; networks ship"):
+        parenvs.load("DataParallel-v0")
+
+
+def test_load__a_training_run(tmp_path):
+    train(TrainConfig(env_id="PipelineCut-v0", steps=64, agent="ppo"), tmp_path / "run")
+    policy = parenvs.load(tmp_path / "run")
+    assert parenvs.evaluate(policy, gym.make("PipelineCut-v0")).report.legal
+    with pytest.raises(ParenvsError, match="nowhere"):
+        parenvs.load(tmp_path / "nowhere")
