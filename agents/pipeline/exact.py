@@ -172,7 +172,7 @@ def by_search(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0
     Raises:
         InfeasibleError: see ``exact_full``.
     """
-    prepare()
+    searches.prepare()
     bounds.prepare()
     begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
