@@ -125,7 +125,7 @@ class Network:
     def predict(
         self, observation: Mapping[str, np.ndarray], action_masks: np.ndarray, **_: Any
     ) -> tuple[np.ndarray, None]:
-        """Return the best actions of a batch of observations, or of one, and None; it never draws."""
+        """Return the best actions, never drawn ones, of one observation or of a batch, and None."""
         if action_masks.ndim == 1:
             observation = {name: values[None] for name, values in observation.items()}
             return self.predict(observation, action_masks[None])[0][0], None
