@@ -58,8 +58,7 @@ renew: $(STAMP)
 	$(BIN)/python benchmarks/renew.py
 
 renew-hybrid: $(STAMP)
-	$(BIN)/python -m parenvs.datasets.hybrid.problems hybrid
-	$(BIN)/python -m parenvs.datasets.hybrid.problems hetero
+	$(BIN)/python benchmarks/make_sets.py hybrid.json hetero.json
 	$(BIN)/python benchmarks/references.py hybrids
 	$(BIN)/python benchmarks/leaderboard_references.py --changed --tasks hybrid hetero
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.framework import ROOT, Case, Row, columns, main, measurement, table
 from parenvs.errors import ParenvsError
+from team_processes import pids
 
 SINGLE, FUSED = "single", "fused"
 WORDS: dict[str, dict[str, Any]] = {
@@ -53,7 +54,7 @@ QUICK: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Settings of trainings that are disturbed, two steps of the optimizer an update."""
 ROLES = {
-    "actors": ("actors", "actor"), "environments": ("inference", "actor"),
+    "actors": ("actors", "player"), "environments": ("inference", "player"),
     "learners": ("learners", "learner"), "learners of a server": ("server", "learner"),
     "server": ("server", "server"), "driver": ("learners", "driver"),
 }  # fmt: skip
@@ -121,16 +122,6 @@ def pair(agent: str, env: str, word: str, engine: str) -> Row:
         "one": one, "difference": last, "moved": float((found[-1] - found[0]).abs().max()),
         "reason": "", "seconds": time.perf_counter() - begin,
     }  # fmt: skip
-
-
-def pids(team: Any, role: str) -> list[int]:
-    """Local processes of a role."""
-    if role == "actor":
-        play = team.learners[0].play
-        return [process.pid for _, process in getattr(play, "envs", play).engine.processes]
-    server = [team.server[1].pid] if team.server else []
-    every = [process.pid for _, process in team.engine.processes]
-    return server if role == "server" else [pid for pid in every if pid not in server]
 
 
 def killed(agent: str, who: str, kills: int, updates: int) -> Row:

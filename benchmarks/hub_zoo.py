@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,10 +48,13 @@ def _classes() -> dict[str, Any]:
     return {"input_ids": words, "attention_mask": torch.ones(BATCH, TOKENS), "labels": labels}
 
 
-def _pixels() -> dict[str, Any]:
+def _pictures(name: str, classes: int) -> dict[str, Any]:
     random = torch.Generator().manual_seed(1)
     pixels = torch.randn(BATCH, 3, 32, 32, generator=random)
-    return {"pixel_values": pixels, "labels": torch.randint(0, 2, (BATCH,), generator=random)}
+    return {name: pixels, "labels": torch.randint(0, classes, (BATCH,), generator=random)}
+
+
+_pixels, _scenes = partial(_pictures, "pixel_values", 2), partial(_pictures, "pixels", 10)
 
 
 def _causal(config: Any, model: Any, **more: Any) -> Callable[[], Any]:
@@ -75,12 +79,6 @@ class Scored(nn.Module):
 
 def _scored(network: Callable[..., nn.Module], **options: Any) -> Callable[[], Any]:
     return lambda: Scored(network(**options)).train()
-
-
-def _scenes() -> dict[str, Any]:
-    random = torch.Generator().manual_seed(1)
-    pixels = torch.randn(BATCH, 3, 32, 32, generator=random)
-    return {"pixels": pixels, "labels": torch.randint(0, 10, (BATCH,), generator=random)}
 
 
 def _pairs() -> dict[str, Any]:

@@ -9,7 +9,6 @@ those of the clock. What is there is not run again.
 from __future__ import annotations
 
 import math
-import os
 import resource
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.framework import (
-    ROOT,
     Case,
     Row,
     forked,
@@ -26,12 +24,12 @@ from benchmarks.framework import (
     percent,
     table,
 )
+from intra_op_files import FOLDER
 from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.tasks.sharding.files import contest_record, load_iopddl
 
 SEARCH = 2
 """Number of the search that rows are of: 2 drops what no better plan takes, by budgets of steps."""
-FOLDER = Path(os.environ.get("PARENVS_IOPDDL", ROOT.parent / "shared" / "iopddl"))
 
 
 def is_enough(row: Row, share: float) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
@@ -47,7 +47,7 @@ Item = tuple[TaskProblem, float]
 """A problem without reference, and the time limit of each search in seconds."""
 Outcome: TypeAlias = TaskProblem | str
 """The problem with its reference, or why no plan fits."""
-Mapper = Callable[[Callable[[Item], Outcome], Iterable[Item]], Iterable[Outcome]]
+Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """Calls a function for each item, and yields what it returns in their order."""
 
 
@@ -180,9 +180,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of each search")
     parser.add_argument("--changed", action="store_true", help="only problems whose costs changed")
     parser.add_argument("--out", type=Path, default=tasks_file(), help="default: %(default)s")
-    parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
-    parser.add_argument("--jobs", type=int, default=2, help="tasks of Ray (default: 2)")
-    parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
+    engine_options(parser)
     options = parser.parse_args(None if arguments is None else list(arguments))
     if options.instances is not None and not options.check:
         parser.error("tasks are made whole; --instances goes with --check")
@@ -206,7 +204,7 @@ def _compare_with_file(options: argparse.Namespace) -> int:
     lines: list[str] = []
     for name in options.tasks:
         task = make_task(
-            name, options.instances, old, old.seed, options.seconds, mapper=_mapper(options)
+            name, options.instances, old, old.seed, options.seconds, mapper=mapper_of(options)
         )
         lines += differences(task, old.task(name), options.instances)
     for line in lines:
@@ -214,7 +212,22 @@ def _compare_with_file(options: argparse.Namespace) -> int:
     return 2 if lines else 0
 
 
-def _mapper(options: argparse.Namespace) -> Mapper:
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of where problems are solved."""
+    parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
+    parser.add_argument("--jobs", type=_count, default=2, help="tasks of Ray (default: 2)")
+    parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
+
+
+def mapper_of(options: argparse.Namespace) -> Mapper:
+    """Return how functions are called, by the options of ``engine_options``."""
     if options.engine == RAY:
         return partial(on_ray, jobs=options.jobs, address=options.address, in_order=True)
     return map
@@ -235,7 +248,7 @@ def _renew(options: argparse.Namespace) -> None:
     renewed = TaskList(VERSION, revision, tasks, seeds, old.lodged)
     for name in (name for name in kinds() if name in options.tasks):
         tasks[name] = make_task(
-            name, None, old, seeds[VERSION], options.seconds, options.changed, _mapper(options)
+            name, None, old, seeds[VERSION], options.seconds, options.changed, mapper_of(options)
         )
         ordered = {key: tasks[key] for key in kinds() if key in tasks}
         is_new = ordered.keys() != old.tasks.keys()

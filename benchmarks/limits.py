@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from itertools import count
 from typing import Any
@@ -27,12 +26,11 @@ from benchmarks.framework import (
     spent,
     table,
 )
+from benchmarks.scaling import chain
 from every_plan import DRAWN
 from parenvs.agents import planners
 from parenvs.core.registry import problem
-from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.pipeline.problem import Pipeline
 
 SHARE, MORE = 0.1, 0.2
 """A limit holds that is exceeded by no more than this share and these seconds."""
@@ -46,14 +44,8 @@ PLANNERS = {
 """Task, or kind of its problems that has planners of its own -> those that take a limit."""
 
 
-def _pipeline() -> Pipeline:
-    sizes = {"pivots": (2_000,) * 2, "devices": (1_024,) * 2, "stages": (16,) * 2}
-    rng = np.random.default_rng(0)
-    return draw(rng, ranges=replace(INSIDE, devices_per_server=(8,), **sizes)).pipeline
-
-
 LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
-    "pipeline": ("2,000 pivots, 16 stages, 1,024 devices", _pipeline),
+    "pipeline": ("2,000 pivots, 16 stages, 1,024 devices", lambda: chain(2_000)),
     "partition": (
         "gpt3-175b on 2x8:a100",
         lambda: problem("gpt3-175b", "2x8:a100", task="partition"),

@@ -1,7 +1,7 @@
 """Fixed sets of partition problems of many graphs, and their references, both stored as data.
 
-    python benchmarks/partition_sets.py                   # draw and solve all sets anew
-    python benchmarks/partition_sets.py partition-test    # of these
+    python benchmarks/make_sets.py partition-test.json          # draw and solve a set again
+    python benchmarks/make_sets.py banks/partition-test.npz     # its arrays, which are played
 
 A problem is a shipped training step of a family on a drawn cluster, mostly of a slow network, with
 drawn micro-batches and recomputation, and a limit of memory: between the bytes of the leanest plan
@@ -19,9 +19,9 @@ searches take minutes, ``lstm`` and ``dlrm``, of which few draws suit.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -30,16 +30,15 @@ from parenvs.agents.partition.witnesses import find_witnesses, shortest
 from parenvs.core.game import EVERY
 from parenvs.datasets.partition.problems import LIMITS, SetRow
 from parenvs.datasets.references import PARTITIONS, Row, read, write
-from parenvs.datasets.set_commands import command_line, read_options
-from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError, printable
+from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
 from parenvs.instances import manifest
 from parenvs.tasks.partition.choice import PartitionChoice
 from parenvs.tasks.partition.classes import REMADE
 from parenvs.tasks.partition.game import PARTITION
 from parenvs.tasks.partition.linear import Linear
 from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.task import PartitionTask
 
-SEED = 2007
 FAMILIES: dict[str, dict[str, int]] = {
     "partition-train": dict.fromkeys(
         ("vgg", "resnet", "vit", "mixtral", "llama", "clip", "bert"), 2
@@ -96,17 +95,17 @@ def draw_row(rng: np.random.Generator, family: str) -> SetRow:
 
 def at_drawn_limits(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
     """Draw memory limits; return the problem at each, with plans; none if memory never binds."""
-    unlimited = Linear.of(pools.unlimited(problem))
-    fastest, _ = shortest(unlimited, unlimited.gain)
-    unlimited = find_witnesses(unlimited)
+    linear = Linear.of(unlimited(problem))
+    fastest, _ = shortest(linear, linear.gain)
+    linear = find_witnesses(linear)
     if fastest is None:
         return []
-    plans = fastest, unlimited.witnesses[0]
-    high, low = (unlimited.limit - float(unlimited.slack(plan).min()) for plan in plans)
+    plans = fastest, linear.witnesses[0]
+    high, low = (linear.limit - float(linear.slack(plan).min()) for plan in plans)
     if high - low < WAY * high:
         return []
     shares = rng.uniform(*SHARES, size=TRIED)
-    return [unlimited.at(float(round(low + (high - low) * share))) for share in shares]
+    return [linear.at(float(round(low + (high - low) * share))) for share in shares]
 
 
 def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
@@ -186,7 +185,7 @@ def suitable(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[
     return []
 
 
-def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
+def make_set(name: str, seed: int) -> Iterator[tuple[str, SetRow, Row]]:
     """Draw the problems of a shipped set, each from ``seed``, its family and its draw.
 
     Yields:
@@ -210,28 +209,32 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
             raise ParenvsError(f"{name}: {accepted} draws of {family} suit; draw other ones")
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Run the command line of this module, and return the exit status."""
-    options = read_options(
-        command_line("benchmarks/partition_sets.py", __doc__, SEED), pools.PARTITION_SETS, arguments
-    )
-    sets, path = options.sets, options.out / PARTITIONS
-    try:
-        references = read(path)
-        for set_name in sets:
-            rows: dict[str, SetRow] = {}
-            begin = f"{set_name}/"
-            references = {k: v for k, v in references.items() if not k.startswith(begin)}
-            for member, row, reference in make_set(set_name, options.seed):
-                rows[member], references[begin + member] = row, reference
-                print(f"{begin}{member}: {row}: {reference['length']:.6g} s", flush=True)
-            pools.save_set(options.out / f"{set_name}.json", rows)
-            write(path, references)
-    except ParenvsError as error:
-        print(printable(str(error)), file=sys.stderr)
-        return 2
-    return 0
+def write_set(name: str, path: Path, seed: int) -> int:
+    """Write a set, and its references beside it; return the number of problems."""
+    beside, begin = path.parent / PARTITIONS, f"{name}/"
+    references = {k: v for k, v in read(beside).items() if not k.startswith(begin)}
+    rows: dict[str, SetRow] = {}
+    for member, row, reference in make_set(name, seed):
+        rows[member], references[begin + member] = row, reference
+        print(f"{begin}{member}: {row}: {reference['length']:.6g} s", flush=True)
+    pools.save_set(path, rows)
+    write(beside, references)
+    return len(rows)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def pool_row(name: str, number: int) -> Mapping[str, np.ndarray]:
+    """Return what a pool stores of the ``LIMITS`` problems of a set from ``number * LIMITS`` on."""
+    names = pools.members(name)[number * LIMITS : (number + 1) * LIMITS]
+    rows = [pools.row_of(member) for member in names]
+    problem = pools.problem_named(names[0])
+    # The leanest plan is that of a limit which all keep to, as where sets are drawn.
+    with_witnesses = PartitionTask().start
+    whole = with_witnesses(Linear.of(unlimited(problem), names[0]))
+    limited = [with_witnesses(whole.at(float(row.memory_limit))) for row in rows]
+    return pools.packed(limited, problem, rows[0].instance)
+
+
+def unlimited(problem: Partitioning) -> Partitioning:
+    """Return a problem with a limit that every plan keeps to: twice the replicated plan's peak."""
+    limit = 2.0 * problem.peak(np.zeros(len(problem.classes), dtype=bool))
+    return replace(problem, step=replace(problem.step, limit=limit))

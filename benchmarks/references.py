@@ -3,14 +3,13 @@
     python benchmarks/references.py hybrids             # what is missing or outdated
     python benchmarks/references.py hybrids --again hybrid-test/gpt-001 ...    # keeps the better
     python benchmarks/references.py pipelines --check   # judge all, change nothing
-    python benchmarks/references.py optima              # of pipelines of few stages, proven
     python benchmarks/references.py shardings
 
 Each row is written when it is known, so an interruption loses one problem; several commands may
 write one file at once. Plans of pipelines are those of the planner ``search`` without a limit, so
 that every machine finds the same, and so are their bounds: about half a minute a problem. Those of
-shardings are of ``solve_iopddl`` after ``SECONDS``; those of hybrid plans, see
-``parenvs.agents.hybrid.references``. ``parenvs.datasets.references`` has the form of the files.
+shardings are of ``solve_iopddl`` after ``SECONDS``. ``parenvs.datasets.references`` has the form of
+the files.
 """
 
 from __future__ import annotations
@@ -24,31 +23,30 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.progress import track
 
-from parenvs.agents.hybrid.references import hybrid_fault, hybrid_names, hybrid_row
-from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
+from benchmarks.leaderboard_references import engine_options, mapper_of
+from parenvs.agents.hybrid.orders import AMONG, Orders, swap_search
+from parenvs.agents.hybrid.references import HEAD, HETERO_FIRST, MAX_EXACT, best_known, plan_of_row
+from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
 from parenvs.agents.pipeline.bounds import SLACK, least_length
-from parenvs.agents.pipeline.exact import by_search, exact_points
+from parenvs.agents.pipeline.exact import by_search
 from parenvs.agents.sharding.planners import solve_iopddl
-from parenvs.datasets.hybrid.problems import find_hybrid
+from parenvs.datasets.hybrid.problems import SETS as HYBRID_SETS
+from parenvs.datasets.hybrid.problems import TIERS, find_hybrid, problem_sets
 from parenvs.datasets.pipeline.problems import (
     LARGE,
-    PROVE,
-    PROVEN,
     REFERENCES,
-    DrawnProblem,
     load_set,
     pipeline_of,
-    save_optima,
 )
 from parenvs.datasets.references import HYBRID, INTRA_OP, SAME, Row, read, write
 from parenvs.datasets.sharding.problems import BANKS, SETS, find, name_of, set_names
 from parenvs.errors import ParenvsError, printable
 from parenvs.files import locked
 from parenvs.instances import data_folder
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.spaces import PointSpace
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns import board_of
 
@@ -89,19 +87,14 @@ class ReferenceFile:
             "--again", action="store_true", help="solve all anew, and keep the better of both"
         )
         parser.add_argument("--out", type=Path, default=data_folder() / self.file)
-        parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
-        parser.add_argument("--jobs", type=_count, default=2, help="tasks of Ray (default: 2)")
-        parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
+        engine_options(parser)
         options = parser.parse_args(None if arguments is None else list(arguments))
         rows, faults = read(options.out), 0
         due = CHECK if options.check else AGAIN if options.again else DUE
         names = options.problems or dict.fromkeys((*self.names(), *rows))
         items = [(name, rows.get(name), due) for name in names]
-        results: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
         try:
-            if options.engine == RAY:
-                results = on_ray(self.look, items, options.jobs, options.address, in_order=True)
-            for name, fault, row in results:
+            for name, fault, row in mapper_of(options)(self.look, items):
                 faults += bool(fault)
                 if row is not None:
                     # Read again under the lock: another command may have written since.
@@ -145,13 +138,6 @@ def better(one: Row, other: Row) -> Row:
     return row
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
 def pipeline_row(problem: Pipeline) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types (seconds)."""
     answer = by_search(problem)
@@ -177,48 +163,15 @@ def pipeline_fault(problem: Pipeline, row: dict[str, Any]) -> str:
     return ""
 
 
-def _pipelines() -> Iterator[str]:
-    for set_name in LARGE:
-        yield from (problem.name for problem in load_set(set_name))
-
-
 PIPELINE_REFERENCES = ReferenceFile(
     REFERENCES,
     "python benchmarks/references.py pipelines",
-    _pipelines,
+    lambda: (problem.name for name in LARGE for problem in load_set(name)),
     pipeline_of,
     pipeline_row,
     pipeline_fault,
 )
 """References of the sets of pipelines of 16 stages and more."""
-
-
-def optima_of(name: str) -> list[float]:
-    """Return the return of the best episode on each problem of a shipped set, in their order.
-
-    Raises:
-        ParenvsError: an optimum is not proven.
-    """
-    optima = []
-    every: Iterable[DrawnProblem] = load_set(name)
-    if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
-        every = track(every, name)
-    for problem in every:
-        answer = exact_points(PointSpace.build(problem.pipeline))
-        if not answer.proven:
-            raise ParenvsError(f"{problem.name}: the optimum is not proven")
-        optima.append(answer.value)
-    return optima
-
-
-def prove(arguments: Iterable[str] | None = None) -> int:
-    """Prove the optima of the sets of few stages and write them; return the exit status."""
-    parser = argparse.ArgumentParser(prog=PROVE, description="Prove optima again.")
-    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the sets")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    path = save_optima({name: optima_of(name) for name in PROVEN}, options.out)
-    print(f"{path}: optima of {', '.join(PROVEN)}, {path.stat().st_size:,} bytes")
-    return 0
 
 
 SECONDS = 20.0
@@ -264,6 +217,109 @@ def _shardings() -> Iterator[str]:
         yield from (name_of(family, number, "inside") for number in range(count))
 
 
+HYBRID_SECONDS = 120.0
+"""Wall seconds of each exact search. Other searches end by counts of plans or of sets of servers,
+so that a reference has the same bound on every machine."""
+FIRST = {
+    **dict.fromkeys(HYBRID_SETS, None),
+    "hybrid-outside": 12,
+    **dict.fromkeys([f"{tier}-test" for tier in TIERS], HETERO_FIRST),
+}
+"""Set -> problems that references are made of by default, the first ones; None: all."""
+
+
+def hybrid_names() -> Iterator[str]:
+    """Yield the names of the problems whose references are made by default."""
+    for name, first in FIRST.items():
+        yield from (problem.instance for problem in problem_sets()[name][:first])
+
+
+def hybrid_fault(problem: Hybrid, row: Row) -> str:
+    """Return what is wrong with a reference in words, or an empty text."""
+    if row["fingerprint"] != problem.model.fingerprint:
+        return "is of another model"
+    report = problem.report(plan_of_row(problem, row))
+    if not report.legal or abs(report.length_seconds / row["length"] - 1) > SAME:
+        return f"its plan takes {report.length_seconds} s, not {row['length']}"
+    least = problem.kernel_bound_seconds
+    if not least * (1 - SAME) <= row["bound"] <= row["length"] * (1 + SAME):
+        return f"its bound {row['bound']} s is not between {least} s and the length"
+    return ""
+
+
+Found = tuple[HybridPlan, float, float, str, str]
+"""A plan, its length, and seconds that no plan takes less than; the plans of which it is the proven
+optimum, in words, empty if of none; and how it was found, in words."""
+
+
+def hybrid_row(problem: Hybrid) -> Row:
+    """Compute the reference of a problem, as an object of JSON types."""
+    find = hetero_plan if problem.cluster.speeds else equal_plan
+    plan, length, bound, among, method = find(problem)
+    return {
+        "fingerprint": problem.model.fingerprint,
+        "length": length,
+        "value": problem.bound_seconds / length,
+        "bound": bound,
+        "among": among,
+        "method": method,
+        "plan": {key: value for key, value in plan.to_json().items() if key not in HEAD},
+    }
+
+
+def equal_plan(problem: Hybrid) -> Found:
+    """Return the best plan known for equal servers.
+
+    An optimum is that among uniform plans and 1F1B plans of free stages; where a local search wins,
+    none is proven.
+    """
+    answer = best_known(problem, HYBRID_SECONDS)
+    among = answer.among if answer.proven else ""
+    bound = min(problem.kernel_bound_seconds, answer.cost)
+    return answer.plan, answer.cost, bound, among, answer.method
+
+
+SWAPS, SEEDS = 800, (0, 1)
+"""Plans that each swap search judges, and the seeds of the searches."""
+STATES = 8_000
+"""Sets of servers by type, at most, of more than 32 servers; 20,000 of fewer."""
+
+
+def hetero_plan(problem: Hybrid) -> Found:
+    """Return the best plan known for unequal servers.
+
+    The plan is the best of swap searches, of speeds rounded down and, with few servers, of the
+    subset program. The bound is that of speeds rounded up, which holds for every plan of one
+    server per stage, however much it recomputes; the subset program proves optima ``among`` those
+    that recompute no more than they must.
+    """
+    servers = problem.cluster.servers
+    # Time grows with sets and servers: fewer sets keep large clusters within minutes.
+    states = STATES if servers > 32 else 20_000
+    orders = Orders(problem)
+    orders.start()
+    method = "sorted servers"
+    for seed in SEEDS:
+        answer = swap_search(problem, np.random.default_rng(seed), None, SWAPS)
+        if answer.cost < orders.length and orders.setting is not None:
+            orders.keep(answer.plan, orders.setting, answer.cost)
+            method = f"swap search, {SWAPS} plans, seed {seed}"
+    before = orders.length
+    rounded_down(orders, states=states)
+    method = method if orders.length == before else "speeds rounded down"
+    before, among = orders.length, ""
+    bound = lower_bound(orders, states=states)[0]
+    method = method if orders.length == before else "speeds rounded up"
+    if servers <= MAX_EXACT and bound < orders.length:
+        before = orders.length
+        exact = subset_search(problem, time_limit=HYBRID_SECONDS, orders=orders)
+        among = AMONG if exact.proven else ""
+        method = method if orders.length == before else "subset program"
+        bound = min(bound, exact.cost)
+    assert orders.best is not None
+    return orders.best, orders.length, bound, among, method
+
+
 INTRA_OP_REFERENCES = ReferenceFile(
     INTRA_OP,
     "python benchmarks/references.py shardings",
@@ -285,7 +341,6 @@ HYBRIDS = ReferenceFile(
 COMMANDS: dict[str, Callable[[Iterable[str]], int]] = {
     "hybrids": HYBRIDS.main,
     "pipelines": PIPELINE_REFERENCES.main,
-    "optima": prove,
     "shardings": INTRA_OP_REFERENCES.main,
 }
 

@@ -201,7 +201,7 @@ def test_house__nothing_imports_upward():
                     wrong.add((name, "parenvs"))
             elif room(name) != room(target) and layer(target) >= layer(name):
                 own = room(name).replace("tasks.", "datasets.")
-                tools = (f"{own}.", "datasets.banks", "datasets.set_commands")
+                tools = (f"{own}.", "datasets.banks")
                 if not (room(name) != own and target.startswith(tools)):
                     wrong.add((name, target))
     assert not wrong

@@ -1,9 +1,5 @@
 """Hybrid problems: how they are generated, the fixed sets, and what is known of their plans.
 
-    python -m parenvs.datasets.hybrid.problems hybrid --seed 1104   # sets of equal servers anew
-    python -m parenvs.datasets.hybrid.problems hetero --seed 2307   # sets of unequal servers
-    python -m parenvs.datasets.hybrid.problems pools                # problem pools of environments
-
 A generator's problem is called ``GENERATOR/SEED`` and is the same wherever and whenever it is
 generated; problems of sets are called ``SET/FAMILY-NUMBER`` and stored as data, so that they
 outlive changes of generators. Sets named ``outside`` have larger models and other clusters than
@@ -22,30 +18,26 @@ cuts, and tp, ZeRO and recomputation of every stage.
 from __future__ import annotations
 
 import json
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of
-from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.banks import Bank
 from parenvs.datasets.references import HYBRID, SAME, costs_of
-from parenvs.datasets.set_commands import command_line, write_file
 from parenvs.errors import ParenvsError, UnknownInstanceError, refuse_unknown
 from parenvs.instances import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan_arrays import Start, fastest
+from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 
-COMMAND = "parenvs.datasets.hybrid.problems"
 STACK = "nemo-2024"
 """Software of problems with equal servers; it knows its share of the peak on both devices."""
 STACKS = {"h100": "llama-2024", "a100": "megascale-2024"}
@@ -129,8 +121,8 @@ SETS: dict[str, tuple[int, Ranges]] = {
 PARTS = {"validation": 16, "test": 16, "outside": 8}
 """Part of each tier -> number of its problems; families take turns."""
 HETERO_SETS = [f"{tier}-{part}" for tier in TIERS for part in PARTS]
-SEEDS = {"hybrid": 1104, "hetero": 2307}
-"""File of sets -> the seed that it was made of."""
+FILES = ("hybrid", "hetero")
+"""Files of the sets, of equal and of unequal servers."""
 
 
 def _gpt(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
@@ -329,27 +321,9 @@ def _multiple(number: float, of: int) -> int:
     return max(round(number / of), 1) * of
 
 
-def make_set(name: str, seed: int) -> list[Hybrid]:
-    """Generate the problems of a set, each from ``seed``, the set's place and its number."""
-    if name in SETS:
-        kind, place, (count, ranges) = "hybrid", list(SETS).index(name), SETS[name]
-        generate: Callable[..., Hybrid] = partial(make, ranges)
-    else:
-        kind, _, part = name.rpartition("-")
-        tier, place, count = TIERS[kind], HETERO_SETS.index(name), PARTS[part]
-        generate = partial(make_hetero, tier.outside if part == "outside" else tier)
-    counts, problems = Counter[str](), []
-    for number in range(count):
-        family = family_of(kind, number)
-        rng = np.random.default_rng([seed, place, number])
-        problems.append(generate(family, rng, f"{name}/{family}-{counts[family]:03d}"))
-        counts[family] += 1
-    return problems
-
-
 def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
     """Return all shipped sets: name -> problems (``ParenvsError``: a file is damaged)."""
-    return {name: problems for file in SEEDS for name, problems in _sets(file).items()}
+    return {name: problems for file in FILES for name, problems in _sets(file).items()}
 
 
 @lru_cache(maxsize=2)
@@ -372,7 +346,8 @@ def _sets(file: str) -> dict[str, tuple[Hybrid, ...]]:
         }
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ParenvsError(
-            f"{path}: damaged ({error}); make it anew with python -m {COMMAND} {file}"
+            f"{path}: damaged ({error}); make it anew with python benchmarks/make_sets.py "
+            f"{path.name}"
         ) from None
 
 
@@ -417,22 +392,7 @@ def start_of(name: str) -> Start:
 @lru_cache(maxsize=len(BANKS))
 def bank(kind: str) -> Bank:
     """Return the problem pool of a generator, with the best uniform plan of each problem."""
-    return Bank(f"hybrid-{kind}", BANKS[kind], partial(_row, kind))
-
-
-def _row(kind: str, seed: int) -> Mapping[str, np.ndarray]:
-    """Return what a pool stores of a problem: all that is generated, and its best uniform plan."""
-    problem = drawn(kind, seed)
-    cluster, shape = problem.cluster, problem.model.shape
-    return {
-        "shape": np.array([getattr(shape, name) for name in SHAPE], dtype=np.int32),
-        "device": np.array(DEVICES.index(cluster.device.name), dtype=np.uint8),
-        "servers": np.array(cluster.servers, dtype=np.uint8),
-        "network": np.array(cluster.device_nic_bw),
-        "speeds": np.round(np.array(cluster.speeds) * SPEED_STEPS).astype(np.uint16),
-        "batch": np.array(problem.batch, dtype=np.int32),
-        "start": fastest(problem)[0].astype(np.int16),
-    }
+    return Bank(f"hybrid-{kind}", BANKS[kind])
 
 
 def _problem(kind: str, name: str, row: Mapping[str, np.ndarray]) -> Hybrid:
@@ -471,32 +431,3 @@ def set_kind(name: str) -> SetKind:
         return [problem.instance for problem in problem_sets()[name]]
 
     return SetKind("HybridPlan-v2", names, find_hybrid, costs)
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Make the sets of a file or the problem pools again, and return the exit status."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    file = words.pop(0) if words else ""
-    if file == "pools":
-        return write_banks(COMMAND, __doc__, {x: partial(bank, x) for x in BANKS}, words)
-    if file not in SEEDS:
-        print(f"python -m {COMMAND}: say what to make: hybrid, hetero or pools", file=sys.stderr)
-        return 2
-    parser = command_line(f"-m {COMMAND} {file}", __doc__, SEEDS[file], choose=False)
-    names = SETS if file == "hybrid" else HETERO_SETS
-    return write_file(parser, f"{file}.json", names, lambda *of: map(_json, make_set(*of)), words)
-
-
-def _json(problem: Hybrid) -> dict[str, Any]:
-    assert problem.model.shape is not None
-    return {
-        "shape": problem.model.shape.to_json(),
-        "cluster": problem.cluster.to_json(),
-        "batch": problem.batch,
-        "stack": problem.stack.to_json(),
-        "precision": problem.precision,
-    }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,5 @@
 """Partition problems of sets, by name: ``SET/FAMILY-NUMBER``, or ``FILE.json/NAME``.
 
-    python -m parenvs.datasets.partition.problems                # make the pools of arrays again
-    python -m parenvs.datasets.partition.problems partition-test --out /tmp/banks
-
 A set is ``{"schema": 1, "problems": [{"name": "t5-000", "instance": "t5-3b", "cluster":
 "2x8:a100", "memory_limit": "device", "micro_batch": 8, "micro_batches": 4, "recompute": "full"},
 ...]}``; the last three fields, ``rules`` and ``uneven`` may be left out. To read a graph and search
@@ -14,10 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +22,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.game import Fixed, Members, Source, is_sequential
 from parenvs.core.sets import OPTIMUM, BestValue, SetKind, chosen, family_named, member_of
-from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.banks import Bank
 from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.errors import (
     ParenvsError,
@@ -178,7 +174,7 @@ def set_kind(name: str) -> SetKind:
 
 def costs(name: str) -> BestValue | None:
     """Return the least step time known of a problem, and its bound, without reading the graph."""
-    return costs_of(PARTITIONS, name, _fingerprint(row_of(name).instance))
+    return costs_of(PARTITIONS, name, fingerprint_of(row_of(name).instance))
 
 
 LIMITS = 8
@@ -190,7 +186,7 @@ SAMPLES = 512
 @lru_cache(maxsize=len(PARTITION_SETS))
 def bank(name: str) -> Bank:
     """Return the bank of a set, which has a row for each ``LIMITS`` problems."""
-    return Bank(name, len(members(name)) // LIMITS, partial(_arrays, name))
+    return Bank(name, len(members(name)) // LIMITS)
 
 
 @lru_cache(maxsize=1024)
@@ -229,10 +225,10 @@ def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
     """Return what ``LIMITS`` problems of a set share, and the row that says the rest."""
     arrays = bank(name)[number]
     instance = str(arrays["instance"])
-    if str(arrays["fingerprint"]) != _fingerprint(instance):
+    if str(arrays["fingerprint"]) != fingerprint_of(instance):
         raise ParenvsError(
-            f"{bank(name).file}: of another {instance}; make it anew with python -m "
-            "parenvs.datasets.partition.problems"
+            f"{bank(name).file}: of another {instance}; make it anew with python "
+            f"benchmarks/make_sets.py banks/{bank(name).file}"
         )
     count, moments = len(arrays["gain"]), len(arrays["whole"])
     split_bytes = arrays["held"].reshape(count, moments).astype(np.float64)
@@ -254,18 +250,6 @@ def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
     return linear, arrays
 
 
-def _arrays(name: str, number: int) -> Mapping[str, np.ndarray]:
-    """The arrays of the ``LIMITS`` problems of a set from ``number * LIMITS`` on."""
-    names = members(name)[number * LIMITS : (number + 1) * LIMITS]
-    rows = [row_of(member) for member in names]
-    problem = problem_named(names[0])
-    # The leanest plan is that of a limit which all keep to, as where sets are drawn.
-    with_witnesses = PartitionTask().start
-    whole = with_witnesses(Linear.of(unlimited(problem), names[0]))
-    limited = [with_witnesses(whole.at(float(row.memory_limit))) for row in rows]
-    return packed(limited, problem, rows[0].instance)
-
-
 def packed(
     problems: Sequence[Linear], problem: Partitioning, instance: str
 ) -> Mapping[str, np.ndarray]:
@@ -279,7 +263,7 @@ def packed(
     np.divide(first.saved_bytes, divisor, out=split_bytes, where=divisor > 0)
     return {
         "instance": np.array(instance),
-        "fingerprint": np.array(_fingerprint(instance)),
+        "fingerprint": np.array(fingerprint_of(instance)),
         "classes": first.classes.astype(np.int32),
         "gain": first.gain,
         "replicated": np.array(first.replicated_seconds),
@@ -358,25 +342,10 @@ def _cliques(rivals: Sequence[np.ndarray], count: int) -> np.ndarray:
     return np.array(cliques, dtype=np.float64).reshape(-1, count)
 
 
-def unlimited(problem: Partitioning) -> Partitioning:
-    """Return a problem with a limit that every plan keeps to: twice the replicated plan's peak."""
-    limit = 2.0 * problem.peak(np.zeros(len(problem.classes), dtype=bool))
-    return replace(problem, step=replace(problem.step, limit=limit))
-
-
-def _fingerprint(instance: str) -> str:
+def fingerprint_of(instance: str) -> str:
+    """Return the fingerprint of a shipped training step."""
     fingerprint: str = manifest()["instances"][instance]["graphs"]["train"]["fingerprint"]
     return fingerprint
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Make banks again, and return the exit status."""
-    banks = {name: partial(bank, name) for name in PARTITION_SETS}
-    return write_banks("parenvs.datasets.partition.problems", __doc__, banks, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 KEPT = 64

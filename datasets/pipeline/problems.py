@@ -1,8 +1,5 @@
 """Problems of pipelines: how they are generated, their names, fixed sets, and references.
 
-    python -m parenvs.datasets.pipeline.problems --seed 2007              # make all sets again
-    python -m parenvs.datasets.pipeline.problems plan-test --out /tmp/sets
-
 Which plan is best depends on ratios only: of transfer, all-reduce and compute seconds, and of
 weights, activations and device memory. They are sampled from the ranges that real models have, with
 a factor of ``MARGIN`` on each side; sources and measurements are in ``docs/instances.md``.
@@ -22,23 +19,20 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.progress import track
 
 from parenvs.cluster import Cluster, Device
 from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
-from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import (
     InfeasibleError,
     ParenvsError,
@@ -48,16 +42,12 @@ from parenvs.errors import (
     refuse_unknown,
     shown,
 )
-from parenvs.files import write_text
 from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.spaces import PointSpace, fitting
 
-MODULE = "parenvs.datasets.pipeline.problems"
-SEED = 2007
-"""Seed of the shipped sets."""
 BITS = 13
 """Significant bits of every number drawn: four decimal digits, exact in float32 and float64."""
 MARGIN = 3.0
@@ -523,19 +513,6 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
     write_arrays(Path(path), typed)
 
 
-def make_set(name: str, seed: int) -> list[DrawnProblem]:
-    """Draw the problems of a shipped set, each from ``seed``, its set's place and its number."""
-    count, ranges = SETS[name]
-    families, stream = list(FAMILIES), list(SETS).index(name)
-    numbers: Iterable[int] = range(count)
-    if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
-        numbers = track(numbers, description=name)
-    return [
-        draw(np.random.default_rng([seed, stream, i]), families[i % len(families)], ranges)
-        for i in numbers
-    ]
-
-
 @lru_cache(maxsize=len(SETS))
 def _by_name(set_name: str) -> dict[str, DrawnProblem]:
     return {problem.name.rpartition("/")[2]: problem for problem in load_set(set_name)}
@@ -561,7 +538,7 @@ def _read(path: Path) -> list[DrawnProblem]:
 
 def _remedy(path: Path) -> str:
     if path.stem in SETS:
-        return f"make it anew with python -m {MODULE} {path.stem}"
+        return f"make it anew with python benchmarks/make_sets.py {path.stem}.npz"
     return "write it anew with save_set"
 
 
@@ -625,17 +602,9 @@ def _identity(problem: DrawnProblem) -> tuple[Any, ...]:
     return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
 
 
-def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
-    """Make a shipped set and write it into a folder; return the path and the number of problems."""
-    path = folder / f"{name}.npz"
-    problems = make_set(name, seed)
-    save_set(path, problems)
-    return path, len(problems)
-
-
 OPTIMA = "plan-optima.json"
 """File beside the sets: set -> digest of its problems, and the optimum of each of them."""
-PROVE = "python benchmarks/references.py optima"
+PROVE = "python benchmarks/make_sets.py plan-optima.json"
 
 
 def optimum_of(name: str) -> float | None:
@@ -645,16 +614,6 @@ def optimum_of(name: str) -> float | None:
     """
     set_name, slash, _ = name.partition("/")
     return optima(set_name).get(name) if slash and set_name in PROVEN else None
-
-
-def save_optima(values: dict[str, list[float]], folder: Path) -> Path:
-    """Write optima, set -> one for each of its problems, beside the sets; return the path."""
-    sets = {
-        name: {"digest": _digest(load_set(folder / f"{name}.npz")), "optima": values[name]}
-        for name in values
-    }
-    write_text(folder / OPTIMA, json.dumps({"made_by": PROVE, "sets": sets}) + "\n")
-    return folder / OPTIMA
 
 
 @lru_cache(maxsize=len(PROVEN))
@@ -667,7 +626,7 @@ def optima(set_name: str) -> dict[str, float]:
     path, problems = data_folder() / OPTIMA, load_set(set_name)
     try:
         entry: Any = json.loads(path.read_text(encoding="utf-8"))["sets"][set_name]
-        is_current = entry["digest"] == _digest(problems)
+        is_current = entry["digest"] == digest(problems)
         values = [float(value) for value in entry["optima"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ParenvsError(f"{path}: {one_line(error)}; make it anew with {PROVE}") from None
@@ -676,7 +635,7 @@ def optima(set_name: str) -> dict[str, float]:
     return {problem.name: value for problem, value in zip(problems, values, strict=True)}
 
 
-def _digest(problems: Sequence[DrawnProblem]) -> str:
+def digest(problems: Sequence[DrawnProblem]) -> str:
     """Return a hash of what the optima depend on: chains and clusters, not how files are packed."""
     words = [f"{x.pipeline.profile.fingerprint} {x.pipeline.cluster} {x.stages}" for x in problems]
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
@@ -697,14 +656,3 @@ def _costs_of(name: str) -> BestValue | None:
         return costs(pipeline)
     shortest = pipeline.bubble_free / optimum
     return BestValue(shortest, shortest, OPTIMUM)
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Run the command line of this module, and return the exit status."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    about = "Make the sets of generated pipelines again."
-    return write_files(command_line(f"-m {MODULE}", about, SEED), SETS, write_set, words)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

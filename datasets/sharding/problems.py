@@ -1,9 +1,5 @@
 """Draws IOPDDL problems from parts of the shipped graphs, with costs and limits at random.
 
-    python -m parenvs.datasets.sharding.problems sets            # write the list of the sets again
-    python -m parenvs.datasets.sharding.problems                 # make the banks again
-    python -m parenvs.datasets.sharding.problems mesh --out /tmp/banks
-
 Two families of problems. ``mesh``: the nodes are tensors, in the order in which they are made; a
 strategy splits dimensions over the two axes of a mesh, an edge leads from what an instruction reads
 to what it makes and costs what changing the splits costs. No pair is forbidden, as in the contest's
@@ -18,11 +14,8 @@ noticed.
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -30,7 +23,7 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BestValue, SetKind, member_of
-from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.banks import Bank
 from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import (
     InfeasibleError,
@@ -39,7 +32,7 @@ from parenvs.errors import (
     refuse_unknown,
     shown,
 )
-from parenvs.files import read_json, write_text
+from parenvs.files import read_json
 from parenvs.graph.graph import Graph
 from parenvs.instances import data_folder
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
@@ -48,7 +41,6 @@ from parenvs.tasks.sharding.files import Exchange
 from parenvs.tasks.sharding.problem import Reduced, Sharding
 from parenvs.tasks.sharding.turns import board_of, completed
 
-MODULE = "parenvs.datasets.sharding.problems"
 FIRST = "intra-op"
 """First word of the names of drawn problems."""
 SEED = 2025
@@ -405,17 +397,17 @@ def set_kind(name: str) -> SetKind:
 
 BANKS = {"mesh": 400, "classes": 200}
 """Family -> problems of its bank, those of the numbers from 0 and ranges inside."""
-# Fields of a reduced problem that a bank keeps.
-_ARRAYS = (
+ARRAYS = (
     "offset", "costs", "ends", "edge_offset", "edge_costs", "term_node", "term_times",
     "term_offset", "usages", "slack",
 )  # fmt: skip
+"""Fields of a reduced problem that a bank keeps."""
 
 
 @lru_cache(maxsize=len(BANKS))
 def bank(family: str) -> Bank:
     """Return the bank of a family."""
-    return Bank(f"intra-op-{family}", BANKS[family], partial(_row, family))
+    return Bank(f"intra-op-{family}", BANKS[family])
 
 
 def numbered(family: str, number: int, ranges: str = "inside") -> Board:
@@ -425,7 +417,7 @@ def numbered(family: str, number: int, ranges: str = "inside") -> Board:
     row = bank(family)[number]
     reduced = Reduced(
         problem=None, nodes=np.arange(len(row["offset"]) - 1), constant=int(row["constant"]),
-        values=np.zeros(0, dtype=np.int64), steps=(), **{name: row[name] for name in _ARRAYS},
+        values=np.zeros(0, dtype=np.int64), steps=(), **{name: row[name] for name in ARRAYS},
     )  # fmt: skip
     name = name_of(family, number, ranges)
     return replace(
@@ -449,39 +441,3 @@ def known_of(name: str, fingerprint: str) -> KnownCosts:
     """Return what is known of the costs of a problem of a set or a bank."""
     reference = costs_of(INTRA_OP, name, fingerprint)
     return KnownCosts() if reference is None else KnownCosts(reference.bound, reference.value)
-
-
-def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
-    problem = drawn(family, number)
-    board = board_of(problem)
-    return {
-        **{name: getattr(board.reduced, name) for name in _ARRAYS},
-        "constant": np.array(board.reduced.constant),
-        "witness": board.witness,
-        "first": board.greedy,
-        "messages": board.messages,
-        "fingerprint": np.array(problem.fingerprint),
-    }
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Write the list of the sets, or banks, and return the exit status."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given != ["sets"]:
-        banks = {family: partial(bank, family) for family in BANKS}
-        return write_banks(MODULE, __doc__, banks, given)
-    sets = {
-        name: {
-            f"{family}-{number:03d}": _member(name, f"{family}-{number}").fingerprint
-            for family in FAMILIES
-            for number in range(count)
-        }
-        for name, (_, count, _) in SETS.items()
-    }
-    content = {"command": f"python -m {MODULE} sets", "sets": sets}
-    write_text(data_folder() / FILE, json.dumps(content, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -218,7 +218,7 @@ def test_npz__headers(tmp_path, text):
 
 
 def bank(path):
-    return banks.Bank(path.stem, 1, dict).arrays
+    return banks.Bank(path.stem, 1).arrays
 
 
 def whole(path):

@@ -7,6 +7,7 @@ import pytest
 from batches import assert_same, both, drawn
 from cases import each
 
+from benchmarks.make_sets import hybrid_row
 from parenvs.datasets.hybrid import problems as named
 from parenvs.datasets.hybrid.problems import BANKS, bank, problem_sets, start_of
 from parenvs.datasets.references import HYBRID, references
@@ -163,7 +164,7 @@ def test_banks__are_the_problems_by_seed_and_their_best_uniform_plans(kind):
         report = problem.report(plan_of(problem, start.plans, 0))
         assert report.legal
     if kind == "hybrid":  # of others it takes longer
-        made = kept.row(len(kept) - 1)
+        made = hybrid_row(kind, len(kept) - 1)
         # The pool's starts were the best uniform plans at earlier costs: make renew-hybrid.
         same = [
             np.array_equal(kept[len(kept) - 1][key], made[key]) for key in made if key != "start"

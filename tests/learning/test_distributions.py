@@ -20,6 +20,7 @@ pytest.importorskip("pettingzoo")
 
 import pairs
 from sockets import listening
+from team_processes import pids
 
 from parenvs.agents.learning.algorithm import Peers
 from parenvs.agents.learning.config import DISTRIBUTIONS, TrainConfig
@@ -162,17 +163,6 @@ def test_words__refuse_in_a_line(more, words):
     assert "\n" not in str(info.value)
 
 
-def pids_of(training, role):
-    """Processes of a role: of a team, or of what plays for it."""
-    team = training.team
-    if role == "player":
-        play = team.learners[0].play
-        return [process.pid for _, process in getattr(play, "envs", play).engine.processes]
-    server = [team.server[1].pid] if team.server else []
-    every = [process.pid for _, process in team.engine.processes]
-    return server if role == "server" else [pid for pid in every if pid not in server]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "rainbow"])
 @pytest.mark.parametrize(
@@ -190,7 +180,7 @@ def test_kills__weights_are_those_of_the_undisturbed_run(name, word, role, tmp_p
         def killing(self, count=count):
             count.append(1)
             if len(count) == 5:
-                pid = pids_of(self, role)[0]
+                pid = pids(self.team, role)[0]
                 timer = threading.Timer(0.01, os.kill, (pid, signal.SIGKILL))
                 timer.start()
                 timer.join()

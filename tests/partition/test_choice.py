@@ -11,11 +11,11 @@ from cases import each
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
+from benchmarks.partition_sets import pool_row
 from parenvs.agents.partition.witnesses import find_witnesses, shortest
 from parenvs.core.sets import family_named
 from parenvs.datasets.partition.problems import (
     LIMITS,
-    _arrays,
     bank,
     members,
     named,
@@ -87,7 +87,7 @@ def test_linear__the_fullest_moment_of_legal_plans_is_among_those_told(name):
 def test_linear__ships_as_it_is_made():
     """The arrays of the bank are those that the graph gives."""
     number = [family_named(x) for x in members("partition-train")].index("vgg") // LIMITS
-    stored, made = bank("partition-train")[number], _arrays("partition-train", number)
+    stored, made = bank("partition-train")[number], pool_row("partition-train", number)
     assert stored.keys() == made.keys()
     for name, values in made.items():
         if name != "witnesses":  # several may be as good

@@ -7,10 +7,6 @@ A set is one JSON file of chains per family and measured model; problems are cal
 FAMILY-MODEL-NUMBER. Generated problems are called ``elastic/FAMILY/MODEL/WHICH``; WHICH is a
 number, or the state of the generator. The first courses of each family ship as a problem pool,
 with what hindsight and the fastest plans earn on them.
-
-    python -m parenvs.tasks.elastic.problems                           # make the sets again
-    python -m parenvs.tasks.elastic.problems elastic-test --out /tmp/sets
-    python -m parenvs.tasks.elastic.problems banks                     # make the pools again
 """
 
 from __future__ import annotations
@@ -20,9 +16,8 @@ import json
 import math
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby, product
 from pathlib import Path
@@ -34,10 +29,9 @@ from parenvs.cluster import Cluster
 from parenvs.core.game import generator_of, word_of
 from parenvs.core.plan import Answer
 from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
-from parenvs.datasets.banks import Bank, write_banks
-from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.datasets.banks import Bank
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.fields import Integer, check, checked, number, one_of, read_rows, whole, write_rows
+from parenvs.fields import Integer, check, checked, number, one_of, read_rows, whole
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library, binomial
 from parenvs.tasks.elastic.movement import State
@@ -539,7 +533,7 @@ def window(name: str) -> Elastic:
         UnknownInstanceError: there is no such window.
     """
     trace, model, first = member_of(windows(), f"{WINDOWS}/{name}")
-    return _job(model, _whole_course(trace).window(first, WINDOW), f"{WINDOWS}/{name}")
+    return job(model, _whole_course(trace).window(first, WINDOW), f"{WINDOWS}/{name}")
 
 
 @lru_cache(maxsize=len(TRACES))
@@ -654,14 +648,14 @@ COUNT = 720
 def drawn_by(rng: np.random.Generator, family: str, model: str) -> Elastic:
     """Draw a job of one of ``FAMILIES`` and ``MEASURED``, named by the generator's state."""
     name = _name(family, model, word_of(rng))
-    return _job(model, draw_course(rng, family), name)
+    return job(model, draw_course(rng, family), name)
 
 
 def numbered(number: int, family: str, model: str) -> Elastic:
     """Return a job by its number, from 0; the other arguments as of ``drawn_by``."""
     # Courses of the pool are stored, as generating one takes longer than reading it.
-    course = _courses(family).of(number) if number < COUNT else _drawn(family, number)
-    return _job(model, course, _name(family, model, str(number)))
+    course = _courses(family).of(number) if number < COUNT else generated_course(family, number)
+    return job(model, course, _name(family, model, str(number)))
 
 
 def of_bank(number: int, family: str, model: str) -> tuple[Elastic, KnownSamples]:
@@ -674,7 +668,7 @@ def of_bank(number: int, family: str, model: str) -> tuple[Elastic, KnownSamples
 @lru_cache(maxsize=len(FAMILIES))
 def bank(family: str) -> Bank:
     """Return the bank of a family."""
-    return Bank(f"elastic-{family}", COUNT, partial(_bank_row, family))
+    return Bank(f"elastic-{family}", COUNT)
 
 
 @lru_cache(maxsize=len(FAMILIES))
@@ -683,24 +677,15 @@ def _courses(family: str) -> Course:
     return Course.of_bits(joined[:, 0], joined, gone.astype(np.uint64), NODES)
 
 
-def _drawn(family: str, number: int) -> Course:
+def generated_course(family: str, number: int) -> Course:
+    """Generate the course of a number, which may be beyond the pool."""
     # Each course has a seed of its own, so any of them can be generated alone.
     seed = [POOL_SEED, FAMILIES.index(family), number]
     return draw_course(np.random.default_rng(seed), family)
 
 
-def _bank_row(family: str, number: int) -> Mapping[str, np.ndarray]:
-    course = _drawn(family, number)
-    known = [known_samples(_job(model, course, "")) for model in MEASURED]
-    return {
-        "joined": course.joined.astype(np.uint8),
-        "gone": course.bits().astype(np.uint32),
-        "hindsight": np.array([samples.best for samples in known]),
-        "fastest": np.array([samples.start for samples in known]),
-    }
-
-
-def _job(model: str, course: Course, name: str) -> Elastic:
+def job(model: str, course: Course, name: str) -> Elastic:
+    """Return a job of a measured model on a course, in which checkpoints can be chosen."""
     return Elastic(load_library(model), Recorded(name, course), name=name, checkpoints=True)
 
 
@@ -724,26 +709,6 @@ def _name(family: str, model: str, which: str) -> str:
     return f"elastic/{family}/{model}/{which}"
 
 
-MODULE = "parenvs.tasks.elastic.problems"
-SEED = 2024
-"""Seed of the shipped sets."""
-COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
-"""Shipped set -> problems of each family and model."""
-
-
-def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
-    """Make a shipped set and write it into a folder; return the path and the number of problems."""
-    path, stream = folder / f"{name}.json", list(COUNTS).index(name)
-    rows: dict[str, Any] = {}
-    for i, k, which in product(range(len(CHAINS)), range(len(MEASURED)), range(COUNTS[name])):
-        # Each problem has a generator of its own, so a set can grow without changing others.
-        chain = draw_markov(np.random.default_rng([seed, stream, i, k, which]), CHAINS[i], NODES)
-        row = Row(MEASURED[k], INTERVALS, chain)
-        rows[f"{CHAINS[i]}-{row.model}-{which:03d}"] = asdict(row)
-    write_rows(path, rows)
-    return path, len(rows)
-
-
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of elastic problems; see ``SetKind``.
 
@@ -764,17 +729,3 @@ def _of_hindsight(answer: Answer) -> float:
     problem = replace(answer.problem, checkpoints=True)
     course = problem.drawn(answer.plan.seed)
     return float(cost_of(problem.seconds * len(course), known_samples(problem, course).best))
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Run the command line of this module, and return the exit status."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given[:1] == ["banks"]:
-        banks = {family: partial(bank, family) for family in FAMILIES}
-        return write_banks(f"{MODULE} banks", "Make the banks again.", banks, given[1:])
-    about = "Make the sets of Markov chains again."
-    return write_files(command_line(f"-m {MODULE}", about, SEED), COUNTS, write_set, given)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
