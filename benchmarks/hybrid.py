@@ -20,15 +20,11 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.framework import Column, columns, main, measurement
-from benchmarks.hybrid_predictions import STEP_UNITS, Prediction, predictions, problem_of
-from benchmarks.hybrid_settings import CONSTANTS, STACKS, Constant, recipe_of, setting_of
+from benchmarks.hybrid_predictions import STEP_UNITS, Prediction, predictions
+from benchmarks.hybrid_settings import CONSTANTS, STACKS, Constant, recipe_of
 from parenvs.cluster import EFFICIENCY
-from parenvs.errors import InfeasibleError
 from parenvs.markdown import escaped
-from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.rows import PEAKS, Published, Row, read_rows
-from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.stack import Stack
 
 
@@ -305,53 +301,6 @@ def _order(members: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
-def beaten(published: Published, found: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Return measured steps that are shorter than the best uniform plan by the row's own stack.
-
-    Such a stack is too slow there: what is proven by it is beaten by a measurement.
-
-    Args:
-        published: the rows.
-        found: their predictions.
-    """
-    rows = {(row.source, row.number, row.name): row for row in published.rows}
-    best: dict[tuple, float] = {}
-    beating = []
-    for one in found:
-        if not is_step(one) or one.details["seconds_measured"] >= one.details["seconds"]["length"]:
-            continue
-        setting = setting_of(rows[one.source, one.row, one.name], one.column, published.stacks)
-        key = (*one.details["problem"], setting.batch, one.stack, setting.cluster.device_nic_bw)
-        if key not in best:
-            problem = problem_of(setting, HybridModel.of_shape(setting.shape))
-            if problem.cluster.devices != setting.gpus:
-                continue  # the row does not fill its servers
-            best[key] = _shortest(problem)
-        took = one.details["seconds_measured"]
-        if took < best[key] < np.inf:
-            beating.append(
-                {
-                    "source": one.source,
-                    "name": one.name,
-                    "stack": one.stack,
-                    "measured": took,
-                    "best": best[key],
-                    "below": 1 - took / best[key],
-                }
-            )
-    return beating
-
-
-def _shortest(problem: Hybrid) -> float:
-    """Seconds of the best uniform plan by the closed form; infinite if none fits."""
-    try:
-        space = UniformSpace.build(problem)
-    except InfeasibleError:
-        return np.inf
-    k = space.best()
-    return np.inf if k is None else float(space.length[k])
-
-
 @dataclass(frozen=True)
 class LeftOut:
     """The errors on a source by constants that were fitted without it.
@@ -486,12 +435,9 @@ def _fitted(item: Constant, stack: Stack, part: Published) -> float | None:
     about={
         "rows": "JSON file of rows (default: those that ship)",
         "leave_out": "judge every source by constants fitted without it, too",
-        "search": "list measured steps that beat the best plan by their stack (minutes)",
     },
 )
-def hybrid(
-    rows: Path | None = None, leave_out: bool = False, search: bool = False
-) -> dict[str, Any]:
+def hybrid(rows: Path | None = None, leave_out: bool = False) -> dict[str, Any]:
     published = read_rows(rows)
     found, skipped = predictions(published)
     parts = groups(found)
@@ -517,8 +463,6 @@ def hybrid(
     }
     if leave_out:
         content["left_out"] = [asdict(one) for one in leave_one_out(published, found)]
-    if search:
-        content["beaten"] = beaten(published, found)
     return content
 
 
@@ -611,11 +555,6 @@ def page(data: dict[str, Any]) -> list[str]:
         f"**Misses.** Tables whose mean absolute error is above {MISSED:.0%}:",
         columns(missed, MISSES, left=3),
     ]
-    if "beaten" in data:
-        sections.append(
-            f"{len(data['beaten'])} measured steps are shorter than the best uniform plan by the "
-            "closed form of their own stack: the model is too slow there."
-        )
     ran = [row for row in rows if "illegal" in row["details"]]
     count = len({(row["source"], row["row"]) for row in ran})
     refused = {(row["source"], row["row"]) for row in ran if row["details"]["illegal"]}

@@ -19,7 +19,7 @@ searches take minutes, ``lstm`` and ``dlrm``, of which few draws suit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,7 +231,103 @@ def pool_row(name: str, number: int) -> Mapping[str, np.ndarray]:
     with_witnesses = PartitionTask().start
     whole = with_witnesses(Linear.of(unlimited(problem), names[0]))
     limited = [with_witnesses(whole.at(float(row.memory_limit))) for row in rows]
-    return pools.packed(limited, problem, rows[0].instance)
+    return packed(limited, problem, rows[0].instance)
+
+
+SAMPLES = 512
+"""Plans that are drawn to see which moments are the fullest."""
+
+
+def packed(
+    problems: Sequence[Linear], problem: Partitioning, instance: str
+) -> Mapping[str, np.ndarray]:
+    """Return the arrays of a pool for problems that differ in their limit alone."""
+    first = problems[0]
+    saved_share = 1.0 - problem.device_share[first.classes]
+    count = max(len(limited.witnesses) for limited in problems)
+    witnesses = [x.witnesses[np.arange(count) % len(x.witnesses)].ravel() for x in problems]
+    rivals = [(k, r) for k, excluded in enumerate(first.rivals) for r in excluded.tolist()]
+    split_bytes, divisor = np.zeros_like(first.saved_bytes), saved_share[:, None]
+    np.divide(first.saved_bytes, divisor, out=split_bytes, where=divisor > 0)
+    return {
+        "instance": np.array(instance),
+        "fingerprint": np.array(pools.fingerprint_of(instance)),
+        "classes": first.classes.astype(np.int32),
+        "gain": first.gain,
+        "replicated": np.array(first.replicated_seconds),
+        "rivals": np.array(rivals, dtype=np.int16).reshape(-1, 2),
+        "whole": first.replicated_bytes.astype(np.int64),
+        "held": np.rint(split_bytes).astype(np.int64).ravel(),
+        "spared": saved_share,
+        "fullest": fullest(first).astype(np.int16),
+        "members": np.concatenate(first.groups).astype(np.int16),
+        "sizes": np.array([len(group) for group in first.groups], dtype=np.int16),
+        "weights": first.weights,
+        "paid": first.paid,
+        "figures": first.figures.ravel(),
+        "step": np.concatenate([limited.step for limited in problems]),
+        "limits": np.array([limited.limit for limited in problems]),
+        "witnesses": np.concatenate(witnesses),
+    }
+
+
+def fullest(problem: Linear) -> np.ndarray:
+    """Return the moments that can be the fullest of a legal plan, ascending, by linear programs.
+
+    A moment cannot be if the relaxed plan at which it exceeds some others most leaves it below one
+    of them. The duals of that program bound the excess whatever their precision, so a moment is
+    left out only if the bound, computed from them, is a byte or more below 0.
+    """
+    from scipy.optimize import linprog
+
+    whole, saved = problem.replicated_bytes, problem.saved_bytes
+    plans = _legal_plans(problem).astype(np.float64)
+    moments = np.unique((whole - plans @ saved).argmax(axis=1)).tolist()
+    # Of the classes of a clique, any two of which exclude each other, a plan splits one at most.
+    at_once = _cliques(problem.rivals, len(saved))
+    column, scale = np.zeros((len(at_once), 1)), whole.max()
+    objective = np.append(np.zeros(len(saved)), -1.0)
+    for moment in sorted(set(range(len(whole))) - set(moments), key=lambda m: -whole[m]):
+        saves_more = (saved[:, moments] - saved[:, [moment]]).T  # bytes that the others save more
+        free = whole[moment] - whole[moments]
+        solution = linprog(
+            objective,
+            A_ub=np.block([[at_once, column], [-saves_more / scale, np.ones((len(moments), 1))]]),
+            b_ub=np.append(np.ones(len(at_once)), free / scale),
+            bounds=[(0, 1)] * len(saved) + [(None, None)],
+        )
+        duals = np.maximum(-solution.ineqlin.marginals, 0.0)
+        share = duals[len(at_once) :] / duals[len(at_once) :].sum()
+        price = duals[: len(at_once)] * scale
+        slack = np.maximum(share @ saves_more - price @ at_once, 0.0).sum()
+        if not share @ free + price.sum() + slack <= -1.0:
+            moments.append(moment)
+    return np.sort(moments)
+
+
+def _legal_plans(problem: Linear) -> np.ndarray:
+    """Draw legal plans, (``SAMPLES``, K) bool, that split few classes to all that they may."""
+    rng, plans = np.random.default_rng(0), np.zeros((SAMPLES, len(problem.gain)), dtype=bool)
+    probabilities = rng.random(SAMPLES)
+    for plan, probability in zip(plans, probabilities, strict=True):
+        for k in rng.permutation(len(plan)):
+            plan[k] = rng.random() < probability and not plan[problem.rivals[k]].any()
+    return plans
+
+
+def _cliques(rivals: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Cover all pairs of classes that exclude each other by cliques, (cliques, K) of 0 and 1."""
+    rival_sets, cliques = [set(excluded.tolist()) for excluded in rivals], []
+    pairs = {(i, j) for i, excluded in enumerate(rival_sets) for j in excluded if i < j}
+    while pairs:
+        # Greedy: large cliques first leave few rows, and tighten the relaxation more than pairs.
+        first, second = clique = list(min(pairs))
+        for k in sorted(rival_sets[first] & rival_sets[second]):
+            if rival_sets[k].issuperset(clique):
+                clique.append(k)
+        pairs -= {(i, j) for i in clique for j in clique}
+        cliques.append(np.isin(np.arange(count), clique))
+    return np.array(cliques, dtype=np.float64).reshape(-1, count)
 
 
 def unlimited(problem: Partitioning) -> Partitioning:

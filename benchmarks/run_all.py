@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 SCRIPTS = (
-    "hybrid --leave-out --search", "speed", "environments", "price", "frameworks", "shardy",
+    "hybrid --leave-out", "speed", "environments", "price", "frameworks", "shardy",
     "stages", "limits", "scaling", "proofs", "elastic", "live", "kills", "newcomer", "instead",
     "house", "exports", "memory", "pages",
 )  # fmt: skip
