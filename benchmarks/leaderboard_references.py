@@ -21,13 +21,14 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
+from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, session
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
@@ -41,6 +42,8 @@ _REVISIONS = """# Revisions of the tasks
 cost model, or as better plans became known. Entries hold plans, judged anew by the costs of the
 day.
 """
+TRIES = 3
+"""How often Ray performs a task whose process dies, besides the first time."""
 VERSION = 1
 """Version of the list. When it grows, the old list stays beside it, for entries of then."""
 Item = tuple[TaskProblem, float]
@@ -228,9 +231,44 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
 
 def mapper_of(options: argparse.Namespace) -> Mapper:
     """Return how functions are called, by the options of ``engine_options``."""
-    if options.engine == RAY:
-        return partial(on_ray, jobs=options.jobs, address=options.address, in_order=True)
-    return map
+    return partial(on_ray, options) if options.engine == RAY else map
+
+
+def on_ray(
+    options: argparse.Namespace, function: Callable[[Any], Any], items: Iterable[Any]
+) -> Iterator[Any]:
+    """Call a function for each item, as tasks of Ray, and yield its results in order.
+
+    A task whose process dies is run again. An error of the function, or an interruption, ends all.
+    """
+
+    def task(item: Any) -> Any:
+        import parenvs  # noqa: F401  # registers the environments in the task's process
+
+        return function(item)
+
+    with session(options.address, options.jobs) as ray:
+        remote, waiting = ray.remote(num_cpus=1, max_retries=TRIES)(task), iter(items)
+        pending: list[Any] = []
+        try:
+            while True:
+                free = 2 * options.jobs - len(pending)
+                pending += [remote.remote(item) for item in islice(waiting, free)]
+                if not pending:
+                    return
+                yield ray.get(pending.pop(0))
+        except ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, ParenvsError):
+                raise
+            raise ParenvsError(str(error.cause)) from None
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+            raise ParenvsError(
+                f"a task's process died {TRIES + 1} times; the same command goes on from here, "
+                "with fewer --jobs if memory ran out"
+            ) from None
+        finally:
+            for reference in pending:
+                ray.cancel(reference, force=True)
 
 
 def _renew(options: argparse.Namespace) -> None:

@@ -139,21 +139,6 @@ def write_chains(name: str, path: Path, seed: int) -> int:
     return len(rows)
 
 
-def write_shardings(path: Path, seed: int) -> int:
-    """Write the fingerprints of the sets of sharding problems."""
-    sets = {
-        name: {
-            f"{family}-{number:03d}": sharding.drawn(family, first + number, ranges).fingerprint
-            for family in sharding.FAMILIES
-            for number in range(count)
-        }
-        for name, (ranges, count, first) in sharding.SETS.items()
-    }
-    command = f"python benchmarks/make_sets.py {path.name}"
-    write_text(path, json.dumps({"command": command, "sets": sets}, indent=1) + "\n")
-    return sum(map(len, sets.values()))
-
-
 def write_pool(
     pool: Callable[[str], Bank],
     row: Callable[[str, int], Mapping[str, np.ndarray]],
@@ -237,7 +222,6 @@ FILES: Makers = {
     "hetero.json": (2307, partial(write_hybrids, hybrid.HETERO_SETS)),
     **{f"{name}.json": (2024, partial(write_chains, name)) for name in ELASTIC_COUNTS},
     **{f"{x}.json": (2007, partial(write_partitions, x)) for x in partition.PARTITION_SETS},
-    "intra-op-sets.json": (None, write_shardings),
     **pools("hybrid-", hybrid.BANKS, hybrid.bank, hybrid_row),
     **pools("elastic-", elastic.FAMILIES, elastic.bank, elastic_row),
     **pools("intra-op-", sharding.BANKS, sharding.bank, sharding_row),

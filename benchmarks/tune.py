@@ -51,9 +51,6 @@ PARCAE = {
         "Parcae BERT-large", (24, 1024, 16, 512, 30522)
     ),
 }  # fmt: skip
-METHODS = (
-    "tune", "default stack", "every stack", "mean of stacks", "Gaussian process", "random",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -215,11 +212,7 @@ def rows_of(group: Group, seeds: int = 8) -> Iterator[dict[str, Any]]:
     for method, several in orders(group, seeds).items():
         yield _row(group, method, [regrets(group.seconds, order) for order in several])
     named = [regrets(group.seconds, tuned(group, 5, stack)[0]) for stack in group.stacks]
-    five = [float(x[4]) for x in named]
-    yield {
-        **_row(group, "one stack named", named),
-        "worst named": max(five) - min(five),
-    }
+    yield _row(group, "one stack named", named)
 
 
 def averaged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

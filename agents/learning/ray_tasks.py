@@ -6,9 +6,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from parenvs.errors import ParenvsError, need_extra, one_line, refuse_unknown, shown
 from parenvs.machine import cores
@@ -86,10 +85,6 @@ def _answers(address: str) -> None:
 LOCAL, RAY = "local", "ray"
 ENGINES = (LOCAL, RAY)
 """Where independent runs are performed: in processes of this machine, or as tasks of Ray."""
-TRIES = 3
-"""How often Ray performs a task whose process dies."""
-Item = TypeVar("Item")
-Found = TypeVar("Found")
 
 
 def check_engine(name: str, address: str | None = None) -> None:
@@ -101,55 +96,3 @@ def check_engine(name: str, address: str | None = None) -> None:
             _answers(address)
     elif address is not None:
         raise ParenvsError(f"--address is an option of --engine {RAY}")
-
-
-def on_ray(
-    function: Callable[[Item], Found],
-    items: Iterable[Item],
-    jobs: int = 2,
-    address: str | None = None,
-    in_order: bool = False,
-) -> Iterator[Found]:
-    """Call a function for each item, as tasks of Ray, and yield its results; all are pickled.
-
-    A task whose process dies is run again. An error of the function, or an interruption, ends all
-    tasks. ``jobs`` tasks run at once; results are in the order of the items if ``in_order``.
-    """
-    with session(address, jobs) as ray:
-        remote = ray.remote(num_cpus=1, max_retries=TRIES)(_call)
-        waiting = iter(items)
-        pending: list[Any] = []
-        try:
-            while True:
-                free = (2 * jobs if in_order else jobs) - len(pending)
-                pending += [remote.remote(function, item) for item in islice(waiting, free)]
-                if not pending:
-                    return
-                first = pending[0] if in_order else ray.wait(pending, num_returns=1)[0][0]
-                result = _got(ray, first)
-                pending.remove(first)
-                yield result
-        finally:
-            for reference in pending:
-                ray.cancel(reference, force=True)
-
-
-def _call(function: Callable[[Item], Found], item: Item) -> Found:
-    import parenvs  # noqa: F401  # registers the environments in the task's process
-
-    return function(item)
-
-
-def _got(ray: Any, reference: Any) -> Any:
-    """What a task returned; its own error is raised as it was."""
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ParenvsError):
-            raise ParenvsError(str(error.cause)) from None
-        raise
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
-        raise ParenvsError(
-            f"a task's process died {TRIES + 1} times; the same command goes on from here, with "
-            "fewer --jobs if memory ran out"
-        ) from None

@@ -8,8 +8,8 @@ export`` writes it (``parenvs.tasks.sharding.files``), cut to a part of the step
 dimension classes and groups of tensors, and most edges forbid something.
 
 A problem is known by its number: what is drawn depends on family, ranges and number alone. Sets
-are lists of numbers with the fingerprints of their problems, so that a change of the generator is
-noticed.
+are numbers; references have the fingerprints of their problems, so that a change of the generator
+is noticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank
-from parenvs.datasets.references import INTRA_OP, costs_of
+from parenvs.datasets.references import INTRA_OP, costs_of, references
 from parenvs.errors import (
     InfeasibleError,
     ParenvsError,
@@ -32,9 +32,7 @@ from parenvs.errors import (
     refuse_unknown,
     shown,
 )
-from parenvs.files import read_json
 from parenvs.graph.graph import Graph
-from parenvs.instances import data_folder
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.sharding.board import Board, KnownCosts
 from parenvs.tasks.sharding.files import Exchange
@@ -44,7 +42,6 @@ from parenvs.tasks.sharding.turns import board_of, completed
 FIRST = "intra-op"
 """First word of the names of drawn problems."""
 SEED = 2025
-FILE = "intra-op-sets.json"
 FAMILIES = ("mesh", "classes")
 STRATEGIES = {"mesh": 25, "classes": 8}
 """Most strategies of a node that a family's reduced problems have."""
@@ -313,21 +310,17 @@ def _with_limit(
     return None
 
 
+@lru_cache(maxsize=len(SETS))
+def members(name: str) -> dict[str, tuple[str, int, str]]:
+    """Return the problems of a set, FAMILY-NUMBER -> the arguments of ``drawn``."""
+    ranges, count, first = SETS[name]
+    numbers = range(count)
+    return {f"{x}-{k:03d}": (x, first + k, ranges) for x in FAMILIES for k in numbers}
+
+
 def set_names(name: str) -> list[str]:
     """Return the names of a set's problems, ``SET/FAMILY-NUMBER``."""
-    return [f"{name}/{member}" for member in fingerprints()[name]]
-
-
-def fingerprint_of(name: str) -> str:
-    """Return the fingerprint of a problem of a set, which is not drawn for it.
-
-    Args:
-        name: ``SET/FAMILY-NUMBER``.
-
-    Raises:
-        ParenvsError: there is no such problem.
-    """
-    return member_of(fingerprints()[name.partition("/")[0]], name)
+    return [f"{name}/{member}" for member in members(name)]
 
 
 def of_set(name: str) -> Sharding:
@@ -339,9 +332,9 @@ def of_set(name: str) -> Sharding:
     Raises:
         ParenvsError: there is no such problem, or the generator no longer draws it.
     """
-    fingerprint, (set_name, _, member) = fingerprint_of(name), name.partition("/")
-    problem = _member(set_name, member)
-    if problem.fingerprint != fingerprint:
+    problem = drawn(*member_of(members(name.partition("/")[0]), name))
+    row = references(INTRA_OP).get(name)
+    if row is not None and row.get("fingerprint") != problem.fingerprint:
         raise ParenvsError(
             f"{name}: the generator draws another problem now than when the set was made; install "
             "the version that made it"
@@ -374,23 +367,13 @@ def find(name: str) -> Sharding:
     return of_set(name) if name.split("/")[0] in SETS else drawn(*named(name))
 
 
-def _member(set_name: str, member: str) -> Sharding:
-    ranges, _, first = SETS[set_name]
-    family, _, number = member.partition("-")
-    return drawn(family, first + int(number), ranges)
-
-
-@lru_cache(maxsize=1)
-def fingerprints() -> dict[str, dict[str, str]]:
-    """Return the fingerprints of the problems of all sets, set -> FAMILY-NUMBER -> fingerprint."""
-    return read_json(data_folder() / FILE)["sets"]
-
-
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of sharding problems; see ``SetKind``."""
 
     def known(name: str) -> BestValue | None:
-        return costs_of(INTRA_OP, name, fingerprint_of(name))
+        # Drawing a problem takes longer than all that is done with its costs.
+        row = references(INTRA_OP).get(name, {})
+        return costs_of(INTRA_OP, name, str(row.get("fingerprint")))
 
     return SetKind("IntraOpSharding-v2", set_names, of_set, known)
 

@@ -49,7 +49,7 @@ def test_sets__hold_what_the_generator_draws(monkeypatch):
     assert problem.name == problem.instance == "intra-op-test/mesh-001"
     with pytest.raises(ParenvsError, match="unknown problem 'intra-op-test/mesh-99'"):
         of_set("intra-op-test/mesh-99")
-    changed = {**intra_op.fingerprints(), "intra-op-test": {"mesh-001": "sha256:0"}}
-    monkeypatch.setattr(intra_op, "fingerprints", lambda: changed)
+    changed = {"intra-op-test/mesh-001": {"fingerprint": "sha256:0"}}
+    monkeypatch.setattr(intra_op, "references", lambda file: changed)
     with pytest.raises(ParenvsError, match="draws another problem now than when the set was made"):
         of_set("intra-op-test/mesh-001")

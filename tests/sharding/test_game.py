@@ -13,11 +13,11 @@ from gymnasium.utils.env_checker import check_env
 from intra_op_files import FOLDER, needs_files
 from scipy.sparse.csgraph import connected_components
 
+from parenvs.datasets.references import INTRA_OP, references
 from parenvs.datasets.sharding.problems import (
     BANKS,
     SETS,
     bank,
-    fingerprint_of,
     numbered,
     set_names,
 )
@@ -428,5 +428,6 @@ def test_bank__holds_what_is_drawn(family, number):
 
 def test_bank__no_problem_is_of_a_set():
     mine = [str(x) for family in BANKS for x in bank(family).arrays["fingerprint"]]
-    sets = {fingerprint_of(name) for each_ in SETS for name in set_names(each_)}
+    rows = references(INTRA_OP)
+    sets = {rows[name]["fingerprint"] for each_ in SETS for name in set_names(each_)}
     assert len(mine) == sum(BANKS.values()) and not sets & set(mine)
