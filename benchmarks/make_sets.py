@@ -25,7 +25,6 @@ from rich.progress import track
 
 from benchmarks.partition_sets import pool_row
 from benchmarks.partition_sets import write_set as write_partitions
-from parenvs.agents.pipeline.exact import exact_points
 from parenvs.datasets.banks import ENDS, FOLDER, Bank, write_arrays
 from parenvs.datasets.hybrid import problems as hybrid
 from parenvs.datasets.partition import problems as partition
@@ -67,25 +66,6 @@ def write_pipelines(name: str, path: Path, seed: int) -> int:
     problems = pipeline_set(name, seed)
     pipeline.save_set(path, problems)
     return len(problems)
-
-
-def write_optima(path: Path, seed: int) -> int:
-    """Write the proven optima of the shipped sets of pipelines of few stages.
-
-    Raises:
-        ParenvsError: an optimum is not proven.
-    """
-    sets = {}
-    for name in pipeline.PROVEN:
-        problems, values = pipeline.load_set(name), []
-        for problem in watched(problems, name):
-            answer = exact_points(problem.space)
-            if not answer.proven:
-                raise ParenvsError(f"{problem.name}: the optimum is not proven")
-            values.append(answer.value)
-        sets[name] = {"digest": pipeline.digest(problems), "optima": values}
-    write_text(path, json.dumps({"made_by": pipeline.PROVE, "sets": sets}) + "\n")
-    return sum(len(entry["optima"]) for entry in sets.values())
 
 
 def hybrid_set(name: str, seed: int) -> list[Hybrid]:
@@ -217,7 +197,6 @@ def pools(prefix: str, kinds: Iterable[str], *makers: Callable[..., Any]) -> Mak
 
 FILES: Makers = {
     **{f"{name}.npz": (2007, partial(write_pipelines, name)) for name in pipeline.SETS},
-    pipeline.OPTIMA: (None, write_optima),
     "hybrid.json": (1104, partial(write_hybrids, hybrid.SETS)),
     "hetero.json": (2307, partial(write_hybrids, hybrid.HETERO_SETS)),
     **{f"{name}.json": (2024, partial(write_chains, name)) for name in ELASTIC_COUNTS},

@@ -3,6 +3,7 @@
     python benchmarks/references.py hybrids             # what is missing or outdated
     python benchmarks/references.py hybrids --again hybrid-test/gpt-001 ...    # keeps the better
     python benchmarks/references.py pipelines --check   # judge all, change nothing
+    python benchmarks/references.py optima              # of pipelines of few stages, proven
     python benchmarks/references.py shardings
 
 Each row is written when it is known, so an interruption loses one problem; several commands may
@@ -29,12 +30,14 @@ from parenvs.agents.hybrid.orders import AMONG, Orders, swap_search
 from parenvs.agents.hybrid.references import HEAD, HETERO_FIRST, MAX_EXACT, best_known, plan_of_row
 from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
 from parenvs.agents.pipeline.bounds import SLACK, least_length
-from parenvs.agents.pipeline.exact import by_search
+from parenvs.agents.pipeline.exact import by_search, exact_points
 from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.datasets.hybrid.problems import SETS as HYBRID_SETS
 from parenvs.datasets.hybrid.problems import TIERS, find_hybrid, problem_sets
 from parenvs.datasets.pipeline.problems import (
     LARGE,
+    OPTIMA,
+    PROVEN,
     REFERENCES,
     load_set,
     pipeline_of,
@@ -47,6 +50,7 @@ from parenvs.instances import data_folder
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import PointSpace
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns import board_of
 
@@ -150,6 +154,20 @@ def pipeline_row(problem: Pipeline) -> dict[str, Any]:
     }
 
 
+def optimum_row(problem: Pipeline) -> Row:
+    """Prove the optimum of a problem over points and units, and return its reference.
+
+    Raises:
+        ParenvsError: it is not proven.
+    """
+    answer = exact_points(PointSpace.build(problem))
+    if not answer.proven:
+        raise ParenvsError(f"{problem.instance}: the optimum is not proven")
+    length = problem.bubble_free / answer.value
+    fingerprint = problem.profile.fingerprint
+    return {"fingerprint": fingerprint, "length": length, "bound": length, "proven": True}
+
+
 def pipeline_fault(problem: Pipeline, row: dict[str, Any]) -> str:
     """Return what is wrong with a reference in words, or an empty string."""
     if row["fingerprint"] != problem.profile.fingerprint:
@@ -172,6 +190,15 @@ PIPELINE_REFERENCES = ReferenceFile(
     pipeline_fault,
 )
 """References of the sets of pipelines of 16 stages and more."""
+OPTIMA_REFERENCES = ReferenceFile(
+    OPTIMA,
+    "python benchmarks/references.py optima",
+    lambda: (problem.name for name in PROVEN for problem in load_set(name)),
+    pipeline_of,
+    optimum_row,
+    lambda x, row: "" if row["fingerprint"] == x.profile.fingerprint else "is of another chain",
+)
+"""Proven optima of the sets of pipelines of few stages."""
 
 
 SECONDS = 20.0
@@ -341,6 +368,7 @@ HYBRIDS = ReferenceFile(
 COMMANDS: dict[str, Callable[[Iterable[str]], int]] = {
     "hybrids": HYBRIDS.main,
     "pipelines": PIPELINE_REFERENCES.main,
+    "optima": OPTIMA_REFERENCES.main,
     "shardings": INTRA_OP_REFERENCES.main,
 }
 

@@ -151,7 +151,7 @@ def sweep_models(full: int, pairs: int) -> dict[str, Any]:
         counts = Counter(case.single(pair) for pair in some)
         # Where a class is blocked, only the reshard can be compared.
         compared = (counts.total() - counts["conflict in both"] - counts["stricter"]) * len(inputs)
-        rows.append(row(name, "single", compared, counts, begin))
+        rows.append({"model": name, "inputs compared": compared, **outcomes_of(counts, begin)})
         if every:
             begin = time.perf_counter()
             free = [pair for pair in inputs if not case.blocked(pair)]
@@ -161,7 +161,7 @@ def sweep_models(full: int, pairs: int) -> dict[str, Any]:
                 if one[0] != other[0] and case.label(one) != case.label(other):
                     draws.append((one, other))
             counts = Counter(case.double(*pair) for pair in draws)
-            rows.append(row(name, "pair", 0, counts, begin))
+            rows.append({"model": f"{name}, pairs", **outcomes_of(counts, begin)})
         odd += case.odd
         progress(f"{rows[-1]}")
     return {"rows": rows, "odd": odd}
@@ -171,23 +171,17 @@ def sweep_ops() -> dict[str, Any]:
     """Figures of the functions of one instruction."""
     from tests.helpers.single_ops import OPS
 
-    rows, odd = [], []
+    odd = []
     total = {"single": Counter[str](), "pair": Counter[str]()}
     reasons = {"single": Counter[str](), "pair": Counter[str]()}
     for opcode, functions in OPS.items():
-        counts = {kind: Counter[str]() for kind in total}
         for name, (function, args) in functions.items():
             case = Case(f"{opcode}, {name}", function, args)
             for kind, outcomes in zip(total, case.every(), strict=True):
-                counts[kind] += outcomes
+                total[kind] += outcomes
                 reasons[kind] += case.stricter[kind]
             odd += case.odd
-        for kind in total:
-            total[kind] += counts[kind]
-        rows.append([opcode, len(functions), *cells(counts["single"]), *cells(counts["pair"])])
-    functions = sum(map(len, OPS.values()))
-    rows.append(["all", functions, *cells(total["single"]), *cells(total["pair"])])
-    return {"rows": rows, "stricter": reasons, "odd": odd}
+    return {"functions": sum(map(len, OPS.values())), **total, "stricter": reasons, "odd": odd}
 
 
 @measurement(
@@ -206,14 +200,14 @@ def page(data: dict[str, Any]) -> list[str]:
     ops = data["ops"]
     ends = ("not blocked", "other inputs", "other all-reduces")
     wrong = [x for x in [*data["odd"], *ops["odd"]] if x.endswith(ends)]
-    lines = []
-    for name, mine, first in (
-        ("training steps", data["rows"], 4),
-        ("functions of one instruction, single decisions", ops["rows"][-1:], 3),
-        ("functions of one instruction, pairs of decisions", ops["rows"][-1:], 8),
-    ):
-        counts = [[int(str(x).replace(",", "")) for x in row[first : first + 4]] for row in mine]
-        lines.append([name, *map(sum, zip(*counts, strict=True))])
+    lines = [
+        [name, *(sum(counts.get(kind, 0) for counts in several) for kind in KINDS)]
+        for name, several in (
+            ("training steps", data["rows"]),
+            ("functions of one instruction, single decisions", [ops["single"]]),
+            ("functions of one instruction, pairs of decisions", [ops["pair"]]),
+        )
+    ]
     return [
         f"Decisions on a mesh of {DEVICES}. Legal: no reshard, and every input is partitioned as "
         "its class says; conflict: Shardy reshards where a class is blocked or two conflict; "
@@ -224,15 +218,9 @@ def page(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def cells(counts: Counter[str]) -> list[str]:
-    """The number of decisions, and that of each outcome."""
-    return [f"{counts.total():,}", *(str(counts[kind]) for kind in KINDS)]
-
-
-def row(name: str, kind: str, compared: int, counts: Counter[str], begin: float) -> list[str]:
-    total, *outcomes = cells(counts)
-    seconds = f"{time.perf_counter() - begin:.1f}"
-    return [name, kind, total, f"{compared:,}" if compared else "", *outcomes, seconds]
+def outcomes_of(counts: Counter[str], begin: float) -> dict[str, Any]:
+    """The number of decisions of each outcome, and seconds since they began."""
+    return {**counts, "seconds": round(time.perf_counter() - begin, 1)}
 
 
 if __name__ == "__main__":

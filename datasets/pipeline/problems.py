@@ -15,8 +15,6 @@ problem. A problem that is read equals the one that was generated, bit for bit.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections import Counter
@@ -29,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster, Device
-from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
+from parenvs.core.sets import BestValue, SetKind, member_of
 from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
@@ -397,11 +395,6 @@ def generated_named(name: str) -> DrawnProblem:
     )
 
 
-def costs(pipeline: Pipeline) -> BestValue | None:
-    """Return the least seconds known of a problem of a set, and their bound; None without them."""
-    return costs_of(REFERENCES, pipeline.instance, pipeline.profile.fingerprint)
-
-
 SETS: dict[str, tuple[int, Ranges]] = {
     "plan-validation": (200, INSIDE),
     "plan-test": (1000, INSIDE),
@@ -416,6 +409,28 @@ LARGE = tuple(name for name, (_, ranges) in SETS.items() if ranges.graded)
 """Sets of problems of 16 stages and more."""
 PROVEN = tuple(name for name in SETS if name not in LARGE)
 """The others, whose optima are proven."""
+OPTIMA = "plan-optima.json"
+"""File of the optima of these over points and units."""
+
+
+def costs(pipeline: Pipeline) -> BestValue | None:
+    """Return the least seconds known of a problem of a set, and their bound; None without them."""
+    file = OPTIMA if pipeline.instance.partition("/")[0] in PROVEN else REFERENCES
+    return costs_of(file, pipeline.instance, pipeline.profile.fingerprint)
+
+
+def optimum_of(name: str) -> float | None:
+    """Return the proven 1/L of the shortest plan over points and units; None outside the sets.
+
+    L is in units of the bubble-free time; ``name`` is like ``"plan-test/transformer-017"``.
+    """
+    set_name, slash, _ = name.partition("/")
+    if not slash or set_name not in PROVEN:
+        return None
+    pipeline = pipeline_of(name)
+    known = costs(pipeline)
+    return None if known is None else pipeline.bubble_free / known.value
+
 
 SCHEMA = 1
 """Version of the file format."""
@@ -602,57 +617,10 @@ def _identity(problem: DrawnProblem) -> tuple[Any, ...]:
     return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
 
 
-OPTIMA = "plan-optima.json"
-"""File beside the sets: set -> digest of its problems, and the optimum of each of them."""
-PROVE = "python benchmarks/make_sets.py plan-optima.json"
-
-
-def optimum_of(name: str) -> float | None:
-    """Return the proven 1/L of the shortest plan over points and units; None outside the sets.
-
-    L is in units of the bubble-free time; ``name`` is like ``"plan-test/transformer-017"``.
-    """
-    set_name, slash, _ = name.partition("/")
-    return optima(set_name).get(name) if slash and set_name in PROVEN else None
-
-
-@lru_cache(maxsize=len(PROVEN))
-def optima(set_name: str) -> dict[str, float]:
-    """Read the optima of a shipped set, by the names of its problems.
-
-    Raises:
-        ParenvsError: the file is missing, damaged, or of other problems.
-    """
-    path, problems = data_folder() / OPTIMA, load_set(set_name)
-    try:
-        entry: Any = json.loads(path.read_text(encoding="utf-8"))["sets"][set_name]
-        is_current = entry["digest"] == digest(problems)
-        values = [float(value) for value in entry["optima"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ParenvsError(f"{path}: {one_line(error)}; make it anew with {PROVE}") from None
-    if not is_current or len(values) != len(problems):
-        raise ParenvsError(f"{path}: of other problems than {set_name}; make it anew with {PROVE}")
-    return {problem.name: value for problem, value in zip(problems, values, strict=True)}
-
-
-def digest(problems: Sequence[DrawnProblem]) -> str:
-    """Return a hash of what the optima depend on: chains and clusters, not how files are packed."""
-    words = [f"{x.pipeline.profile.fingerprint} {x.pipeline.cluster} {x.stages}" for x in problems]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()
-
-
 def set_kind(name: str) -> SetKind:
     """Return what the leaderboard and evaluations know of a set of pipelines; see ``SetKind``."""
 
     def names(name: str) -> list[str]:
         return [problem.name for problem in load_set(name)]
 
-    return SetKind("PipelinePlan-v0", names, pipeline_of, _costs_of)
-
-
-def _costs_of(name: str) -> BestValue | None:
-    pipeline, optimum = pipeline_of(name), optimum_of(name)
-    if optimum is None:
-        return costs(pipeline)
-    shortest = pipeline.bubble_free / optimum
-    return BestValue(shortest, shortest, OPTIMUM)
+    return SetKind("PipelinePlan-v0", names, pipeline_of, lambda name: costs(pipeline_of(name)))
