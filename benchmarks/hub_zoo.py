@@ -57,12 +57,9 @@ def _pictures(name: str, classes: int) -> dict[str, Any]:
 _pixels, _scenes = partial(_pictures, "pixel_values", 2), partial(_pictures, "pixels", 10)
 
 
-def _causal(config: Any, model: Any, **more: Any) -> Callable[[], Any]:
-    return _other(config, model, **{**SMALL, "num_key_value_heads": 2, **more})
-
-
-def _other(config: Any, model: Any, **options: Any) -> Callable[[], Any]:
-    return lambda: model(config(**options)).train()
+def _auto(kind: Any, name: str, inputs: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+    """A model of transformers by the name of its type, and its inputs."""
+    return lambda: kind.from_config(hf.AutoConfig.for_model(name, **options)).train(), inputs
 
 
 class Scored(nn.Module):
@@ -96,61 +93,54 @@ VISION = {
     "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64,
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
+DEIT = {**VISION, "architectures": ["DeiTForImageClassification"]}
+"""The type stands for a network that learns from a teacher, too."""
+SWIN = {
+    "image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
+    "window_size": 4, "drop_path_rate": 0.0,
+}  # fmt: skip
+OF_CAUSAL: dict[str, dict[str, Any]] = {
+    "llama": {}, "mistral": {}, "qwen2": {}, "qwen3": {"head_dim": 8}, "gemma2": {"head_dim": 8},
+    "olmo2": {}, "phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "gpt_neox": {"hidden_dropout": 0.0}, "mixtral": {"num_local_experts": 4},
+}  # fmt: skip
+"""Language models by type, and what their configurations have beside ``SMALL``."""
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[], dict[str, Any]]]] = {
-    "llama": (_causal(hf.LlamaConfig, hf.LlamaForCausalLM), _words),
-    "mistral": (_causal(hf.MistralConfig, hf.MistralForCausalLM), _words),
-    "qwen2": (_causal(hf.Qwen2Config, hf.Qwen2ForCausalLM), _words),
-    "qwen3": (_causal(hf.Qwen3Config, hf.Qwen3ForCausalLM, head_dim=8), _words),
-    "phi3": (
-        _causal(hf.Phi3Config, hf.Phi3ForCausalLM, pad_token_id=0, bos_token_id=1, eos_token_id=2),
-        _words,
+    **{
+        name: _auto(hf.AutoModelForCausalLM, name, _words, **SMALL, num_key_value_heads=2, **more)
+        for name, more in OF_CAUSAL.items()
+    },
+    "gpt2": _auto(hf.AutoModelForCausalLM, "gpt2", _words, **GPT),
+    "opt": _auto(
+        hf.AutoModelForCausalLM, "opt", _words, vocab_size=WORDS, hidden_size=32, ffn_dim=64,
+        num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=32, dropout=0.0,
+        word_embed_proj_dim=32, use_cache=False, tie_word_embeddings=False,
     ),
-    "gemma2": (_causal(hf.Gemma2Config, hf.Gemma2ForCausalLM, head_dim=8), _words),
-    "olmo2": (_causal(hf.Olmo2Config, hf.Olmo2ForCausalLM), _words),
-    "gpt_neox": (
-        _causal(hf.GPTNeoXConfig, hf.GPTNeoXForCausalLM, hidden_dropout=0.0), _words,
+    "bloom": _auto(
+        hf.AutoModelForCausalLM, "bloom", _words, vocab_size=WORDS, hidden_size=32, n_layer=4,
+        n_head=4, use_cache=False, tie_word_embeddings=False,
     ),
-    "gpt2": (_other(hf.GPT2Config, hf.GPT2LMHeadModel, **GPT), _words),
-    "bert": (_other(hf.BertConfig, hf.BertForSequenceClassification, **SMALL, **NONE), _classes),
-    "roberta": (
-        _other(hf.RobertaConfig, hf.RobertaForSequenceClassification, **SMALL, **NONE), _classes,
+    **{
+        name: _auto(hf.AutoModelForSequenceClassification, name, _classes, **SMALL, **NONE, **more)
+        for name, more in {"bert": {}, "roberta": {}, "electra": {"embedding_size": 32}}.items()
+    },
+    "distilbert": _auto(
+        hf.AutoModelForSequenceClassification, "distilbert", _classes, vocab_size=WORDS, dim=32,
+        hidden_dim=64, n_layers=4, n_heads=4, dropout=0.0, attention_dropout=0.0,
+        seq_classif_dropout=0.0, max_position_embeddings=32,
     ),
-    "electra": (
-        _other(hf.ElectraConfig, hf.ElectraForSequenceClassification, **SMALL, **NONE,
-               embedding_size=32), _classes,
+    "t5": _auto(
+        hf.AutoModelForSeq2SeqLM, "t5", _pairs, vocab_size=WORDS, d_model=32, d_kv=8, d_ff=64,
+        num_layers=2, num_heads=4, dropout_rate=0.0, use_cache=False, tie_word_embeddings=False,
+        decoder_start_token_id=0,
     ),
-    "vit": (_other(hf.ViTConfig, hf.ViTForImageClassification, **VISION, **NONE), _pixels),
-    "deit": (_other(hf.DeiTConfig, hf.DeiTForImageClassification, **VISION, **NONE), _pixels),
-    "mixtral": (
-        _causal(hf.MixtralConfig, hf.MixtralForCausalLM, num_local_experts=4), _words,
-    ),
-    "opt": (
-        _other(hf.OPTConfig, hf.OPTForCausalLM, vocab_size=WORDS, hidden_size=32, ffn_dim=64,
-               num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=32, dropout=0.0,
-               word_embed_proj_dim=32, use_cache=False, tie_word_embeddings=False), _words,
-    ),
-    "bloom": (
-        _other(hf.BloomConfig, hf.BloomForCausalLM, vocab_size=WORDS, hidden_size=32, n_layer=4,
-               n_head=4, use_cache=False, tie_word_embeddings=False), _words,
-    ),
-    "distilbert": (
-        _other(hf.DistilBertConfig, hf.DistilBertForSequenceClassification, vocab_size=WORDS,
-               dim=32, hidden_dim=64, n_layers=4, n_heads=4, dropout=0.0, attention_dropout=0.0,
-               seq_classif_dropout=0.0, max_position_embeddings=32), _classes,
-    ),
-    "t5": (
-        _other(hf.T5Config, hf.T5ForConditionalGeneration, vocab_size=WORDS, d_model=32, d_kv=8,
-               d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0, use_cache=False,
-               tie_word_embeddings=False, decoder_start_token_id=0), _pairs,
-    ),
-    "swin": (
-        _other(hf.SwinConfig, hf.SwinForImageClassification, image_size=32, patch_size=2,
-               embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4, drop_path_rate=0.0,
-               **NONE), _pixels,
-    ),
-    "convnext": (
-        _other(hf.ConvNextConfig, hf.ConvNextForImageClassification, hidden_sizes=[16, 32],
-               depths=[2, 2], num_stages=2, patch_size=4, image_size=32), _pixels,
+    **{
+        name: _auto(hf.AutoModelForImageClassification, name, _pixels, **options, **NONE)
+        for name, options in {"vit": VISION, "deit": DEIT, "swin": SWIN}.items()
+    },
+    "convnext": _auto(
+        hf.AutoModelForImageClassification, "convnext", _pixels, hidden_sizes=[16, 32],
+        depths=[2, 2], num_stages=2, patch_size=4, image_size=32,
     ),
     "tv_resnet": (_scored(tv.resnet18, num_classes=10), _scenes),
     "tv_vit": (
