@@ -14,7 +14,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -41,6 +41,24 @@ from parenvs.tasks.hybrid.plan_arrays import fastest
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.sharding.turns import board_of
 
+HYBRID_OUTSIDE = hybrid.Ranges(
+    layers=(64, 128),
+    hidden=(8192, 20_480),
+    sequences=(2048, 16_384),
+    servers=(20, 40, 48, 64),
+    batch=(9, 12),
+    networks=(6.25e9, 100e9),
+)
+"""Larger models on larger clusters, with other networks, than agents train on."""
+HYBRID_SETS: dict[str, tuple[int, hybrid.Ranges]] = {
+    "hybrid-validation": (60, hybrid.INSIDE),
+    "hybrid-test": (120, hybrid.INSIDE),
+    "hybrid-outside": (60, HYBRID_OUTSIDE),
+}
+"""Set of equal servers -> number of its problems, and their ranges; families take turns."""
+PARTS = {"validation": 16, "test": 16, "outside": 8}
+"""Part of each tier of unequal servers -> number of its problems; families take turns."""
+HETERO_SETS = [f"{tier}-{part}" for tier in hybrid.TIERS for part in PARTS]
 ELASTIC_COUNTS = dict(zip(elastic.ELASTIC_SETS, (16, 2, 4), strict=True))
 """Set of chains -> problems of each family and model."""
 
@@ -70,14 +88,16 @@ def write_pipelines(name: str, path: Path, seed: int) -> int:
 
 def hybrid_set(name: str, seed: int) -> list[Hybrid]:
     """Generate a set of hybrid problems, each from the seed, its set's place and its number."""
-    if name in hybrid.SETS:
-        kind, place, (count, ranges) = "hybrid", list(hybrid.SETS).index(name), hybrid.SETS[name]
+    if name in HYBRID_SETS:
+        kind, place, (count, ranges) = "hybrid", list(HYBRID_SETS).index(name), HYBRID_SETS[name]
         generate: Callable[..., Hybrid] = partial(hybrid.make, ranges)
     else:
         kind, _, part = name.rpartition("-")
-        tier, count = hybrid.TIERS[kind], hybrid.PARTS[part]
-        place = hybrid.HETERO_SETS.index(name)
-        generate = partial(hybrid.make_hetero, tier.outside if part == "outside" else tier)
+        tier, place, count = hybrid.TIERS[kind], HETERO_SETS.index(name), PARTS[part]
+        if part == "outside":  # chains and servers that training never generates
+            tier = replace(tier, layers=(3.0, 4.0), slowest=0.4, hidden=(4096, 14_336))
+            tier = replace(tier, sequences=(2048, 16_384), experts=(4, 32))
+        generate = partial(hybrid.make_hetero, tier)
     counts, problems = Counter[str](), []
     for number in range(count):
         family = hybrid.family_of(kind, number)
@@ -197,8 +217,8 @@ def pools(prefix: str, kinds: Iterable[str], *makers: Callable[..., Any]) -> Mak
 
 FILES: Makers = {
     **{f"{name}.npz": (2007, partial(write_pipelines, name)) for name in pipeline.SETS},
-    "hybrid.json": (1104, partial(write_hybrids, hybrid.SETS)),
-    "hetero.json": (2307, partial(write_hybrids, hybrid.HETERO_SETS)),
+    "hybrid.json": (1104, partial(write_hybrids, HYBRID_SETS)),
+    "hetero.json": (2307, partial(write_hybrids, HETERO_SETS)),
     **{f"{name}.json": (2024, partial(write_chains, name)) for name in ELASTIC_COUNTS},
     **{f"{x}.json": (2007, partial(write_partitions, x)) for x in partition.PARTITION_SETS},
     **pools("hybrid-", hybrid.BANKS, hybrid.bank, hybrid_row),

@@ -20,69 +20,44 @@ __version__ = "0.2.0"
 if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_file():
     __path__.append(str(_Path(__file__).parent.parent))
 
-if _TYPE_CHECKING:
-    from parenvs.agents.evaluation.evaluate import evaluate
-    from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.learning.algorithm import register_agent
-    from parenvs.agents.planners import compare, plan
-    from parenvs.agents.policies import load
-    from parenvs.cluster import Cluster, Device
-    from parenvs.core.plan import explain, judge, load_plan
-    from parenvs.core.registry import problem, tune
-    from parenvs.errors import ParenvsError
-    from parenvs.exports.formats import export
-    from parenvs.graph.graph import Graph
-    from parenvs.graph.sources import from_hlo, from_jax, from_torch, in_parts
-    from parenvs.instances import load_graph
-    from parenvs.shardy.verify import verify
-    from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
-    from parenvs.tasks.hybrid.problem import Hybrid
-    from parenvs.tasks.hybrid.report import HybridReport
-    from parenvs.tasks.hybrid.shape import TransformerShape
-    from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
-    from parenvs.tasks.pipeline.plan import PipelinePlan
-    from parenvs.tasks.pipeline.problem import Pipeline, Report
-    from parenvs.tasks.pipeline.profile import StageProfile, load_profile
-    from parenvs.view import show
-
-__all__ = [
-    "Cluster",
-    "Device",
-    "Graph",
-    "Hybrid",
-    "HybridPlan",
-    "HybridReport",
-    "HybridStage",
-    "ParenvsError",
-    "PartitionPlan",
-    "PartitionReport",
-    "Partitioning",
-    "Pipeline",
-    "PipelinePlan",
-    "Report",
-    "StageProfile",
-    "TransformerShape",
-    "compare",
-    "evaluate",
-    "evaluate_set",
-    "explain",
-    "export",
-    "from_hlo",
-    "from_jax",
-    "from_torch",
-    "in_parts",
-    "judge",
-    "load",
-    "load_graph",
-    "load_plan",
-    "load_profile",
-    "plan",
-    "problem",
-    "register_agent",
-    "show",
-    "tune",
-    "verify",
-]
+# isort: off
+if _TYPE_CHECKING:  # a name as itself is exported, for those who check types
+    from parenvs.agents.evaluation.evaluate import evaluate as evaluate
+    from parenvs.agents.evaluation.evaluate_set import evaluate_set as evaluate_set
+    from parenvs.agents.learning.algorithm import register_agent as register_agent
+    from parenvs.agents.planners import compare as compare, plan as plan
+    from parenvs.agents.policies import load as load
+    from parenvs.cluster import Cluster as Cluster, Device as Device
+    from parenvs.core.plan import explain as explain, judge as judge, load_plan as load_plan
+    from parenvs.core.registry import problem as problem, tune as tune
+    from parenvs.errors import ParenvsError as ParenvsError
+    from parenvs.exports.formats import export as export
+    from parenvs.graph.graph import Graph as Graph
+    from parenvs.graph.sources import (
+        from_hlo as from_hlo,
+        from_jax as from_jax,
+        from_torch as from_torch,
+        in_parts as in_parts,
+    )
+    from parenvs.instances import load_graph as load_graph
+    from parenvs.shardy.verify import verify as verify
+    from parenvs.tasks.hybrid.plan import HybridPlan as HybridPlan, HybridStage as HybridStage
+    from parenvs.tasks.hybrid.problem import Hybrid as Hybrid
+    from parenvs.tasks.hybrid.report import HybridReport as HybridReport
+    from parenvs.tasks.hybrid.shape import TransformerShape as TransformerShape
+    from parenvs.tasks.partition.problem import (
+        Partitioning as Partitioning,
+        PartitionPlan as PartitionPlan,
+        PartitionReport as PartitionReport,
+    )
+    from parenvs.tasks.pipeline.plan import PipelinePlan as PipelinePlan
+    from parenvs.tasks.pipeline.problem import Pipeline as Pipeline, Report as Report
+    from parenvs.tasks.pipeline.profile import (
+        StageProfile as StageProfile,
+        load_profile as load_profile,
+    )
+    from parenvs.view import show as show
+# isort: on
 
 _PUBLIC = {
     "parenvs.agents.evaluation.evaluate": ("evaluate",),
@@ -111,6 +86,7 @@ _PUBLIC = {
 }
 """Module -> its public names; it is imported when one of them is first asked for."""
 _LAZY = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_LAZY)
 
 
 def __getattr__(name: str) -> object:

@@ -72,15 +72,6 @@ class Ranges:
 
 INSIDE = Ranges()
 """What agents train on."""
-OUTSIDE = Ranges(
-    layers=(64, 128),
-    hidden=(8192, 20_480),
-    sequences=(2048, 16_384),
-    servers=(20, 40, 48, 64),
-    batch=(9, 12),
-    networks=(6.25e9, 100e9),
-)
-"""Larger models on larger clusters, with other networks."""
 
 
 @dataclass(frozen=True)
@@ -102,25 +93,10 @@ class Tier:
     experts: tuple[int, ...] = (8, 16)
     batches: tuple[int, ...] = (8, 16, 32)
 
-    @property
-    def outside(self) -> Tier:
-        """The tier with chains and servers that training never generates."""
-        outside = replace(self, layers=(3.0, 4.0), slowest=0.4, hidden=(4096, 14_336))
-        return replace(outside, sequences=(2048, 16_384), experts=(4, 32))
-
 
 TIERS = {f"hetero-{servers}": Tier(servers) for servers in (8, 16, 32, 64)}
 BANKS = {"hybrid": 6000, "hetero-8": 800, "hetero-16": 400, "hetero-32": 200, "hetero-64": 100}
 """Generator -> size of its problem pool, which has the seeds from 0."""
-SETS: dict[str, tuple[int, Ranges]] = {
-    "hybrid-validation": (60, INSIDE),
-    "hybrid-test": (120, INSIDE),
-    "hybrid-outside": (60, OUTSIDE),
-}
-"""Set of equal servers -> number of its problems, and their ranges; families take turns."""
-PARTS = {"validation": 16, "test": 16, "outside": 8}
-"""Part of each tier -> number of its problems; families take turns."""
-HETERO_SETS = [f"{tier}-{part}" for tier in TIERS for part in PARTS]
 FILES = ("hybrid", "hetero")
 """Files of the sets, of equal and of unequal servers."""
 

@@ -6,13 +6,10 @@ import pytest
 from cases import each
 
 import parenvs
-from benchmarks.make_sets import hybrid_set, main
+from benchmarks.make_sets import HETERO_SETS, HYBRID_SETS, PARTS, hybrid_set, main
 from parenvs import problem as load
 from parenvs.datasets.hybrid import problems
 from parenvs.datasets.hybrid.problems import (
-    HETERO_SETS,
-    PARTS,
-    SETS,
     SPEEDS,
     TIERS,
     drawn,
@@ -31,7 +28,7 @@ def test_sets__as_the_command_makes_them(file, tmp_path):
         for folder in (tmp_path, data_folder())
     )
     assert made == stored
-    assert list(made["sets"]) == (list(SETS) if file == "hybrid" else HETERO_SETS)
+    assert list(made["sets"]) == (list(HYBRID_SETS) if file == "hybrid" else HETERO_SETS)
 
 
 @each("tier", TIERS)
