@@ -23,8 +23,16 @@ from parenvs.agents.pipeline.heuristics import to_whole_samples
 from parenvs.compiled import warm
 from parenvs.tasks.pipeline import relocations as moves
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.spaces import Cuts, distinct_pivots, graded
-from parenvs.tasks.pipeline.sweeps import EMPTY, fitting_seconds, spread, sweep, tables_of
+from parenvs.tasks.pipeline.spaces import Cuts, graded
+from parenvs.tasks.pipeline.sweeps import (
+    EMPTY,
+    fitting_seconds,
+    pivots_of,
+    placed,
+    spread,
+    sweep,
+    tables_of,
+)
 
 DISTANCES = (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.06, 0.0)
 """Of the places of a descent, from sweep to sweep, see ``modes_of``."""
@@ -70,15 +78,14 @@ class Search:
     ) -> None:
         prepare()
         self.pipeline, self.deadline, self.last, self.sweeps = pipeline, deadline, last, 0
-        variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
-        inside = (variables[pivots] > 0) & (variables[pivots] < variables[-1])
-        self.pivots = np.concatenate([[0], pivots[inside], [len(pipeline.profile)]])
+        self.pivots = pivots_of(pipeline)
         self.tables = tables_of(pipeline, self.pivots)
         self.best: Cuts | None = None
         self.upper = np.inf
         self._rng = np.random.default_rng(seed)
+        self._all = np.ones(self.tables.stages + 1, dtype=np.bool_)
         self._modes = [moves.modes_of(self.tables, [distance], KINDS) for distance in DISTANCES]
-        self._mend = moves.modes_of(self.tables, *moves.MEND)
+        self._mend = moves.mending(self.tables)
 
     @property
     def is_over(self) -> bool:
@@ -106,7 +113,8 @@ class Search:
             done = end
         everywhere = len(self.pivots), 1, self.pipeline.cluster.devices, 1, 0
         if self.tables.stages * (everywhere[0] * everywhere[2]) ** 2 <= PAIRS:
-            states[0][0] = sweep(self.tables, *plan_of(states[0]), everywhere, states[0][0], MOST)
+            plan, upper = plan_of(states[0]), states[0][0]
+            states[0][0] = sweep(self.tables, *plan, everywhere, self._all, upper, MOST)
             self._update_best(states[0])
 
     def descend(self, state: list[Any], first: int, end: int = len(DISTANCES)) -> None:
@@ -114,7 +122,7 @@ class Search:
         for modes in self._modes[first:end]:
             if self.is_over:
                 break
-            state[0] = moves.mend(self.tables, plan_of(state), modes, state[0])
+            state[0] = moves.mend(self.tables, *plan_of(state), modes, self._all, state[0])
             self.sweeps += len(modes)
         self._update_best(state)
 
@@ -127,10 +135,10 @@ class Search:
                 looks = np.log(moves.seconds_ahead(self.tables, *state[1:]).ravel())
                 looks -= NOISE * self._rng.gumbel(size=looks.shape)
                 order = np.argsort(-looks, kind="stable").tolist()
-            move = order[-1] // (stages - 1) + 1, order.pop() % (stages - 1)
+            s, t = divmod(order.pop(), stages - 1)
             before, plan = state[0], plan_of(state)
-            state[0] = moves.relocated(self.tables, plan, move, self._mend, before)
-            self.sweeps += len(self._mend)
+            state[0] = moves.relocated(self.tables, *plan, s + 1, t, *self._mend, before)
+            self.sweeps += sum(map(len, self._mend))
             failures += 1
             if state[0] < before * (1 - GAIN):
                 failures, order = 0, []
@@ -157,10 +165,8 @@ class Search:
             self.descend(state, int(self._rng.integers(2, len(DISTANCES) - 3)))
 
     def _state(self, plan: Cuts) -> list[Any]:
-        cuts, devices = to_whole_samples(self.pipeline, plan)
-        cuts = np.searchsorted(self.pivots, np.append(np.append(0, cuts), self.pivots[-1]))
-        devices = np.append(np.append(0, devices), self.pipeline.cluster.devices)
-        spread(self.tables, cuts, devices)
+        plan = to_whole_samples(self.pipeline, plan)
+        cuts, devices = placed(self.pipeline, self.tables, self.pivots, plan)
         state = [fitting_seconds(self.tables, cuts, devices), cuts, devices]
         self._update_best(state)
         return state
@@ -175,10 +181,13 @@ class Search:
 def prepare() -> None:
     """Compile the loops, or load them, once a process: that is no part of a search."""
     plan = EMPTY, *np.zeros((2, 3), dtype=np.int64)
+    free, modes = np.zeros(3, dtype=np.bool_), np.zeros((1, 5), dtype=np.int64)
     for loop in (spread, fitting_seconds, moves.seconds_ahead):
         warm(loop, *plan)
     warm(moves.relocate, *plan, 1, 1)
-    warm(sweep, *plan, (1,) * 5, 1.0, 1)
+    warm(moves.mend, *plan, modes, free, 1.0)
+    warm(moves.relocated, *plan, 1, 1, modes, modes, 1.0)
+    warm(sweep, *plan, (1,) * 5, free, 1.0, 1)
 
 
 def search(

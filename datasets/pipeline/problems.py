@@ -369,8 +369,19 @@ REFERENCES = "plan-references.json"
 def numbered(number: int, tier: str) -> DrawnProblem:
     """Return a problem by its number, from 0."""
     rng = np.random.default_rng([TIER_VERSION, list(TIERS).index(tier), number])
-    family = list(FAMILIES)[number % len(FAMILIES)]
-    return draw(rng, family, TIERS[tier], f"{TIER_FIRST}/{tier}/{number}")
+    name = f"{TIER_FIRST}/{tier}/{number}"
+    return draw(rng, family_of(name), TIERS[tier], name)
+
+
+def family_of(name: str) -> str:
+    """Return the family of the problem of a tier; they take turns."""
+    return list(FAMILIES)[int(name.rpartition("/")[2]) % len(FAMILIES)]
+
+
+def is_member(instance: Any) -> bool:
+    """Return whether something is the name of a problem of a set, or of a drawn one."""
+    first = instance.partition("/")[0] if isinstance(instance, str) else ""
+    return first in (*SETS, *DRAWN)
 
 
 def generated_named(name: str) -> DrawnProblem:
@@ -623,4 +634,5 @@ def set_kind(name: str) -> SetKind:
     def names(name: str) -> list[str]:
         return [problem.name for problem in load_set(name)]
 
-    return SetKind("PipelinePlan-v0", names, pipeline_of, lambda name: costs(pipeline_of(name)))
+    env_id = "PipelineImprove-v0" if name in LARGE else "PipelinePlan-v0"
+    return SetKind(env_id, names, pipeline_of, lambda name: costs(pipeline_of(name)))

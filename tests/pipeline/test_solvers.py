@@ -319,14 +319,15 @@ def test_sweep__is_exact_where_all_places_are_held(seed):
     for case in range(seed, seed + 10):
         for pipeline in with_and_without_fractions(case, 3):
             best, tables = fitting_plans(pipeline)[1].min(), tables_of(pipeline)
+            free = np.ones(pipeline.stages + 1, dtype=np.bool_)
             for start in graded(pipeline)[:3]:
                 plan = with_ends(pipeline, start)
-                found = sweep(tables, *plan, (20, 1, 20, 1, 0), np.inf, 150)
+                found = sweep(tables, *plan, (20, 1, 20, 1, 0), free, np.inf, 150)
                 assert found == pytest.approx(best, rel=1e-9)
                 if np.isfinite(best):
                     assert fitting_seconds(tables, *plan) == pytest.approx(best, rel=1e-9)
                     same = [x.copy() for x in plan]
-                    assert sweep(tables, *plan, (20, 1, 20, 1, 1), found, 150) == found
+                    assert sweep(tables, *plan, (20, 1, 20, 1, 1), free, found, 150) == found
                     np.testing.assert_array_equal(plan, same)
 
 
@@ -344,7 +345,7 @@ def test_relocate__moves_a_stage_and_leaves_plans_legal():
         assert set(kept) <= set(cuts) and kept[stage] < cuts[stage + 1] < kept[stage + 1]
         assert ahead[cut - 1, stage] == pipeline.length(cuts[1:-1], devices[1:-1])
         cuts, devices = (x.copy() for x in start)
-        found = relocated(tables, (cuts, devices), (cut, stage), modes_of(tables, *MEND), now)
+        found = relocated(tables, cuts, devices, cut, stage, modes_of(tables, *MEND), now)
         assert fitting_seconds(tables, cuts, devices) == pytest.approx(found, rel=1e-12)
         assert found <= now and ((cuts == start[0]).all() == (found == now))
         shorter += found < now

@@ -436,7 +436,7 @@ class PipelinePlanning(games.Rowed):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         instance = options.get("instance", self._instance)
         # Settings of the environment are for models; problems of sets have their own.
-        settings = options if _is_member(instance) else {**self._settings, **options}
+        settings = options if problems.is_member(instance) else {**self._settings, **options}
         return games.Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
 
     def _by_board_and_choices(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
@@ -567,11 +567,6 @@ def _source(
     return Repeated(partial(_generated_board, family, ranges), REPEAT if repeat is None else repeat)
 
 
-def _is_member(instance: Any) -> bool:
-    first = instance.partition("/")[0] if isinstance(instance, str) else ""
-    return first in (*problems.SETS, *problems.DRAWN)
-
-
 def _board(target: Any, settings: Mapping[str, Any]) -> Board:
     """Prepare the problem of a name, a graph, a file or an object.
 
@@ -580,10 +575,10 @@ def _board(target: Any, settings: Mapping[str, Any]) -> Board:
     """
     if isinstance(target, PointSpace):
         return Board(target)
-    if _is_member(target) and not settings:
+    if problems.is_member(target) and not settings:
         return _member_board(target)
     settings = dict(settings)
-    if not (_is_member(target) or isinstance(target, Pipeline) or "stages" in settings):
+    if not (problems.is_member(target) or isinstance(target, Pipeline) or "stages" in settings):
         settings["cluster"] = Cluster.parse(settings.get("cluster", "C"))
         settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
     return _board_of(load_problem(target, task="pipeline", **settings))

@@ -28,16 +28,20 @@ Mode = tuple[int, int, int, int, int]
 """Places of a sweep, see ``sweeps.sweep``."""
 Kinds = tuple[tuple[int, int, int], ...]
 """Pivots to either side of a cut, devices to either side, and 1 if places are tilted."""
-MEND: tuple[tuple[float, ...], Kinds] = (0.5, 0.12, 0.0), ((3, 0, 1), (3, 0, 0), (1, 2, 0))
-"""Distances and kinds of the sweeps that mend a relocation, see ``modes_of``."""
+TILTED, STRAIGHT = (3, 0, 1), (1, 2, 0)
+"""Kinds of the sweeps that mend a relocation."""
 LABELS, AGAIN = 2, 2
 """Labels of a place that stay in sweeps, and sweeps with the same places at most."""
+NEAR = 1
+"""Cuts to either side of a change that are mended first."""
+HOPE = 1.05
+"""Relative: how much longer a plan may then be for all cuts to be mended."""
 _LITTLE = 1e-3  # relative: a sweep that shortens a plan by more is repeated
 _WHOLE = 4  # devices to either side where devices share no sample
 
 
-def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> list[Mode]:
-    """Modes of sweeps, see ``sweeps.sweep``: each kind at each distance in turn.
+def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> np.ndarray:
+    """Modes of sweeps, (k, 5) int64, see ``sweeps.sweep``: each kind at each distance in turn.
 
     Distances between places are over that at which the places of two cuts meet. Where devices share
     no sample, places are not tilted, and more devices count.
@@ -49,7 +53,14 @@ def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> list[M
         for pivots, devices, tilt in kinds:
             reach = max(devices, _WHOLE) if tables.whole else devices
             modes.append((pivots, pivot_step, reach, device_step, tilt * (not tables.whole)))
-    return list(dict.fromkeys(modes))
+    return np.array(list(dict.fromkeys(modes)))
+
+
+def mending(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+    """Return the modes that mend the cuts near a change, and those that then mend all cuts."""
+    near = modes_of(tables, (0.5,), (TILTED, STRAIGHT))
+    wide, close = modes_of(tables, (0.5,), (TILTED,)), modes_of(tables, (0.0,), (STRAIGHT,))
+    return near, np.concatenate([wide, close])
 
 
 @compiled
@@ -85,29 +96,50 @@ def seconds_ahead(tables, cuts, devices):
     return seconds
 
 
-def mend(tables: Tables, plan: Cuts, modes: Sequence[Mode], upper: float) -> float:
-    """Sweep around first pivots and devices, in place, up to ``AGAIN`` times in each mode.
+@compiled
+def mend(tables, cuts, devices, modes, free, upper):
+    """Sweep around a plan, in place, up to ``AGAIN`` times in each mode.
 
-    Returns core plus tail of the plan, or ``upper`` if no sweep found a shorter one.
+    Args:
+        tables, cuts, devices, free, upper: see ``sweeps.sweep``.
+        modes: (k, 5) int64, rows of ``modes_of``.
+
+    Returns:
+        Core plus tail of the plan, or ``upper`` if no sweep found a shorter one.
     """
-    for mode in modes:
+    for number in range(len(modes)):
+        row = modes[number]
+        mode = row[0], row[1], row[2], row[3], row[4]
         for _ in range(AGAIN):
-            before, upper = upper, sweep(tables, *plan, mode, upper, LABELS)
+            before, upper = upper, sweep(tables, cuts, devices, mode, free, upper, LABELS)
             if not upper < before * (1 - _LITTLE):
                 break
     return upper
 
 
-def relocated(
-    tables: Tables, plan: Cuts, move: tuple[int, int], modes: Sequence[Mode], now: float
-) -> float:
+@compiled
+def relocated(tables, cuts, devices, s, t, near, every, now):
     """Relocate and mend; change the plan, in place, if it gets shorter than ``now``.
 
-    Returns core plus tail of the plan, or ``now`` if it stays as it is.
+    The cuts near the change are mended first. Only where the plan then comes near ``now``, all of
+    them are.
+
+    Args:
+        near, every: modes of ``mending``.
+
+    Returns:
+        Core plus tail of the plan, or ``now`` if it stays as it is.
     """
-    cuts, devices = moved = plan[0].copy(), plan[1].copy()
-    relocate(tables, *moved, *move)
-    upper = mend(tables, moved, modes, fitting_seconds(tables, *moved))
+    moved, moved_devices = cuts.copy(), devices.copy()
+    relocate(tables, moved, moved_devices, s, t)
+    free = np.zeros(len(cuts), np.bool_)
+    for changed in (s - 1 if t >= s else s, t + 1):
+        free[max(changed - NEAR, 0) : changed + NEAR + 1] = True
+    upper = fitting_seconds(tables, moved, moved_devices)
+    upper = mend(tables, moved, moved_devices, near, free, upper)
+    if upper < now * HOPE:
+        free[:] = True
+        upper = mend(tables, moved, moved_devices, every, free, upper)
     if upper < now:
-        plan[0][:], plan[1][:], now = cuts, devices, upper
+        cuts[:], devices[:], now = moved, moved_devices, upper
     return now

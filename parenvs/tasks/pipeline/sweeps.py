@@ -34,6 +34,7 @@ from parenvs.compiled import compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import RangeTable
+from parenvs.tasks.pipeline.spaces import Cuts, distinct_pivots
 
 GAIN = 1e-9
 """Relative: plans that are shorter by less are not looked for."""
@@ -137,6 +138,23 @@ def tables_of(pipeline: Pipeline, pivots: np.ndarray | None = None) -> Tables:
         float(pipeline.copies), float(pipeline.memory_limit), not pipeline.fractions,
         pipeline.recompute == "none", pipeline.sync == "parameter-server",
     )  # fmt: skip
+
+
+def pivots_of(pipeline: Pipeline) -> np.ndarray:
+    """The pivots that sweeps cut at, ascending, 0 and n included: all with variables around."""
+    variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
+    inside = (variables[pivots] > 0) & (variables[pivots] < variables[-1])
+    return np.concatenate([[0], pivots[inside], [len(pipeline.profile)]])
+
+
+def placed(pipeline: Pipeline, tables: Tables, pivots: np.ndarray, plan: Cuts) -> Cuts:
+    """Return the legal plan nearest to cuts and device cuts, (S-1,) each, as sweeps take it."""
+    cuts = np.searchsorted(pivots, np.concatenate([[0], plan[0], pivots[-1:]]))
+    devices = np.concatenate([[0], plan[1], [pipeline.cluster.devices]])
+    spread(tables, cuts, devices)
+    if tables.whole:
+        to_groups(tables, cuts, devices)
+    return cuts, devices
 
 
 @compiled
@@ -271,7 +289,7 @@ def insert_label(cores, tails, parents, row, count, core, tail, parent):
 
 
 @compiled
-def _places(tables, cuts, devices, mode):
+def _places(tables, cuts, devices, mode, free):
     """Lay places around the cuts of a plan; see ``sweep``.
 
     Returns their pivots and devices, those of both ends of the chain included, and, (S+2,), where
@@ -288,6 +306,10 @@ def _places(tables, cuts, devices, mode):
     for s in range(1, stages):
         begin[s] = count
         cut = cuts[s]
+        if not free[s]:
+            pivots[count], places[count] = cut, devices[s]
+            count += 1
+            continue
         for i in range(-reach, reach + 1):
             p = cut
             if i:
@@ -323,7 +345,7 @@ def _places(tables, cuts, devices, mode):
 
 
 @compiled
-def sweep(tables, cuts, devices, mode, upper, most):
+def sweep(tables, cuts, devices, mode, free, upper, most):
     """Change a plan, in place, into the shortest that cuts at places around its own cuts.
 
     Args:
@@ -332,6 +354,7 @@ def sweep(tables, cuts, devices, mode, upper, most):
         devices: their first devices.
         mode: pivots of places to either side of a cut and how far they are apart, devices of each
             pivot likewise, and 1 if places are tilted, else 0.
+        free: (S+1,) bool, the cuts that move; others stay where they are.
         upper: seconds of core plus tail; only a shorter plan is taken.
         most: labels of a place and row that stay.
 
@@ -340,7 +363,7 @@ def sweep(tables, cuts, devices, mode, upper, most):
     """
     m, stages = tables.micro_batches, len(cuts) - 1
     budget = upper * (1 - GAIN)
-    pivots, places, begin = _places(tables, cuts, devices, mode)
+    pivots, places, begin = _places(tables, cuts, devices, mode, free)
     count = len(pivots)
     work, variables = tables.work[pivots], tables.variables[pivots]
     server, last_server = places // tables.server, (places - 1) // tables.server

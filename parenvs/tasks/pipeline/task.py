@@ -115,6 +115,7 @@ class PipelineTask(Task):
     envs = {
         "PipelineCut-v0": "parenvs.tasks.pipeline.cut:PipelineCut",
         "PipelinePlan-v0": "parenvs.tasks.pipeline.planning:PipelinePlanning",
+        "PipelineImprove-v0": "parenvs.tasks.pipeline.improve:PipelineImprovement",
     }
 
     def find(self, name: str) -> Pipeline:
