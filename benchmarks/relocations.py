@@ -134,7 +134,11 @@ def play(problem: str, name: str, choose: Choice, steps: int, rows: str, seed: i
 
 @measurement(key="set policy rows")
 def relocations(
-    sets: tuple[str, ...] = SETS, networks: tuple[str, ...] = (), rows: str = "ahead", seeds: int = 3, only_networks: bool = False
+    sets: tuple[str, ...] = SETS,
+    networks: tuple[str, ...] = (),
+    rows: str = "ahead",
+    seeds: int = 3,
+    only_networks: bool = False,
 ) -> Iterator[Case]:
     """Play sets by the rules and by networks."""
     rules = {} if only_networks else RULES

@@ -26,7 +26,7 @@ REMOVED: dict[str, dict[str, str]] = {
     "environment": {
         "MicroBatchOrder-v0": "",
         "MicroBatchOrder-v1": "",
-        "PipelinePlan-v1": "PipelinePlan-v0",
+        "PipelinePlan-v1": "PipelinePlan-v0, or PipelineImprove-v0 from eight stages on",
         **{
             f"{name}-v1": f"{name}-v2"
             for name in ("ElasticPlan", "HybridPlan", "IntraOpSharding", "PartitionPlan")

@@ -142,7 +142,7 @@ def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | No
     """
     for task in TASKS.values():
         if env_id in task.envs:
-            validation = task.validation(env_kwargs)
+            validation = task.validation(env_id, env_kwargs)
             if validation is None:
                 return None
             try:

@@ -153,7 +153,7 @@ def test_task__optional_methods_raise_one_line_or_work(toy):
     with pytest.raises(ParenvsError, match="task toy has no tuning"):
         toy.tune(None)
     assert not toy.supports(Task.tune) and TASKS["hybrid"].supports(Task.tune)
-    assert toy.validation({}) is None and not toy.leaderboard() and not toy.own_names()
+    assert toy.validation("Toy-v0", {}) is None and not toy.leaderboard() and not toy.own_names()
     with pytest.raises(ParenvsError, match="task toy has no environment to train in"):
         toy.training(None)
 

@@ -44,6 +44,11 @@ OPTIONS = {
         {"instance": "plan-outside"}, {"instance": "generated-2/inside/any/17"}, *ROWS,
         *({"instance": "vgg-19", "cluster": "B", **options} for options in PROFILE),
     ],
+    "PipelineImprove-v0": [
+        {"tier": "s8"}, {"tier": "s32", "turns": 3}, {"fresh": True}, {"family": "cnn"},
+        {"pairs": True}, {"instance": "plan-s16-test"}, {"instance": "generated-3/s8/17"}, *ROWS,
+        *({"instance": "vgg-19", "cluster": "B", **options} for options in PROFILE),
+    ],
     "PartitionPlan-v2": [{}, {"family": "vgg"}, {"instance": "partition-test/t5-003"}, *ROWS],
     "HybridPlan-v2": [
         {}, {"instance": "hetero-8"}, {"instance": ["hybrid", "hetero-8"]}, {"family": "gpt"},

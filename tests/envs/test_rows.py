@@ -35,6 +35,11 @@ SMALL = {
         {"instance": "hybrid-test", "family": "gpt"},
         {"instance": "hetero-8/3"},
     ),
+    # Few turns: what looks best before mending soon leads to where nothing helps.
+    "PipelineImprove-v0": (
+        {"tier": "s8", "turns": 3},
+        {"instance": "generated-3/s8/3"},
+    ),
 }
 """Arguments under which an environment is small, and options of a reset under them."""
 

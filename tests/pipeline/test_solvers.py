@@ -35,7 +35,7 @@ from parenvs.tasks.pipeline import formulas, spaces
 from parenvs.tasks.pipeline.cut import kernel_of
 from parenvs.tasks.pipeline.formulas import simulate
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.relocations import MEND, modes_of, relocate, relocated, seconds_ahead
+from parenvs.tasks.pipeline.relocations import mending, relocate, relocated, seconds_ahead
 from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace, distinct_pivots, graded
 from parenvs.tasks.pipeline.sweeps import (
     excess_bytes,
@@ -345,7 +345,7 @@ def test_relocate__moves_a_stage_and_leaves_plans_legal():
         assert set(kept) <= set(cuts) and kept[stage] < cuts[stage + 1] < kept[stage + 1]
         assert ahead[cut - 1, stage] == pipeline.length(cuts[1:-1], devices[1:-1])
         cuts, devices = (x.copy() for x in start)
-        found = relocated(tables, cuts, devices, cut, stage, modes_of(tables, *MEND), now)
+        found = relocated(tables, cuts, devices, cut, stage, *mending(tables), now)
         assert fitting_seconds(tables, cuts, devices) == pytest.approx(found, rel=1e-12)
         assert found <= now and ((cuts == start[0]).all() == (found == now))
         shorter += found < now

@@ -291,7 +291,7 @@ class HybridTask(Task):
         settings = ("cluster", "batch", "stack", "precision")
         return "HybridPlan-v2", {"instance": instance}, settings
 
-    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
+    def validation(self, env_id: str, env_kwargs: Mapping[str, Any]) -> Validation:
         from parenvs.core.sets import Validation
 
         instance = env_kwargs.get("instance") or next(iter(self.drawn))

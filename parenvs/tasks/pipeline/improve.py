@@ -1,4 +1,4 @@
-"""``PipelineImprove-v0``: relocate stages of a pipeline's plan, from which a short descent goes on."""
+"""``PipelineImprove-v0``: relocate stages of a pipeline's plan, which sweeps then mend."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from parenvs.fields import whole
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline import relocations as moves
 from parenvs.tasks.pipeline.plan import PIPELINE_OPTIONS, PipelinePlan
-from parenvs.tasks.pipeline.problem import Pipeline, stages_on
-from parenvs.tasks.pipeline.spaces import Cuts, graded
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import graded
 from parenvs.tasks.pipeline.sweeps import (
     bytes_of,
     compute_seconds,
@@ -48,12 +48,15 @@ PAIRED = 32
 """Stages from which on a relocation is chosen by two actions."""
 GAIN = 1e-6
 """Relative: the first plan is swept until that brings no more."""
+FAILED = 1.0
+"""What column 0 is less for each relocation that was tried in vain."""
 SHARP = 30.0
-"""Column 0 of a plan that is shorter by a share before it is mended: 3 % are one unit."""
+"""Column 1 of a plan that is shorter by a share before it is mended: 3 % are one unit."""
 DESCENT: tuple[tuple[float, ...], moves.Kinds] = (1.0, 0.5, 0.25), ((4, 0, 1),)
 """Distances and kinds of the first sweeps around a graded plan, see ``relocations.modes_of``."""
+_OF_STAGES = ("gain", "part", "half", "same", "away", "distance", "close")
 MERGED, PARTED = (0, 1, 5, 6), (0, 1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14)
-"""Columns of ``stage_columns`` in the row of a move: of the stages that merge, of the parted one."""
+"""Columns of ``stage_columns`` in a row: of the stages that merge, and of the parted one."""
 STAGE_COLUMNS = 18
 
 
@@ -73,7 +76,8 @@ class Board:
     def __init__(self, pipeline: Pipeline) -> None:
         if pipeline.stages < 2:
             raise InfeasibleError(
-                f"{pipeline.instance}: a plan of one stage has none to relocate; give stages=2 or more"
+                f"{pipeline.instance}: a plan of one stage has none to relocate; "
+                "give stages=2 or more"
             )
         self.pipeline, self.pivots = pipeline, pivots_of(pipeline)
         self.tables = tables_of(pipeline, self.pivots)
@@ -119,7 +123,7 @@ def stage_columns(tables, cuts, devices):
         slowest = max(slowest, x)
         plan[3] += x / stages
     passed = hidden = 0.0
-    total, parameters = tables.work[-1], max(tables.parameters[-1], 1.0)
+    total = tables.work[-1]
     for s in range(stages):
         f, p, q, e, d = columns[s], cuts[s], cuts[s + 1], devices[s], devices[s + 1]
         link, work = 0.0, tables.work[q] - tables.work[p]
@@ -181,7 +185,7 @@ def write_rows(tables, cuts, devices, looks, rows):
         for t in range(stages - 1):
             row, at = rows[(s - 1) * (stages - 1) + t], 0
             if looks:
-                row[0], at = SHARP * np.log((core + tail) / ahead[s - 1, t]), 1
+                row[1], at = SHARP * np.log((core + tail) / ahead[s - 1, t]), 2
             row[at], row[at + 1] = right[7], right[8]
             row[at + 2], row[at + 3], row[at + 4] = left[15], left[16], left[17]
             at += 5
@@ -200,6 +204,23 @@ def write_rows(tables, cuts, devices, looks, rows):
     return plan
 
 
+@compiled
+def write_tried(tried, stages, looks, rows):
+    """Write what was tried in vain, (R,) bool, into the features of relocations, (R, F)."""
+    cuts, parts = np.zeros(stages), np.zeros(stages)
+    for number in range(len(tried)):
+        if tried[number]:
+            s, t = number // (stages - 1) + 1, number % (stages - 1)
+            cuts[s] += 1
+            parts[t if t < s else t + 1] += 1
+    for number in range(len(tried)):
+        s, t = number // (stages - 1) + 1, number % (stages - 1)
+        row, part = rows[number], t if t < s else t + 1
+        row[-2], row[-1] = cuts[s] / (stages - 1), parts[part] / (stages - 1)
+        if looks:
+            row[0] = row[1] - FAILED * (cuts[s] + parts[part])
+
+
 class PipelineImprovement(games.RowGame):
     """Improve a pipeline of 8 to 64 stages by relocating its stages.
 
@@ -216,8 +237,8 @@ class PipelineImprovement(games.RowGame):
     the plan is mended tells little of what it is worth behind. This is what there is to learn.
 
     ## Action Space
-    ``Discrete((S-1)^2)``: action ``(s-1) (S-1) + t`` removes cut s, from 1 on, and parts the t-th of
-    the S-1 stages that are left, from 0 on. With ``pairs``, which is the default from 32 stages on,
+    ``Discrete((S-1)^2)``: action ``(s-1) (S-1) + t`` removes cut s, from 1 on, and parts the t-th
+    of the S-1 stages that are left, from 0 on. With ``pairs``, the default from 32 stages on,
     ``Discrete(2 (S-1))``: an action below S-1 chooses the cut, and the next one, from S-1 on, the
     stage.
 
@@ -239,8 +260,8 @@ class PipelineImprovement(games.RowGame):
     The first plan of a problem of the tier, or of the one that arguments name.
 
     ## Episode End
-    After 16 relocations (``turns``), when none is left that was not tried in vain, or after an illegal action.
-    No truncation.
+    After 16 relocations (``turns``), when none is left that was not tried in vain, or after an
+    illegal action. No truncation.
 
     ## Arguments
     * ``tier``: ``"s8"``, ``"s16"`` (default), ``"s32"`` or ``"s64"``: problems of so many stages
@@ -272,10 +293,13 @@ class PipelineImprovement(games.RowGame):
     """
 
     options = ("instance", "cluster", *PIPELINE_OPTIONS)
-    rule = "the relocation whose plan is shortest before it is mended (without look-ahead: the " \
+    rule = (
+        "the relocation whose plan is shortest before it is mended (without look-ahead: the "
         "costliest cut goes)"
+    )
     columns: ClassVar[Mapping[str, str]] = {
-        "rule": "30 times the logarithm of the plan's seconds over those before mending",
+        "rule": "gain, less 0.5 for each relocation of the cut, and of the stage, tried in vain",
+        "gain": "30 times the logarithm of the plan's seconds over those before mending",
         "link": "x / (1 + x) for seconds of the removed cut's transfer over the slowest stage",
         "link slack": "share of the step for which that transfer could take longer",
         "merged": "seconds of the two stages in one over the slowest stage, at most 4",
@@ -309,8 +333,10 @@ class PipelineImprovement(games.RowGame):
         "distance": "the same without its sign",
         "close": "1 if these are two at most",
         "place": "number of the cut / S",
+        "cut tried": "share of the relocations of the cut that were tried in vain",
+        "part tried": "the same of those that part the stage",
     }
-    ahead = frozenset({"rule"})
+    ahead = frozenset({"rule", "gain"})
     contexts: ClassVar[Mapping[str, str]] = {
         "tail": "seconds of all-reduces that nothing hides over the step",
         "passed": "seconds in which one micro-batch passes over the step",
@@ -394,6 +420,9 @@ class PipelineImprovement(games.RowGame):
             plan = self.cuts[row], self.devices[row]
             self.plans[row] = write_rows(board.tables, *plan, self.looks, features)
         self._is_new[rows] = False
+        for row in rows.tolist():
+            features = (self.rows if self.pairs else self.actions)[row]
+            write_tried(self.tried[row], self.others + 1, self.looks, features)
         left = ~self.tried[rows]
         if self.pairs:
             self._look_at_pairs(rows, left)
@@ -424,7 +453,7 @@ class PipelineImprovement(games.RowGame):
     def _of_stages(self) -> list[int]:
         """Columns that differ between the relocations of a cut, the rule's aside."""
         names = list(self.shown)
-        return [n for n in range(names.index("part seconds"), len(names) - 1)]
+        return [n for n, name in enumerate(names) if name.startswith(_OF_STAGES)]
 
     def _context(self, row: int) -> list[float]:
         tables, pipeline = self._problems[row].tables, self._problems[row].pipeline

@@ -8,12 +8,11 @@ small change improves; relocations lead to others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from parenvs.compiled import compiled
-from parenvs.tasks.pipeline.spaces import Cuts
 from parenvs.tasks.pipeline.sweeps import (
     Tables,
     first_from,
@@ -98,14 +97,10 @@ def seconds_ahead(tables, cuts, devices):
 
 @compiled
 def mend(tables, cuts, devices, modes, free, upper):
-    """Sweep around a plan, in place, up to ``AGAIN`` times in each mode.
+    """Sweep around a plan, in place, up to ``AGAIN`` times in each mode, a row of ``modes_of``.
 
-    Args:
-        tables, cuts, devices, free, upper: see ``sweeps.sweep``.
-        modes: (k, 5) int64, rows of ``modes_of``.
-
-    Returns:
-        Core plus tail of the plan, or ``upper`` if no sweep found a shorter one.
+    Returns core plus tail of the plan, or ``upper`` if no sweep found a shorter one; arguments are
+    those of ``sweeps.sweep``.
     """
     for number in range(len(modes)):
         row = modes[number]
@@ -121,14 +116,9 @@ def mend(tables, cuts, devices, modes, free, upper):
 def relocated(tables, cuts, devices, s, t, near, every, now):
     """Relocate and mend; change the plan, in place, if it gets shorter than ``now``.
 
-    The cuts near the change are mended first. Only where the plan then comes near ``now``, all of
-    them are.
-
-    Args:
-        near, every: modes of ``mending``.
-
-    Returns:
-        Core plus tail of the plan, or ``now`` if it stays as it is.
+    The cuts near the change are mended first, by the modes ``near`` of ``mending``. Only where the
+    plan then comes near ``now``, all of them are, by the modes ``every``. Returns core plus tail of
+    the plan, or ``now`` if it stays as it is.
     """
     moved, moved_devices = cuts.copy(), devices.copy()
     relocate(tables, moved, moved_devices, s, t)

@@ -249,8 +249,12 @@ class PipelineTask(Task):
         return set_kind(name)
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
+        from parenvs.datasets.pipeline.problems import LARGE, TIER_FIRST
+
         if instance is None:
             return "PipelinePlan-v0", {"rows": "ahead"}, ()
+        if instance in LARGE or instance.startswith(f"{TIER_FIRST}/"):
+            return "PipelineImprove-v0", {"instance": instance}, ()
         if instance in self.sets or self.names(instance):
             return "PipelinePlan-v0", {"instance": instance, "rows": "ahead"}, ()
         return None  # trained on the problem of the instance, in ``PipelineCut-v0``
@@ -260,10 +264,16 @@ class PipelineTask(Task):
 
         return teach(game)
 
-    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation | None:
+    def validation(self, env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | None:
         from parenvs.core.sets import Validation
 
-        return Validation("plan-validation", env_kwargs.get("family"))
+        family = env_kwargs.get("family")
+        if env_id != "PipelineImprove-v0":
+            return Validation("plan-validation", family)
+        # There is no set of eight stages.
+        tier = env_kwargs.get("tier") or "s16"
+        settings = {name: x for name, x in env_kwargs.items() if name in ("pairs", "turns")}
+        return Validation(f"plan-{tier}-validation", family, settings) if tier != "s8" else None
 
     def reference(self, space: Any) -> Answer:
         from parenvs.agents.pipeline.planners import reference
