@@ -62,18 +62,18 @@ def gpt3(name: str) -> State:
     return State.of(HybridModel.of_shape(shape))
 
 
+def movement(name: str, new: Degrees, published: float) -> Row:
+    """The seconds of a change, published and predicted."""
+    moved = fetched(gpt3(name), Degrees(4, 2, 1), new)
+    return {"published": published, "seconds": moved.seconds()}
+
+
 def movement_cases() -> Iterator[Case]:
     """Published changes: predicted seconds."""
     for _, new, published in PUBLISHED:
         for name, seconds in zip(GPT3, published, strict=True):
-            old = Degrees(4, 2, 1)
             key = _key(f"GPT-3 {name} to {new}", "change")
-            yield (
-                key,
-                lambda n=name, d=new, s=seconds, old=old: {
-                    "published": s, "seconds": fetched(gpt3(n), old, d).seconds()
-                },
-            )  # fmt: skip
+            yield key, partial(movement, name, new, seconds)
 
 
 def summary(run: Run) -> Row:
@@ -148,10 +148,8 @@ def trace_cases() -> Iterator[Case]:
                 for policy in policies:
                     key = _key(problem.name, policy.name, seed)
                     yield key, lambda p=problem, c=course, x=policy: summary(follow(p, c, x))
-                yield (
-                    _key(problem.name, "hindsight", seed),
-                    lambda p=problem, c=course: summary(hindsight(p, c)),
-                )
+                key = _key(problem.name, "hindsight", seed)
+                yield key, lambda p=problem, c=course: summary(hindsight(p, c))
 
 
 def mean(known: Known, problem: str, method: str, key: str) -> float:
@@ -243,9 +241,7 @@ def set_sections(known: Known) -> list[str]:
     key="problem method seed",
     among={"only": PARTS},
 )
-def elastic(
-    only: tuple[str, ...] = PARTS,
-) -> Iterator[Case]:
+def elastic(only: tuple[str, ...] = PARTS) -> Iterator[Case]:
     parts = {"movement": movement_cases, "traces": trace_cases, "sets": set_cases}
     for part in only:
         yield from parts[part]()

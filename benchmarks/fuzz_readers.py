@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.framework import ROOT
 from benchmarks.hybrid_predictions import predictions
+from benchmarks.make_sets import save_pipelines
 from drawn_intra_op import draw
 from killed_commands import prepare
 from parenvs import Graph, ParenvsError, Pipeline, StageProfile, from_hlo, judge, load_plan
@@ -618,7 +619,7 @@ READERS: dict[str, Reader] = {
     "entry": Reader(".json", 4, entries, load_entry, check_entry),
     "set": Reader(
         ".npz", 4,
-        lambda: [file_of(lambda path: pipeline_sets.save_set(
+        lambda: [file_of(lambda path: save_pipelines(
             path, pipeline_sets.load_set("plan-validation")[:3]), ".npz")],
         pipeline_sets.load_set, check_set,
     ),

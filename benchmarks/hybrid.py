@@ -524,13 +524,9 @@ def page(data: dict[str, Any]) -> list[str]:
             if part["tools"].get(tool)
         ]
         if pairs:
-            model, other = (
-                sum(n * x for n, x in zip(pairs_n, errors, strict=True)) / sum(pairs_n)
-                for pairs_n, errors in (
-                    ([p[0] for p in pairs], [p[1] for p in pairs]),
-                    ([p[2] for p in pairs], [p[3] for p in pairs]),
-                )
-            )
+            count, model, known, other = np.array(pairs).T
+            model = np.average(model, weights=count)
+            other = np.average(other, weights=known)
             sections.append(
                 f"On the {len(pairs)} tables for which outputs of {tool.replace('_', '-')} are "
                 f"recorded, its mean absolute error is {other:.1%}, that of the model {model:.1%}."

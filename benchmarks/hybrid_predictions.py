@@ -437,11 +437,6 @@ def _link(row: Row, published: Published) -> Prediction:
         size, ranks = int(match[3]), int(match[4] or min(int(match[3]), inside))
         if "in node" not in row.name and match[4] is None and size > inside:
             ranks = inside
-        rate = (
-            2
-            * LARGE
-            * (size - 1)
-            / size
-            / float(links.all_reduce(LARGE, size, max(1, inside // ranks if size > ranks else 1)))
-        )
+        stride = max(1, inside // ranks if size > ranks else 1)
+        rate = 2 * LARGE * (size - 1) / size / float(links.all_reduce(LARGE, size, stride))
     return _prediction(row, "gb_per_s", _bare(stack, cluster, guess), rate / 1e9)

@@ -79,10 +79,32 @@ def pipeline_set(name: str, seed: int) -> list[pipeline.DrawnProblem]:
     ]
 
 
+def save_pipelines(path: Path, problems: Sequence[pipeline.DrawnProblem]) -> None:
+    """Write problems as ``pipeline.draw`` generates them; their names are not stored."""
+    families, clusters = list(FAMILIES), [x.pipeline.cluster for x in problems]
+    arrays: dict[str, Any] = {
+        "schema": [pipeline.SCHEMA],
+        "families": np.frombuffer("\n".join(families).encode(), dtype=np.uint8),
+        "offset": np.cumsum([0, *(len(problem.pipeline.profile) for problem in problems)]),
+        "family": [families.index(problem.family) for problem in problems],
+        "memory_bytes": [cluster.device.memory_bytes for cluster in clusters],
+        "micro_batches": [problem.pipeline.micro_batches for problem in problems],
+        "stages": [problem.stages for problem in problems],
+    }
+    for key in pipeline.CLUSTER[:-1]:
+        arrays[key] = [getattr(cluster, key) for cluster in clusters]
+    for key in pipeline.CHAIN:
+        parts = [getattr(problem.pipeline.profile, key) for problem in problems]
+        mantissa, exponent = np.frexp(np.concatenate([np.empty(0), *parts]))
+        arrays[f"{key}_mantissa"] = np.ldexp(mantissa, pipeline.BITS)
+        arrays[f"{key}_exponent"] = exponent - pipeline.BITS
+    write_arrays(path, {k: np.asarray(arrays[k]).astype(x) for k, x in pipeline.TYPES.items()})
+
+
 def write_pipelines(name: str, path: Path, seed: int) -> int:
     """Write a set of pipelines."""
     problems = pipeline_set(name, seed)
-    pipeline.save_set(path, problems)
+    save_pipelines(path, problems)
     return len(problems)
 
 

@@ -29,19 +29,13 @@ class Optimizer:
     update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
-def adam(
-    learning_rate: float = 1e-3,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    decay: float = 0.0,
-) -> Optimizer:
+def adam(learning_rate: float = 1e-3, beta2: float = 0.999, decay: float = 0.0) -> Optimizer:
     """Return Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) if weights decay.
 
     The state holds the moments ``m`` and ``v``, shaped like the parameters, and ``count``, the
     int32 number of steps taken. Biases and scales, which have one dimension, do not decay.
     """
-    name = "adamw" if decay else "adam"
+    name, beta1, epsilon = "adamw" if decay else "adam", 0.9, 1e-8
 
     def init(params: Tree) -> Tree:
         return {"m": params, "v": params, "count": jax.ShapeDtypeStruct((), jnp.int32)}

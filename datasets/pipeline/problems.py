@@ -18,17 +18,15 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.cluster import Cluster, Device
 from parenvs.core.sets import BestValue, SetKind, member_of
-from parenvs.datasets.banks import write_arrays
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
 from parenvs.errors import (
@@ -445,16 +443,16 @@ def optimum_of(name: str) -> float | None:
 
 SCHEMA = 1
 """Version of the file format."""
-_CHAIN = ("forward", "backward", "cut_bytes", "parameter_bytes")
-_CLUSTER = ("servers", "devices_per_server", "intra_bw", "inter_bw", "memory_bytes")
-_TYPES = {
+CHAIN = ("forward", "backward", "cut_bytes", "parameter_bytes")
+CLUSTER = ("servers", "devices_per_server", "intra_bw", "inter_bw", "memory_bytes")
+TYPES = {
     "schema": "|u1",
     "families": "|u1",
     "offset": "<i4",
-    **{f"{key}_mantissa": "<u2" for key in _CHAIN},
-    **{f"{key}_exponent": "|i1" for key in _CHAIN},
+    **{f"{key}_mantissa": "<u2" for key in CHAIN},
+    **{f"{key}_exponent": "|i1" for key in CHAIN},
     "family": "|u1",
-    **dict(zip(_CLUSTER, ("<i4", "<i4", "<f8", "<f8", "<f8"), strict=True)),
+    **dict(zip(CLUSTER, ("<i4", "<i4", "<f8", "<f8", "<f8"), strict=True)),
     "micro_batches": "<i4",
     "stages": "<i4",
 }
@@ -462,7 +460,7 @@ _TYPES = {
 
 
 def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
-    """Load the problems of a shipped set, or of a ``.npz`` that ``save_set`` wrote.
+    """Load the problems of a shipped set, or of a ``.npz`` file of one.
 
     The problems are called ``SET/FAMILY-NUMBER``, numbered within a family; SET is the name of the
     file without its suffix.
@@ -499,46 +497,6 @@ def pipeline_of(name: str) -> Pipeline:
     return find(name).pipeline
 
 
-def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> None:
-    """Write problems to one ``.npz``, whole or not at all; their names are not stored.
-
-    Raises:
-        ParenvsError: the format cannot hold a problem exactly, as it was not drawn by ``draw``.
-    """
-    families = list(FAMILIES)
-    for problem in problems:
-        check_family(problem.family, f"{path}: ")
-    arrays: dict[str, Any] = {
-        "schema": [SCHEMA],
-        "families": np.frombuffer("\n".join(families).encode(), dtype=np.uint8),
-        "offset": np.cumsum([0, *(len(problem.pipeline.profile) for problem in problems)]),
-        "family": [families.index(problem.family) for problem in problems],
-        "memory_bytes": [problem.pipeline.cluster.device.memory_bytes for problem in problems],
-        "micro_batches": [problem.pipeline.micro_batches for problem in problems],
-        "stages": [problem.stages for problem in problems],
-    }
-    for key in _CLUSTER[:-1]:
-        arrays[key] = [getattr(problem.pipeline.cluster, key) for problem in problems]
-    for key in _CHAIN:
-        parts = [getattr(problem.pipeline.profile, key) for problem in problems]
-        values = np.concatenate(parts) if parts else np.empty(0)
-        mantissa, exponent = np.frexp(values)
-        arrays[f"{key}_mantissa"] = np.ldexp(mantissa, BITS)
-        arrays[f"{key}_exponent"] = exponent - BITS
-    typed: dict[str, Any] = {
-        key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
-    }
-    for problem, restored in zip(problems, _problems_of(typed, Path(path)), strict=True):
-        # A set stores 13 bits per number and no settings: refuse what would be read back otherwise.
-        if _identity(problem) != _identity(restored):
-            raise ParenvsError(
-                f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "
-                f"parenvs.datasets.pipeline.problems.draw only ({BITS} significant bits, default "
-                "settings)"
-            )
-    write_arrays(Path(path), typed)
-
-
 @lru_cache(maxsize=len(SETS))
 def _by_name(set_name: str) -> dict[str, DrawnProblem]:
     return {problem.name.rpartition("/")[2]: problem for problem in load_set(set_name)}
@@ -565,15 +523,15 @@ def _read(path: Path) -> list[DrawnProblem]:
 def _remedy(path: Path) -> str:
     if path.stem in SETS:
         return f"make it anew with python benchmarks/make_sets.py {path.stem}.npz"
-    return "write it anew with save_set"
+    return "write it anew"
 
 
 def _fault(arrays: dict[str, np.ndarray]) -> str:
     """Return the fault in the arrays' lengths, types or values in words, or an empty string."""
-    if set(arrays) != set(_TYPES):
-        unmatched = sorted(set(arrays) ^ set(_TYPES))
+    if set(arrays) != set(TYPES):
+        unmatched = sorted(set(arrays) ^ set(TYPES))
         return f"field {unmatched[0]!r} is missing or unknown"
-    for key, kind in _TYPES.items():
+    for key, kind in TYPES.items():
         if arrays[key].dtype.str != kind or arrays[key].ndim != 1:
             return f"field {key!r} is no array of {np.dtype(kind).name} in one dimension"
     if arrays["schema"].tolist() != [SCHEMA]:
@@ -581,7 +539,7 @@ def _fault(arrays: dict[str, np.ndarray]) -> str:
     problems, offset = len(arrays["family"]), arrays["offset"]
     if len(offset) != problems + 1 or offset[0] or (np.diff(offset) < 2).any():
         return "field 'offset' does not cut up the chains"
-    for key in sorted(set(_TYPES) - {"schema", "families", "offset"}):
+    for key in sorted(set(TYPES) - {"schema", "families", "offset"}):
         of_pivots = key.endswith(("_mantissa", "_exponent"))
         count, noun = (offset[-1], "pivots") if of_pivots else (problems, "problems")
         if len(arrays[key]) != count:
@@ -599,7 +557,7 @@ def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem
     """Return the problems of consistent arrays, or raise an error that names file and problem."""
     chains = [
         np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
-        for key in _CHAIN
+        for key in CHAIN
     ]
     names = arrays["families"].tobytes().decode().split("\n")
     offset, count_by_family, problems = arrays["offset"], Counter[str](), []
@@ -608,7 +566,7 @@ def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem
         name = f"{path.stem}/{family}-{count_by_family[family]:03d}"
         count_by_family[family] += 1
         chain = ChainArrays(*(values[offset[i] : offset[i + 1]] for values in chains))
-        cluster_fields = [arrays[key][i].item() for key in _CLUSTER]
+        cluster_fields = [arrays[key][i].item() for key in CLUSTER]
         micro_batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
         try:
             cluster = generated_cluster(*cluster_fields)
@@ -619,13 +577,6 @@ def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem
         except ParenvsError as error:
             raise ParenvsError(f"{path}: {name}: {error}; {_remedy(path)}") from None
     return problems
-
-
-def _identity(problem: DrawnProblem) -> tuple[Any, ...]:
-    pipeline = problem.pipeline
-    settings = (pipeline.micro_batches, pipeline.copies, pipeline.recompute, pipeline.sync)
-    chain = pipeline.profile.fingerprint
-    return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
 
 
 def set_kind(name: str) -> SetKind:

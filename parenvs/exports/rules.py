@@ -12,6 +12,7 @@ import inspect
 import logging
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -91,18 +92,28 @@ class Shares(nn.Module):
         return _from_local(weight.to_local(), weight, placements, self.parts)
 
 
-class Whole(TorchFunctionMode):
+class _Mode(TorchFunctionMode):
+    """Runs every function of PyTorch by ``run``."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return self.run(func, args, dict(kwargs or {}))
+
+    @abstractmethod
+    def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a function in place of PyTorch."""
+
+
+class Whole(_Mode):
     """Runs functions that DTensors have no rule for on whole tensors, on every rank alike.
 
     Raises:
         RuntimeError: such a function changes a tensor of which each rank has a part.
     """
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a function, on DTensors if they have a rule for it."""
-        kwargs = kwargs or {}
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
@@ -135,18 +146,16 @@ _MEANS = {
 """Losses over elements -> where ATen's take their reduction: 0 none, 1 the mean, 2 the sum."""
 
 
-class Means(TorchFunctionMode):
+class Means(_Mode):
     """Reduces losses over elements by an operation of its own.
 
     DTensors' rule for the backward pass of these divides by the elements of one rank, not of all:
     with torch 2.13 gradients are as many times too large as there are ranks.
     """
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a function; a loss of DTensors element by element, then its mean or sum."""
-        kwargs, name = dict(kwargs or {}), _base_name(func)
+        name = _base_name(func)
         if name not in _MEANS or not any(isinstance(x, DTensor) for x in args):
             return func(*args, **kwargs)
         func = getattr(func, "default", func)  # of ATen's overloads
@@ -181,18 +190,15 @@ def _is_in_place(func: Callable[..., Any]) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
-class Apart(TorchFunctionMode):
+class Apart(_Mode):
     """Takes products with fused weights apart, rank by rank.
 
     Raises:
         ParenvsError: the module does something else with such a product.
     """
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a function, or take the parts of a product from it."""
-        kwargs = kwargs or {}
         marked = [x for x in tree_leaves((args, kwargs)) if parts_of(x) > 1]
         if not marked:
             return func(*args, **kwargs)
@@ -380,7 +386,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradient, ctx.group), None
 
 
-class Synchronized(TorchFunctionMode):
+class Synchronized(_Mode):
     """Takes the statistics of batch normalizations over all processes of a group.
 
     PyTorch's own does so on GPUs alone, and in modules, which a traced stage has not. Every process
@@ -391,11 +397,8 @@ class Synchronized(TorchFunctionMode):
         super().__init__()
         self.group = group
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a function; batch normalization in training with the statistics of all."""
-        kwargs = kwargs or {}
         if func is functional.batch_norm:
             given = _arguments_of(func, args, kwargs).values()
             x, mean, variance, weight, bias, *rest = given
