@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.leaderboard_references import engine_options, mapper_of
+from parenvs.agents.hybrid.entries import HEAD, HETERO_FIRST, MAX_EXACT, best_known, plan_of_row
 from parenvs.agents.hybrid.orders import AMONG, Orders, swap_search
-from parenvs.agents.hybrid.references import HEAD, HETERO_FIRST, MAX_EXACT, best_known, plan_of_row
 from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
 from parenvs.agents.pipeline.bounds import SLACK, least_length
 from parenvs.agents.pipeline.exact import by_search, exact_points

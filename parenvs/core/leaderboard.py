@@ -313,11 +313,6 @@ class Policies(NamedTuple):
     of_file: Callable[[Path], tuple[dict[str, Any], str, tuple[str, ...]]]
 
 
-def _no_problems(_names: Instances) -> Iterator[TaskProblem]:
-    """Yield nothing, as all problems of the task are generated."""
-    return iter(())
-
-
 @dataclass(frozen=True)
 class TaskKind:
     """A task of the leaderboard; ``kinds`` lists them.
@@ -338,7 +333,7 @@ class TaskKind:
     cost: str
     trivial: str
     problem: type[TaskProblem]
-    problems: Callable[[Instances], Iterator[TaskProblem]] = field(default=_no_problems)
+    problems: Callable[[Instances], Iterator[TaskProblem]] = field(default=lambda _: iter(()))
     agents: Mapping[str, Description] = field(default_factory=dict)
     planner: Callable[[str, int, int], Planner] | None = None
     reward: str = ""

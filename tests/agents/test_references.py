@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.references import ReferenceFile, hybrid_fault
-from parenvs.agents.hybrid.references import plan_of_row
+from parenvs.agents.hybrid.entries import plan_of_row
 from parenvs.datasets.hybrid.problems import find_hybrid, problem_sets
 from parenvs.datasets.references import HYBRID, read, references
 from parenvs.errors import ParenvsError, UnknownInstanceError
