@@ -8,15 +8,17 @@ them. HiGHS solves the program with and without the condition that shares are wh
 from __future__ import annotations
 
 import heapq
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.agents.highs import solver
 from parenvs.tasks.sharding.messages import Arrays, arrays_of, begins, ranges
 from parenvs.tasks.sharding.problem import NEVER, Reduced, sums_over_time
 
@@ -290,7 +292,11 @@ class CoreProgram:
 
         self.reduced, self.model, self.stopped = reduced, arrays_of(reduced), stopped
         self.status, self.kinds = highspy.HighsModelStatus, highspy.HighsVarType
-        self.solver = solver(mip_rel_gap=1e-9)
+        with _silence():
+            self.solver = highspy.Highs()
+            options = {"output_flag": False, "threads": 1, "mip_rel_gap": 1e-9}
+            for name, value in options.items():
+                self.solver.setOptionValue(name, value)
         self.solver.passModel(self._matrix())
         self.times: list[int] = []
         slack = self.model.slack
@@ -628,3 +634,24 @@ def shared_profile(reduced: Reduced, share: np.ndarray) -> np.ndarray:
     usages = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]
     used = np.add.reduceat(usages, reduced.term_offset[:-1]) if len(usages) else np.zeros(0)
     return sums_over_time(reduced.term_times, used, len(reduced.slack))
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the solver's banner, which its library writes by itself, from the standard output."""
+    try:
+        before = os.dup(1)
+    except OSError:  # it is closed
+        yield
+        return
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    # The library writes to the file descriptor, past ``sys.stdout``.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(nothing)
