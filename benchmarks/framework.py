@@ -42,15 +42,9 @@ from unittest.mock import patch
 
 from parenvs.errors import ParenvsError
 from parenvs.files import write_text
-from parenvs.instances import PAPER as INSTANCES
 from parenvs.machine import commit, cores, counted, processor, versions
 from parenvs.markdown import table
 
-__all__ = (
-    "INSTANCES", "RESULTS", "ROOT", "Case", "Column", "Measurement", "Row", "cell",
-    "columns", "forked", "main", "measurement", "parser", "percent", "plain", "processor_clock",
-    "progress", "spent", "table",
-)  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]

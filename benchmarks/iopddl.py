@@ -15,15 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.framework import (
-    Case,
-    Row,
-    forked,
-    main,
-    measurement,
-    percent,
-    table,
-)
+from benchmarks.framework import Case, Row, forked, main, measurement, percent, table
 from intra_op_files import FOLDER
 from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.tasks.sharding.files import contest_record, load_iopddl

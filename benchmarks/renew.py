@@ -18,7 +18,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import pages as results
@@ -26,10 +26,11 @@ from benchmarks.framework import ROOT
 from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.core.leaderboard import kind_of
 from parenvs.core.plan import current
-from parenvs.leaderboard.check import check_file
+from parenvs.leaderboard.check import CheckedEntry, check_file
 from parenvs.leaderboard.entry import Entry, entry_files, load_entry
-from parenvs.leaderboard.ranking import summary
+from parenvs.leaderboard.ranking import by_version, ranking
 from parenvs.leaderboard.submit import agent_submission
+from parenvs.markdown import escaped, table
 
 Made = Iterator[tuple[str, str]]
 """Paths below the root of the checkout, and their texts made again."""
@@ -69,6 +70,17 @@ def entries() -> Made:
             submission.save(Path(folder) / path.name)
             text = (Path(folder) / path.name).read_text(encoding="utf-8")
         yield path.relative_to(ROOT).as_posix(), text
+
+
+def summary(judged: Sequence[CheckedEntry]) -> str:
+    """Return the rankings as one table with a line for each task that has entries."""
+    (task_list, entries), *_ = by_version(judged)
+    rows = []
+    for task in task_list.tasks.values():
+        scores = [f"{escaped(s.name)} {s.score:.4f}" for s in ranking(task, entries)]
+        if scores:
+            rows.append([task.name, len(task.counted), ", ".join(scores)])
+    return table(["task", "problems", "entries and scores, best first"], rows, left=(0, 2)) + "\n"
 
 
 def tables() -> Made:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.framework import INSTANCES, main, measurement, progress, table
+from benchmarks.framework import main, measurement, progress, table
 from parenvs import from_jax
 from parenvs.graph.graph import Role
+from parenvs.instances import PAPER
 from parenvs.shardy.verify import ShardyOracle
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 
@@ -142,7 +143,7 @@ def sweep_models(full: int, pairs: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     small = small_models()
     rows, odd = [], []
-    for name, make in [*small.items(), *((x, lambda x=x: MODELS[x]) for x in INSTANCES)]:
+    for name, make in [*small.items(), *((x, lambda x=x: MODELS[x]) for x in PAPER)]:
         begin = time.perf_counter()
         case = Case(name, *train_step(make()))
         inputs = list(case.place)

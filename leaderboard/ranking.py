@@ -21,7 +21,7 @@ from parenvs.markdown import escaped, table
 DIGITS = 6
 """Decimals to which scores are compared: scores that are equal to these tie."""
 _LEFT = {
-    "authors", "commit", "entries and scores, best first", "entry", "learned", "marked",
+    "authors", "commit", "entry", "learned", "marked",
     "search", "task", "trained on",
 }  # fmt: skip
 """Titles of the columns that are flush left."""
@@ -258,19 +258,6 @@ def page(entries: Sequence[CheckedEntry]) -> str:
         words = f"# Entries of version {old.version}", "Judged by the list that they were made for."
         parts += [*words, *_lines_of_tasks(old, group)]
     return "\n\n".join(parts) + "\n"
-
-
-def summary(entries: Sequence[CheckedEntry]) -> str:
-    """Return the rankings as one table with a line for each task that has entries."""
-    (task_list, current), *_ = by_version(entries)
-    rows = []
-    for task in task_list.tasks.values():
-        scores = [f"{escaped(s.name)} {s.score:.4f}" for s in ranking(task, current)]
-        if scores:
-            count = str(len(task.counted))
-            row = {"task": task.name, "problems": count}
-            rows.append({**row, "entries and scores, best first": ", ".join(scores)})
-    return _table(rows) + "\n"
 
 
 def _lines_of_tasks(task_list: TaskList, entries: Sequence[CheckedEntry]) -> list[str]:

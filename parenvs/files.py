@@ -73,9 +73,10 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
     new = _temporary(target.parent, target.name[:40])
+    form: Any = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
         # Opened to be made anew: nobody puts a link in its place.
-        with naming(path, new), _open(new, mode.replace("w", "x")) as stream:
+        with naming(path, new), new.open(mode.replace("w", "x"), **form) as stream:
             if status is not None:
                 with suppress(OSError):  # some file systems have no permissions
                     new.chmod(stat.S_IMODE(status.st_mode))
@@ -98,11 +99,6 @@ def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
         if error.errno is None or error.filename not in (None, *aliases, *map(str, aliases)):
             raise
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _open(path: str | os.PathLike[str], mode: str) -> IO:
-    encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
-    return Path(path).open(mode, encoding=encoding, newline=newline)
 
 
 @contextmanager

@@ -293,7 +293,7 @@ class CoreProgram:
         self.reduced, self.model, self.stopped = reduced, arrays_of(reduced), stopped
         self.status, self.kinds = highspy.HighsModelStatus, highspy.HighsVarType
         with _silence():
-            self.solver = highspy.Highs()
+            self.solver: Any = highspy.Highs()
             options = {"output_flag": False, "threads": 1, "mip_rel_gap": 1e-9}
             for name, value in options.items():
                 self.solver.setOptionValue(name, value)

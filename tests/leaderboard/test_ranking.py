@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.renew import summary
 from parenvs.leaderboard import ranking as ranks
 from parenvs.leaderboard.check import PlanState, check
 from parenvs.leaderboard.entry import load_entry
-from parenvs.leaderboard.ranking import by_version, compare, page, ranking, summary, unconfirmed
+from parenvs.leaderboard.ranking import by_version, compare, page, ranking, unconfirmed
 from parenvs.leaderboard.tasks import tasks
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions"
