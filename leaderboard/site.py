@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from parenvs import view
 from parenvs.core.leaderboard import kind_of
 from parenvs.core.registry import TASKS
-from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, remove_leftovers, replacing_folder
 from parenvs.leaderboard.check import CheckedEntry, PlanState
@@ -149,7 +148,7 @@ def _pictures(standing: Standing) -> dict[str, str]:
     drawn = [
         verdict
         for verdict in standing.checked.verdicts
-        if verdict.state == PlanState.LEGAL and TASKS[verdict.problem.kind].supports(Task.figure)
+        if verdict.state == PlanState.LEGAL and TASKS[verdict.problem.kind].views().figure
     ]
     return {
         plan_path(standing.checked.entry, verdict.problem.name, "svg"): view.svg(

@@ -133,17 +133,18 @@ def forward_of(graph: Graph) -> Graph:
 
     Training steps are recognized by their fingerprint.
     """
-    for name, entry in manifest()["instances"].items():
-        if entry["graphs"]["train"]["fingerprint"] == graph.fingerprint:
-            return _shipped(name, "forward")
-    return graph
+    return _twin(graph, "train", "forward")
 
 
 def step_of(graph: Graph) -> Graph:
     """Return the training step of a shipped forward pass, and any other graph as it is."""
+    return _twin(graph, "forward", "train")
+
+
+def _twin(graph: Graph, kind: str, wanted: str) -> Graph:
     for name, entry in manifest()["instances"].items():
-        if entry["graphs"]["forward"]["fingerprint"] == graph.fingerprint:
-            return _shipped(name, "train")
+        if entry["graphs"][kind]["fingerprint"] == graph.fingerprint:
+            return _shipped(name, wanted)
     return graph
 
 

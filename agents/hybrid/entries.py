@@ -128,7 +128,6 @@ class HybridProblem(board.TaskProblem):
         return report.length_seconds
 
     def words(self, cost: float) -> str:
-        """See ``TaskProblem.words``."""
         return duration(cost)
 
     def trivial_cost(self) -> float:
@@ -274,7 +273,6 @@ class DrawnHybrid(board.DrawnProblem, HybridProblem):
     """A model, cluster and batch that were drawn."""
 
     def load(self) -> Hybrid:
-        """See ``TaskProblem.load``."""
         family = list(FAMILIES)[sum(self.number) % len(FAMILIES)]
         return make(INSIDE, family, self.rng, self.instance)
 
@@ -287,33 +285,31 @@ class DrawnHybrid(board.DrawnProblem, HybridProblem):
         return board.reference_of(answer.cost, bound, answer.method, among, self.bounded_by)
 
 
+_KIND = partial(
+    board.TaskKind,
+    kind=HybridPlan.task,
+    cost="seconds of a training step (closed form)",
+    planner=planner,
+    docs="hybrid",
+    figures=(board.CERTIFIED,),
+)
 TASKS = {
-    "hybrid": board.TaskKind(
+    "hybrid": _KIND(
         title="Plan all axes of a training run together: stages, their devices, tensor and data "
         "parallelism, ZeRO, recomputation, micro-batches.",
-        kind=HybridPlan.task,
-        cost="seconds of a training step (closed form)",
         trivial="no parallelism: one device does everything, whatever its memory",
         problem=HybridProblem,
         problems=partial(problems, "hybrid"),
         agents=_HYBRID_AGENTS,
-        planner=planner,
-        docs="hybrid",
-        figures=(board.CERTIFIED,),
     ),
-    "hetero": board.TaskKind(
+    "hetero": _KIND(
         title="Plan pipelines on servers of different speed, one a stage, in an order to be chosen "
         "(docs/hybrid.md).",
-        kind=HybridPlan.task,
-        cost="seconds of a training step (closed form)",
         trivial="no parallelism: one device of the first server does everything, whatever its "
         "memory",
         problem=HeteroProblem,
         problems=partial(problems, "hetero"),
         agents=_HETERO_AGENTS,
-        planner=planner,
-        docs="hybrid",
-        figures=(board.CERTIFIED,),
     ),
     "hybrid-drawn": board.drawn_kind(
         DrawnHybrid,

@@ -91,7 +91,10 @@ def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
     """
     dense, loss = int(rng.integers(1, 6)), int(rng.integers(0, n // 5))
     body = n - 1 - dense - loss
-    operations = _plain_block() if rng.random() < 0.5 else _residual_block(rng)
+    if rng.random() < 0.5:
+        operations = _plain_block()
+    else:
+        operations = _narrow_block(rng.uniform(0.25, 1.0), 0.25, 0.5)
     per_block = int(rng.integers(1, min(len(operations), body // 4) + 1))
     blocks = body // per_block
     groups = int(rng.integers(3, min(blocks, 5) + 1))
@@ -128,7 +131,7 @@ def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
     per_block = int(rng.integers(2, min(6, (n - 2) // len(level)) + 1))
     blocks = (n - 2) // per_block
     shrink = rng.uniform(1.5, 2.2) if skips else rng.uniform(1.1, 1.8)
-    block = _merged(rng, _wide_block(expand), per_block)
+    block = _merged(rng, _narrow_block(expand, 0.45, 0.1), per_block)
     rows = [np.tile([0.05, 0.01, 1.0], (n - 1 - blocks * per_block, 1))]
     for depth, count in zip(level, _counts(rng, blocks, len(level)), strict=True):
         section = np.tile(block * [1.0, 4.0**depth, shrink**-depth], (count, 1))
@@ -223,31 +226,19 @@ def _plain_block() -> np.ndarray:
     return np.array([[1.0, 1.0, 1.0], [0.01, 0.002, 1.0], [0.005, 0.0, 1.0]])
 
 
-def _residual_block(rng: np.random.Generator) -> np.ndarray:
-    narrow = rng.uniform(0.25, 1.0)
-    inner = [0.005, 0.0, 1.0 + narrow]
+def _narrow_block(width: float, outer: float, middle: float) -> np.ndarray:
+    """Return the operations of a block of ResNet or MobileNet, ``width`` times as wide inside.
+
+    ``outer`` and ``middle`` are the work and the weights of its convolutions.
+    """
+    inner = [0.005, 0.0, 1.0 + width]
     return np.array(
         [
-            [0.25, 0.25, 1.0 + narrow],
+            [outer, outer, 1.0 + width],
             inner,
-            [0.5, 0.5, 1.0 + narrow],
+            [middle, middle, 1.0 + width],
             inner,
-            [0.25, 0.25, 2.0],
-            [0.005, 0.0, 1.0],  # residual sum
-        ]
-    )
-
-
-def _wide_block(expand: float) -> np.ndarray:
-    """Return the operations of a block of MobileNet, ``expand`` times as wide inside."""
-    inner = [0.005, 0.0, 1.0 + expand]
-    return np.array(
-        [
-            [0.45, 0.45, 1.0 + expand],
-            inner,
-            [0.1, 0.1, 1.0 + expand],  # depthwise
-            inner,
-            [0.45, 0.45, 2.0],
+            [outer, outer, 2.0],
             [0.005, 0.0, 1.0],  # residual sum
         ]
     )

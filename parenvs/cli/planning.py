@@ -125,7 +125,8 @@ def plan(
             if report.legal and not verbose:
                 is_named = task is not None or task_of_name(instance) is not None
                 named = "" if is_named else f"{model.task.name}: "
-                terminal.say_line(f"{named}{model.task.answer(report)}{SEPARATOR}{_proven(answer)}")
+                words = model.task.views().answer(report)
+                terminal.say_line(f"{named}{words}{SEPARATOR}{_proven(answer)}")
             else:
                 terminal.print_report(report)
                 terminal.say_line(terminal.proof(answer))

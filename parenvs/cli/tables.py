@@ -133,7 +133,7 @@ def comparison(answers: Sequence[Answer]) -> Table:
             over = f"{report.cost / best - 1:.2%}" if best > 0 else ""
         unit = report.bound_words[1].strip()
         cost = {f"cost ({unit})" if unit else "cost": _cost(report.cost)}
-        columns = task_of(report).compared(report) or cost
+        columns = task_of(report).views().compared(report) or cost
         others = {"over best": over, "proof": answer.claim, "found (s)": f"{answer.seconds:.2f}"}
         rows.append({"agent": answer.method, **columns, **others})
     return empty(answers[0].plan.instance, *rows[0], rows=[[*row.values()] for row in rows])

@@ -339,8 +339,8 @@ class Report:
     cost: Any
 
     def __str__(self) -> str:
-        """Return the report as a few lines of text; see ``Task.text``."""
-        return task_of(self).text(self)
+        """Return the report as a few lines of text; see ``Views.text``."""
+        return task_of(self).views().text(self)
 
     @property
     def legal(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import task_of
 from parenvs.core.task import Task
+from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,7 @@ def text(viewable: Any, color: bool = False, undecided: Collection[str] | None =
         ParenvsError: ``viewable`` is something else.
         TypeError: ``undecided`` is given with another task than one that decides variables.
     """
-    return _task(viewable).text(viewable, color, **_marks(undecided))
+    return _task(viewable).views().text(viewable, color, **_marks(undecided))
 
 
 def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
@@ -41,7 +42,11 @@ def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
     from parenvs.view import page
 
     with page.style():
-        return _task(viewable).figure(viewable, **_marks(undecided))
+        task = _task(viewable)
+        draw = task.views().figure
+        if draw is None:
+            raise ParenvsError(f"task {task.name} has no figure")
+        return draw(viewable, **_marks(undecided))
 
 
 def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.ndarray:

@@ -78,7 +78,8 @@ def _plans(names: tuple[str, str], reports: Sequence[Any]) -> list[str]:
     for letter, name, report in zip("ab", names, reports, strict=True):
         head = f"{letter}  {clip_start(name, width):<{width}}"
         verdict = [] if report.legal else ["illegal"]
-        lines.append(clip(SEPARATOR.join([head, *verdict, task_of(report).answer(report)]), WIDTH))
+        answer = task_of(report).views().answer(report)
+        lines.append(clip(SEPARATOR.join([head, *verdict, answer]), WIDTH))
         lines += reason_lines(report.reasons[:_MOST_REASONS], WIDTH)
         if len(report.reasons) > _MOST_REASONS:
             lines.append(f"  ! and {len(report.reasons) - _MOST_REASONS} more")

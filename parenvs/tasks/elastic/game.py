@@ -397,7 +397,6 @@ class ElasticChoice(games.RowGame):
             self.chosen = _padded(self.chosen, count, intervals)
 
     def put(self, rows: games.Rows, problem: Job) -> None:
-        """See ``Game.put``."""
         job, course, known, _ = problem
         length, nodes = len(course), course.lost.shape[1] - 1
         self._grow(length, nodes)
@@ -473,7 +472,6 @@ class ElasticChoice(games.RowGame):
         self.cost[rows] = self.reference[rows]
 
     def look(self, rows: np.ndarray, part: games.Rows) -> None:
-        """See ``RowGame.look``."""
         library_number, nodes, plan = self.library_number[part], self.nodes[part], self.plans[part]
         current = library_number * MAX_PLANS + plan
         self.mask[part] = self._fits.take(library_number * (MAX_NODES + 1) + nodes, axis=0)
@@ -483,7 +481,6 @@ class ElasticChoice(games.RowGame):
         self._write_context(part, library_number, current)
 
     def rows_of(self, rows: games.Rows) -> np.ndarray:
-        """See ``RowGame.rows_of``."""
         library_number, nodes, plan = self.library_number[rows], self.nodes[rows], self.plans[rows]
         current, k = library_number * MAX_PLANS + plan, np.arange(len(library_number))
         actions = self._base.take(library_number * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
@@ -655,11 +652,9 @@ class ElasticChoice(games.RowGame):
         return job.problem.plan(self.chosen[row, : self.interval[row]], job.seed)
 
     def problem(self, row: int) -> Elastic:
-        """See ``Game.problem``."""
         return self.jobs[row].problem
 
     def view(self, row: int) -> Run:
-        """See ``Game.view``."""
         job = self.jobs[row]
         return replay(job.problem, job.course, self.chosen[row, : self.interval[row]])
 
@@ -668,7 +663,6 @@ class ElasticChoice(games.RowGame):
         return self._lost.shape[1]
 
     def elsewhere(self, options: dict[str, Any]) -> games.Source:
-        """See ``Game.elsewhere``."""
         return source_of(
             options["instance"], None, None, False, games.ORDERS[0], None, self._settings
         )

@@ -118,16 +118,13 @@ class GraphLayer(Layer):
         return ahead, back
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        """See ``Layer.parameters``."""
         return self._parameters(split, False), 0.0
 
     @property
     def frozen(self) -> bool:
-        """See ``Layer.frozen``."""
         return not all(trains for _, trains in self.work.weights.get(self.label, []))
 
     def trained(self, split: Split) -> tuple[Figure, Figure]:
-        """See ``Layer.trained``."""
         return self._parameters(split, self.frozen), 0.0
 
     def _parameters(self, split: Split, trained: bool) -> Figure:

@@ -152,37 +152,29 @@ class LookedUp(Layer):
     figures: np.ndarray
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        """See ``Layer.seconds``."""
         return LayerSeconds(*self.figures[:_SECONDS])
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
-        """See ``Layer.weight_seconds``."""
         return self.figures[-1]
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        """See ``Layer.parameters``."""
         return self.figures[_SAVED + 1], self.figures[_SAVED + 2]
 
     @property
     def frozen(self) -> bool:
-        """See ``Layer.frozen``."""
         held, trained = self.figures[_SAVED + 1 : _SAVED + 5].reshape(2, -1)
         return not np.array_equal(held, trained)
 
     def trained(self, split: Split) -> tuple[Figure, Figure]:
-        """See ``Layer.trained``."""
         return self.figures[_SAVED + 3], self.figures[_SAVED + 4]
 
     def different_weights(self, split: Split) -> Figure:
-        """See ``Layer.different_weights``."""
         return self.figures[_SAVED + 5]
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
-        """See ``Layer.saved_bytes``."""
         return self.figures[_SECONDS + RECOMPUTE_MODES.index(mode)]
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
-        """See ``Layer.working_bytes``."""
         return self.figures[_SAVED]
 
 
@@ -341,7 +333,6 @@ class TransformerBlock(_ShapeLayer):
         return attention + sum(networks)
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
-        """See ``Layer.weight_seconds``."""
         return sum(product.seconds(machine)[2] for product in self._products(machine, split))
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
@@ -551,7 +542,6 @@ class Embedding(_ShapeLayer):
         )
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        """See ``Layer.parameters``."""
         shape = self.shape
         return shape.hidden * (shape.vocabulary / split.tp + shape.positions), 0.0
 
@@ -568,7 +558,6 @@ class Head(_ShapeLayer):
     """
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        """See ``Layer.seconds``."""
         tokens, words = self._tokens(split), self.shape.vocabulary / split.tp
         hidden, count = self.shape.hidden, self.shape.next_tokens
         product, input_gradient, weights = _Product("", tokens, words, hidden).seconds(machine)
@@ -591,7 +580,6 @@ class Head(_ShapeLayer):
         )
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
-        """See ``Layer.weight_seconds``."""
         words = self.shape.vocabulary / split.tp
         return matmul_seconds(machine, self.shape.hidden, words, self._tokens(split))
 

@@ -454,7 +454,6 @@ class HybridReport(TimedReport):
         return seconds_by_part(self.step, self.pivot, round(float(self.arrays.rounds)))
 
     def parts(self) -> tuple[dict[str, float], dict[str, float]]:
-        """See ``Report.parts``."""
         fullest = max((x.memory for x in self.stages), key=lambda x: x["total"], default={})
         return self.seconds, {name: x for name, x in fullest.items() if name != "total"}
 

@@ -13,6 +13,7 @@ from parenvs.core.task import (
     GraphOptions,
     Remarks,
     Task,
+    Views,
     given,
     option,
 )
@@ -304,25 +305,10 @@ class HybridTask(Task):
 
         return TASKS
 
-    def text(self, viewable: HybridReport | Hybrid, color: bool = False) -> str:
-        from parenvs.tasks.hybrid.view import text
+    def views(self) -> Views:
+        from parenvs.tasks.hybrid import figure, view
 
-        return text(viewable, color)
-
-    def answer(self, report: HybridReport) -> str:
-        from parenvs.tasks.hybrid.view import answer
-
-        return answer(report)
-
-    def figure(self, viewable: HybridReport | Hybrid) -> Figure:
-        from parenvs.tasks.hybrid.figure import draw
-
-        return draw(viewable)
-
-    def compared(self, report: HybridReport) -> dict[str, str]:
-        from parenvs.tasks.hybrid.view import compared
-
-        return compared(report)
+        return Views(view.text, view.answer, figure.draw, view.compared)
 
     def explain(
         self, report: HybridReport, pattern: str | None = None

@@ -605,7 +605,6 @@ class PartitionReport(Report):
         return self.compute_seconds + self.communication_seconds
 
     def parts(self) -> tuple[dict[str, float], dict[str, float]]:
-        """See ``Report.parts``."""
         seconds = {"compute": self.compute_seconds, "communication": self.communication_seconds}
         return seconds, {name: getattr(self.memory, name) for name in MEMORY_PARTS}
 

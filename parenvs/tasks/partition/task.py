@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import PRECISIONS, GraphOptions, Task, given, option, refuse_settings
+from parenvs.core.task import PRECISIONS, GraphOptions, Task, Views, given, option, refuse_settings
 from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
     from parenvs.agents.partition.planners import PartitionRequest
@@ -226,27 +225,10 @@ class PartitionTask(Task):
 
         return TASKS
 
-    def text(
-        self,
-        viewable: PartitionReport | Partitioning,
-        color: bool = False,
-        undecided: Collection[str] | None = None,
-    ) -> str:
-        from parenvs.tasks.partition.view import text
+    def views(self) -> Views:
+        from parenvs.tasks.partition import figure, view
 
-        return text(viewable, color, undecided)
-
-    def answer(self, report: PartitionReport) -> str:
-        from parenvs.tasks.partition.view import answer
-
-        return answer(report)
-
-    def figure(
-        self, viewable: PartitionReport | Partitioning, undecided: Collection[str] | None = None
-    ) -> Figure:
-        from parenvs.tasks.partition.figure import draw
-
-        return draw(viewable, undecided)
+        return Views(view.text, view.answer, figure.draw, view.compared)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
         from parenvs.core.registry import problem
@@ -254,13 +236,8 @@ class PartitionTask(Task):
 
         return [classes(problem(instance, cluster, self.name, **options))]
 
-    def compared(self, report: PartitionReport) -> dict[str, str]:
-        from parenvs.tasks.partition.view import compared
-
-        return compared(report)
-
     def explain(
-        self, report: PartitionReport, pattern: str | None = None
+        self, report: PartitionReport | Partitioning, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
         from parenvs.tasks.partition.explain import text_and_json
 
@@ -269,9 +246,7 @@ class PartitionTask(Task):
     def explain_problem(
         self, problem: Partitioning, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.explain import text_and_json
-
-        return text_and_json(problem, pattern)
+        return self.explain(problem, pattern)
 
     def layout(
         self, plan: PartitionPlan, graph: Graph | None = None, eager: bool = False

@@ -12,6 +12,7 @@ from parenvs.core.task import (
     GraphOptions,
     Remarks,
     Task,
+    Views,
     given,
     option,
     refuse_settings,
@@ -20,7 +21,6 @@ from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.figure import Figure
     from rich.table import Table
 
     from parenvs.agents.pipeline.planners import PipelineRequest
@@ -285,30 +285,15 @@ class PipelineTask(Task):
 
         return TASKS
 
-    def text(self, viewable: Report | Pipeline, color: bool = False) -> str:
-        from parenvs.tasks.pipeline.view import text
+    def views(self) -> Views:
+        from parenvs.tasks.pipeline import figure, view
 
-        return text(viewable, color)
-
-    def answer(self, report: Report) -> str:
-        from parenvs.tasks.pipeline.view import answer
-
-        return answer(report)
-
-    def figure(self, viewable: Report | Pipeline) -> Figure:
-        from parenvs.tasks.pipeline.figure import draw
-
-        return draw(viewable)
+        return Views(view.text, view.answer, figure.draw, view.compared)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
         from parenvs.tasks.pipeline.view import of_instance
 
         return of_instance(instance, cluster, options)
-
-    def compared(self, report: Report) -> dict[str, str]:
-        from parenvs.tasks.pipeline.view import compared
-
-        return compared(report)
 
     def remarks(self, request: PipelineRequest, answer: Answer, choice: Any) -> Remarks:
         from parenvs.agents.pipeline.planners import Remarks
