@@ -18,6 +18,8 @@ from parenvs.tasks.partition.problem import PartitionPlan as Plan
 
 SHARP = 2.0
 """What column 0 gives for a class that is worth the whole replicated step; a thousandth is half."""
+TIE = 0.01
+"""The same for one that the relaxation splits in part."""
 NEXT = 4
 """Classes after the one at stake that the context describes."""
 TOLD = ("seconds_log", "all_reduce", "memory")
@@ -100,12 +102,20 @@ class PartitionChoice(RowGame):
 
     options = ("instance",)
     render_fps = 4
-    rule = "to partition what is worth more than nothing at the price at which greedy plans fit"
+    rule = "to partition what is worth something at the prices of the linear relaxation"
     columns: ClassVar[Mapping[str, str]] = {
-        "rule": "of the choice that partitions, twice what the class is worth at the price of "
-        "bytes, by size as in seconds_log",
+        "rule": "of the choice that partitions, twice what the class is worth at the prices of a "
+        "linear relaxation, by size as in seconds_log",
         "bound": "bound of the share of the replicated step's seconds that a plan can save then",
         "room": "bytes that the leanest known completion leaves, over the limit",
+        "priced": "of the choice that partitions, here and below: twice what the class is worth at "
+        "one price of bytes, at which greedy plans fit, by size",
+        "relaxed": "share of the class that the relaxation splits",
+        "own_worth": "its worth there, by size, if it excluded nothing",
+        "rivals_worth": "the same of the open classes that it excludes, by what is split of them",
+        "best_rival": "the most that one of them is worth",
+        "tightest": "share of the limit that it saves at the moment that is fullest if open "
+        "classes are split as in the relaxation",
         "partition": "1 for the choice that partitions",
         "dimensions": "share of all dimensions that are in the class",
         "bytes": "share of the bytes of all parameters",
@@ -120,7 +130,12 @@ class PartitionChoice(RowGame):
         "excluded_seconds": "seconds that these save at most, as a share",
         "excluded_memory": "share of the peak that these save, at most 1",
     }
-    ahead = frozenset({"rule", "bound", "room"})
+    ahead = frozenset(
+        {
+            "rule", "bound", "room", "priced", "relaxed", "own_worth", "rivals_worth",
+            "best_rival", "tightest",
+        }
+    )  # fmt: skip
     contexts: ClassVar[Mapping[str, str]] = {
         "decided": "share of the classes that are decided",
         "earned": "share of the replicated step's seconds that is saved so far",
@@ -134,6 +149,8 @@ class PartitionChoice(RowGame):
         "classes": "log2 of the classes / 10",
         **{f"next_{i}_{name}": f"{name} of open class {i} after the one at stake"
            for i in range(1, NEXT + 1) for name in TOLD},
+        "expected": "bytes left at that moment over the limit; 0 in bare rows, as below",
+        "owed": "bytes left at all moments at their prices, by size",
     }  # fmt: skip
 
     def __init__(
@@ -174,9 +191,14 @@ class PartitionChoice(RowGame):
         offset = len(self.ahead) if self.looks else 0
         limit = tables.limit[slot]
         if self.looks:
-            actions[:, PARTITION, 0] = SHARP * tables.rule[slot, stake]
+            of_class, rest = partial_plans.relaxed(rows, stake, is_open)
+            # A class that is split in part has no reduced worth: what is more than half counts.
+            tie = TIE * np.sign(of_class[:, 1] - 0.5)
+            actions[:, PARTITION, 0] = SHARP * np.where(of_class[:, 0], of_class[:, 0], tie)
             actions[..., 1] = self.earned[rows][:, None] + bounds
             actions[..., 2] = room / limit[:, None]
+            actions[:, PARTITION, 3] = SHARP * tables.rule[slot, stake]
+            actions[:, PARTITION, 4:offset] = of_class[:, 1:]
         bare = actions[:, PARTITION, offset:]
         bare[:, 0] = 1.0
         bare[:, 1 : 1 + len(CLASS)] = tables.figures[slot, stake]
@@ -189,7 +211,8 @@ class PartitionChoice(RowGame):
         context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
         context[:, 3] = tables.price[slot]
         context[:, 4 : 4 + len(STEP)] = tables.step[slot]
-        context[:, 4 + len(STEP) :] = partial_plans.coming(rows, stake, is_open, NEXT, TOLD)
+        context[:, 4 + len(STEP) : -2] = partial_plans.coming(rows, stake, is_open, NEXT, TOLD)
+        context[:, -2:] = rest if self.looks else 0.0
         self.actions[part], self.context[part], self.mask[part] = actions, context, mask
 
     def _judged(

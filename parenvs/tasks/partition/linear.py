@@ -41,6 +41,23 @@ FIRST_COLUMNS = 16
 """Columns by which most moments are told apart at once."""
 
 
+class Relaxed(NamedTuple):
+    """The optimum of a linear relaxation, whose prices tell what bytes and exclusions are worth.
+
+    Attributes:
+        split: (K,) in [0, 1], the share of each class that is split.
+        worth: (K,) reduced worth, a share of the replicated step's seconds: gain plus saved bytes
+            at their prices, less the prices of what is excluded.
+        own: (K,) the same without exclusions.
+        prices: (M',) of the share of the limit at each of ``Linear.fullest``.
+    """
+
+    split: np.ndarray
+    worth: np.ndarray
+    own: np.ndarray
+    prices: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Linear:
     """A problem with a limit of memory. K classes that can be split, M moments, G groups.
@@ -146,6 +163,34 @@ class Linear:
             else:
                 low = middle
         return price, scores(price)
+
+    @cached_property
+    def relaxed(self) -> Relaxed:
+        """The linear relaxation: classes are split in part, two that exclude each other one in sum.
+
+        Moments at which the replicated plan fits have no price.
+        """
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_array, vstack
+
+        saved = self.saved_bytes[:, self.fullest].T / self.limit
+        excess = self.replicated_bytes[self.fullest] / self.limit - 1.0
+        tight = excess > 0
+        pairs = [(k, x) for k, rivals in enumerate(self.rivals) for x in rivals.tolist() if k < x]
+        place = np.arange(len(pairs)).repeat(2), np.array(pairs, dtype=np.int64).ravel()
+        shape = len(pairs), len(self.gain)
+        both = coo_array((np.ones(2 * len(pairs)), place), shape=shape)
+        found = linprog(
+            -self.gain,
+            A_ub=vstack([coo_array(-saved[tight]), both]),
+            b_ub=np.concatenate([-excess[tight], np.ones(len(pairs))]),
+            bounds=(0, 1),
+            method="highs",
+        )
+        duals, prices = -found.ineqlin.marginals, np.zeros(len(excess))
+        prices[tight], conflicts = np.split(duals, [np.count_nonzero(tight)])
+        own = self.gain + prices @ saved
+        return Relaxed(found.x, own - both.T @ conflicts, own, prices)
 
     @classmethod
     def of(cls, problem: Partitioning, name: str = "") -> Linear:
@@ -376,6 +421,10 @@ class Tables:
         self.rivals = np.zeros((slots, k, k), dtype=np.int16)
         self.rival_count = np.zeros((slots, k), dtype=np.int64)
         self.rule = np.zeros((slots, k), dtype=np.float32)
+        # Of each class the relaxation's split, reduced worth and own worth; bytes that it leaves at
+        # each moment, and their price.
+        self.split, self.worth, self.own = np.zeros((3, slots, k))
+        self.expected, self.prices = np.full((slots, m), np.inf), np.zeros((slots, m))
         # The classes of each group of instructions, k where there are fewer, and its weight.
         self.members = np.full((slots, size.members, size.groups), k)
         self.weights = np.zeros((slots, size.groups))
@@ -408,6 +457,10 @@ class Tables:
         self.start[slot], self.step[slot] = problem.seconds(plans[0]), problem.step
         self.price[slot], scores = problem.priced
         self.rule[slot, :k] = logarithmic(scores)
+        relaxed = problem.relaxed
+        self.split[slot, :k], self.worth[slot, :k], self.own[slot, :k] = relaxed[:3]
+        left = problem.slack(relaxed.split)[problem.fullest]
+        self.expected[slot, :m], self.prices[slot, :m] = left, relaxed.prices
         self.decisions[slot, :k] = OPEN
         repeated = np.arange(self.completions.shape[2]) % len(plans)
         self.completions[slot, :k] = plans[repeated].T
@@ -427,6 +480,8 @@ class PartialPlans:
         slack: (n, W, 2, M) bytes that each leaves at each moment, as it is and with the other
             choice for the candidate, the class decided next; least: (n, W, 2) their minimum.
         current: (n, W) int8, which of the two is the completion as it is.
+        expected: (n, M) bytes that are left at each moment if of the open classes as much is split
+            as in the relaxation.
     """
 
     def __init__(self, count: int, largest: Sizes) -> None:
@@ -439,6 +494,7 @@ class PartialPlans:
         self.decisions = np.full((count, k), OPEN, dtype=np.int8)
         self.completions = np.zeros((count, k, w), dtype=np.bool_)
         self.slack, self.least = np.zeros((count, w, 2, m)), np.zeros((count, w, 2))
+        self.expected = np.zeros((count, m))
         self.current, self._witness_index = np.zeros((count, w), dtype=np.int8), np.arange(w)
 
     def has_room(self, problem: Linear) -> bool:
@@ -466,6 +522,7 @@ class PartialPlans:
             tables.decisions[slot],
             tables.completions[slot],
         )
+        self.expected[rows] = tables.expected[slot]
         self.slack[rows, :, 0], self.slack[rows, :, 1] = tables.slack[slot], np.inf
         self.least[rows, :, 0], self.current[rows] = tables.slack[slot].min(axis=-1), 0
 
@@ -505,11 +562,20 @@ class PartialPlans:
     def decide(self, rows: np.ndarray, candidates: np.ndarray, split: np.ndarray) -> None:
         """Decide the candidates of the last call of ``remaining_bytes``; ``split`` is (k,) bool."""
         # ``remaining_bytes`` has computed both choices: switch witnesses whose choice changes.
+        tables, slot = self.tables, self.slot[rows]
+        change = split - tables.split[slot, candidates]
+        self.expected[rows] += change[:, None] * tables.saved_bytes[slot, candidates]
         self.current[rows] ^= self.completions[rows, candidates] != split[:, None]
         self.completions[rows, candidates] = split[:, None]
         self.decisions[rows, candidates] = np.where(split, PARTITION, REPLICATE)
         rows = rows[split]
         episode, rival = self.rivals(rows, candidates[split])
+        was_open = self.decisions[rows[episode], rival] == OPEN
+        row, lost = rows[episode[was_open]], rival[was_open]
+        slot = self.slot[row]
+        np.subtract.at(
+            self.expected, row, tables.split[slot, lost][:, None] * tables.saved_bytes[slot, lost]
+        )
         self.completions[rows[episode], rival] = False
         self.decisions[rows[episode], rival] = REPLICATE
 
@@ -532,6 +598,32 @@ class PartialPlans:
             result[:, choice] = (best * tables.weights[slot]).sum(axis=-1)
         result[:, PARTITION] += tables.gain[slot, candidates]
         return result
+
+    def relaxed(
+        self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the relaxation says of the candidates, (k, 6), and of the rest, (k, 2)."""
+        tables, slot = self.tables, self.slot[rows]
+        episode, rival = self.rivals(rows, candidates)
+        still = is_open[episode, rival]
+        episode, rival = episode[still], rival[still]
+        own, best = np.zeros((2, len(rows)))
+        others = tables.own[slot[episode], rival]
+        np.add.at(own, episode, tables.split[slot[episode], rival] * others)
+        np.maximum.at(best, episode, others)
+        left, limit = self.expected[rows], tables.limit[slot]
+        tightest = left.argmin(axis=1)
+        of_class = (
+            logarithmic(tables.worth[slot, candidates]),
+            tables.split[slot, candidates],
+            logarithmic(tables.own[slot, candidates]),
+            logarithmic(own),
+            logarithmic(best),
+            tables.saved_bytes[slot, candidates, tightest] / limit,
+        )
+        least = left[np.arange(len(rows)), tightest] / limit
+        owed = (tables.prices[slot] * np.where(np.isfinite(left), left, 0.0)).sum(axis=1) / limit
+        return np.stack(of_class, axis=1), np.stack([least, logarithmic(owed)], axis=1)
 
     def excluded(self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return the sums of ``EXCLUDED`` over the open rivals of the candidates, (k, 3)."""
