@@ -6,12 +6,15 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+import scipy.optimize
 from batches import assert_same, both, drawn, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
 from benchmarks.partition_sets import pool_row
+from parenvs.agents.partition.exact import conflict_matrix
+from parenvs.agents.partition.teacher import teach
 from parenvs.agents.partition.witnesses import find_witnesses, shortest
 from parenvs.core.sets import family_named
 from parenvs.datasets.partition.problems import (
@@ -252,3 +255,79 @@ def test_sets__a_plan_is_worth_the_optimums_seconds_over_its_own():
     assert found.reference == "optima"
     ones = parenvs.evaluate_set(lambda seen, mask: int(mask[1]), name, "mixer", first=2)
     assert (ones.scores < 1).all() and (ones.scores > 0).all()
+
+
+def test_linear__relaxation_is_a_bound_whose_prices_explain_it(problem):
+    """Complementary slackness: what is split whole is worth something, what is not nothing."""
+    split, worth, own, prices = problem.relaxed
+    plan, _ = shortest(problem, problem.gain)
+    assert split @ problem.gain >= plan @ problem.gain - 1e-9
+    slack = (problem.limit - problem.replicated_bytes + split @ problem.saved_bytes)[
+        problem.fullest
+    ]
+    assert slack.min() >= -1e-6 * problem.limit and (prices >= 0).all() and prices.any()
+    assert np.abs(prices * slack).max() < 1e-6 * problem.limit
+    saved = problem.saved_bytes[:, problem.fullest] / problem.limit
+    np.testing.assert_allclose(own, problem.gain + saved @ prices, atol=1e-12)
+    assert (worth[split > 1 - 1e-9] >= -1e-9).all() and (worth[split < 1e-9] <= 1e-9).all()
+    assert np.abs(worth[(split > 1e-6) & (split < 1 - 1e-6)]).max(initial=0) < 1e-9
+    assert all(split[k] + split[x] <= 1 + 1e-9 for k, xs in enumerate(problem.rivals) for x in xs)
+
+
+def test_env__bytes_expected_follow_the_choices(problem):
+    """Of open classes as much is split as in the relaxation, of the others what was chosen."""
+    env, rng = PartitionChoiceEnv(instance=SMALL), np.random.default_rng(3)
+    observation, _ = env.reset()
+    columns, contexts = (list(names) for names in (env.game.columns, env.game.contexts))
+    over, k = False, len(problem.gain)
+    while not over:
+        decisions = env.game.partial_plans.decisions[0, :k]
+        split = np.where(decisions < 0, problem.relaxed.split, decisions)
+        left = problem.slack(split)[problem.fullest] / problem.limit
+        fullest, at = left.argmin(), env.game.position[0]
+        told = observation["context"][contexts.index("expected")]
+        assert told == pytest.approx(left.min(), abs=1e-5)
+        if observation["action_mask"][1]:
+            saved = problem.saved_bytes[at, problem.fullest[fullest]] / problem.limit
+            row = dict(zip(columns, observation["actions"][1], strict=True))
+            assert row["tightest"] == pytest.approx(saved, rel=1e-4, abs=1e-6)
+            rivals = [x for x in problem.rivals[at] if decisions[x] < 0]
+            best = max([0.0, *problem.relaxed.own[rivals]])
+            size = max(np.log10(max(best, 1e-6)) / 6 + 1, 0.0)
+            assert row["best_rival"] == pytest.approx(min(size, 1.0), abs=1e-5)
+        observation, _, over, *_ = env.step(by_chance(rng)(observation))
+
+
+def test_teacher__knows_the_best_plan_behind_each_choice(problem):
+    """Beside an integer program of all classes, whose decided ones are fixed."""
+    env, rng = PartitionChoiceEnv(instance=SMALL), np.random.default_rng(4)
+    for seed in range(2):
+        env.reset()
+        values, over, k = teach(env.game), False, len(problem.gain)
+        rows = problem.saved_bytes[:, problem.fullest].T / problem.limit
+        needed = problem.replicated_bytes[problem.fullest] / problem.limit - 1
+        while not over:
+            worth, mask = values()[0], env.action_masks()
+            assert np.array_equal(np.isfinite(worth), mask)
+            decisions, at = env.game.partial_plans.decisions[0, :k].copy(), env.game.position[0]
+            for choice in np.flatnonzero(mask):
+                made = decisions.copy()
+                made[at] = choice
+                made[problem.rivals[at]] = 0 if choice else made[problem.rivals[at]]
+                pairs = np.array([(i, x) for i, xs in enumerate(problem.rivals) for x in xs])
+                fixed = scipy.optimize.milp(
+                    -problem.gain,
+                    integrality=np.ones(k),
+                    bounds=(np.where(made == 1, 1, 0), np.where(made == 0, 0, 1)),
+                    constraints=[(rows, needed), (conflict_matrix(pairs, k), -np.inf, 1)],
+                    options={"mip_rel_gap": 0},
+                )
+                seconds = problem.replicated_seconds * (1 + fixed.fun)
+                expected = np.log(env.game.reference[0] / seconds)
+                assert worth[choice] == pytest.approx(expected, abs=2e-6)
+            best = int(np.nan_to_num(worth, nan=-np.inf).argmax())
+            choice = best if seed == 0 else int(rng.choice(np.flatnonzero(mask)))
+            _, _, over, _, info = env.step(choice)
+        if seed == 0:
+            assert info["cost"] == pytest.approx(info["reference"])
+    assert teach(None) is None

@@ -41,9 +41,9 @@ class PartitionChoice(RowGame):
     alone. Each turn decides a class, and with it all classes that it excludes. The classes that
     save most seconds are asked about first; ties by path.
 
-    The rule weighs the seconds and the bytes that a class saves, at the price at which plans of
-    what is worth most begin to fit. The problem is an integer program of up to 200 classes; the
-    planner ``exact`` proves its optimum in seconds.
+    The problem is an integer program of up to 200 classes; the planner ``exact`` proves its optimum
+    in seconds. Its linear relaxation, which is solved once a problem, prices bytes and exclusions;
+    the rule splits what is worth something then.
 
     ## Action Space
     ``Discrete(2)``: 0 replicates, 1 partitions the class at stake. A choice is legal if a plan
@@ -53,9 +53,9 @@ class PartitionChoice(RowGame):
     ## Observation Space
     ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
-    * ``actions``: (2, 16) float32; features of the class at stake are in the row that partitions
+    * ``actions``: (2, 22) float32; features of the class at stake are in the row that partitions
       it. With ``rows="bare"`` 13 columns.
-    * ``context``: (22,) float32, at the end of the open classes after the one at stake.
+    * ``context``: (24,) float32.
     * ``action_mask``: (2,) int8.
 
     ## Rewards
@@ -96,7 +96,8 @@ class PartitionChoice(RowGame):
     ``gym.make_vec("PartitionPlan-v2", num_envs=64)``, see ``parenvs.envs.env.GameVectorEnv``.
 
     ## Version History
-    * v2: returns are not cut at log 0.2, and an illegal action pays less than any plan.
+    * v2: returns are not cut at log 0.2, an illegal action pays less than any plan, and rows have
+      the relaxation.
     * v1: rows, masks that leave what can be completed, returns as logarithms, harder problems.
     """
 
@@ -114,8 +115,7 @@ class PartitionChoice(RowGame):
         "own_worth": "its worth there, by size, if it excluded nothing",
         "rivals_worth": "the same of the open classes that it excludes, by what is split of them",
         "best_rival": "the most that one of them is worth",
-        "tightest": "share of the limit that it saves at the moment that is fullest if open "
-        "classes are split as in the relaxation",
+        "tightest": "share of the limit that it saves at the fullest moment of the relaxation",
         "partition": "1 for the choice that partitions",
         "dimensions": "share of all dimensions that are in the class",
         "bytes": "share of the bytes of all parameters",
@@ -149,7 +149,8 @@ class PartitionChoice(RowGame):
         "classes": "log2 of the classes / 10",
         **{f"next_{i}_{name}": f"{name} of open class {i} after the one at stake"
            for i in range(1, NEXT + 1) for name in TOLD},
-        "expected": "bytes left at that moment over the limit; 0 in bare rows, as below",
+        "expected": "bytes left at the moment that is fullest if open classes are split as in the "
+        "relaxation, over the limit",
         "owed": "bytes left at all moments at their prices, by size",
     }  # fmt: skip
 
@@ -190,8 +191,8 @@ class PartitionChoice(RowGame):
         actions = np.zeros((len(rows), 2, len(self.shown)), dtype=np.float32)
         offset = len(self.ahead) if self.looks else 0
         limit = tables.limit[slot]
+        of_class, rest = partial_plans.relaxed(rows, stake, is_open)
         if self.looks:
-            of_class, rest = partial_plans.relaxed(rows, stake, is_open)
             # A class that is split in part has no reduced worth: what is more than half counts.
             tie = TIE * np.sign(of_class[:, 1] - 0.5)
             actions[:, PARTITION, 0] = SHARP * np.where(of_class[:, 0], of_class[:, 0], tie)
@@ -212,7 +213,7 @@ class PartitionChoice(RowGame):
         context[:, 3] = tables.price[slot]
         context[:, 4 : 4 + len(STEP)] = tables.step[slot]
         context[:, 4 + len(STEP) : -2] = partial_plans.coming(rows, stake, is_open, NEXT, TOLD)
-        context[:, -2:] = rest if self.looks else 0.0
+        context[:, -2:] = rest
         self.actions[part], self.context[part], self.mask[part] = actions, context, mask
 
     def _judged(

@@ -209,6 +209,11 @@ class PartitionTask(Task):
             return "PartitionPlan-v2", {"instance": instance}, ()
         return None  # trained on the problem of the instance, in its scope's environment
 
+    def teacher(self, game: Game) -> Callable[[], np.ndarray] | None:
+        from parenvs.agents.partition.teacher import teach
+
+        return teach(game)
+
     def validation(self, env_id: str, env_kwargs: Mapping[str, Any]) -> Validation:
         """Return the set on which agents are judged, whose families are not those of training."""
         from parenvs.core.sets import Validation
