@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,11 @@ from parenvs.core.task import PRECISIONS, GraphOptions, Task, Views, given, opti
 from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.table import Table
 
     from parenvs.agents.partition.planners import PartitionRequest
+    from parenvs.core.game import Game
     from parenvs.core.leaderboard import TaskKind
     from parenvs.core.plan import Answer, Strategy
     from parenvs.core.sets import SetKind, Validation
