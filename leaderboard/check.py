@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -18,6 +17,7 @@ from typing import Any
 from parenvs.core.leaderboard import Reference, TaskProblem, is_less, kind_of, reference_of
 from parenvs.core.plan import Plan, current
 from parenvs.errors import ParenvsError, shown
+from parenvs.files import StrPath
 from parenvs.leaderboard.entry import Entry, cleaned, load_entry
 from parenvs.leaderboard.methods import rerun
 from parenvs.leaderboard.tasks import Task, tasks
@@ -137,9 +137,7 @@ class CheckedEntry:
         }
 
 
-def check_file(
-    path: str | os.PathLike[str], seed: int | None = None, runner: str = ""
-) -> CheckedEntry:
+def check_file(path: StrPath, seed: int | None = None, runner: str = "") -> CheckedEntry:
     """Read an entry and judge it; arguments as of ``check``, whose script is beside the entry.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs.core.leaderboard import PolicyError, kinds
 from parenvs.core.registry import removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.files import DuplicateFieldError, no_duplicates, write_text
+from parenvs.files import DuplicateFieldError, StrPath, no_duplicates, write_text
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 from parenvs.machine import NOT_RECORDED
 
@@ -134,7 +134,7 @@ class Entry:
             raise EntryError(where, checks.reasons)
         return cls(**fields)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the entry as a JSON file with one plan on each line, so that diffs can be read.
 
         Raises:
@@ -149,12 +149,12 @@ class Entry:
         write_text(path, f'{text},\n "{key}": {{\n{lines}\n }}\n}}\n')
 
 
-def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
+def entry_files(folder: StrPath) -> list[Path]:
     """Return the files ``TASK/ENTRY.json`` under a folder, sorted."""
     return sorted(Path(folder).glob("*/*.json"))
 
 
-def load_entry(path: str | os.PathLike[str]) -> Entry:
+def load_entry(path: StrPath) -> Entry:
     """Read an entry from a file that cannot be trusted.
 
     Raises:
@@ -163,7 +163,7 @@ def load_entry(path: str | os.PathLike[str]) -> Entry:
     return Entry.from_json(read_json(path), cleaned(os.fspath(path)))
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
+def read_json(path: StrPath) -> Any:
     """Read a JSON file that cannot be trusted.
 
     Raises:

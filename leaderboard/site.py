@@ -7,7 +7,6 @@ pictures, as drawing all of them would take an hour and 200 MB.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from parenvs import view
 from parenvs.core.leaderboard import kind_of
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
-from parenvs.files import locked, remove_leftovers, replacing_folder
+from parenvs.files import StrPath, locked, remove_leftovers, replacing_folder
 from parenvs.leaderboard.check import CheckedEntry, PlanState
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.ranking import Standing, about, by_version, compare, ranking, unconfirmed
@@ -52,9 +51,7 @@ def plan_path(entry: Entry, problem: str = "", suffix: str = "json") -> str:
 _TEMPLATES.globals |= {"generator": GENERATOR, "plan_path": plan_path}
 
 
-def write_site(
-    folder: str | os.PathLike[str], entries: Sequence[CheckedEntry], docs: str = ""
-) -> dict[str, str]:
+def write_site(folder: StrPath, entries: Sequence[CheckedEntry], docs: str = "") -> dict[str, str]:
     """Write the site to a folder, all of it or nothing; see ``site_files`` and ``write_folder``.
 
     Entries for older lists of tasks get a site of their own within it, for each version.
@@ -169,7 +166,7 @@ def _plan_files(standing: Standing) -> dict[str, str]:
     }
 
 
-def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> None:
+def write_folder(folder: StrPath, files: Mapping[str, str]) -> None:
     """Write files to a folder of their own, and replace what the folder held as a whole.
 
     The files are written beside the folder first, so that an interruption leaves the old one.

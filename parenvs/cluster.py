@@ -17,7 +17,7 @@ import numpy as np
 from parenvs.arrays import Array
 from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
 from parenvs.fields import checked, number, one_of, read, settle, whole, words
-from parenvs.files import read_json
+from parenvs.files import StrPath, read_json
 
 MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
@@ -739,7 +739,7 @@ class Cluster:
         return cls.parse(f"1x{len(installed)}:{matching[0]}")
 
     @classmethod
-    def parse(cls, text: str | os.PathLike[str] | Cluster | dict[str, Any]) -> Cluster:
+    def parse(cls, text: StrPath | Cluster | dict[str, Any]) -> Cluster:
         """Make a cluster from a preset's name, a short form, a JSON file's path or an object.
 
         The short form is ``SERVERSxDEVICES:DEVICE[,INTER[,INTRA]]``; a bandwidth is a number with
@@ -798,7 +798,7 @@ def _known_device(name: str, where: str) -> Device:
 
 
 def load_measured(
-    path: str | os.PathLike[str],
+    path: StrPath,
 ) -> tuple[Cluster, tuple[Measurement, ...], dict[str, Any]]:
     """Read a file that ``parenvs calibrate`` wrote.
 

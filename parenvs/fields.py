@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.files import read_object, write_text
+from parenvs.files import StrPath, read_object, write_text
 
 _Kind = TypeVar("_Kind")
 _Made = TypeVar("_Made")
@@ -205,7 +205,7 @@ def _unchecked(kind: type) -> type:
 
 
 def read_rows(
-    kind: type[_Kind], path: str | os.PathLike[str], make: Callable[[_Kind, str], _Made]
+    kind: type[_Kind], path: StrPath, make: Callable[[_Kind, str], _Made]
 ) -> dict[str, _Made]:
     """Read the file of a set of problems, ``{"schema": 1, "problems": [{"name": ..., ...}, ...]}``.
 
@@ -233,7 +233,7 @@ def read_rows(
     return rows
 
 
-def write_rows(path: str | os.PathLike[str], rows: Mapping[str, Mapping[str, Any]]) -> None:
+def write_rows(path: StrPath, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the problems of a set as objects of JSON types, a line each, whole or not at all."""
     lines = (json.dumps({"name": name, **row}) for name, row in rows.items())
     body = ",\n  ".join(lines)

@@ -36,12 +36,14 @@ FUNCTION = re.compile(
     r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)"
 )
 """Name of a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
+StrPath = str | os.PathLike[str]
+"""A path, as functions that read or write files take it."""
 _own_locks: set[tuple[Path, int]] = set()
 """Locks of this process and the threads that hold them; a thread may take one again."""
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
+def replacing(path: StrPath, mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file beside ``path``; rename it over ``path`` when the block succeeds.
 
     File and folder are on the disk when the block ends (``fsync``). A link is followed, also one to
@@ -91,7 +93,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
+def naming(path: StrPath, *aliases: Path) -> Iterator[None]:
     """Let the errors of the system in the block that name no file, or an alias, name ``path``."""
     try:
         yield
@@ -102,7 +104,7 @@ def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _write_through(path: str | os.PathLike[str], mode: str) -> Iterator[IO]:
+def _write_through(path: StrPath, mode: str) -> Iterator[IO]:
     """Collect what is written, and write it to a pipe or a device when the block succeeds."""
     buffer = io.BytesIO()
     stream: IO = buffer if "b" in mode else io.TextIOWrapper(buffer, "utf-8", newline="\n")
@@ -115,14 +117,14 @@ def _write_through(path: str | os.PathLike[str], mode: str) -> Iterator[IO]:
         raise ParenvsError(f"{os.fspath(path)}: nobody reads from this pipe any more") from None
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: StrPath, text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, completely or not at all."""
     with replacing(path, "w") as stream:
         stream.write(text)
 
 
 @contextmanager
-def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing_folder(path: StrPath) -> Iterator[Path]:
     """Yield an empty folder beside ``path``, which takes the place of ``path`` at the end.
 
     The two are exchanged in one step where the system can (Linux). Elsewhere the old folder is
@@ -172,9 +174,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(
-    folder: str | os.PathLike[str], beside: bool = False, wait: float = 0.0
-) -> Iterator[None]:
+def locked(folder: StrPath, beside: bool = False, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock of a folder or file, so that no other process writes to it.
 
     The system releases the lock when its process ends, however it ends. A thread that holds the
@@ -305,7 +305,7 @@ class _Constant(str):
 
 
 def read_json(
-    path: str | os.PathLike[str],
+    path: StrPath,
     error: type[ParenvsError] = ParenvsError,
     most_bytes: int | None = None,
 ) -> Any:
@@ -351,9 +351,7 @@ def _constants(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _constants(value, f"{path}[{position}]")
 
 
-def read_object(
-    path: str | os.PathLike[str], schema: int, most_bytes: int | None = None
-) -> dict[str, Any]:
+def read_object(path: StrPath, schema: int, most_bytes: int | None = None) -> dict[str, Any]:
     """Return the object of a JSON file whose field ``schema`` this version reads, without it.
 
     Raises:

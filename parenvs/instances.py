@@ -13,7 +13,7 @@ from parenvs.core.registry import TASKS
 from parenvs.core.task import GraphOptions
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, refuse_unknown, shown
 from parenvs.fields import checked
-from parenvs.files import is_function
+from parenvs.files import StrPath, is_function
 
 if TYPE_CHECKING:
     from parenvs.graph.graph import Graph
@@ -69,7 +69,7 @@ _ADVICE = (
 )
 Key = tuple[tuple[str, Any], ...]
 """Options of reading, as a key of a cache."""
-_Name = str | os.PathLike[str]
+_Name = StrPath
 """A shipped name or a path."""
 _Text = (str, os.PathLike)
 

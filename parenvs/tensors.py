@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.files import StrPath
 
 _Unpickler: Any = pickle._Unpickler  # the one in Python
 _LARGEST_NUMBER, _DEEPEST, _BLOCK = 2**63, 64, 1 << 22
@@ -97,7 +98,7 @@ class Inert(_Unpickler):
     dispatch[pickle.SETITEMS[0]] = load_setitems
 
 
-def read_tensors(file: str | os.PathLike[str] | IO[bytes]) -> Any:
+def read_tensors(file: StrPath | IO[bytes]) -> Any:
     """Read what ``torch.save`` wrote: tensors, numbers and texts in dictionaries, lists and tuples.
 
     Only the format of archives is taken, uncompressed. Parameters become tensors, and ordered
@@ -110,7 +111,7 @@ def read_tensors(file: str | os.PathLike[str] | IO[bytes]) -> Any:
         return _Archive(archive).read()
 
 
-def read_saved(path: str | os.PathLike[str], *names: str) -> dict[str, Any]:
+def read_saved(path: StrPath, *names: str) -> dict[str, Any]:
     """Read a file of ours, see ``read_tensors``, which holds a dictionary of these names.
 
     Raises:

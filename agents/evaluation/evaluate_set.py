@@ -28,7 +28,7 @@ from parenvs.core.plan import OPTIMAL
 from parenvs.core.sets import BOUND, KINDS, ProblemSet, family_named, score_of, set_of
 from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
 from parenvs.fields import Count, Index, checked
-from parenvs.files import read_json, write_text
+from parenvs.files import StrPath, read_json, write_text
 
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Gaps at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""
@@ -137,7 +137,7 @@ class SetEvaluation:
             f"  gap: {shares}"
         )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write names and scores as JSON, null without a legal plan."""
         scores = [[x if math.isfinite(x) else None for x in row] for row in self.scores.tolist()]
         content = {
@@ -148,7 +148,7 @@ class SetEvaluation:
         write_text(Path(path), json.dumps(content) + "\n")
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> SetEvaluation:
+    def load(path: StrPath) -> SetEvaluation:
         """Read what ``save`` wrote.
 
         Raises:

@@ -32,6 +32,7 @@ from parenvs.errors import (
     shown,
 )
 from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
+from parenvs.files import StrPath
 from parenvs.instances import data_folder, manifest
 from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, StepSettings
 from parenvs.tasks.partition.linear import CLASS, Linear, Sizes
@@ -70,7 +71,7 @@ class SetRow:
         return {k: v for k, v in vars(self).items() if k in always or v != plain[k]}
 
 
-def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
+def read_set(path: StrPath) -> dict[str, SetRow]:
     """Read the problems of a set file, by name, in their order.
 
     Raises:
@@ -83,7 +84,7 @@ def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
     return rows
 
 
-def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
+def save_set(path: StrPath, rows: Mapping[str, SetRow]) -> None:
     """Write the problems of a set, a line each, whole or not at all."""
     write_rows(path, {name: row.to_json() for name, row in rows.items()})
 

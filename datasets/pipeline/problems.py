@@ -38,6 +38,7 @@ from parenvs.errors import (
     refuse_unknown,
     shown,
 )
+from parenvs.files import StrPath
 from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
@@ -459,7 +460,7 @@ TYPES = {
 """Array of a file -> its element type; all have one dimension, and ``schema`` one element."""
 
 
-def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
+def load_set(name: StrPath) -> list[DrawnProblem]:
     """Load the problems of a shipped set, or of a ``.npz`` file of one.
 
     The problems are called ``SET/FAMILY-NUMBER``, numbered within a family; SET is the name of the

@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from parenvs.clock.members import Timing
 from parenvs.cluster import DEVICES, Cluster, Device, Measurement, load_measured, sync_bytes
 from parenvs.errors import ClusterError, ParenvsError, one_line
-from parenvs.files import write_text
+from parenvs.files import StrPath, write_text
 
 
 def fitted_line(size: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -70,7 +70,7 @@ class Calibration:
         return list(self.provenance.get("missing", []))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Calibration:
+    def load(cls, path: StrPath) -> Calibration:
         """Read a file of ``parenvs calibrate``.
 
         Raises:
@@ -81,7 +81,7 @@ class Calibration:
             raise ClusterError(f"{os.fspath(path)}: field 'provenance.missing' must be a list")
         return cls(cluster, rows, provenance)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the cluster's file, which every command takes as ``--cluster``."""
         content = self.cluster.to_json()
         assert isinstance(content, dict)

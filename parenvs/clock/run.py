@@ -15,16 +15,17 @@ from parenvs.core.plan import Plan, load_plan
 from parenvs.core.registry import task_with
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, need_extra
+from parenvs.files import StrPath
 from parenvs.graph.python_source import is_torch
 
 
 def run(
-    file: str | os.PathLike[str],
+    file: StrPath,
     source: str,
     arguments: str | None = None,
     steps: int = 20,
     processes: int | None = None,
-    calibration: str | os.PathLike[str] | None = None,
+    calibration: StrPath | None = None,
     kind: str = "cpu",
     loss: str | None = None,
 ) -> Run:

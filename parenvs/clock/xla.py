@@ -31,6 +31,7 @@ from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, listed, one_line
 from parenvs.exports.stages import layout_of
+from parenvs.files import StrPath
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
@@ -468,7 +469,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def run(
-    file: str | os.PathLike[str],
+    file: StrPath,
     plan: Any,
     source: str,
     arguments: str | None,

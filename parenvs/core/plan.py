@@ -22,7 +22,7 @@ from parenvs.core.registry import OLD_NAMES, TASKS, refuse_removed, task_of
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, refuse_unknown, shown
 from parenvs.fields import check, read
-from parenvs.files import check_schema, read_json, write_text
+from parenvs.files import StrPath, check_schema, read_json, write_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,7 +83,7 @@ class Plan:
         known = ("schema", "task", "instance", *self.settings)
         return dict(_values({name: value for name, value in content if name not in known}))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the plan as a JSON file."""
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
@@ -134,7 +134,7 @@ def current(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, **OLD_NAMES.get(task if isinstance(task, str) else "", {})}
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
+def load_plan(path: StrPath) -> Plan:
     """Read a plan file of any task.
 
     Raises:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +25,7 @@ from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.fields import Count, Index, Text, one_of, read, whole, words
-from parenvs.files import locked, read_object, replacing_folder, write_text
+from parenvs.files import StrPath, locked, read_object, replacing_folder, write_text
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
 from parenvs.view.words import plural
@@ -314,7 +313,7 @@ class Checkpoint:
         ParenvsError: plan or index are missing or wrong, or a file is missing or has another size.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: StrPath) -> None:
         self.folder, self.where = Path(folder), str(Path(folder))  # the latter for errors
         where = str(self.folder / INDEX)
         if not (self.folder / INDEX).is_file():
@@ -498,10 +497,10 @@ class Resharding:
 
 
 def reshard(
-    checkpoint: str | os.PathLike[str],
+    checkpoint: StrPath,
     new: Plan,
     old: Plan | None = None,
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
     graph: Graph | None = None,
 ) -> Resharding:
     """Write a checkpoint anew for another plan; a kill leaves the old one or the new one, whole.

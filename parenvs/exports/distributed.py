@@ -38,6 +38,7 @@ from parenvs.exports.checkpoint import check_shape
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.state import jointly, parameters_of
 from parenvs.exports.stream import Stream
+from parenvs.files import StrPath
 from parenvs.tensors import Inert, Pickled, read_tensors
 
 FILE = ".metadata"
@@ -53,7 +54,7 @@ _ERRORS = (
 )  # fmt: skip
 
 
-def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
+def metadata_of(folder: StrPath) -> Metadata:
     """Return what a folder holds: its tensors, and where each piece of them is.
 
     Raises:
@@ -171,7 +172,7 @@ MODEL, STATE, OWN = "model", "optimizer.state", "parenvs"
 
 
 def export(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     parallel: Parallel,
     optimizer: torch.optim.Optimizer,
     steps: int = 0,
@@ -190,7 +191,7 @@ def export(
 
 
 def load(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     parallel: Parallel,
     optimizer: torch.optim.Optimizer,
     stream: Stream | None = None,

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from parenvs.core.plan import Plan, load_plan
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.exports.stages import layout_of, unmatched
+from parenvs.files import StrPath
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout, Spec, shape_text
 from parenvs.graph.roles import parse_names
@@ -24,9 +24,7 @@ WRITTEN_FOR = {"jax": "0.10.2"}
 """Versions with which what is exported was run."""
 
 
-def shardings(
-    plan: Plan | str | os.PathLike[str], mesh: Any, tree: Any, graph: Graph | None = None
-) -> Any:
+def shardings(plan: Plan | StrPath, mesh: Any, tree: Any, graph: Graph | None = None) -> Any:
     """Return the ``NamedSharding`` of every leaf of a training step's arguments.
 
     Args:

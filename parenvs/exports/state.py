@@ -7,7 +7,6 @@ under. The folder has to be on a file system that all processes see.
 from __future__ import annotations
 
 import itertools
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -46,7 +45,7 @@ from parenvs.exports.checkpoint import (
 from parenvs.exports.parallel import PIPE, Parallel
 from parenvs.exports.stream import Stream
 from parenvs.exports.torch import TorchPlan, torch_plan
-from parenvs.files import locked, replacing_folder
+from parenvs.files import StrPath, locked, replacing_folder
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import DATA, MODEL
 
@@ -112,7 +111,7 @@ def current_state(
 
 
 def save(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     parallel: Parallel,
     optimizer: torch.optim.Optimizer,
     plan: Plan,
@@ -175,7 +174,7 @@ def save(
 
 
 def load(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     parallel: Parallel,
     optimizer: torch.optim.Optimizer,
     plan: Plan,

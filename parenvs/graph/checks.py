@@ -10,7 +10,6 @@ import io
 import json
 import lzma
 import math
-import os
 import tokenize
 import zipfile
 import zlib
@@ -23,6 +22,7 @@ import msgspec
 import numpy as np
 
 from parenvs.errors import HloError, shown
+from parenvs.files import StrPath
 from parenvs.graph.opcodes import Instruction, check_instruction
 
 NESTED = ("while", "conditional")
@@ -147,9 +147,7 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
 _FIELDS = msgspec.json.Decoder(_Fields)
 
 
-def read_arrays(
-    path: str | os.PathLike[str] | BinaryIO, limit: int | None = None
-) -> dict[str, np.ndarray]:
+def read_arrays(path: StrPath | BinaryIO, limit: int | None = None) -> dict[str, np.ndarray]:
     """Read all arrays of a ``.npz`` that holds numbers only; they are read-only.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -16,7 +15,7 @@ import numpy as np
 
 from parenvs.cluster import Device
 from parenvs.errors import HloError, one_line, shown
-from parenvs.files import replacing
+from parenvs.files import StrPath, replacing
 from parenvs.graph import checks
 
 SCHEMA = 1
@@ -236,7 +235,7 @@ class Graph:
         offset_in_row = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return owner, flat[offset[rows][owner] + offset_in_row]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the graph to ``path``, a compressed ``.npz``."""
         # Notes and twins are written only where there are any, so that old files keep their bytes.
         head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
@@ -250,7 +249,7 @@ class Graph:
             np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Graph:
+    def load(cls, path: StrPath) -> Graph:
         """Read a ``.npz`` that ``save`` wrote.
 
         Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import ParenvsError, listed, need_extra, shown
-from parenvs.files import FUNCTION
+from parenvs.files import FUNCTION, StrPath
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.pytorch.nodes import TITLE, RefusedError
 
@@ -160,7 +160,7 @@ def _eval_remedy(module: Any, lower_step: Callable[[], Any]) -> str:
     )
 
 
-def from_hlo(path: str | os.PathLike[str], **options: Any) -> Graph:
+def from_hlo(path: StrPath, **options: Any) -> Graph:
     """Read ``.pb`` (a serialized HloModuleProto), ``.txt`` (HLO text), ``.mlir`` or ``.npz``.
 
     Args:

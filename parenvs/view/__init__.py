@@ -5,7 +5,6 @@ Each function takes what the judge says of a plan, or the problem itself where t
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs.core.registry import task_of
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
+from parenvs.files import StrPath
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.nda
     return picture(text(viewable, True, undecided))
 
 
-def save(path: str | os.PathLike[str], viewable: Any) -> None:
+def save(path: StrPath, viewable: Any) -> None:
     """Write the figure; equal plans give equal bytes, and a failure leaves the old file.
 
     Args:
@@ -78,7 +78,7 @@ def svg(viewable: Any) -> str:
     return page.content(".svg", lambda: figure(viewable)).decode()
 
 
-def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
+def show(viewable: Any, path: StrPath | None = None) -> None:
     """Print a plan or problem as text, with the plan's price, or write its picture.
 
     Args:

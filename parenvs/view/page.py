@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parenvs.errors import ParenvsError, printable
-from parenvs.files import replacing
+from parenvs.files import StrPath, replacing
 from parenvs.view.words import SEPARATOR, clip, size
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _blank_figure() -> Figure:
     return figure
 
 
-def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
+def write(path: StrPath, draw: Callable[[], Figure]) -> None:
     """Write what ``draw`` returns; equal figures give equal bytes, a failure leaves the old file.
 
     Raises:
@@ -133,7 +133,7 @@ def with_dark(svg: str) -> str:
     return svg.replace("<defs>", f'<style type="text/css">{sheet}</style>\n <defs>', 1)
 
 
-def ending(path: str | os.PathLike[str]) -> str:
+def ending(path: StrPath) -> str:
     """``".png"``, ``".svg"`` or ``".pdf"``, in lower case.
 
     Raises:

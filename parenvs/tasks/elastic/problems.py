@@ -32,6 +32,7 @@ from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.fields import Integer, check, checked, number, one_of, read_rows, whole
+from parenvs.files import StrPath
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library, binomial
 from parenvs.tasks.elastic.movement import State
@@ -132,7 +133,7 @@ class Trace(Source):
         return Course(nodes, joined, left, lost)
 
 
-def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
+def read_trace(path: StrPath, name: str | None = None) -> Trace:
     """Read a trace of either form.
 
     Args:
@@ -377,7 +378,7 @@ class Row:
     chain: Markov
 
 
-def read_set(path: str | os.PathLike[str]) -> dict[str, Row]:
+def read_set(path: StrPath) -> dict[str, Row]:
     """Read the problems of a set, by name.
 
     Raises:
@@ -401,7 +402,7 @@ _NAME = re.compile(
 """Name of a problem of a trace: trace, model, cluster, batch, seconds of an interval."""
 
 
-def load_trace(name: str | os.PathLike[str]) -> Trace:
+def load_trace(name: StrPath) -> Trace:
     """Load a shipped trace by its name, or a file of either form.
 
     Raises:
@@ -462,7 +463,7 @@ def elastic_rows(name: str) -> dict[str, Row]:
 
 
 def load_elastic(
-    instance: str | os.PathLike[str], model: str | None = None, interval: float = SECONDS,
+    instance: StrPath, model: str | None = None, interval: float = SECONDS,
     cluster: str | None = None, batch: int | None = None,
 ) -> Elastic:  # fmt: skip
     """Load a problem of a job on nodes that come and go.

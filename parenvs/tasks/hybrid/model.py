@@ -11,7 +11,7 @@ import numpy as np
 
 from parenvs import instances
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
-from parenvs.files import is_function, read_json
+from parenvs.files import StrPath, is_function, read_json
 from parenvs.graph.graph import Graph
 from parenvs.instances import (
     Key,
@@ -148,7 +148,7 @@ def shapes() -> dict[str, TransformerShape]:
     return {name: TransformerShape.from_json(row) for name, row in instances.shapes().items()}
 
 
-def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
+def load_shape(instance: StrPath) -> TransformerShape | None:
     """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
 
     A generated problem, or one of a set, has the shape of its model. A file that is missing, or
@@ -166,7 +166,7 @@ def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
 
 
 def load_model(
-    instance: str | os.PathLike[str] | Graph | TransformerShape | HybridModel, **reading: Any
+    instance: StrPath | Graph | TransformerShape | HybridModel, **reading: Any
 ) -> HybridModel:
     """Load the chain of layers that hybrid plans cut: of a shape if there is one, else of a graph.
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from parenvs.cluster import PRECISIONS
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import Text, one_of, read, whole, words
-from parenvs.files import read_json
+from parenvs.files import StrPath, read_json
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.stack import Stack
 
@@ -226,7 +226,7 @@ SHIPPED = (
 """Files of rows that ship: up to 2024, from there to 2026, and beside other simulators."""
 
 
-def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
+def read_rows(path: StrPath | None = None) -> Published:
     """Read a file of published rows, by default those that ship; the name of one is enough.
 
     A file that cannot be read, or a field that no row can have, raises a ParenvsError.

@@ -8,7 +8,6 @@ its rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from parenvs.errors import (
     shown,
 )
 from parenvs.fields import Count, Index, Size, Text, one_of, read, settle, whole
+from parenvs.files import StrPath
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import shape_text
 from parenvs.instances import Key, load_graph, reading_key, stamp, text_of
@@ -260,7 +260,7 @@ class Partitioning:
     def build(
         cls,
         graph: Graph,
-        cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+        cluster: Cluster | StrPath | dict[str, Any],
         rules: str = "shardy",
         uneven: str = "pad",
         scope: str = SCOPES[0],
@@ -684,8 +684,8 @@ class PartitionReport(Report):
 
 
 def load_partitioning(
-    instance: str | os.PathLike[str] | Graph,
-    cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+    instance: StrPath | Graph,
+    cluster: Cluster | StrPath | dict[str, Any],
     rules: str = "shardy",
     uneven: str = "pad",
     scope: str = SCOPES[0],

@@ -9,7 +9,6 @@ import csv
 import hashlib
 import io
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 from parenvs.cluster import EFFICIENCY, Cluster, Device
 from parenvs.errors import ParenvsError, ProfileError, shown
 from parenvs.fields import Count, checked
-from parenvs.files import replacing
+from parenvs.files import StrPath, replacing
 from parenvs.graph.flow import Reads, chain_bytes
 from parenvs.graph.graph import Graph
 from parenvs.graph.unroll import unrolled
@@ -195,7 +194,7 @@ class StageProfile:
         )
 
     @classmethod
-    def from_csv(cls, path: str | os.PathLike[str], micro_batch: int = MICRO_BATCH) -> StageProfile:
+    def from_csv(cls, path: StrPath, micro_batch: int = MICRO_BATCH) -> StageProfile:
         """Read a CSV file of measurements; lines that start with ``#`` are comments.
 
         Its columns are ``name,forward_ms,backward_ms,cut_bytes,parameter_bytes[,resident_bytes]``.
@@ -243,7 +242,7 @@ class StageProfile:
         except ProfileError as error:
             raise ProfileError(f"{path}: {error}") from None
 
-    def to_csv(self, path: str | os.PathLike[str], comments: Iterable[str] = ()) -> None:
+    def to_csv(self, path: StrPath, comments: Iterable[str] = ()) -> None:
         """Write the chain as CSV; ``from_csv`` reads back every number and name exactly.
 
         Args:
@@ -274,7 +273,7 @@ class StageProfile:
 
 
 def load_profile(
-    instance: str | os.PathLike[str] | Graph | StageProfile,
+    instance: StrPath | Graph | StageProfile,
     cluster: str | dict[str, Any] | Cluster | Device,
     micro_batch: int = MICRO_BATCH,
     **reading: Any,

@@ -24,7 +24,7 @@ import numpy as np
 from parenvs.core.plan import load_plan
 from parenvs.errors import ParenvsError, PlanError, UnknownInstanceError, did_you_mean, shown
 from parenvs.fields import read, whole, words
-from parenvs.files import no_duplicates, replacing
+from parenvs.files import StrPath, no_duplicates, replacing
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding, ShardingPlan
 
@@ -78,7 +78,7 @@ class _Refused(ValueError):
     """What is wrong with a file, without its name."""
 
 
-def load_iopddl(path: str | os.PathLike[str]) -> Sharding:
+def load_iopddl(path: StrPath) -> Sharding:
     """Read a problem in the contest's format.
 
     Returns:
@@ -98,7 +98,7 @@ def load_iopddl(path: str | os.PathLike[str]) -> Sharding:
         raise ParenvsError(f"{where}: cannot be read ({reason})") from None
 
 
-def save_iopddl(problem: Sharding, path: str | os.PathLike[str]) -> None:
+def save_iopddl(problem: Sharding, path: StrPath) -> None:
     """Write a problem in the contest's format; packed if the path ends with ``.gz``."""
     text = json.dumps(to_json(problem), separators=(",", ":")).encode()
     if os.fspath(path).endswith(".gz"):
@@ -130,7 +130,7 @@ def to_json(problem: Sharding) -> dict[str, Any]:
     }
 
 
-def load_strategies(path: str | os.PathLike[str], problem: Sharding) -> ShardingPlan:
+def load_strategies(path: StrPath, problem: Sharding) -> ShardingPlan:
     """Read a plan of a problem: a plan file, or a list of strategies as contest solvers print it.
 
     Raises:
@@ -308,7 +308,7 @@ def added() -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-def add(path: str | os.PathLike[str]) -> tuple[Sharding, Path, bool]:
+def add(path: StrPath) -> tuple[Sharding, Path, bool]:
     """Check a file and copy it to the folder.
 
     Returns:

@@ -17,7 +17,7 @@ import numpy as np
 from parenvs.core.registry import problem as problem_of
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, read, settle
-from parenvs.files import locked
+from parenvs.files import StrPath, locked
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.rows import Row, read_rows
@@ -106,8 +106,8 @@ class Study:
 
     problem: Hybrid
     stack: Any = None
-    journal: str | os.PathLike[str] | None = None
-    site: str | os.PathLike[str] | None = None
+    journal: StrPath | None = None
+    site: StrPath | None = None
     candidates: Any = None
     constraints: Constraints | Mapping[str, Any] | None = None
     tolerance: float = 0.01
@@ -398,7 +398,7 @@ class Study:
         return dict(json.loads(json.dumps(head)))
 
     @classmethod
-    def of_journal(cls, journal: str | os.PathLike[str], **settings: Any) -> Study:
+    def of_journal(cls, journal: StrPath, **settings: Any) -> Study:
         """Resume the study of a journal whose candidates are the default ones."""
         lines = _lines(journal)
         if not lines:
@@ -562,7 +562,7 @@ def _numbers(seconds: Any) -> tuple[float, ...]:
     return tuple(map(float, taken))
 
 
-def _append(path: str | os.PathLike[str], events: Sequence[Mapping[str, Any]]) -> None:
+def _append(path: StrPath, events: Sequence[Mapping[str, Any]]) -> None:
     """Append lines in the place of a last one that was cut, and wait until they are on the disk."""
     text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
     with Path(path).open("ab+") as stream:
@@ -573,7 +573,7 @@ def _append(path: str | os.PathLike[str], events: Sequence[Mapping[str, Any]]) -
         os.fsync(stream.fileno())
 
 
-def _lines(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any]]]:
+def _lines(path: StrPath) -> list[tuple[str, dict[str, Any]]]:
     """Return the lines of a file with their places; a last one that was cut is left out."""
     data = Path(path).read_bytes() if Path(path).exists() else b""
     found = []
