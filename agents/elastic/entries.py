@@ -108,7 +108,6 @@ class ElasticProblem(TaskProblem):
         return 1.0 - report.share
 
     def decided(self, report: PolicyReport) -> Any:
-        """See ``TaskProblem.decided``: the plans in force on each course."""
         return [np.asarray(run.plans).tolist() for run in report.runs]
 
     def score(self, cost: float) -> float:
@@ -116,7 +115,6 @@ class ElasticProblem(TaskProblem):
         return min(max((1.0 - cost) / (1.0 - self.reference.cost), 0.0), 1.0)
 
     def trivial_cost(self) -> float:
-        """See ``TaskProblem.trivial_cost``: to wait earns nothing."""
         return 1.0
 
     def hindsight(self) -> PolicyReport:

@@ -116,7 +116,6 @@ class HybridProblem(board.TaskProblem):
         return True
 
     def fingerprint_of(self, target: Hybrid) -> str:
-        """See ``TaskProblem.fingerprint_of``: that of the model."""
         return target.model.fingerprint
 
     def empty_plan(self) -> HybridPlan:
@@ -124,14 +123,12 @@ class HybridProblem(board.TaskProblem):
         return self.target.plan((), **software_of(self.target).of_plan)
 
     def cost(self, report: HybridReport) -> float:
-        """See ``TaskProblem.cost``: seconds of a step."""
         return report.length_seconds
 
     def words(self, cost: float) -> str:
         return duration(cost)
 
     def trivial_cost(self) -> float:
-        """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
         problem: Hybrid = self.target
         gradient_bytes = software_of(problem).of_arrays["gradient_bytes"]
         alone = Uniform(1, 1, 1, 1, problem.batch, gradient_bytes=gradient_bytes)
@@ -139,7 +136,6 @@ class HybridProblem(board.TaskProblem):
         return float(seconds["length"][0])
 
     def solved(self, seconds: float) -> Reference:
-        """See ``TaskProblem.solved``: it is read from the shipped references."""
         row = references(HYBRID)[self.instance]
         return board.reference_of(
             row["length"], row["bound"], row["method"], str(row.get("among", "")), self.bounded_by,

@@ -68,7 +68,6 @@ class PipelineProblem(board.TaskProblem):
         return PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *sizes)
 
     def faults(self, plan: Plan) -> list[str]:
-        """See ``TaskProblem.faults``: the numbers of cuts."""
         assert isinstance(plan, PipelinePlan)
         needed = self.stages - 1
         return [
@@ -78,14 +77,12 @@ class PipelineProblem(board.TaskProblem):
         ]
 
     def simulated(self, report: Report) -> float:
-        """See ``TaskProblem.simulated``: the 1F1B schedule of a step."""
         return report.simulated_seconds
 
     def words(self, cost: float) -> str:
         return duration(cost)
 
     def trivial_cost(self) -> float:
-        """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
         return self.pipeline.bubble_free * self.cluster.devices
 
     def solved(self, seconds: float) -> Reference:

@@ -263,7 +263,6 @@ class DrawnSharding(board.DrawnProblem, ShardingProblem):
 
     @classmethod
     def instance_of(cls, target: Sharding, name: str) -> str:
-        """See ``DrawnProblem.instance_of``: the number says all."""
         return target.instance
 
 

@@ -577,7 +577,6 @@ class ElasticChoice(games.RowGame):
         self.context[part] = np.array(columns, dtype=np.float32).T
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
-        """See ``RowGame.move``: play an interval, and let nodes leave and come."""
         old, event, since = self.plans[part], self.event[part], self.since[part]
         library_number = self.library_number[part]
         saving = actions == CHECKPOINT

@@ -676,7 +676,6 @@ class PartitionGame(Rowed):
         self.over[rows] = False
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
-        """See ``Game.play``: partition (1) or replicate (0) what is at stake."""
         rewards = np.empty(len(actions))
         for episodes, group, positions in self.groups.of(rows):
             rewards[positions], self.over[group] = episodes.play(group, actions[positions])
@@ -715,7 +714,6 @@ class PartitionGame(Rowed):
         return self.as_rows(columns, context, self.legal[rows], self.over[rows])
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.outcome``: of complete plans."""
         outcome: dict[str, np.ndarray] = {}
         indices = self._rows[rows]
         for episodes, group, positions in self.groups.of(indices):

@@ -641,7 +641,6 @@ class PipelineCut(Rowed):
         self._first_window[rows] = begin, problem.high[0]
 
     def start(self, rows: Rows) -> None:
-        """See ``Game.start``: no cut."""
         self.steps[rows] = 0
         self.over[rows] = False
         self._cuts[rows] = -1.0
@@ -649,7 +648,6 @@ class PipelineCut(Rowed):
         self._common = 0 if rows is EVERY else self._common_step()
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
-        """See ``Game.play``: cut at a candidate in each episode."""
         kernel, step, (begin, end) = self.kernel, self._common, self._window[rows].T
         legal = (actions >= begin) & (actions < end)
         if (
@@ -719,7 +717,6 @@ class PipelineCut(Rowed):
         return self.as_rows(columns, context, legal, self.over[rows])
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        """See ``Game.outcome``: ``cost`` and ``excess_bytes`` of whole plans."""
         length, excess_bytes = self.figures[:, rows]
         return {"cost": np.where(excess_bytes > 0, np.nan, length), "excess_bytes": excess_bytes}
 

@@ -355,14 +355,12 @@ class PipelinePlanning(games.Rowed):
             self._observed[key][rows] = values
 
     def start(self, rows: games.Rows) -> None:
-        """See ``Game.start``: nothing is chosen."""
         self._observed["plan"][rows] = -1.0
         self.choices[rows], self.over[rows] = 0, False
         self.figures[:, rows] = np.nan
         self._update_legal(self._rows[rows])
 
     def play(self, rows: games.Rows, actions: np.ndarray) -> np.ndarray:
-        """See ``Game.play``: choose a point or a unit in each episode."""
         rows, actions = self._rows[rows], self.within(actions)
         legal = self._legal[rows, actions]
         self.over[rows[~legal]] = True

@@ -255,7 +255,6 @@ class IntraOpSharding(games.RowGame):
         """See ``RowGame.look``: the turns look at what they play."""
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
-        """See ``RowGame.move``: take a strategy, or solve a block."""
         self.turns.play(rows, actions)
         self.cost[part] = np.maximum(self.turns.cost[part], 1.0)
         self.over[part] = self.turns.over[part]
