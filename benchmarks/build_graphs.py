@@ -19,7 +19,6 @@ from typing import Any
 from rich.progress import track
 
 from parenvs.datasets.banks import write_arrays
-from parenvs.errors import among
 from parenvs.files import write_text
 from parenvs.graph.checks import read_arrays
 from parenvs.graph.sources import from_jax
@@ -28,11 +27,20 @@ from parenvs.instances import KINDS
 COMMAND = "python benchmarks/build_graphs.py"
 
 
+def shipped() -> dict[str, Any]:
+    """Return the models, by instance name; those of the tests' helpers, too."""
+    from benchmarks.framework import ROOT  # noqa: F401  finds the helpers
+    from multimodal_models import MULTIMODAL
+    from parenvs.datasets.models import MODELS
+
+    return {**MODELS, **MULTIMODAL}
+
+
 def build(name: str, folder: Path) -> dict[str, Any]:
     """Write the graphs of the model ``name`` to ``folder``, and return its manifest entry."""
-    from parenvs.datasets.models import MODELS, forward, train_step
+    from parenvs.datasets.models import forward, train_step
 
-    model = MODELS[name]
+    model = shipped()[name]
     entry: dict[str, Any] = {
         "description": model.description,
         "family": model.family,
@@ -68,24 +76,20 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
     import jax
 
-    from parenvs.datasets.models import MODELS
-
+    models = shipped()
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data")
     options = parser.parse_args(None if arguments is None else list(arguments))
-    unknown = [name for name in options.names if name not in MODELS]
-    if unknown:
-        parser.error(f"no model {unknown[0]!r}{among(unknown[0], MODELS)}")
     path = options.out / "manifest.json"
     entries = json.loads(path.read_text(encoding="utf-8"))["instances"] if path.exists() else {}
-    for name in track(options.names or list(MODELS), description="lowering"):
+    for name in track(options.names or list(models), description="lowering"):
         entries[name] = build(name, options.out)
     content = {
         "schema": 1,
         "command": COMMAND,
         "jax": jax.__version__,
-        "instances": {name: entries[name] for name in MODELS if name in entries},
+        "instances": {name: entries[name] for name in models if name in entries},
     }
     write_text(path, json.dumps(content, indent=1) + "\n")
     return 0

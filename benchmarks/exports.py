@@ -19,6 +19,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.framework import ROOT, Case, Row, main, measurement, table
+
+import multimodal_models  # isort: skip
 from parenvs import Graph, HybridPlan, HybridStage
 from parenvs import problem as problem_from
 from parenvs.agents.partition.exact import exact_partition
@@ -50,8 +52,8 @@ SHALLOW: dict[str, Callable[[Any], Any]] = {
     "vit-h14": lambda models: models.vit(2),
     "mixer-l16": lambda models: models.mixer(2),
     "dit-xl2": lambda models: models.dit(2),
-    "clip-l14": lambda models: models.clip(4, text_layers=2),
-    "whisper-large": lambda models: models.whisper(2),
+    "clip-l14": lambda _: multimodal_models.clip(4, text_layers=2),
+    "whisper-large": lambda _: multimodal_models.whisper(2),
 }
 """Deep shipped graph -> its model with two layers; others are compiled whole."""
 _RUNS = ("jax_transformer.py", "torch_transformer.py", "torch_transformer.py --processes 4")

@@ -1,4 +1,4 @@
-"""JAX code of the shipped models, of sixteen families.
+"""JAX code of the shipped models, of thirteen families; three more are with the tests.
 
 Each model is a ``Model``: shapes of parameters and batch, and a loss. No weight is ever allocated,
 so that the largest one lowers to HLO in seconds on a laptop:
@@ -20,13 +20,12 @@ blocks), ``heads`` and ``kv_heads`` of attention, ``vocab``, ``tokens`` per sequ
 
 from parenvs.datasets.models.language import gpt, llama, lstm, mixtral
 from parenvs.datasets.models.model import Model, forward, train_step
-from parenvs.datasets.models.multimodal import clip, dlrm, whisper
 from parenvs.datasets.models.paper import bert, t5, vgg
 from parenvs.datasets.models.vision import convnext, dit, mixer, resnet, unet, vit
 
 __all__ = [
-    "MODELS", "Model", "bert", "clip", "convnext", "dit", "dlrm", "forward", "gpt", "llama",
-    "lstm", "mixer", "mixtral", "resnet", "t5", "train_step", "unet", "vgg", "vit", "whisper",
+    "MODELS", "Model", "bert", "convnext", "dit", "forward", "gpt", "llama", "lstm", "mixer",
+    "mixtral", "resnet", "t5", "train_step", "unet", "vgg", "vit",
 ]  # fmt: skip
 
 
@@ -57,8 +56,5 @@ MODELS: dict[str, Model] = {
     "mixer-l16": mixer(),
     "unet-sd1": unet(),
     "dit-xl2": dit(),
-    "clip-l14": clip(),
-    "whisper-large": whisper(),
-    "dlrm-criteo": dlrm(),
 }
-"""The shipped models, by instance name."""
+"""Shipped models by instance name."""

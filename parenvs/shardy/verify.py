@@ -133,6 +133,11 @@ def _shipped_module(name: str) -> Module:
 
     from parenvs.datasets.models import MODELS, train_step
 
+    if name not in MODELS:
+        raise ParenvsError(
+            f"{name}: the package has its graph and not its JAX code; give the lowered function "
+            f"or a .pb of it as the source, or verify a plan of {', '.join(MODELS)}"
+        )
     function, args = train_step(MODELS[name])
     proto = proto_of(jax.jit(function, keep_unused=True).lower(*args))
     made_with = manifest()["jax"]

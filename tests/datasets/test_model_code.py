@@ -6,6 +6,7 @@ from cases import slow
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
+from multimodal_models import MULTIMODAL  # noqa: E402
 from small_models import SCANNED, SMALL, drawn, small  # noqa: E402
 
 from parenvs import from_jax  # noqa: E402
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.thorough
 
 
 def test_models__every_family_has_a_small_variant():
-    assert {model.family for model in MODELS.values()} - {"vgg", "t5", "bert"} == set(SMALL)
+    shipped = {**MODELS, **MULTIMODAL}
+    assert {model.family for model in shipped.values()} - {"vgg", "t5", "bert"} == set(SMALL)
     assert {model.family for model in (vgg(), t5(), bert())} == {"vgg", "t5", "bert"}
     assert {model.family for name, model in MODELS.items() if "scanned" in name} <= set(SCANNED)
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from multimodal_models import clip, dlrm, whisper
 
 from parenvs.datasets import models
 from parenvs.datasets.models.model import Model
@@ -25,16 +26,16 @@ SMALL = {
     "resnet": (models.resnet, {"stages": ((8, 1), (16, 2)), "classes": 10, "image": 32}),
     "convnext": (models.convnext, {"stages": ((8, 1), (16, 1)), "classes": 10, "image": 16}),
     "clip": (
-        models.clip,
+        clip,
         {"image_layers": 2, "image_width": 32, "text_layers": 2, "text_width": 32, "shared": 16}
         | {"patch": 4, "image": 16, "vocab": 50, "tokens": 8, "head": 8},
     ),
     "whisper": (
-        models.whisper,
+        whisper,
         {"layers": 2, "width": 32, "heads": 4, "frequencies": 8, "frames": 16, "vocab": 50}
         | {"tokens": 8},
     ),
-    "dlrm": (models.dlrm, {"rows": (10, 20, 30), "width": 8, "bottom": (16, 8), "top": (16, 1)}),
+    "dlrm": (dlrm, {"rows": (10, 20, 30), "width": 8, "bottom": (16, 8), "top": (16, 1)}),
 }
 """Family -> the function that makes its models, and small sizes."""
 SCANNED = ("llama", "gpt", "mixtral", "vit", "mixer")

@@ -266,3 +266,7 @@ def whisper(
     source = "arXiv 2212.04356"
     optimizer = adam(1.75e-4, beta2=0.98, decay=0.1)
     return Model("whisper", line, source, params, loss, batch, trained_as, optimizer)
+
+
+MULTIMODAL = {"clip-l14": clip(), "whisper-large": whisper(), "dlrm-criteo": dlrm()}
+"""Shipped models of which the package has the graphs alone, by instance name."""
