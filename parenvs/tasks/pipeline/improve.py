@@ -131,16 +131,20 @@ def stage_columns(tables, cuts, devices):
         if s:
             link = 2 * link_seconds(tables, p, is_near(tables, devices[s - 1], d))
             passed, hidden, links = passed + link, hidden + link / 2, links + link
-            f[7], f[8] = link / (link + slowest), 1 - through(passed, link, m) / core
+            f[7] = link / (link + slowest)
+            f[8] = 1 - through(passed, link, m) / core
         x = compute_seconds(work, d - e)
         passed += x
         reduce = reduce_seconds(tables, p, q, is_near(tables, e, d), d - e)
-        f[0], f[1] = x / slowest, 1 - through(passed, x, m) / core
+        f[0] = x / slowest
+        f[1] = 1 - through(passed, x, m) / core
         f[2] = np.log(max(work / total * stages, 1e-3))
         f[3] = np.log((d - e) / devices[-1] * stages)
-        f[4], f[5] = min(reduce / length, 2.0), max((reduce - hidden) / length, -1.0)
+        f[4] = min(reduce / length, 2.0)
+        f[5] = max((reduce - hidden) / length, -1.0)
         f[6] = min(bytes_of(tables, p, q, d - e, stages - s) / tables.limit, 2.0)
-        f[9], f[10] = is_near(tables, e, d), np.log(q - p) / 4
+        f[9] = is_near(tables, e, d)
+        f[10] = np.log(q - p) / 4
         f[12], f[14] = 1.0, 1.0
         for pivot in range(p, q):
             f[11] = max(f[11], (tables.work[pivot + 1] - tables.work[pivot]) / max(work, 1e-30))
@@ -162,7 +166,8 @@ def stage_columns(tables, cuts, devices):
             q, d = cuts[s + 2], devices[s + 2]
             x = compute_seconds(tables.work[q] - tables.work[p], d - e)
             reduce = reduce_seconds(tables, p, q, is_near(tables, e, d), d - e)
-            f[15], f[16] = min(x / slowest, 4.0), min(reduce / length, 2.0)
+            f[15] = min(x / slowest, 4.0)
+            f[16] = min(reduce / length, 2.0)
             f[17] = min(bytes_of(tables, p, q, d - e, stages - 1 - s) / tables.limit, 2.0)
     plan[0], plan[1], plan[2], plan[4] = tail, passed, slowest, links
     plan /= length
