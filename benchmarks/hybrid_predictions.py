@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hybrid_settings import STACKS, Setting, known_source, server_of, setting_of
-from parenvs.cluster import MEMORY_FRACTION
+from parenvs.cluster import MEMORY_FRACTION, send_seconds
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.model import HybridModel
@@ -432,7 +432,7 @@ def _link(row: Row, published: Published) -> Prediction:
     stack = published.stacks.get("nccl-2021", STACKS["nccl-2021"])
     links = stack.machine(cluster, "bf16").links
     if match[3] is None:
-        rate = LARGE / float(links.send(LARGE, nodes == 1))
+        rate = LARGE / float(send_seconds(links, LARGE, nodes == 1, 1))
     else:
         size, ranks = int(match[3]), int(match[4] or min(int(match[3]), inside))
         if "in node" not in row.name and match[4] is None and size > inside:

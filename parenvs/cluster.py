@@ -10,11 +10,12 @@ import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
 from parenvs.arrays import Array
+from parenvs.compiled import choose, shared
 from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
 from parenvs.fields import checked, number, one_of, read, settle, whole, words
 from parenvs.files import StrPath, read_json
@@ -336,28 +337,71 @@ def ring_bytes(size: Array, group: Array) -> Array:
     return size * (group - 1) / group
 
 
-class Ring(NamedTuple):
-    """Groups of ranks that pass arrays around, elementwise.
+@shared
+def ring_seconds(
+    size: Array, group: Array, bandwidth: Array, lap: Array, bucket: float = 0.0
+) -> Array:
+    """Return the seconds in which every rank of a ring receives an array of ``size`` bytes in all.
 
-    Attributes:
-        bandwidth: bytes/s of each rank.
-        lap: seconds of latency of one time around.
+    ``lap`` are the seconds of latency of one time around, ``bucket`` bytes that one collective
+    passes at most; 0 if one passes all.
     """
+    if bucket > 0:
+        lap = lap * np.maximum(1.0, size / bucket)
+    return size * (group - 1) / group / bandwidth + lap
 
-    group: Array
-    bandwidth: Array
-    lap: Array
 
-    def all_gather(self, size: Array, bucket: float = 0.0) -> Array:
-        """See ``Links.all_gather``.
+@shared
+def inside_bandwidth(links: Any, group: Array, stride: Array) -> Array:
+    """Return the bandwidth of groups of ranks inside a server, bytes/s."""
+    if not links.near:
+        return links.intra_bw
+    return choose(group * stride > links.near, links.far_bw, links.intra_bw)
 
-        Args:
-            size: bytes of the whole array.
-            bucket: bytes that one collective passes at most, each of which goes once around; 0 if
-                one passes all.
-        """
-        laps = self.lap * np.maximum(1.0, size / bucket) if bucket else self.lap
-        return ring_bytes(size, self.group) / self.bandwidth + laps
+
+@shared
+def spanned(links: Any, group: Array, stride: Array) -> tuple[Array, Array]:
+    """Return the ranks of a group in each server, and the servers that it spans."""
+    if links.by_node:
+        inside = links.devices_per_server
+        return np.minimum(group, inside), choose(group * stride <= inside, 1, 2)
+    # Ranks that lie a server or more apart have a server each.
+    ranks = np.maximum(1, np.minimum(group, links.devices_per_server // stride))
+    return ranks, -(-group // ranks)
+
+
+@shared
+def ring_of(links: Any, group: Array, stride: Array) -> tuple[Array, Array]:
+    """Return the bandwidth of collectives of groups of ranks, and their latency.
+
+    ``links`` has the fields of ``Links``.
+    """
+    ranks, servers = spanned(links, group, stride)
+    one_server = servers == 1
+    # All ranks of a server send through their cards at once, at most as fast as inside.
+    between = np.minimum(links.intra_bw, ranks * links.nic_bw)
+    if links.by_node:
+        between = links.devices_per_server * links.nic_bw
+    inside = inside_bandwidth(links, group, stride)
+    bandwidth = links.share * choose(one_server, inside, between)
+    crossings = choose(one_server, 0.0, servers * links.hop_out)
+    # A ring over several servers crosses between them once per server.
+    steps = (group - servers) * links.hop_in + crossings
+    return bandwidth, choose(group > 1, steps + links.once, 0.0)
+
+
+@shared
+def send_seconds(links: Any, size: Array, same_server: Array, ranks: Array) -> Array:
+    """Return the seconds in which each of ``ranks`` pairs of devices passes ``size`` bytes.
+
+    Each pair has a network card of its own; by the rule of the whole server all pass one link
+    together. ``links`` has the fields of ``Links``.
+    """
+    bandwidth = choose(same_server, links.intra_bw, links.nic_bw)
+    if links.by_node:
+        shared_link = links.devices_per_server * links.nic_bw
+        bandwidth = choose(same_server, links.intra_bw, shared_link) / ranks
+    return size / (links.send_share * bandwidth) + choose(same_server, links.hop_in, links.hop_out)
 
 
 @dataclass(frozen=True)
@@ -392,43 +436,17 @@ class Links:
     far_bw: float = 0.0
     once: float = 0.0
 
-    def inside(self, group: Array, stride: Array) -> Array:
-        """Return the bandwidth of groups of ranks inside a server, bytes/s."""
-        if not self.near:
-            return self.intra_bw
-        return np.where(group * stride > self.near, self.far_bw, self.intra_bw)
-
-    def servers(self, group: Array, stride: Array) -> tuple[Array, Array]:
-        """Return the ranks of a group in each server, and the servers that it spans."""
-        if self.rule == "node":
-            inside = self.devices_per_server
-            return np.minimum(group, inside), np.where(group * stride <= inside, 1, 2)
-        # Ranks that lie a server or more apart have a server each.
-        ranks = np.maximum(1, np.minimum(group, self.devices_per_server // stride))
-        return ranks, -(-group // ranks)
-
-    def ring(self, group: Array, stride: Array) -> Ring:
-        """Return the bandwidth of collectives of groups of ranks, and their latency."""
-        ranks, servers = self.servers(group, stride)
-        one_server = servers == 1
-        if self.rule == "node":
-            between = self.devices_per_server * self.nic_bw
-        else:
-            # All ranks of a server send through their cards at once, at most as fast as inside.
-            between = np.minimum(self.intra_bw, ranks * self.nic_bw)
-        bandwidth = self.share * np.where(one_server, self.inside(group, stride), between)
-        crossings = np.where(one_server, 0.0, servers * self.hop_out)
-        # A ring over several servers crosses between them once per server.
-        steps = (group - servers) * self.hop_in + crossings
-        lap = np.where(group > 1, steps + self.once, 0.0)
-        return Ring(group, bandwidth, lap)
+    @property
+    def by_node(self) -> bool:
+        """Whether the rule is that of the whole server."""
+        return self.rule == "node"
 
     def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
         """Return the seconds in which every rank receives an array of ``size`` bytes in all.
 
         A reduce-scatter takes as long. One rank takes none.
         """
-        return self.ring(group, stride).all_gather(size)
+        return ring_seconds(size, group, *ring_of(self, group, stride))
 
     def all_reduce(self, size: Array, group: Array, stride: Array) -> Array:
         """Return the seconds to sum arrays of ``size`` bytes: twice those of an all-gather."""
@@ -436,10 +454,10 @@ class Links:
 
     def all_to_all(self, size: Array, group: Array, stride: Array) -> Array:
         """Return the seconds in which every rank sends ``size`` bytes in all to the others."""
-        servers = self.servers(group, stride)[1]
-        inside = self.inside(group, stride)
-        bandwidth = self.share * np.where(servers == 1, inside, self.nic_bw)
-        return ring_bytes(size, group) / bandwidth + self.ring(group, stride).lap
+        inside = inside_bandwidth(self, group, stride)
+        bandwidth = np.where(spanned(self, group, stride)[1] == 1, inside, self.nic_bw)
+        lap = ring_of(self, group, stride)[1]
+        return ring_seconds(size, group, self.share * bandwidth, lap)
 
     def dispatch(
         self, size: Array, copies: Array, group: Array, stride: Array, once: bool = False
@@ -456,7 +474,7 @@ class Links:
             stride: distance of the ranks.
             once: whether a token passes to another server, and to another device, once at most.
         """
-        servers = self.servers(group, stride)[1]
+        servers = spanned(self, group, stride)[1]
         if once:
             # Expected servers (devices) hit by K draws: each is missed with (1 - 1/n)^K.
             outside = (servers - 1) * (1 - (1 - 1 / servers) ** copies)
@@ -466,24 +484,8 @@ class Links:
             # A receiver in the own server, the sender itself excluded.
             inside = copies * (1 / servers - 1 / group)
         # Card and inner links work at the same time, so the slower one counts.
-        slowest = np.maximum(outside / self.nic_bw, inside / self.inside(group, stride))
-        return size * slowest / self.share + self.ring(group, stride).lap
-
-    def send(self, size: Array, same_server: Array, ranks: Array = 1) -> Array:
-        """Return the seconds in which each of ``ranks`` pairs of devices passes ``size`` bytes.
-
-        Each pair has a network card of its own; by the rule of the whole server all pass one link
-        together.
-        """
-        bandwidth: Any = np.where(same_server, self.intra_bw, self.nic_bw)
-        if self.rule == "node":
-            shared_link = self.devices_per_server * self.nic_bw
-            bandwidth = np.where(same_server, self.intra_bw, shared_link) / ranks
-        return size / (self.send_share * bandwidth) + self.hop(same_server)
-
-    def hop(self, same_server: Array) -> Array:
-        """Return the seconds of latency of a send."""
-        return np.where(same_server, self.hop_in, self.hop_out)
+        slowest = np.maximum(outside / self.nic_bw, inside / inside_bandwidth(self, group, stride))
+        return size * slowest / self.share + ring_of(self, group, stride)[1]
 
 
 COLLECTIVES = ("send", "all-reduce", "all-gather", "reduce-scatter", "all-to-all")

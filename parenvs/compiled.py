@@ -11,17 +11,34 @@ from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 F = TypeVar("F", bound=Callable)
 
 
 def compiled(function: F) -> F:
     """Compile a function of arrays and numbers; it then runs without the interpreter's lock.
 
-    Other compiled functions that it calls must be globals of its module. Machine code is kept for
-    later processes: in ``NUMBA_CACHE_DIR``, in the package's folder, or in the user's cache folder,
-    whichever can be written first. The undecorated function is ``py_func``.
+    Other compiled functions that it calls must be globals of its module, or of modules that are.
+    Machine code is kept for later processes: in ``NUMBA_CACHE_DIR``, in the package's folder, or in
+    the user's cache folder, whichever can be written first. The undecorated function is
+    ``py_func``.
     """
     return cast(F, Compiled(function))
+
+
+def shared(function: F, arrays: Callable | None = None) -> F:
+    """Make an elementwise function one that compiled functions can call with numbers.
+
+    Python runs it as it stands, on arrays, or ``arrays`` in its place.
+    """
+    return cast(F, Shared(function, arrays))
+
+
+def bare(function: F) -> F:
+    """Compile as ``compiled`` does a function that makes no arrays and divides by zero as NumPy."""
+    # Most of the time of short loops over rows would be reference counting.
+    return cast(F, Compiled(function, error_model="numpy", _nrt=False, forceinline=True))
 
 
 def warm(function: Callable, *arguments: Any) -> None:
@@ -36,8 +53,8 @@ def warm(function: Callable, *arguments: Any) -> None:
 class Compiled:
     """A function that numba compiles on its first call, for each combination of argument types."""
 
-    def __init__(self, function: Callable) -> None:
-        self.py_func, self._dispatcher = function, None
+    def __init__(self, function: Callable, **options: Any) -> None:
+        self.py_func, self._dispatcher, self._options = function, None, options
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -52,7 +69,9 @@ class Compiled:
     def dispatcher(self) -> Any:
         """Numba's own object for the function."""
         if self._dispatcher is None:
-            dispatcher = _numba().njit(nogil=True, no_cfunc_wrapper=True)(self.py_func)
+            dispatcher = _numba().njit(nogil=True, no_cfunc_wrapper=True, **self._options)(
+                self.py_func
+            )
             # Without a folder that can be written, every process compiles for itself.
             with suppress(RuntimeError):
                 dispatcher._cache = _disk_cache(self.py_func)
@@ -63,6 +82,32 @@ class Compiled:
     def _numba_type_(self) -> Any:
         # Numba reads this where a compiled function calls another.
         return _numba().types.Dispatcher(self.dispatcher)
+
+
+class Shared(Compiled):
+    """A function that Python runs on arrays, and compiled functions on numbers."""
+
+    def __init__(self, function: Callable, arrays: Callable | None) -> None:
+        super().__init__(function, error_model="numpy", _nrt=False, forceinline=True)
+        self._arrays = arrays or function
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run the function in Python."""
+        return self._arrays(*arguments, **named)
+
+
+def _choose(condition: Any, one: Any, other: Any) -> Any:
+    return one if condition else other
+
+
+def _itself(values: Any) -> Any:
+    return values
+
+
+choose = shared(_choose, np.where)
+"""Of arrays ``numpy.where``; of numbers one of the two."""
+some = shared(_itself, np.any)
+"""Whether any value is true."""
 
 
 @cache
@@ -127,8 +172,10 @@ def _stamp(function: Callable) -> str:
     while stack:
         current = stack.pop()
         parts.append(Path(inspect.getfile(current)).read_bytes())
-        for name in current.__code__.co_names:
-            value = current.__globals__.get(name)
+        names, scope = current.__code__.co_names, current.__globals__
+        # Constants and callees may be those of a module, as in ``module.NAME``.
+        scopes = [scope, *(vars(x) for x in map(scope.get, names) if inspect.ismodule(x))]
+        for name, value in ((x, space[x]) for space in scopes for x in names if x in space):
             if isinstance(value, (int, float, str, tuple)):
                 parts.append(f"{name}={value}".encode())
             elif isinstance(value, Compiled) and value.py_func not in seen:

@@ -10,7 +10,17 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parenvs.cluster import DEVICES, LINKS, PRESETS, SYNC_METHODS, Cluster, Device, Links
+from parenvs.cluster import (
+    DEVICES,
+    LINKS,
+    PRESETS,
+    SYNC_METHODS,
+    Cluster,
+    Device,
+    Links,
+    ring_of,
+    spanned,
+)
 from parenvs.errors import ClusterError
 
 GOOD = {
@@ -264,9 +274,9 @@ def test_cluster__network_cards_and_speeds():
 )
 def test_links__ranks_of_a_group_in_each_server(group, stride, ranks, servers):
     links = Links(8, 100.0, 10.0)
-    assert links.servers(group, stride) == (ranks, servers)
+    assert spanned(links, group, stride) == (ranks, servers)
     slow = 100.0 if servers == 1 else min(100.0, 10.0 * ranks)
-    assert links.ring(group, stride).bandwidth == slow
+    assert ring_of(links, group, stride)[0] == slow
     gathered = links.all_gather(7.0, group, stride)
     assert gathered == 7.0 * (group - 1) / group / slow
     assert links.all_reduce(7.0, group, stride) == 2 * gathered

@@ -15,13 +15,14 @@ import numpy as np
 from parenvs.agents.hybrid.exact import answer_of
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
-from parenvs.tasks.hybrid.moves import neighbors
+from parenvs.tasks.hybrid.moves.columns import DEVICES
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.plan_arrays import (
     Plans,
     Table,
     distinct,
     joined,
+    neighbors,
     plan_of,
     plans_of,
     prepared,
@@ -86,7 +87,7 @@ def local_search(
     judged = 0
     if given and budget.left(0):
         table, rng = table_of([prepared(problem, limits)]), np.random.default_rng(seed)
-        climber = Climber(table, joined(given), goal, limits, rng)
+        climber = Climber(problem, table, joined(given), goal, limits, rng)
         while budget.left(climber.judged) and climber.step():
             pass
         judged, best_start = climber.judged, int(climber.best_value.argmin())
@@ -108,16 +109,15 @@ class Climber:
 
     def __init__(
         self,
+        problem: Hybrid,
         table: Table,
         plans: Plans,
         goal: Objective,
         limits: Constraints | None,
         rng: np.random.Generator,
     ) -> None:
-        prepared = table.problems[0]
-        assert prepared is not None
         self.table, self.goal, self.limits, self.rng = table, goal, limits, rng
-        self.problem, self.plans = prepared.problem, plans
+        self.problem, self.plans = problem, plans
         judged = table.judge(plans)
         self.busy, self.judged = judged.busy, len(judged.length)
         self.value = self._values(plans, judged.length)
@@ -125,20 +125,21 @@ class Climber:
         self.kicks = np.zeros(len(self.value), dtype=np.int64)
 
     def _values(self, plans: Plans, length: np.ndarray) -> np.ndarray:
-        return np.asarray(self.goal.values(self.problem, length, plans.devices.sum(axis=0)))
+        devices = plans.of_stages(DEVICES).sum(axis=1)
+        return np.asarray(self.goal.values(self.problem, length, devices))
 
     def step(self) -> bool:
         """Take one neighbor of every plan; return whether any of them has one."""
-        near = neighbors(self.table, self.plans, self.busy, self.limits)
-        judged = self.table.judge(near.plans)
-        self.judged += len(near.plan)
+        near, of_plan, _ = neighbors(self.table, self.plans, self.busy, self.limits)
+        judged = self.table.judge(near)
+        self.judged += len(of_plan)
         count = len(self.value)
-        value = np.where(judged.fullness <= 1, self._values(near.plans, judged.length), np.inf)
+        value = np.where(judged.fullness <= 1, self._values(near, judged.length), np.inf)
         # Of the plans, the best ones and the neighbors that are taken, which is next.
         following = np.arange(count)
         taken: list[int] = []
         for start in range(count):
-            candidates = np.flatnonzero(near.plan == start)
+            candidates = np.flatnonzero(of_plan == start)
             values = value[candidates]
             # After a kick worse neighbors are taken for some steps, within ``WORSE`` of the value.
             if self.kicks[start] > 0:
@@ -157,11 +158,11 @@ class Climber:
             following[start] = 2 * count + len(taken)
             taken.append(choice)
             self.value[start] = value[choice]
-        moved = [near.plans.take(np.array(taken))] if taken else []
-        self.plans = joined([self.plans, self.best, *moved]).take(following).trimmed()
+        moved = [near.take(np.array(taken))] if taken else []
+        self.plans = joined([self.plans, self.best, *moved]).take(following)
         self.busy = self.table.judge(self.plans).busy
         better = self.value < self.best_value * (1 - SLACK)
         either = np.where(better, count, 0) + np.arange(count)
-        self.best = joined([self.best, self.plans]).take(either).trimmed()
+        self.best = joined([self.best, self.plans]).take(either)
         self.best_value = np.where(better, self.value, self.best_value)
         return bool(np.isfinite(value).any())

@@ -1,5 +1,7 @@
 """Neighbors of hybrid plans: legal, judged as the judge does, the same alone and among others."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -7,14 +9,14 @@ import parenvs
 from parenvs.agents.hybrid.search import local_search
 from parenvs.datasets.hybrid.problems import problem_sets
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid.moves import CATALOG, SLOTS, neighbors
+from parenvs.tasks.hybrid.moves import changes, columns
+from parenvs.tasks.hybrid.moves.catalog import CATALOG, SLOTS
 from parenvs.tasks.hybrid.plan_arrays import (
     joined,
-    legal,
+    neighbors,
     plan_of,
     plans_of,
     prepared,
-    settled,
     table_of,
 )
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
@@ -32,14 +34,14 @@ def start_of(problem, **limits):
 
 
 def walk(problem, rng, turns, limits=None, **start):
-    """Plans of a random walk over neighbors that fit, each with its table and neighbors."""
+    """Plans of a random walk over neighbors that fit, each with its neighbors and their moves."""
     table, plans = table_of([prepared(problem)]), start_of(problem, **start)
     for _ in range(turns):
-        near = neighbors(table, plans, table.judge(plans).busy, limits)
-        judged = table.judge(near.plans)
-        yield table, plans, near, judged
+        near, _, moves = neighbors(table, plans, table.judge(plans).busy, limits)
+        judged = table.judge(near)
+        yield plans, near, moves, judged
         fine = np.flatnonzero(judged.fullness <= 1)
-        plans = near.plans.take(rng.choice(fine, 1)).trimmed()
+        plans = near.take(rng.choice(fine, 1))
 
 
 NAMES = [
@@ -52,14 +54,15 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_neighbors__are_legal_and_cost_what_the_judge_says(name):
     problem, rng = problem_of(name), np.random.default_rng(1)
-    for _, plans, near, judged in walk(problem, rng, 5):
+    for plans, near, moves, judged in walk(problem, rng, 5):
         own = plan_of(problem, plans, 0)
-        assert len(near.slot) == (near.moves[0] >= 0).sum() <= sum(SLOTS.values())
-        for k in rng.choice(len(near.slot), min(12, len(near.slot)), replace=False).tolist():
-            plan = plan_of(problem, near.plans, k)
+        axes = Counter(CATALOG[move].axis for move in moves)
+        assert all(axes[axis] <= SLOTS[axis] for axis in axes)
+        for k in rng.choice(len(moves), min(12, len(moves)), replace=False).tolist():
+            plan = plan_of(problem, near, k)
             report = problem.report(plan)
             broken = [x for x in report.reasons if "bytes on each device" not in x]
-            assert not broken, (CATALOG[near.moves[0, near.slot[k]]], broken)
+            assert not broken, (CATALOG[moves[k]], broken)
             assert plan != own
             assert report.step.length == pytest.approx(judged.length[k], rel=1e-12)
             assert report.legal == (judged.fullness[k] <= 1)
@@ -74,27 +77,25 @@ def test_neighbors__are_the_same_among_others():
     plans = [start_of(problem, context=1) for problem in problems]
     table = table_of([prepared(problem) for problem in problems])
     rows = [part._replace(rows=np.array([k])) for k, part in enumerate(plans)]
-    together = joined(rows)
-    near = neighbors(table, together, table.judge(together).busy)
-    judged = table.judge(near.plans)
+    together = joined([part.wide(*table.sizes) for part in rows])
+    near, of_plan, moves = neighbors(table, together, table.judge(together).busy)
+    judged = table.judge(near)
     for k, problem in enumerate(problems):
         alone = table_of([prepared(problem)])
-        own = neighbors(alone, plans[k], alone.judge(plans[k]).busy)
-        mine = near.plan == k
-        assert np.array_equal(own.moves[0], near.moves[k])
-        assert np.array_equal(own.slot, near.slot[mine])
-        result = alone.judge(own.plans)
+        own, _, its = neighbors(alone, plans[k], alone.judge(plans[k]).busy)
+        mine = of_plan == k
+        assert np.array_equal(its, moves[mine])
+        result = alone.judge(own)
         assert np.array_equal(result.length, judged.length[mine])
         assert np.array_equal(result.fullness, judged.fullness[mine])
-        assert np.array_equal(alone.judge(own.plans, seconds=False).fullness, result.fullness)
 
 
 def test_neighbors__keep_to_constraints():
     problem, rng = problem_of("hybrid-test/llama-001"), np.random.default_rng(0)
     limits = Constraints(tp=8, zero=(1,), recompute=("none", "full"), context=1, shard=0)
-    for *_, near, _ in walk(problem, rng, 3, limits, tp=8, zero=(1,), context=1, shard=0):
-        for k in range(0, len(near.slot), 5):
-            plan = plan_of(problem, near.plans, k)
+    for _, near, moves, _ in walk(problem, rng, 3, limits, tp=8, zero=(1,), context=1, shard=0):
+        for k in range(0, len(moves), 5):
+            plan = plan_of(problem, near, k)
             assert {stage.tp for stage in plan.stages} == {8}
             assert not any("selective" in stage.modes for stage in plan.stages)
             assert {stage.zero for stage in plan.stages} <= {0, 1}
@@ -103,13 +104,21 @@ def test_neighbors__keep_to_constraints():
 def test_legal__knows_what_the_rules_forbid():
     problem = problem_of("hybrid-test/llama-001")
     table, plans = table_of([prepared(problem)]), start_of(problem)
-    assert legal(table, plans).all()
-    for change in (
-        {"samples": plans.samples * 3}, {"context": plans.context * 3}, {"tp": plans.tp * 16},
-        {"expert": plans.expert * 2}, {"chunks": plans.chunks + 60}, {"ends": plans.ends - 1},
-        {"devices": plans.devices * 2},
+    plan = changes.plan_at.py_func(plans.wide(*table.sizes).arrays, 0)
+    before = plan.numbers.copy()
+    assert changes.settle(table.arrays, 0, plan) and np.array_equal(plan.numbers, before)
+    for values, column, factor in (
+        (plan.numbers, columns.SAMPLES, 3), (plan.numbers, columns.CONTEXT, 3),
+        (plan.numbers, columns.EXPERT, 2), (plan.numbers, columns.CHUNKS, 61),
+        (plan.numbers, columns.COUNT, 0), (plan.numbers, columns.COUNT, 70),
+        (plan.stages[0], columns.TP, 16), (plan.stages[0], columns.DEVICES, 2),
+        (plan.ends, 1, 200),
     ):  # fmt: skip
-        assert not legal(table, settled(plans)._replace(**change)).any(), change
+        kept = values[column]
+        values[column] *= factor
+        assert not changes.settle(table.arrays, 0, plan), (column, factor)
+        values[column] = kept
+    assert changes.settle(table.arrays, 0, plan)
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ pytest.importorskip("pettingzoo")
 from pettingzoo.test import api_test, parallel_api_test
 
 from parenvs.envs import hybrid_v1
-from parenvs.tasks.hybrid.moves import AXES, SLOTS
+from parenvs.tasks.hybrid.moves.catalog import AXES, SLOTS
 
 NAMED = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64}
 

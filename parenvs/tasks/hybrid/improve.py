@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.arrays import running_sums
 from parenvs.core import game as games
 from parenvs.core.registry import problem as problem_of
 from parenvs.core.sets import chosen, family_named
@@ -16,33 +15,16 @@ from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, prob
 from parenvs.envs.env import GameEnv, GameVectorEnv
 from parenvs.envs.pettingzoo import Agents
 from parenvs.errors import ParenvsError, refuse_unknown, shown
-from parenvs.tasks.hybrid.moves import (
-    CATALOG,
-    KEPT,
-    KINDS,
-    RANK,
-    SLOTS,
-    Neighbors,
-    busiest_first,
-    moved,
-    neighbors,
-)
+from parenvs.tasks.hybrid.moves import rows as loops
+from parenvs.tasks.hybrid.moves.catalog import KEPT, KINDS, MOVES, SLOTS
+from parenvs.tasks.hybrid.moves.columns import MAX_STAGES, OF_STAGE, WHOLE
+from parenvs.tasks.hybrid.moves.rows import FIXED
 from parenvs.tasks.hybrid.plan import HybridPlan
-from parenvs.tasks.hybrid.plan_arrays import (
-    MAX_STAGES,
-    STAGES,
-    Judged,
-    Plans,
-    Prepared,
-    Start,
-    Table,
-    plan_of,
-    replaced,
-)
+from parenvs.tasks.hybrid.plan_arrays import Plans, Start, Table, plan_of
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.task import HybridTask
 
-KEPT_STARTS = 2048
+KEPT_STARTS = 6000
 """Problems that are kept with what is looked up of them."""
 MOST_SEED = 2**31
 """Seeds of fresh draws are below it."""
@@ -116,48 +98,6 @@ def _fresh(place: str, family: str | None, stream: games.Stream) -> Start:
 
 TURNS = 24
 """Turns of an episode, at most."""
-SHARP = 30.0
-"""What column 0 gives for a neighbor that is faster by a share: 3 % are one unit."""
-BLOCK = 128
-"""Pieces of chains of the episodes whose neighbors are made and judged together."""
-LEAST = 4
-"""Pieces that an episode counts as, at least: a neighbor may have more of them."""
-FIXED = 10
-"""Features of the context that are of the problem alone."""
-
-
-MOVES = np.zeros((len(CATALOG), 3 + len(KINDS)), dtype=np.float32)
-"""(moves, 3 + kinds) features of a move whatever the plan: see ``HybridImprovement``."""
-for _number, _move in enumerate(CATALOG):
-    _value = np.clip(_move.value, -MAX_STAGES, MAX_STAGES)
-    _amount = np.sign(_value) * np.log2(1 + abs(_value)) / 6
-    MOVES[_number, :3] = _amount, _move.towards, (_move.rank + 1) / 8
-    MOVES[_number, 3 + KINDS.index(_move.kind)] = 1.0
-
-
-class Shelf:
-    """Problems of one kind that episodes play, each in a row of a table.
-
-    Args:
-        count: most problems that are played at once.
-
-    Attributes:
-        table: the problems as arrays.
-        users: (count,) episodes that play each row.
-    """
-
-    def __init__(self, first: Prepared, count: int) -> None:
-        self.table, self.users = Table(first, count), np.zeros(count, dtype=np.int64)
-
-    def row_of(self, problem: Prepared) -> int:
-        """Return the row of a problem, which is written into one that nobody plays if it is new."""
-        for row, held in enumerate(self.table.problems):
-            if held is problem:
-                return row
-        # There are as many rows as episodes, so one is free for each new problem.
-        row = int(self.users.argmin())
-        self.table.put(row, problem)
-        return row
 
 
 class HybridImprovement(games.RowGame):
@@ -333,45 +273,58 @@ class HybridImprovement(games.RowGame):
         self._slot_of = np.full(sum(sizes), -1)
         self._slot_of[self._action_of] = np.arange(KEPT)
         self.starts: list[Start] = [None] * count  # type: ignore[list-item]
-        self.shelves: list[Shelf] = []
-        self.shelf = np.full(count, -1)
+        # Problems that are played are in rows of a table; rows that nobody plays are free.
+        self.table, self._row_of = Table(count), dict[Start | None, int]()
+        self._at_row = dict[int, Start]()
         self.at, self.turn, self.on, self.passes = np.zeros((4, count), dtype=np.int64)
-        self.size = np.ones((3, count), dtype=np.int64)  # layers, samples of a step, devices
-        wide = (*STAGES, "ends", "servers")
-        empty = {name: np.zeros((1,) * (name in wide) + (count,), int) for name in Plans._fields}
-        self.first = Plans(**empty)  # the start plans
-        self.plans, self.best = self.first.copy(), self.first.copy()
+        self._users = np.bincount(self.at, minlength=count)
+        shapes = ((WHOLE,), (MAX_STAGES, OF_STAGE), (1,), (1,))  # ends and servers grow
+        empty = [np.zeros((count, *shape), dtype=np.int64) for shape in shapes]
+        self.plans, self.best = (Plans(self.at, *map(np.copy, empty)) for _ in range(2))
         self.moves = np.full((count, KEPT), -1)
-        self.length, self.fullness = np.zeros((2, count))
-        self.busy, self.held = np.zeros((2, MAX_STAGES, count))
-        self._fixed = np.zeros((FIXED, count))
+        self.length, self.fullness, self._left = np.zeros((3, count))
+        self.busy, self.held = np.zeros((2, count, MAX_STAGES))
+        self._fixed = np.zeros((count, FIXED))
         self._costs = np.zeros((2, count))  # bound, best known
+        slots = np.array(list(SLOTS.values()))
+        self._slots = np.stack([slots.cumsum() - slots, slots], axis=1)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Make room for the plans of all problems of the table."""
+        sizes = self.table.sizes
+        self.plans, self.best = self.plans.wide(*sizes), self.best.wide(*sizes)
+        known = (MOVES, self._slots, self._action_of, self._owner, self._first)
+        memory = loops.memory_for(self.table.arrays, self.plans.arrays)
+        self._actions = loops.Actions._make((*known, *memory))
+
+    @property
+    def _episodes(self) -> loops.Episodes:
+        """What compiled loops know of the episodes."""
+        return loops.Episodes(
+            self.at, self.plans.arrays, self.best.arrays, self.length, self.fullness, self.busy,
+            self.held, self.cost, self._known[0], self._costs[0], self.moves, self.on, self._left,
+            self._fixed,
+        )  # fmt: skip
 
     def put(self, rows: games.Rows, problem: Start) -> None:
         """See ``Game.put``."""
         numbers = self._rows[rows]
-        for number, shelf in enumerate(self.shelves):
-            leaving = numbers[self.shelf[numbers] == number]
-            # Episodes leave the problems that they played; rows without users are free.
-            shelf.users -= np.bincount(self.at[leaving], minlength=self.count)
-        prepared, hybrid = problem.prepared, problem.problem
-        kinds = [shelf.table.kind for shelf in self.shelves]
-        if prepared.kind not in kinds:
-            kinds.append(prepared.kind)
-            self.shelves.append(Shelf(prepared, self.count))
-        number = kinds.index(prepared.kind)
-        at = self.shelves[number].row_of(prepared)
-        self.shelves[number].users[at] += len(numbers)
-        self.shelf[rows], self.at[rows] = number, at
+        self._users -= np.bincount(self.at[numbers], minlength=self.count)
+        at = self._row_of.get(problem)
+        if at is None:
+            # There are as many rows as episodes, so one is free for each new problem.
+            at = int(self._users.argmin())
+            self._row_of.pop(self._at_row.get(at), None)
+            self._row_of[problem], self._at_row[at] = at, problem
+            if self.table.put(at, problem.prepared):
+                self._fit()
+        self._users[at] += len(numbers)
+        self.at[rows] = at
         for row in numbers.tolist():
             self.starts[row] = problem
-        start = problem.plans.take(np.zeros(len(numbers), dtype=np.int64))
-        self.first = replaced(self.first, numbers, start)
-        sizes = len(hybrid.model), hybrid.batch, hybrid.cluster.devices
-        costs = problem.bound, problem.best
-        self.size[:, rows] = np.array(sizes)[:, None]
-        self._fixed[:, rows] = fixed_contexts(hybrid)[:, None]
-        self._costs[:, rows] = np.array(costs)[:, None]
+        self._fixed[rows] = fixed_contexts(problem)
+        self._costs[:, rows] = np.array((problem.bound, problem.best))[:, None]
 
     def restarts(self, problem: Start, count: int) -> list[Start]:
         """See ``RowGame.restarts``: the fastest uniform plans that are not much alike."""
@@ -382,135 +335,21 @@ class HybridImprovement(games.RowGame):
         self.fresh(rows)
         numbers = self._rows[rows]
         self.turn[rows], self.on[rows], self.passes[rows] = 0, 0, 0
-        self._keep(numbers, self.first.take(numbers))
-        self.best = replaced(self.best, numbers, self.first.take(numbers))
-        self.cost[rows] = self.length[rows]
+        for row in numbers.tolist():
+            for values, start in zip(self.plans[1:], self.starts[row].plans[1:], strict=True):
+                values[row, : start.shape[1]] = start[0]
+        self.cost[rows] = np.inf
+        loops.judge_plans(self.table.arrays, self._episodes, numbers, self._actions.work)
         # The start plan is the first of those whose fastest counts.
         self.know(rows, self.length[rows], *self._costs[:, rows], worst=self.length[rows])
 
-    def _grouped(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray]]:
-        """Yield the table of each kind of problems that rows play, and the places of those rows."""
-        for number in np.unique(self.shelf[rows]).tolist():
-            yield self.shelves[number].table, np.flatnonzero(self.shelf[rows] == number)
-
-    def _blocks(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray, Plans, Neighbors]]:
-        """Yield some rows of like sizes at a time, so that neighbors stay in the cache.
-
-        With each: its table, the rows, their plans, and the neighbors of these.
-        """
-        pieces = np.maximum(self.plans.count * self.plans.chunks, LEAST)
-        for table, which in self._grouped(rows):
-            left = rows[which]
-            left = left[pieces[left].argsort(kind="stable")]
-            while left.size:
-                fits = np.arange(1, len(left) + 1) * pieces[left] <= BLOCK
-                part, left = np.split(left, [max(int(np.count_nonzero(fits)), 1)])
-                plans = self._of(table, part, self.plans.take(part))
-                busy = self.busy[: len(plans.devices), part]
-                yield table, part, plans, neighbors(table, plans, busy)
-
-    def _of(self, table: Table, rows: np.ndarray, plans: Plans) -> Plans:
-        servers = plans.servers[: table.speeds.shape[1]]
-        return plans._replace(rows=self.at[rows], servers=servers).trimmed()
-
-    def _keep(self, rows: np.ndarray, plans: Plans) -> None:
-        """Make plans those that episodes have, and judge them."""
-        # Stages that an earlier plan had must not count for this one.
-        self.busy[:, rows], self.held[:, rows] = 0.0, 0.0
-        for table, which in self._grouped(rows):
-            part = rows[which]
-            judged = table.judge(self._of(table, part, plans.take(which)))
-            self.length[part], self.fullness[part] = judged.length, judged.fullness
-            stages = len(judged.busy)
-            self.busy[:stages, part], self.held[:stages, part] = judged.busy, judged.held
-        self.plans = replaced(self.plans, rows, plans)
-
     def look(self, rows: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.look``: judge the neighbors."""
-        self.actions[part], self.mask[part] = 0.0, False
-        for table, block, plans, near in self._blocks(rows):
-            judged = table.judge(near.plans, seconds=self.looks)
-            self.moves[block] = near.moves
-            fits = (judged.fullness <= 1) & (self._owner[near.slot] == self.on[block][near.plan])
-            self._write(block, plans, near, judged, np.flatnonzero(fits))
-        self.context[part] = self._contexts(rows).T
-
-    def _write(
-        self, rows: np.ndarray, plans: Plans, near: Neighbors, judged: Judged, kept: np.ndarray
-    ) -> None:
-        """Write the rows of the neighbors ``kept`` of plans, and of stopping."""
-        plan, slot = near.plan[kept], near.slot[kept]
-        move, row = near.moves[plan, slot], rows[plan]
-        features = np.zeros((len(kept), len(self.shown)), dtype=np.float32)
-        stop = np.zeros((len(rows), len(self.shown)), dtype=np.float32)
-        offset = 0
-        if self.looks:
-            offset = len(self.ahead)
-            length, now = judged.length[kept], self.length[row]
-            count = np.bincount(plan, minlength=len(rows))
-            faster = np.bincount(plan, weights=length < now, minlength=len(rows))
-            features[:, 0] = SHARP * np.log(now / length)
-            features[:, 1] = np.log(self.cost[row] / length)
-            features[:, 2] = judged.fullness[kept]
-            features[:, 3] = uneven(judged.busy[:, kept], near.plans.count[kept])
-            # The place of each neighbor among those of its plan, 0 for the fastest.
-            order = np.lexsort((length, plan))
-            begins = count.cumsum() - count
-            features[order, 4] = (np.arange(len(plan)) - begins[plan[order]]) / count[plan[order]]
-            stop[:, 4] = faster / np.maximum(count, 1)
-        stop[:, offset] = 1.0
-        features[:, offset + 1 : -6] = MOVES[move]
-        order = busiest_first(plans, self.busy[: len(plans.devices), rows])
-        single = np.flatnonzero(RANK[move] >= 0)
-        of, row = plan[single], row[single]
-        stage = order[RANK[move[single]], of]
-        of_stage = (
-            stage / np.maximum(plans.count[of] - 1, 1),
-            plans.layers()[stage, of] / self.size[0, row],
-            plans.devices[stage, of] / self.size[2, row],
-            np.log2(plans.tp[stage, of]) / 3,
-            self.busy[stage, row] / self.busy[order[0, of], row],
-            self.held[stage, row],
-        )
-        features[single, -6:] = np.stack(of_stage, axis=1)
-        action = self._action_of[slot]
-        self.actions[rows[plan], action], self.mask[rows[plan], action] = features, True
-        action = self._first[self.on[rows]]
-        self.actions[rows, action], self.mask[rows, action] = stop, True
-
-    def _contexts(self, rows: np.ndarray) -> np.ndarray:
-        plans = self.plans.take(rows)
-        used, count, chunks = plans.used, plans.count, plans.chunks
-        layers, batch, devices = self.size[:, rows]
-        length, best = self.length[rows], self.cost[rows]
-        micro_batches = batch // plans.samples
-        return np.stack(
-            (
-                *self._fixed[:, rows],
-                np.log(length / self._costs[0, rows]),
-                np.log(self._known[0, rows] / best),
-                np.log(length / best),
-                count / MAX_STAGES,
-                np.log2(chunks) / 4,
-                np.log2(plans.samples) / 13,
-                np.log2(micro_batches) / 13,
-                np.log2(plans.dp[0]) / 9,
-                plans.shared,
-                np.log2(plans.context) / 4,
-                np.log2(plans.expert) / 6,
-                plans.shard > 0,
-                np.log2(plans.tp.max(axis=0)) / 3,
-                np.log2(np.where(used, plans.tp, MAX_STAGES).min(axis=0)) / 3,
-                plans.zero.sum(axis=0) / count / 3,
-                plans.full.sum(axis=0) / layers,
-                plans.selective.sum(axis=0) / layers,
-                (count - 1) / (micro_batches * chunks + count - 1),
-                plans.devices.sum(axis=0) / devices,
-                self.fullness[rows],
-                uneven(self.busy[:, rows], count),
-                1.0 - self.turn[rows] / self.episode_steps,
-            )
-        )
+        self._left[:] = 1.0 - self.turn / self.episode_steps
+        loops.look(
+            self.table.arrays, self._episodes, self._actions, rows, self.looks, self.actions,
+            self.context, self.mask,
+        )  # fmt: skip
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
         """See ``RowGame.move``: take a neighbor, or stop."""
@@ -521,16 +360,8 @@ class HybridImprovement(games.RowGame):
         # Agents take turns, whether they move or pass.
         self.on[part] = (self.on[part] + 1) % len(self._first)
         taken = rows[going]
-        if taken.size:
-            moves, plans = self.moves[taken, slot[going]], self.plans.take(taken)
-            for table, which in self._grouped(taken):
-                block = taken[which]
-                old = self._of(table, block, plans.take(which))
-                order = busiest_first(old, self.busy[: len(old.devices), block])
-                self._keep(block, moved(table, old, order, moves[which]).trimmed())
-            better = taken[self.length[taken] < self.cost[taken]]
-            self.cost[better] = self.length[better]
-            self.best = replaced(self.best, better, self.plans.take(better))
+        moves = self.moves[taken, slot[going]]
+        loops.advance(self.table.arrays, self._episodes, self._actions, taken, moves)
         passed = self.passes[part] == len(self._first)
         self.over[part] = passed | (self.turn[part] == self.episode_steps)
 
@@ -563,8 +394,10 @@ class HybridImprovementVectorEnv(GameVectorEnv, single=HybridImprovementEnv):
     """A native batch of ``HybridImprovement``."""
 
 
-def fixed_contexts(problem: Hybrid) -> np.ndarray:
+@lru_cache(maxsize=KEPT_STARTS)
+def fixed_contexts(start: Start) -> np.ndarray:
     """Return the features of contexts that are of the problem alone."""
+    problem = start.problem
     cluster, shape = problem.cluster, problem.model.shape
     sequence, experts, parameters = (
         (1, 1, 0.0) if shape is None else (shape.sequence, shape.experts, shape.parameters)
@@ -584,12 +417,6 @@ def fixed_contexts(problem: Hybrid) -> np.ndarray:
         link / (1 + link),
         network / (1 + network),
     ])  # fmt: skip
-
-
-def uneven(busy: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the (S, N) work of the busiest stage over the mean, less 1."""
-    total = running_sums(busy)[-1]  # in the order of the stages, whatever zeros stand behind
-    return np.asarray(busy.max(axis=0) * count / total - 1.0)
 
 
 class HybridTeam(HybridImprovement):

@@ -8,7 +8,7 @@ fused or not by the stack.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -120,71 +120,33 @@ class Layer(ABC):
         return 0.0
 
 
-_SECONDS = len(LayerSeconds._fields)
-_SAVED = _SECONDS + len(RECOMPUTE_MODES)
-FIGURES = _SAVED + 7
+FIGURES = len(LayerSeconds._fields) + len(RECOMPUTE_MODES) + 7
 """Numbers of a layer of which all that formulas ask of it is looked up, see ``figures_of``."""
 
 
-def figures_of(layer: Layer, machine: Machine, split: Split, count: int) -> np.ndarray:
-    """(16, count) figures of a layer under so many splits.
+def figures_of(
+    layer: Layer, machine: Machine, split: Split, shape: Any, splits_backward: bool = True
+) -> np.ndarray:
+    """(16, ...) figures of a layer under splits; ``shape`` is the rest.
 
     They are the fields of ``LayerSeconds``, bytes kept by ``RECOMPUTE_MODES``, working bytes,
     parameters of all replicas and of experts, those that are trained, numbers of different weights,
-    and seconds of weight gradients.
+    and seconds of weight gradients, which are left out unless backward passes are split.
     """
-    figures = np.empty((FIGURES, count))
+    figures = np.empty((FIGURES, *shape))
     saved = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
     parts = (
         *layer.seconds(machine, split), *saved, layer.working_bytes(machine, split),
         *layer.parameters(split), *layer.trained(split), layer.different_weights(split),
-        layer.weight_seconds(machine, split),
+        layer.weight_seconds(machine, split) if splits_backward else 0.0,
     )  # fmt: skip
     for line, part in zip(figures, parts, strict=True):
         line[:] = part
     return figures
 
 
-@dataclass(frozen=True, eq=False)
-class LookedUp(Layer):
-    """A layer whose ``figures_of`` plans are known, (16, ...); those of weights may be left out."""
-
-    figures: np.ndarray
-
-    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        return LayerSeconds(*self.figures[:_SECONDS])
-
-    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
-        return self.figures[-1]
-
-    def parameters(self, split: Split) -> tuple[Figure, Figure]:
-        return self.figures[_SAVED + 1], self.figures[_SAVED + 2]
-
-    @property
-    def frozen(self) -> bool:
-        held, trained = self.figures[_SAVED + 1 : _SAVED + 5].reshape(2, -1)
-        return not np.array_equal(held, trained)
-
-    def trained(self, split: Split) -> tuple[Figure, Figure]:
-        return self.figures[_SAVED + 3], self.figures[_SAVED + 4]
-
-    def different_weights(self, split: Split) -> Figure:
-        return self.figures[_SAVED + 5]
-
-    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
-        return self.figures[_SECONDS + RECOMPUTE_MODES.index(mode)]
-
-    def working_bytes(self, machine: Machine, split: Split) -> Figure:
-        return self.figures[_SAVED]
-
-
-class Chain(NamedTuple):
-    """What formulas ask of a chain, of one model or of several plans' models."""
-
-    kinds: Sequence[Layer]
-    embedding: Layer | None
-    head: Layer | None
-    tied_parameters: Figure
+Chain = namedtuple("Chain", ("kinds", "embedding", "head", "tied_parameters"))
+"""What formulas ask of a chain: its layers, or their ``figures_of`` plans."""
 
 
 def matmul_seconds(

@@ -275,8 +275,9 @@ class Hybrid:
         stages, step, held = None, None, None
         if not reasons:
             stages = self.stages(plan)
-            step = formulas.step(self.model, self.cluster, self.machine, stages)
-            held = formulas.memory(self.model, self.machine, stages)
+            chain = formulas.looked_up(self.model, self.machine, stages)
+            step = formulas.step(chain, self.cluster, self.machine, stages)
+            held = formulas.memory(chain, self.machine, stages)
         reasons += report.mismatches(plan, self)
         if held is not None:
             reasons += report.over_memory(held, self.memory_limit)

@@ -7,6 +7,7 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 
 from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
+from parenvs.compiled import shared
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.fields import number, one_of, read, words
 from parenvs.tasks.hybrid.plan import SCHEDULES
@@ -306,14 +308,9 @@ class Stack:
             changed["schedules"] = list(changed["schedules"])
         return {"name": self.name, **changed}
 
-    def exposed(self, collective: Any, beside: Any, hidden: float | None = None) -> Any:
-        """Return the seconds that a collective adds to those of the computation beside it.
-
-        ``hidden`` is the share of it that can be hidden (default: that of the stack).
-        """
-        # Of the time that both run side by side, ``share`` costs nothing.
-        share = self.hidden if hidden is None else hidden
-        return collective - share * np.minimum(collective, beside)
+    def exposed(self, collective: Any, beside: Any) -> Any:
+        """Return the seconds that a collective adds to those of the computation beside it."""
+        return exposed(collective, beside, self.hidden)
 
     @classmethod
     def parse(cls, value: str | dict[str, Any] | Stack, stored: bool = False) -> Stack:
@@ -354,6 +351,28 @@ class Stack:
         return read(cls, given_or_preset, "stack", PlanError)
 
 
+@shared
+def exposed(collective: Any, beside: Any, hidden: Any) -> Any:
+    """See ``Stack.exposed``; ``hidden`` is the share of it that can be hidden."""
+    # Of the time that both run side by side, the share costs nothing.
+    return collective - hidden * np.minimum(collective, beside)
+
+
+Rates = namedtuple("Rates", (
+    "devices_per_server", "by_node", "near", "intra_bw", "nic_bw", "far_bw", "share",
+    "send_share", "hop_in", "hop_out", "once", "width", "gathered", "memory_bw",
+    "layer_seconds", "step_seconds", "hidden", "gather_hidden", "gather_share", "bucket",
+    "accumulate_bytes", "duplex", "send_wait", "scatter_gather", "early_stop", "gradient_least",
+    "copied_layers", "dummy_gradients", "traffic", "moments", "states",
+))  # fmt: skip
+"""The numbers of a machine that formulas of stages read, in fields of ``Links``, ``Machine`` and
+``Stack``; flags are 0 or 1.
+
+``traffic`` are the bytes that an optimizer step moves, per parameter, ``moments`` those of master
+weight and moments, and ``states`` is ``Stack.state_bytes``; 0: they are counted apart.
+"""
+
+
 class Machine(NamedTuple):
     """A stack on the devices of a cluster, at one precision.
 
@@ -380,6 +399,26 @@ class Machine(NamedTuple):
     permute_passes: float = 0.0
     gathered: float = 2.0
     host_bw: float = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """See ``Stack.step_seconds``."""
+        return self.stack.step_seconds
+
+    @property
+    def rates(self) -> Rates:
+        """The numbers that formulas of stages read."""
+        stack, is_half = self.stack, self.precision in HALF
+        known = {
+            "gather_hidden": stack.hidden if stack.gather_hidden is None else stack.gather_hidden,
+            "traffic": stack.optimizer_bytes if is_half else stack.optimizer_bytes_full,
+            # Full precision has two moments in fp32, and needs no master copy.
+            "moments": stack.moment_bytes if is_half else 8.0,
+            "states": stack.state_bytes or 0.0,
+            "by_node": self.links.by_node,
+        }
+        fields = {**vars(stack), **self._asdict(), **vars(self.links), **known}
+        return Rates._make(fields[name] for name in Rates._fields)
 
 
 _FUSED: dict[str, Any] = {"attention_share": 0.75, "gather_hidden": 0.8, "send_wait": 0.0}

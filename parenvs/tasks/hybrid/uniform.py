@@ -11,7 +11,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, of_chunks
-from parenvs.tasks.hybrid.layers import Chain, LookedUp, Split, figures_of
+from parenvs.tasks.hybrid.layers import Chain, Split, figures_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.schedules import piece_of
 from parenvs.tasks.hybrid.stack import Machine
@@ -112,15 +112,13 @@ class Uniform:
         # Layers are asked once for each different split: thousands of plans have a few hundred.
         split, alike = self._splits()
         layers = (model.embedding, model.head, *model.kinds)
-        count = len(split.tp)
-        tables = [None if x is None else figures_of(x, machine, split, count) for x in layers]
+        shape = split.tp.shape
+        tables = [None if x is None else figures_of(x, machine, split, shape) for x in layers]
         for group in np.unique(groups):
             which = np.flatnonzero(groups == group)
-            looked_up = [
-                None if table is None else LookedUp(table[:, alike[which]]) for table in tables
-            ]
-            front, back = looked_up[:2]
-            kinds = [x for x in looked_up[2:] if x is not None]
+            front, back, *kinds = (
+                None if table is None else table[:, alike[which]] for table in tables
+            )
             chain = Chain(kinds, front, back, model.tied_parameters)
             yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
