@@ -3,9 +3,8 @@
     python benchmarks/environments.py
     python benchmarks/environments.py --envs ElasticPlan-v2 --first 10
 
-Heuristics take a constant action, or the least or the largest value of one action feature. Agents
-are those of ``learners.jsonl``; problems that are searched one by one are those of
-``agents.jsonl``. README shows the table, and the page of every environment its row.
+Heuristics take the least or the largest value of one action feature. Agents are those of
+``learners.jsonl``. README shows the scores.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,14 +20,14 @@ import gymnasium as gym
 import numpy as np
 
 import parenvs
-from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, table
+from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, spent, table
 from parenvs.core.game import RowGame
 from parenvs.core.registry import environments as registered
 from parenvs.core.sets import set_of
 from parenvs.core.task import late
 from parenvs.errors import NO_PLAN
 
-AGENTS = ("ppo", "group")
+AGENTS = ("ppo", "imitate")
 """Methods of ``learners.jsonl`` that have a column."""
 Planners = dict[str, dict[str, Any]]
 """Planner, with a slash and a word where its options differ -> its options."""
@@ -49,6 +49,7 @@ class Place(NamedTuple):
 
 def _places() -> Iterator[Place]:
     tests: dict[str, tuple[list[tuple[str, str]], Planners]] = {
+        "PipelineImprove-v0": ([("plan-s16-test", "")], {"search/1 s": {"time_limit": 1.0}}),
         "PartitionPlan-v2": (
             [("partition-validation", ""), ("partition-test", "")],
             {"greedy": {}, "exact": {"time_limit": 20.0}},
@@ -74,8 +75,8 @@ PLACES = tuple(_places())
 
 
 def rules(game: type[RowGame]) -> dict[str, Choose]:
-    """Return every rule of one line: chance, constants, least and largest of each column."""
-    found: dict[str, Choose] = {"random": _random, "first": _first, "last": _last}
+    """Return every rule of one line: chance, least and largest of each column."""
+    found: dict[str, Choose] = {"random": _random}
     for index, name in enumerate(game.columns):
         found[f"largest {name}"] = partial(_largest, index, 1.0)
         found[f"least {name}"] = partial(_largest, index, -1.0)
@@ -120,15 +121,6 @@ def _random(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.
     return np.asarray((rng.random(mask.shape) * mask).argmax(axis=1))
 
 
-def _first(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    return np.asarray(observation["action_mask"].argmax(axis=1))
-
-
-def _last(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    mask = observation["action_mask"]
-    return np.asarray(mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1))
-
-
 def _largest(
     column: int, sign: float, observation: dict[str, np.ndarray], rng: np.random.Generator
 ) -> np.ndarray:
@@ -136,26 +128,18 @@ def _largest(
     return np.asarray(np.where(observation["action_mask"], values, -np.inf).argmax(axis=1))
 
 
-def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], float]:
-    """Solve a set by a planner: shares of the best known costs, and processor seconds of each."""
-    played = set_of(place.name)
-    shares, seconds = [], 0.0
-    for problem in played.of(place.family or None)[:first]:
-        loaded = played.kind.load(problem)
-        begin = time.process_time()
-        try:
-            answer = parenvs.plan(loaded, planner.split("/")[0], **place.planners[planner])
-        except NO_PLAN:
-            answer = None
-        seconds += time.process_time() - begin
-        score = math.nan if answer is None else played.answer_score(problem, answer)
-        shares.append(0.0 if math.isnan(score) else score)
-    return shares, seconds / len(shares)
-
-
 def planned(place: Place, planner: str, first: int | None) -> Row:
-    """Solve a set by a planner."""
-    shares, seconds = solved(place, planner, first)
+    """Solve a set by a planner; a problem without a plan has the share 0."""
+    played, shares, row = set_of(place.name), [], {}
+    problems = played.of(place.family or None)[:first]
+    with spent(row):
+        for problem in problems:
+            loaded, share = played.kind.load(problem), math.nan
+            with suppress(*NO_PLAN):
+                answer = parenvs.plan(loaded, planner.split("/")[0], **place.planners[planner])
+                share = played.answer_score(problem, answer)
+            shares.append(np.nan_to_num(share))
+    seconds = row["seconds"] / len(problems)
     return {"share": float(np.mean(shares)), "seconds": seconds, "problems": len(shares)}
 
 
@@ -188,7 +172,7 @@ def trained(chosen: Sequence[Row], places: set[tuple[str, str]]) -> str:
     """Return the mean share of an agent over its seeds, in words."""
     seeds: dict[int, dict[tuple[str, str], list[float]]] = {}
     for row in chosen:
-        seeds.setdefault(row["seed"], {})[row["set"], row["family"]] = row["alone"]["1"]
+        seeds.setdefault(row["seed"], {})[row["set"], row["family"]] = row["shares"]
     whole = [shares for shares in seeds.values() if places <= set(shares)]
     return by_seed([float(np.mean([x for p in places for x in shares[p]])) for shares in whole])
 
@@ -197,44 +181,12 @@ def by_seed(means: Sequence[float]) -> str:
     """Return the mean of an agent's seeds, the least and the largest, and their number."""
     if not means:
         return ""
-    if len(means) == 1:
-        return f"{means[0]:.3f} (one seed)"
     return f"{np.mean(means):.3f} ({min(means):.3f} to {max(means):.3f}, {len(means)} seeds)"
 
 
-def searched(rows: Sequence[Row]) -> Iterator[list[str]]:
-    """Yield a row for each environment in which PPO searches one problem, beside its optimum."""
-    rows = [row for row in rows if row["agent"] == "ppo"]
-    for env in dict.fromkeys(row["problem"].split()[0] for row in rows):
-        mine = [row for row in rows if row["problem"].split()[0] == env]
-        problems = {row["problem"] for row in mine}
-        seeds = [[row for row in mine if row["seed"] == s] for s in {row["seed"] for row in mine}]
-        seeds = [rows for rows in seeds if {row["problem"] for row in rows} == problems]
-        mine = [row for rows in seeds for row in rows]
-
-        def share(value: Any, rows: list[Row]) -> float:
-            return float(np.mean([(value(row) or 0.0) / row["optimum"] for row in rows]))
-
-        known = set.intersection(*(set(row["references"]) for row in mine))
-        heuristics = {
-            name: share(lambda row, name=name: row["references"][name], mine) for name in known
-        }
-        best = max(sorted(heuristics), key=heuristics.__getitem__)
-        yield [
-            f"`{env}`",
-            f"{len(problems)} problems, each searched",
-            f"{share(lambda row: row['random_value'], mine):.3f}",
-            f"{best} {heuristics[best]:.3f}",
-            by_seed([share(lambda row: row["value"], rows) for rows in seeds]),
-            "",
-            "exact 1.000",
-        ]
-
-
-@environments.page
-def page(rows: list[Row]) -> list[str]:
+def trained_rows(rows: list[Row]) -> Iterator[list[str]]:
+    """Yield a row of the table for each environment whose agents are trained on drawn problems."""
     learned = read_rows(RESULTS / "learners.jsonl")
-    lines = []
     for env in dict.fromkeys(row["env"] for row in rows):
         mine = [row for row in rows if row["env"] == env]
         agents = [row for row in learned if row["env"] == env and row["method"] in AGENTS]
@@ -248,30 +200,50 @@ def page(rows: list[Row]) -> list[str]:
         heuristics = {k: v for k, v in known.items() if k not in {*planners, "random"}}
         best = max(heuristics, key=heuristics.__getitem__)
         planner = max(planners, key=planners.__getitem__)
-        lines.append(
-            [
-                f"`{env}`",
-                ", ".join(dict.fromkeys(name for name, _ in sorted(places))),
-                f"{known['random']:.3f}",
-                f"{best} {heuristics[best]:.3f}",
-                *(trained([r for r in agents if r["method"] == name], places) for name in AGENTS),
-                f"{planner.removeprefix('planner ')} {planners[planner]:.3f}",
-            ]
-        )
-    lines += searched(read_rows(RESULTS / "agents.jsonl"))
+        yield [
+            f"`{env}`",
+            ", ".join(dict.fromkeys(name for name, _ in sorted(places))),
+            f"{known['random']:.3f}",
+            f"{best} {heuristics[best]:.3f}",
+            *(trained([r for r in agents if r["method"] == name], places) for name in AGENTS),
+            f"{planner.removeprefix('planner ')} {planners[planner]:.3f}",
+        ]
+
+
+@environments.page
+def page(rows: list[Row]) -> list[str]:
     return [
         "Mean of the best known cost over the plan's cost: 1 matches the best known plan. A "
         "heuristic takes the action with the largest or the least value of one feature; agents "
         "were trained for 65,536 steps and play their best actions (mean, least and largest of "
-        "their seeds); the planner is the best of a few. Where a problem is searched, cells are "
-        "mean shares of its proven optimum: the best episode of PPO within 200,000 steps on it, "
-        "and of as many random episodes.",
+        "their seeds); the planner is the best of a few.",
         table(
-            ["environment", "set", "random", "best heuristic", "PPO", "group", "planner"],
-            sorted(lines),
+            ["environment", "set", "random", "best heuristic", "PPO", "imitation", "planner"],
+            sorted(trained_rows(rows)),
             2,
         ),
     ]
+
+
+DECIDES = {
+    "PipelineImprove-v0": "which stages of a pipeline to relocate, of 8 to 64",
+    "HybridPlan-v2": "pipeline, tensor, data, context and expert parallelism together",
+    "PartitionPlan-v2": "which dimensions of tensors to split within a device's memory",
+    "IntraOpSharding-v2": "a sharding of every operator (ASPLOS 2025 contest)",
+    "ElasticPlan-v2": "when to plan anew on nodes that come and go",
+}
+"""Environment of the table in README -> what its agent decides."""
+
+
+def summary(rows: list[Row]) -> str:
+    """Return the table in README: scores alone."""
+    cells = {env.strip("`"): cells for env, *cells in trained_rows(rows)}
+    lines = []
+    for env, words in DECIDES.items():
+        _, chance, rule, *agents, planner = cells[env]
+        best = max(agent.split(" ")[0] for agent in agents)
+        lines.append([f"`{env}`", words, chance, rule.split()[-1], best, planner.split()[-1]])
+    return table(["environment", "decides", "random", "rule", "learned", "planner"], lines, 2)
 
 
 if __name__ == "__main__":

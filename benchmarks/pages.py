@@ -22,9 +22,8 @@ AREAS = {
     ),
     "agents": (
         "What learning adds",
-        "Agents, heuristics and planners on held-out problems; ways to distribute a training; "
-        "agents of other libraries.",
-        ("environments", "learners", "distributions", "clients"),
+        "Agents, heuristics and planners on held-out problems; ways to distribute a training.",
+        ("environments", "learners", "relocations", "instead", "distributions", "clients"),
     ),
     "pipelines": (
         "Pipelines: search, proofs, time limits, growth",
@@ -91,11 +90,11 @@ def page(area: str) -> str:
 
 
 def filled(text: str) -> str:
-    """Return a page with the results of today between its markers."""
+    """Return a page with the summaries of today's results between its markers."""
 
     def block(match: re.Match[str]) -> str:
-        body = "\n\n".join(sections(match[1]))
-        return f"<!-- begin {match[1]} -->\n{body}\n<!-- end {match[1]} -->"
+        summary = import_module(f"benchmarks.{match[1]}").summary(of(match[1]).read())
+        return f"<!-- begin {match[1]} -->\n{summary}\n<!-- end {match[1]} -->"
 
     return BLOCK.sub(block, text)
 

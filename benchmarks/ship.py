@@ -31,6 +31,7 @@ CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
     "HybridPlan-v2": (("hybrid-validation", None), ("hetero-32-validation", None)),
     "ElasticPlan-v2": (("elastic-validation", None),),
     "PipelinePlan-v0": (("plan-validation", None),),
+    "PipelineImprove-v0": (("plan-s16-validation", None),),
 }
 """Environment -> the sets, and their families, on the mean of which a network is chosen."""
 TRAINED_ON: dict[str, dict[str, Any]] = {
@@ -38,6 +39,8 @@ TRAINED_ON: dict[str, dict[str, Any]] = {
     "PipelinePlan-v0": {"rows": "ahead", "repeat": 8},
 }
 """Environment -> arguments of its trainings, where they are not its defaults."""
+PLAYS: dict[str, dict[str, Any]] = {"PipelineImprove-v0": {"pairs": False}}
+"""Environment -> arguments with which its network plays any problem."""
 AGENTS, SEEDS, STEPS = ("group", "ppo"), range(5), 65_536
 """What is tried; who is taught, too, where a task teaches."""
 
@@ -94,8 +97,8 @@ def ship(
     network_of(run_of(config_of(best["agent"], best["seed"]), runs)).save(file_of(env_id))
     chosen_on = ", ".join(" ".join(filter(None, set_and_family)) for set_and_family in sets)
     record = {
-        "environment": env_id, **env_kwargs, "chosen": best, "chosen_on": chosen_on, "rule": rule,
-        "tried": tried,
+        "environment": env_id, **env_kwargs, "plays": PLAYS.get(env_id, {}), "chosen": best,
+        "chosen_on": chosen_on, "rule": rule, "tried": tried,
     }  # fmt: skip
     write_text(file_of(env_id).with_suffix(".json"), json.dumps(record, indent=1) + "\n")
     return record

@@ -501,8 +501,8 @@ def front(text: str) -> str:
     """The first page, its words in capitals replaced by what README, tables and contents say."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     parts = {
-        "HEAD": readme.partition("\n")[2].partition("\nThe suite began")[0],
-        "LEARN": "".join(re.search(r"^(Train an agent.*?^```\n)", readme, re.M | re.S)[1]),
+        "HEAD": "**" + readme.partition("\n\n**")[2].partition("<p align")[0],
+        "LEARN": readme.partition("## Train an agent\n")[2].partition("\n## ")[0],
         "LEADERS": first_table("leaderboard/README.md", "<!-- begin ranking -->"),
     }
     for word, part in parts.items():

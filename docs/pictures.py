@@ -39,6 +39,7 @@ FIGURES = {
 """Figure -> the command that draws it with --plot."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
+    "PipelineImprove-v0": {"instance": "t5-3b", "cluster": "C", "stages": 8},
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
     "DataParallel-v0": {"instance": "t5-base"},
     "PartitionPlan-v2": {"instance": "partition-train/vgg-000"},

@@ -24,8 +24,9 @@ def blocks(page, language):
 
 
 SHORT = {
-    '-v2", steps=20_000': '-v2", steps=256',
-    '"hybrid-validation"))': '"hybrid-validation", first=1))',
+    "gamma=0.95, seed=0)": "gamma=0.95, seed=0, n_steps=64)",
+    "model.learn(32_768)": "model.learn(64)",
+    'model, "plan-s16-validation"))': 'model, "plan-s16-validation", first=1))',
     'agent="ppo", steps=20_000': 'agent="ppo", steps=2_000',
     "model.learn(1024)": "model.learn(512)",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -41,7 +42,7 @@ class Network:
     """
 
     env_id: str | None = None
-    settings: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, weights: Mapping[str, Any], where: str = "weights") -> None:
         if sorted(weights) != sorted(WEIGHTS):
@@ -168,7 +169,8 @@ def shipped(env_id: str) -> Network:
         ids = sorted(x.stem for x in path.parent.glob("*.npz"))
         raise ParenvsError(f"no network ships for {env_id}; networks ship for {', '.join(ids)}")
     network = Network.load(path)
-    network.env_id, network.settings = env_id, {"rows": AHEAD}
+    about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    network.env_id, network.settings = env_id, {"rows": AHEAD, **about.get("plays", {})}
     return network
 
 
@@ -324,8 +326,8 @@ def _decoded(
     return decode(policy, game, problem, samples, rule, seed)
 
 
-def learned(env_id: str, problem: Any, seed: int = 0) -> Decoded:
-    """Return the best plan of an environment's network for a problem.
+def learned(env_id: str, problem: Any, seed: int = 0, **arguments: Any) -> Decoded:
+    """Return the best plan of an environment's network for a problem; arguments are its game's.
 
     It is the best of ``SAMPLES`` plans and the heuristic's, or, where episodes have a fixed length,
     that of ``beam``.
@@ -334,9 +336,11 @@ def learned(env_id: str, problem: Any, seed: int = 0) -> Decoded:
         InfeasibleError: the problem is too large for the environment, or has no plan.
     """
     game_class = late(environments()[env_id])
-    game = game_class(_copies(game_class, SAMPLES, True), problem=problem, rows=AHEAD)
+    copies = _copies(game_class, SAMPLES, True)
+    network = shipped(env_id)
+    game = game_class(copies, problem=problem, **network.settings, **arguments)
     start = game.source.draw(Stream())
-    decoded = _decoded(shipped(env_id), game, start, SAMPLES, True, seed)
+    decoded = _decoded(network, game, start, SAMPLES, True, seed)
     if decoded.plan is None:
         raise InfeasibleError(f"{game.instance(0)}: no episode of {env_id} ended with a plan")
     return decoded

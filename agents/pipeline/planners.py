@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends
+TURNS = 64
+"""Relocations of an episode that plans with a network."""
 ANY_STAGES = ("exact",)
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 
@@ -209,17 +211,15 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
 
 
 def _learned_pipeline(request: PipelineRequest) -> Answer:
-    """Return the best plan of the network of ``PipelinePlan-v0``.
+    """Return the best plan of the network of ``PipelinePlan-v0``, or of ``PipelineImprove-v0``.
 
     Raises:
-        InfeasibleError: more stages than the environment has, or no plan fits the memory.
+        InfeasibleError: no plan fits the memory.
     """
     if request.problem.stages > STAGES:
-        raise InfeasibleError(
-            f"{LEARNED} plans at most {STAGES} stages, not {request.problem.stages}; search plans "
-            "more"
-        )
-    found = learned("PipelinePlan-v0", request.points, seed=request.seed)
+        found = learned("PipelineImprove-v0", request.problem, request.seed, turns=TURNS)
+    else:
+        found = learned("PipelinePlan-v0", request.points, seed=request.seed)
     return answer_of(request.problem, cuts_of(found.plan), len(found.costs))
 
 

@@ -21,6 +21,7 @@ from parenvs.errors import ParenvsError
 PLACES = {
     "HybridPlan-v2": ("hybrid-test/llama-000", {}),
     "PipelinePlan-v0": ("plan-test/uniform-000", {}),
+    "PipelineImprove-v0": ("plan-s32-validation/uniform-000", {}),
     "ElasticPlan-v2": ("elastic-validation/bulk-gpt-1.5b-001", {}),
 }
 """Environment -> a problem of its task."""
@@ -164,6 +165,8 @@ def test_load__a_shipped_network_plays_as_it_rates():
     assert parenvs.evaluate_set(policy, "hybrid-validation", first=4).coverage == 1
     other = parenvs.load("PipelinePlan-v0")
     assert parenvs.evaluate_set(other, "plan-validation", first=8).score > 0.8
+    many = parenvs.evaluate_set(parenvs.load("PipelineImprove-v0"), "plan-s32-validation", first=2)
+    assert many.coverage == 1
     with pytest.raises(ParenvsError, match="no network ships for DataParallel-v0; networks ship"):
         parenvs.load("DataParallel-v0")
 

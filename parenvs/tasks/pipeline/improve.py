@@ -87,11 +87,11 @@ class Board:
         lengths = [fitting_seconds(self.tables, *plan) for plan in plans]
         # Where none fits the memory, sweeps may lead to one that does.
         for number in np.argsort(lengths, kind="stable").tolist():
-            self.start = plans[number]
-            is_shorter = True
-            self.seconds = moves.mend(self.tables, *self.start, first, free, lengths[number])
+            self.start, is_shorter = plans[number], True
+            cuts, devices = self.start
+            self.seconds = moves.mend(self.tables, cuts, devices, first, free, lengths[number])
             while is_shorter:  # else any relocation would seem to be worth what mending is
-                upper = moves.mend(self.tables, *self.start, modes, free, self.seconds)
+                upper = moves.mend(self.tables, cuts, devices, modes, free, self.seconds)
                 is_shorter = upper < self.seconds * (1 - GAIN)
                 self.seconds = upper
             if np.isfinite(self.seconds):
@@ -238,8 +238,8 @@ class PipelineImprovement(games.RowGame):
     (``parenvs.tasks.pipeline.relocations``). If it is then shorter, the episode goes on from
     it; else the plan stays as it was, and the action is illegal until another one shortens it.
 
-    Of 225 relocations of 16 stages about 70 bring nothing, and what a relocation is worth before
-    the plan is mended tells little of what it is worth behind. This is what there is to learn.
+    Most relocations bring nothing, and how long the plan is before it is mended tells little of
+    how long it is behind. This is what there is to learn.
 
     ## Action Space
     ``Discrete((S-1)^2)``: action ``(s-1) (S-1) + t`` removes cut s, from 1 on, and parts the t-th
@@ -250,10 +250,9 @@ class PipelineImprovement(games.RowGame):
     ## Observation Space
     ``Dict`` with a row for each action, see ``parenvs.core.game.RowGame``.
 
-    * ``actions``: (A, F) float32; with ``pairs`` the row of a cut has the features of the cut, and
-      the largest ``rule`` of its relocations.
-    * ``context``: (C,) float32.
-    * ``action_mask``: (A,) int8.
+    * ``actions``: (A, 35) float32, 33 with ``rows="bare"``; with ``pairs`` the row of a cut has the
+      features of the cut, and the largest ``rule`` of its relocations.
+    * ``context``: (14,) float32, and ``action_mask``: (A,) int8.
 
     ## Rewards
     The change of log(reference / seconds of a step); the reference is the shortest plan known on
@@ -485,7 +484,8 @@ class PipelineImprovement(games.RowGame):
                     continue
                 action += (self.removed[row] - 1) * self.others  # stages have the later numbers
                 self.removed[row] = -1
-            board, before = self._problems[row], self.seconds[row]
+            board: Board = self._problems[row]
+            before = self.seconds[row]
             s, t = divmod(action, self.others)
             self.seconds[row] = moves.relocated(
                 board.tables, self.cuts[row], self.devices[row], s + 1, t, *board.modes, before

@@ -21,6 +21,7 @@ from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
     from rich.table import Table
 
     from parenvs.agents.pipeline.planners import PipelineRequest
@@ -286,9 +287,9 @@ class PipelineTask(Task):
         return TASKS
 
     def views(self) -> Views:
-        from parenvs.tasks.pipeline import figure, view
+        from parenvs.tasks.pipeline import view
 
-        return Views(view.text, view.answer, figure.draw, view.compared)
+        return Views(view.text, view.answer, _draw, view.compared)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
         from parenvs.tasks.pipeline.view import of_instance
@@ -327,3 +328,10 @@ def _is_of_the_paper(fingerprint: str) -> bool:
     shipped = manifest()["instances"]
     graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
     return any(graph["fingerprint"] == fingerprint for graph in graphs)
+
+
+def _draw(viewable: Report | Pipeline) -> Figure:
+    # Most plans are not drawn: what draws them is imported when one is.
+    from parenvs.tasks.pipeline.figure import draw
+
+    return draw(viewable)
