@@ -179,8 +179,8 @@ def trained(chosen: Sequence[Row], places: set[tuple[str, str]]) -> str:
 
 def by_seed(means: Sequence[float]) -> str:
     """Return the mean of an agent's seeds, the least and the largest, and their number."""
-    if not means:
-        return ""
+    if len(means) < 2:
+        return "".join(f"{x:.3f}" for x in means)
     return f"{np.mean(means):.3f} ({min(means):.3f} to {max(means):.3f}, {len(means)} seeds)"
 
 
