@@ -81,6 +81,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data")
     options = parser.parse_args(None if arguments is None else list(arguments))
+    unknown = [name for name in options.names if name not in models]
+    if unknown:
+        parser.error(f"no model {unknown[0]!r}; known: {', '.join(models)}")
     path = options.out / "manifest.json"
     entries = json.loads(path.read_text(encoding="utf-8"))["instances"] if path.exists() else {}
     for name in track(options.names or list(models), description="lowering"):

@@ -93,10 +93,7 @@ def play(problem: str, policy: str, seed: int) -> list[float]:
             walk.step()
         spent += process_time() - begin
         shares.append(known / game.cost[0])
-        timed = [
-            shares[-1] if spent <= limit else share
-            for limit, share in zip(SECONDS, timed, strict=True)
-        ]
+        timed = [shares[-1] if spent <= t else x for t, x in zip(SECONDS, timed, strict=True)]
     return [*(shares[number] for number in STEPS), *timed]
 
 

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from parenvs.arrays import Array
-from parenvs.compiled import choose, shared
+from parenvs.compiled import Array, choose, shared
 from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
 from parenvs.fields import checked, number, one_of, read, settle, whole, words
 from parenvs.files import StrPath, read_json

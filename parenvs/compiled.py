@@ -1,4 +1,4 @@
-"""Compiles loops over arrays with numba, which is imported when a loop is first called."""
+"""Sums of arrays, and loops over them that numba compiles; it is imported on their first call."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 F = TypeVar("F", bound=Callable)
+WIDE = 64
+"""Values per row from which NumPy adds rows faster than it accumulates columns."""
+Array = Any
+"""A NumPy array; some functions also take plain numbers, and say so."""
 
 
 def compiled(function: F) -> F:
@@ -182,3 +186,14 @@ def _stamp(function: Callable) -> str:
                 seen.add(value.py_func)
                 stack.append(value.py_func)
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def running_sums(values: np.ndarray) -> np.ndarray:
+    """Return the inclusive cumulative sums along the first axis."""
+    if values.size < WIDE * len(values):
+        return values.cumsum(axis=0)
+    sums = np.empty_like(values)
+    sums[:1] = values[:1]
+    for index in range(1, len(values)):
+        np.add(sums[index - 1], values[index], out=sums[index])
+    return sums

@@ -19,7 +19,7 @@ from parenvs.core.registry import TASKS
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("arrays", "compiled", "errors", "machine", "markdown"),
+    ("compiled", "errors", "machine", "markdown"),
     ("files",),
     ("fields", "tensors"),
     ("cluster",),

@@ -9,6 +9,8 @@ from parenvs.agents.names import ALGORITHMS
 from parenvs.core.task import option
 from parenvs.fields import Text, whole
 
+HEURISTIC, SCRATCH, IMITATION = STARTS = ("heuristic", "scratch", "imitation")
+"""Where networks begin: as the heuristic, without it, or taught for a quarter of the steps."""
 DISTRIBUTIONS = ("single", "actors", "inference", "learners", "environments", "server", "fused")
 
 
@@ -26,7 +28,12 @@ class TrainOptions:
         main=True,
     )
     seed: Annotated[int, whole(0, 2**31 - 1)] = option(0, "Seed of everything random.", main=True)
-    start: Text | None = option(None, "Folder of a run whose network the training starts from.")
+    start: Text = option(
+        HEURISTIC,
+        "Where the network begins: heuristic, scratch (without it), imitation, or a run's folder.",
+        flag="--from",
+        complete=STARTS,
+    )
     device: Text = option(
         "cpu", "Kind of device that the network is on: cpu, cuda, ...", complete=("cpu", "cuda")
     )

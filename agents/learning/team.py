@@ -38,6 +38,7 @@ from parenvs.agents.learning.engine import (
     own_host,
 )
 from parenvs.agents.learning.net import Seen, beside
+from parenvs.agents.learning.options import SCRATCH, STARTS
 from parenvs.agents.learning.play import Envs, Play, Share, Summary, Transition
 from parenvs.agents.learning.ray_tasks import LOCAL, RAY
 from parenvs.errors import ParenvsError
@@ -109,7 +110,10 @@ class Recipe:
         """Make the agent."""
         config = self.config
         agent = self.kind(lens, self.settings, device or config.device, config.seed)
-        if config.start is not None:
+        if config.start == SCRATCH:
+            with torch.no_grad():
+                agent.net.weight.zero_()
+        elif config.start not in STARTS:
             agent.read(Path(config.start) / MODEL)
         return agent
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ from parenvs.agents.learning.config import (
     plain_id,
 )
 from parenvs.agents.learning.engine import LostError
+from parenvs.agents.learning.options import HEURISTIC, IMITATION, STARTS
 from parenvs.agents.learning.play import Episode, Player, one_thread, replayed
 from parenvs.agents.learning.team import Recipe, Team
 from parenvs.core.request import Request
@@ -114,14 +116,17 @@ def train(
         "address": address,
     }  # fmt: skip
     resume, target, stop_at_target, engine, address = checked(train, given).values()
-    if config.start is not None:
+    if config.start not in STARTS:
         load(config.start)
-    with one_thread():
+    with one_thread(), tempfile.TemporaryDirectory() as spare:
         path = None if folder is None else Path(folder)
         with contextlib.nullcontext() if path is None else locked(path):
             fresh = path is not None and _claim(path, config, resume)
             try:
-                started = Training(config, path, say, target, engine, address)
+                begun = config
+                if config.start == IMITATION:
+                    begun = _begun(config, (path or Path(spare)) / IMITATION, say)
+                started = Training(begun, path, say, target, engine, address)
                 with contextlib.closing(started) as run:
                     run.learn(stop_at_target)
                     return run.trained()
@@ -130,6 +135,15 @@ def train(
                 if path is not None and fresh and not (path / STATE).exists():
                     (path / CONFIG).unlink()
                 raise
+
+
+def _begun(config: TrainConfig, folder: Path, say: Say | None) -> TrainConfig:
+    """Return a configuration that begins with a network which is taught first, in a folder."""
+    settings = {key: value for key, value in config.settings.items() if key == "width"}
+    steps = max(config.steps // 4, 1)
+    taught = replace(config, agent="imitate", start=HEURISTIC, settings=settings, steps=steps)
+    train(taught, folder, resume=True, say=say)
+    return replace(config, start=str(folder))
 
 
 def on_problem(request: Request, agent: str) -> TrainResult:
@@ -177,7 +191,7 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
             f"{path}: no such file, as the run has not ended; parenvs train --resume --out {folder}"
         )
     with building(folder):
-        agent = untrained(replace(config, start=None), device).agent
+        agent = untrained(replace(config, start=HEURISTIC), device).agent
     agent.read(path)
     return agent
 

@@ -18,7 +18,7 @@ import torch
 
 from parenvs.agents.learning.config import TrainConfig, load_config
 from parenvs.agents.learning.play import Play
-from parenvs.agents.learning.trainer import STATE, load, train
+from parenvs.agents.learning.trainer import STATE, load, train, untrained
 from parenvs.agents.names import ALGORITHMS
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite, read_saved
@@ -204,6 +204,25 @@ def test_run_folders__functions_need_trust(folder, tmp_path):
     with pytest.raises(ParenvsError, match=r"is a Python function, whose file .*--trust"):
         load(folder)
     assert not made.exists()
+
+
+def test_start__without_the_rule_and_from_imitation(tmp_path):
+    """Scratch rates all actions alike; imitation leaves the network that it begins with."""
+    plan = TrainConfig(env_id="PipelinePlan-v0", env_kwargs={"rows": "ahead"}, agent="ppo", steps=1)
+    assert load_start(replace(plan, start="scratch")).weight == 0
+    assert load_start(plan).weight == 3
+    config = replace(plan, steps=128, start="imitation", settings={"envs": 8, "turns": 8})
+    first = train(config, tmp_path / "run")
+    taught = load(tmp_path / "run" / "imitation")
+    assert taught.name == "imitate" and taught.net.weight != 3
+    again = train(config, tmp_path / "run", resume=True).algorithm.net.state_dict()
+    assert all(torch.equal(again[x], y) for x, y in first.algorithm.net.state_dict().items())
+    with pytest.raises(ParenvsError, match="nobody teaches"):
+        train(replace(config, env_id="HybridPlan-v2", env_kwargs={}))
+
+
+def load_start(config):
+    return untrained(config).agent.net
 
 
 def test_start__goes_on_from_the_network_of_a_run(finished, tmp_path):

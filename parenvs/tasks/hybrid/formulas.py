@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.arrays import running_sums
 from parenvs.cluster import Cluster
-from parenvs.compiled import shared
+from parenvs.compiled import running_sums, shared
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid import stage_formulas as of_stage
 from parenvs.tasks.hybrid.layers import FIGURES, Chain, Figure, Layer, Split, figures_of

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.arrays import running_sums
+from parenvs.compiled import running_sums
 from parenvs.core.game import EVERY, Fixed, Groups, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL, load_plan
 from parenvs.core.registry import problem as load_problem

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.arrays import Array, running_sums
 from parenvs.cluster import sync_seconds
+from parenvs.compiled import Array, running_sums
 
 
 class StageSeconds(NamedTuple):

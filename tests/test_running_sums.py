@@ -3,7 +3,7 @@
 import numpy as np
 from cases import each
 
-from parenvs.arrays import WIDE, running_sums
+from parenvs.compiled import WIDE, running_sums
 
 
 @each("shape", [(5,), (4, 3), (7, WIDE), (1, 2 * WIDE), (6, 4, WIDE)])
