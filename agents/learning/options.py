@@ -31,7 +31,7 @@ class TrainOptions:
     start: Text = option(
         HEURISTIC,
         "Where the network begins: heuristic, scratch (without it), imitation, or a run's folder.",
-        flag="--from",
+        flag="from",
         complete=STARTS,
     )
     device: Text = option(

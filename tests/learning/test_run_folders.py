@@ -20,6 +20,7 @@ from parenvs.agents.learning.config import TrainConfig, load_config
 from parenvs.agents.learning.play import Play
 from parenvs.agents.learning.trainer import STATE, load, train, untrained
 from parenvs.agents.names import ALGORITHMS
+from parenvs.cli.app import app
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite, read_saved
 
@@ -219,6 +220,15 @@ def test_start__without_the_rule_and_from_imitation(tmp_path):
     assert all(torch.equal(again[x], y) for x, y in first.algorithm.net.state_dict().items())
     with pytest.raises(ParenvsError, match="nobody teaches"):
         train(replace(config, env_id="HybridPlan-v2", env_kwargs={}))
+
+
+def test_start__is_an_option_of_the_command(tmp_path):
+    run = ["--steps", "1", "--num-envs", "1", "--out", str(tmp_path / "run")]
+    app(
+        ["train", "DataParallel-v0", "--env", "rows=ahead", "--from", "scratch", *run],
+        standalone_mode=False,
+    )
+    assert load_config(tmp_path / "run").start == "scratch"
 
 
 def load_start(config):
