@@ -203,6 +203,7 @@ class RainbowSettings(Settings):
     correction: float = 0.4
     chance: float = 0.4
     wander: float = 0.3
+    sharpness: float = SHARPNESS
 
 
 class Rainbow(ValueAlgorithm):
@@ -231,7 +232,7 @@ class Rainbow(ValueAlgorithm):
 
     def network(self) -> RowsNet:
         count = self.settings.quantiles
-        return RowsNet(self.lens, count, count, self.settings.width, sharpness=SHARPNESS)
+        return RowsNet(self.lens, count, count, **self.shape)
 
     def quantiles(self, net: RowsNet, seen: Seen) -> Tensor:
         """Return the quantiles of actions' returns, (k, A, q), in units of the spread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,11 @@ class Recipe:
     def agent(self, lens: Any, device: str | None = None) -> Algorithm:
         """Make the agent."""
         config = self.config
-        agent = self.kind(lens, self.settings, device or config.device, config.seed)
+        settings = self.settings
         if config.start == SCRATCH:
-            with torch.no_grad():
-                agent.net.weight.zero_()
-        elif config.start not in STARTS:
+            settings = replace(settings, sharpness=0.0)
+        agent = self.kind(lens, settings, device or config.device, config.seed)
+        if config.start not in STARTS:
             agent.read(Path(config.start) / MODEL)
         return agent
 

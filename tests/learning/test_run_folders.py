@@ -212,6 +212,8 @@ def test_start__without_the_rule_and_from_imitation(tmp_path):
     plan = TrainConfig(env_id="PipelinePlan-v0", env_kwargs={"rows": "ahead"}, agent="ppo", steps=1)
     assert load_start(replace(plan, start="scratch")).weight == 0
     assert load_start(plan).weight == 3
+    rainbow = untrained(replace(plan, agent="rainbow", start="scratch")).agent
+    assert rainbow.net.weight == rainbow.target.weight == 0
     config = replace(plan, steps=128, start="imitation", settings={"envs": 8, "turns": 8})
     first = train(config, tmp_path / "run")
     taught = load(tmp_path / "run" / "imitation")

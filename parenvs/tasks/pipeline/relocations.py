@@ -23,8 +23,6 @@ from parenvs.tasks.pipeline.sweeps import (
     to_groups,
 )
 
-Mode = tuple[int, int, int, int, int]
-"""Places of a sweep, see ``sweeps.sweep``."""
 Kinds = tuple[tuple[int, int, int], ...]
 """Pivots to either side of a cut, devices to either side, and 1 if places are tilted."""
 TILTED, STRAIGHT = (3, 0, 1), (1, 2, 0)
