@@ -50,6 +50,8 @@ def test_package__wheel_holds_only_parenvs(wheel):
         "parenvs/datasets/data/t5-11b-forward.npz",
     }
     roofs = {"agents", "datasets", "leaderboard"}  # beside the package, installed in it
+    networks = (ROOT / "agents/learning/data").iterdir()  # each with the record that it is read by
+    needed |= {f"parenvs/agents/learning/data/{file.name}" for file in networks}
     for folder in ("parenvs", *sorted(roofs)):
         for file in (ROOT / folder).rglob("*.py"):
             path = file.relative_to(ROOT).as_posix()
