@@ -2,12 +2,11 @@
 
 A game that names its agents (``Game.agents``) can be played by them in two forms: they take turns
 (``env``), or all act in every step and the action of the one on turn counts (``parallel_env``).
-``parenvs.envs`` offers the agents of tasks under names like ``TASK_v0``.
+``parenvs.envs`` offers the agents of tasks (``Agents``) under names like ``TASK_v0``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +16,6 @@ from gymnasium import spaces
 
 try:
     from pettingzoo import AECEnv, ParallelEnv
-    from pettingzoo.utils import wrappers
 except ImportError as error:  # pragma: no cover
     raise ImportError("agents need PettingZoo: pip install 'parenvs[envs]'") from error
 
@@ -27,33 +25,6 @@ from parenvs.errors import shown
 
 Observations = dict[str, dict[str, np.ndarray]]
 Infos = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Agents:
-    """The agents of an environment, with the functions of a module of PettingZoo's environments.
-
-    Attributes:
-        name: of the environment of several agents.
-        single: the environment of one agent that takes all turns.
-    """
-
-    name: str
-    single: type[GameEnv]
-
-    def env(self, instance: Any = None, **arguments: Any) -> AECEnv:
-        """Return the turn-taking environment with PettingZoo's checks of its use.
-
-        ``instance`` None leaves out that argument of the environment of one agent.
-        """
-        return wrappers.OrderEnforcingWrapper(TurnsEnv(self.name, self._make(instance, arguments)))
-
-    def parallel_env(self, instance: Any = None, **arguments: Any) -> AllAtOnceEnv:
-        """Return the environment whose agents all act at once; arguments as of ``env``."""
-        return AllAtOnceEnv(self.name, self._make(instance, arguments))
-
-    def _make(self, instance: Any, arguments: dict[str, Any]) -> GameEnv:
-        return self.single(**arguments if instance is None else {"instance": instance, **arguments})
 
 
 class _Agents:

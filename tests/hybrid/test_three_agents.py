@@ -1,6 +1,8 @@
 """``hybrid_v1``: three agents, by turns or all at once."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -100,3 +102,22 @@ def test_illegal_action__ends_it_for_all():
     _, rewards, over, _, _ = parallel.step({"data": 55, "pipeline": 0, "operator": 0})
     assert set(rewards.values()) == {-1.0}
     assert all(over.values())
+
+
+@pytest.mark.thorough
+def test_hybrid_v1__alone_needs_pettingzoo():
+    """The environment of one agent is made and planned with where PettingZoo is missing."""
+    code = """
+import sys
+sys.modules["pettingzoo"] = None
+import gymnasium as gym
+import parenvs
+print(gym.make("HybridPlan-v2", instance="hybrid/7").reset(seed=0)[1]["instance"])
+try:
+    parenvs.envs.hybrid_v1.env()
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "hybrid/7"
+    assert "agents need PettingZoo: pip install 'parenvs[envs]'" in done.stdout

@@ -12,8 +12,8 @@ from parenvs.core import game as games
 from parenvs.core.registry import problem as problem_of
 from parenvs.core.sets import chosen, family_named
 from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
+from parenvs.envs.agents import Agents
 from parenvs.envs.env import GameEnv, GameVectorEnv
-from parenvs.envs.pettingzoo import Agents
 from parenvs.errors import ParenvsError, refuse_unknown, shown
 from parenvs.tasks.hybrid.moves import rows as loops
 from parenvs.tasks.hybrid.moves.catalog import KEPT, KINDS, MOVES, SLOTS
