@@ -6,6 +6,7 @@ every array is checked against the others before a graph is made of it.
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import lzma
@@ -100,6 +101,8 @@ def uncountable(dims: Sequence[int]) -> bool:
     return math.prod(max(size, 1) for size in dims) * _WIDEST >= MOST_TENSOR_BYTES
 
 
+MOST_WINDOW = 2**26
+"""Limit of the bytes that LZMA may keep to copy from, which its highest preset asks for."""
 MOST_BYTES = 2**28
 """Limit of what a graph file may hold unpacked."""
 MOST_SAMPLES = 2**53
@@ -167,15 +170,26 @@ def read_arrays(path: StrPath | BinaryIO, limit: int | None = None) -> dict[str,
             raise ValueError(f"it unpacks to {total:,} bytes, and may to at most {limit:,}")
         arrays = {}
         for member in members:
-            with archive.open(member) as stream:
-                # Without a count, an entry that hides its size would be unpacked whole.
-                data = stream.read(member.file_size)
             name = member.filename.removesuffix(".npy")
             try:
-                arrays[name] = _array(data)
+                if member.compress_type == zipfile.ZIP_LZMA:
+                    _check_window(archive, member)
+                with archive.open(member) as stream:
+                    # Without a count, an entry that hides its size would be unpacked whole.
+                    arrays[name] = _array(stream.read(member.file_size))
             except UNREADABLE as error:
                 raise ValueError(f"array {shown(name)}: {error}") from None
         return arrays
+
+
+def _check_window(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    stored = copy.copy(member)
+    stored.compress_type = zipfile.ZIP_STORED  # reads the bytes as they are, unchecked
+    del stored.CRC
+    with archive.open(stored) as stream:
+        window = int.from_bytes(stream.read(9)[5:], "little")  # which LZMA allocates at once
+    if window > MOST_WINDOW:
+        raise ValueError(f"its compression asks for {window:,} bytes, of at most {MOST_WINDOW:,}")
 
 
 def _array(data: bytes) -> np.ndarray:

@@ -260,6 +260,18 @@ def test_npz__damage_in_every_method_and_reader(tmp_path, monkeypatch):
                 assert "\n" not in line and "x.npz" in line and len(line) < 800
 
 
+def test_npz__memory_that_lzma_asks_for(tmp_path):
+    """A decoder allocates the window that the header tells before it reads a byte."""
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("head.npy", bytes(60))
+    data = bytearray(path.read_bytes())
+    place = data.index(b"head.npy") + 8 + 5
+    data[place : place + 4] = struct.pack("<I", 2**31)
+    path.write_bytes(data)
+    assert "its compression asks for 2,147,483,648 bytes" in refused(path)
+
+
 def rows_of(graph, opcode):
     """Rows of an opcode."""
     return np.flatnonzero(graph.opcode == graph.opcodes.index(opcode)).tolist()
