@@ -63,6 +63,7 @@ FILES: dict[str, Sequence[Sequence[str]]] = {
     "iopddl show": (("p", "p.json"),),
     "iopddl judge": (("sharding-0.json",), ("p", "p.json")), "iopddl export": (("vgg-19",),),
     "elastic compare": (("p3", "g4dn", "nodes.csv"),),
+    "tune": (("", "bert-large --batch 64 --cluster A", "hybrid/7 --batch 64 --cluster 1x8:h100"),),
 }  # fmt: skip
 """Command -> what its arguments are drawn from; those not named take an instance, or nothing."""
 WEIGHTS = {"plan": 8, "compare": 2, "show": 4, "explain": 4, "judge": 3, "diff": 3, "export": 4}
@@ -76,7 +77,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "torch", "jax")
 WHOLE = ("1", "2", "3", "4", "8")
 VALUES: dict[str, Sequence[str]] = {
     "cluster": CLUSTERS, "seed": ("0", "1", "7"), "steps": ("1", "64", "300"),
-    "plot": ("x.png", "x.svg", "x.pdf"), "map": ("map.png",), "now": ("tp 2 pp 2", "tp 1"),
+    "plot": ("x.png", "x.svg", "x.pdf"), "map": ("map.png",), "baseline": ("tp 2 pp 2", "fsdp"),
     "variable": ("*", "*/kernel", "none"), "to": FRAMEWORKS, "for": FRAMEWORKS,
     "num-envs": ("1", "4"), "env": ("rows=ahead", "order=sequential", "paper=true"),
     "episodes": ("0", "3"), "set": ("plan-validation", "hybrid-validation"),
@@ -85,11 +86,13 @@ VALUES: dict[str, Sequence[str]] = {
     "variables": ("*", "0", "*/kernel"), "batch-inputs": ("1", "x*"), "frozen": ("*/bias", "9"),
     "model": ("gpt-1.5b", "bert-large"), "copies": ("1", "2.5"), "price": ("2.5",),
     "memory-limit": ("device", "8", "0.5"), "pin": ("0-3", "0-11:2", "4-7"), "seconds": ("1",),
-    "tied": ("held", "once"), "start": ("run",), "agent": tuple(ALGORITHMS), "folder": ("entries",),
+    "tied": ("held", "once"), "from": ("scratch", "run"), "agent": tuple(ALGORITHMS), "folder": ("entries",),
     "recompute": ("none", "full", "selective", "none,full"), "zero": ("0", "3", "0,1"),
     "distribution": ("single",), "device": ("cpu",), "answer": ("answer.json",),
     "engine": ("local",), "task": tuple(TASKS), "instance": ("vgg-19", "hybrid/7", "p"),
-    "module": ("vgg-19",),
+    "module": ("vgg-19",), "journal": ("tune.jsonl",), "site": ("site.jsonl",), "tell": ("0.5",),
+    "gib": ("20",), "plan": ("hybrid-0.json",), "failed": ("no network",), "time-limit": ("60",),
+    "oom-pattern": ("memory",), "run": ("false",),
 }  # fmt: skip
 """Option -> values; whole numbers and flags need none, nor do those of tasks that name theirs."""
 OUTS = {"train": "trained", "iopddl export": "p2.json.gz", "leaderboard table": "table.md"}
@@ -214,8 +217,7 @@ def outcome(line: Sequence[str]) -> tuple[str, str]:
             return "traceback", words
         if end.code not in (0, 2):
             return "status", f"{end.code}: {words}"
-        last = words.rstrip().rpartition("\n")[2]
-        if end.code == 2 and not last:
+        if end.code == 2 and not words.strip():
             return "words", words
         return ("refused" if end.code else "done"), words
     except _HangError:

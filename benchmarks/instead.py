@@ -66,20 +66,11 @@ def instead() -> list[list[str]]:
     named = {task for task, *_ in ROWS}
     files = [x for x in entry_files(ROOT / "leaderboard/submissions") if x.parent.name in named]
     found = scores([check_file(path) for path in files])
-    return [
-        [
-            words,
-            *(
-                ", ".join(
-                    f"{title} {found[task][entry]}"
-                    for entry, title in group
-                    if entry in found[task]
-                )
-                for group in groups
-            ),
-        ]
-        for task, words, *groups in ROWS
-    ]
+    return [[words, *(_in_words(found[task], x) for x in groups)] for task, words, *groups in ROWS]
+
+
+def _in_words(scores: dict[str, str], group: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{title} {scores[entry]}" for entry, title in group if entry in scores)
 
 
 @instead.page
