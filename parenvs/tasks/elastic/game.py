@@ -70,7 +70,7 @@ class Outlook:
         fits: (65, 64) bool, whether nodes are enough for a plan.
         change: (EVENTS, 64, 64, 2) float32, seconds of a change over those of an interval, and
             bytes that the busiest node sends over those of the state.
-        restart: (64,) float32, intervals of a restart that reads a checkpoint.
+        restart: (64,) float64, intervals of a restart that reads a checkpoint.
         save: intervals in which training waits for a checkpoint.
     """
 
@@ -81,20 +81,18 @@ class Outlook:
         self.earned = _padded((seconds - taken) * library.rate, EVENTS, MAX_PLANS, MAX_PLANS)
         self.lost_samples = _padded(seconds * library.rate, MAX_PLANS)
         self.saved = _padded(costs.save * library.rate, MAX_PLANS)
-        self.used, self.held = (
-            _padded(nodes, MAX_PLANS) for nodes in (library.used, library.needed)
-        )
-        borders = library.borders
-        self.borders = np.zeros((MAX_PLANS, MAX_NODES + 1), dtype=np.int64)
+        self.used = _padded(library.used, MAX_PLANS)
+        self.held = _padded(library.needed, MAX_PLANS)
         # Repeated ends make empty groups, which can lose nothing.
-        self.borders[:count] = borders[:, -1:]
-        self.borders[:count, : borders.shape[1]] = borders
+        missing = MAX_NODES + 1 - library.borders.shape[1]
+        borders = np.pad(library.borders, ((0, 0), (0, missing)), "edge")
+        self.borders = _padded(borders, MAX_PLANS, MAX_NODES + 1)
         self.fits = np.zeros((MAX_NODES + 1, MAX_PLANS), dtype=np.bool_)
         self.fits[:, :count] = library.needed <= np.arange(MAX_NODES + 1)[:, None]
         self.best = (self.fits[:, :count] * library.rate).max(axis=1) * seconds
         change = np.stack([taken / seconds, egress / library.state.bytes], axis=-1)
         self.change = _padded(change, EVENTS, MAX_PLANS, MAX_PLANS, 2).astype(np.float32)
-        self.restart = self.change[0, 0, :, 0]
+        self.restart = self.change[0, 0, :, 0].astype(np.float64)
 
     @cached_property
     def plan_features(self) -> np.ndarray:
@@ -367,7 +365,7 @@ class ElasticChoice(games.RowGame):
         """Find the source of jobs; see the class for the arguments."""
         super().__init__(count, ACTIONS, rows)
         self._settings = {"interval": interval, "cluster": cluster, "batch": batch}
-        self.source = source_of(instance, family, model, fresh, order, problem, self._settings)
+        self.source = source_of(instance, self._settings, family, model, fresh, order, problem)
         self.jobs: list[Job] = [None] * count  # type: ignore[list-item]
         self.outlooks: list[Outlook] = []
         # Of each episode: number of its library in ``outlooks``, intervals in all and so far.
@@ -400,8 +398,8 @@ class ElasticChoice(games.RowGame):
         job, course, known, _ = problem
         length, nodes = len(course), course.lost.shape[1] - 1
         self._grow(length, nodes)
-        library_number = self._library_number(outlook(job.library, job.seconds), rows)
-        best = self.outlooks[library_number].best[course.nodes]
+        number = self._library_number(outlook(job.library, job.seconds), rows)
+        best = self.outlooks[number].best[course.nodes]
         # What hindsight is expected to earn from each interval on: its share of the fastest plans'.
         to_come = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
         to_come *= known.best / to_come[0]
@@ -411,7 +409,7 @@ class ElasticChoice(games.RowGame):
             self._lost[row, :length, : nodes + 1] = course.lost
             self._lost[row, :length, nodes + 1 :] = course.lost[:, -1:]
             self._to_come[row, : length + 1] = to_come
-        self.library_number[rows], self.length[rows] = library_number, length
+        self.library_number[rows], self.length[rows] = number, length
         self.span[rows] = seconds = job.seconds * length
         start, best_cost = cost_of(seconds, np.array([known.start, known.best]))
         # A run that trains less than half of what hindsight does in a mean interval counts as that.
@@ -442,9 +440,9 @@ class ElasticChoice(games.RowGame):
 
         self._earned = stacked("earned").ravel()
         self._plan_columns = {
-            name: stacked(name).ravel()
-            for name in ("lost_samples", "saved", "used", "held", "restart")
+            name: stacked(name).ravel() for name in ("lost_samples", "saved", "used", "held")
         }
+        self._restart = stacked("restart")
         width = max(x.library.borders.shape[1] for x in self.outlooks)
         self._borders = stacked("borders")[..., :width].reshape(-1, width)
         self._every, self._save = stacked("every"), stacked("save")
@@ -472,25 +470,25 @@ class ElasticChoice(games.RowGame):
         self.cost[rows] = self.reference[rows]
 
     def look(self, rows: np.ndarray, part: games.Rows) -> None:
-        library_number, nodes, plan = self.library_number[part], self.nodes[part], self.plans[part]
-        current = library_number * MAX_PLANS + plan
-        self.mask[part] = self._fits.take(library_number * (MAX_NODES + 1) + nodes, axis=0)
+        number, nodes = self.library_number[part], self.nodes[part]
+        current = number * MAX_PLANS + self.plans[part]
+        self.mask[part] = self._fits.take(number * (MAX_NODES + 1) + nodes, axis=0)
         # A checkpoint that is due anyway needs no action.
-        is_early = self.since[part] + 1 < self._every[library_number]
-        self.mask[part, CHECKPOINT] = self._is_whole(part, current) & is_early
-        self._write_context(part, library_number, current)
+        is_early = self.since[part] + 1 < self._every[number]
+        self.mask[part, CHECKPOINT] = self._is_whole(part) & is_early
+        self._write_context(part, number, current)
 
     def rows_of(self, rows: games.Rows) -> np.ndarray:
-        library_number, nodes, plan = self.library_number[rows], self.nodes[rows], self.plans[rows]
-        current, k = library_number * MAX_PLANS + plan, np.arange(len(library_number))
-        actions = self._base.take(library_number * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
+        number, nodes, plan = self.library_number[rows], self.nodes[rows], self.plans[rows]
+        current, k = number * MAX_PLANS + plan, np.arange(len(number))
+        actions = self._base.take(number * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
         # The plan in force is current only while its nodes are there.
         actions[k, plan, -2] = self._plan_columns["held"][current] <= nodes
         if self.looks:
             fits = self.mask[rows, :MAX_PLANS, None]
-            state = (library_number * EVENTS + self.event[rows]) * MAX_PLANS + plan
+            state = (number * EVENTS + self.event[rows]) * MAX_PLANS + plan
             nearest = np.searchsorted(_CUTS, self._departure_rate(rows))
-            chances = self._chances[library_number * len(RATES) + nearest]
+            chances = self._chances[number * len(RATES) + nearest]
             actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits
             actions[:, :MAX_PLANS, 3:6] = chances * fits
         # A checkpoint has the features of the plan in force, but for its own seconds.
@@ -498,10 +496,8 @@ class ElasticChoice(games.RowGame):
         actions[saving, CHECKPOINT] = actions[saving, plan[saving]]
         actions[saving, CHECKPOINT, -1] = 1.0
         if self.looks:
-            actions[saving, CHECKPOINT, 1] = self._save[library_number[saving]]
-            actions[..., 0] = self._scores(
-                actions, rows, library_number, self._is_whole(rows, current)
-            )
+            actions[saving, CHECKPOINT, 1] = self._save[number[saving]]
+            actions[..., 0] = self._scores(actions, rows, number)
         # Ended episodes show nothing.
         actions[self.interval[rows] == self.length[rows]] = 0.0
         return actions
@@ -511,38 +507,30 @@ class ElasticChoice(games.RowGame):
         """(n,) nodes that are there."""
         return self._node_counts[2]
 
-    def _is_whole(self, part: games.Rows, current: np.ndarray) -> np.ndarray:
+    def _is_whole(self, part: games.Rows) -> np.ndarray:
         """Return whether a plan is in force and none of its nodes is missing, (k,) bool."""
+        current = self.library_number[part] * MAX_PLANS + self.plans[part]
         is_there: np.ndarray = self._plan_columns["held"][current] <= self.nodes[part]
         return is_there & (self.event[part] == 0) & (self.plans[part] > 0)
 
     def _departure_rate(self, part: games.Rows) -> Any:
         return departures(self._means[BELIEVED, 0, part], self._means[BELIEVED, 2, part])
 
-    def _scores(
-        self, actions: np.ndarray, part: games.Rows, library_number: np.ndarray, whole: np.ndarray
-    ) -> np.ndarray:
+    def _scores(self, actions: np.ndarray, part: games.Rows, number: np.ndarray) -> np.ndarray:
         """Return column 0: what actions train in ``HORIZON`` intervals, less a share of the risk.
 
         All is in intervals of the action's own rate. Keeping a plan also risks the work since the
         state was safe, which a change or a checkpoint makes safe.
         """
-        k, plan, every = (
-            np.arange(len(library_number)),
-            self.plans[part],
-            self._every[library_number],
-        )
-        restart = (
-            self._plan_columns["restart"].reshape(-1, MAX_PLANS)[library_number].astype(np.float64)
-        )
+        k, plan, restart = np.arange(len(number)), self.plans[part], self._restart[number]
         restart = np.column_stack([restart, restart[k, plan]])
         stop, lost = actions[..., 4], actions[..., 5]
         # A loss comes, on average, halfway between two checkpoints.
-        risk = stop * restart + lost * (0.5 * every)[:, None]
+        risk = stop * restart + lost * (0.5 * self._every[number])[:, None]
         spent = actions[..., 1].astype(np.float64)
         # Young, CACM 17, 1974: the work at stake grows with the square of its intervals.
         at_stake = 0.5 * lost[k, plan] * (self.since[part] + 1.0) ** 2
-        spent[k, plan] += np.where(whole, at_stake, 0.0)
+        spent[k, plan] += np.where(self._is_whole(part), at_stake, 0.0)
         remaining = np.maximum(self.length[part] - self.interval[part], 1)  # 0 of ended episodes
         horizon = np.minimum(remaining, HORIZON)[:, None]
         value = actions[..., -3] * (1.0 - CAUTION * risk - spent / horizon)
@@ -550,9 +538,7 @@ class ElasticChoice(games.RowGame):
         shortfall = SHARP * (value - value.max(axis=1, keepdims=True))
         return np.maximum(np.where(self.mask[part], shortfall, 0.0), -100.0)
 
-    def _write_context(
-        self, part: games.Rows, library_number: np.ndarray, current: np.ndarray
-    ) -> None:
+    def _write_context(self, part: games.Rows, number: np.ndarray, current: np.ndarray) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
         used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
         means = self._means[:, :, part]
@@ -566,7 +552,7 @@ class ElasticChoice(games.RowGame):
             self.hits[part] / LOST,
             (event > READY) & (event < GONE),
             event == GONE,
-            self.since[part] / self._every[library_number],
+            self.since[part] / self._every[number],
             np.minimum(self.quiet[part], QUIET) / QUIET,
             1.0 - interval / length,
             *np.minimum(SCALE * leaving, 1.0),
@@ -578,15 +564,14 @@ class ElasticChoice(games.RowGame):
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
         old, event, since = self.plans[part], self.event[part], self.since[part]
-        library_number = self.library_number[part]
+        number = self.library_number[part]
         saving = actions == CHECKPOINT
         plan = np.where(saving, old, actions)
-        current = library_number * MAX_PLANS + old
-        samples = self._earned[
-            ((library_number * EVENTS + event) * MAX_PLANS + old) * MAX_PLANS + plan
-        ]
+        current = number * MAX_PLANS + old
+        state = (number * EVENTS + event) * MAX_PLANS + old
+        samples = self._earned[state * MAX_PLANS + plan]
         stays = (plan == old) & (event == 0)
-        written = stays & (saving | (since + 1 == self._every[library_number]))
+        written = stays & (saving | (since + 1 == self._every[number]))
         samples -= np.where(written, self._plan_columns["saved"][current], 0.0)
         gone = (event == GONE).nonzero()[0]
         # What was trained since the state was safe is lost with it.
@@ -662,9 +647,7 @@ class ElasticChoice(games.RowGame):
         return self._lost.shape[1]
 
     def elsewhere(self, options: dict[str, Any]) -> games.Source:
-        return source_of(
-            options["instance"], None, None, False, games.ORDERS[0], None, self._settings
-        )
+        return source_of(options["instance"], self._settings)
 
 
 class ElasticChoiceEnv(GameEnv, game=ElasticChoice):
@@ -687,8 +670,9 @@ class Courses(games.Source):
 
 
 def source_of(
-    instance: str | None, family: str | None, model: str | None, fresh: bool, order: str,
-    problem: Elastic | None, settings: Mapping[str, Any],
+    instance: str | None, settings: Mapping[str, Any], family: str | None = None,
+    model: str | None = None, fresh: bool = False, order: str = games.ORDERS[0],
+    problem: Elastic | None = None,
 ) -> games.Source:  # fmt: skip
     """Return the source of jobs that the arguments of ``ElasticChoice`` name.
 

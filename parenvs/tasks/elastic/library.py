@@ -149,22 +149,19 @@ class Library:
         distinct = list(dict.fromkeys(plan.degrees for plan in self.candidates))
         # On the least common multiple of the tensor degrees no shard cuts an atom.
         grid = math.lcm(*(degrees.tensor for degrees in distinct))
-        atom_sizes = atom_bytes(self.state, grid)
+        size = atom_bytes(self.state, grid)
         layouts = [Layout.of(self.state, degrees, grid, self.devices) for degrees in distinct]
         result = {}
         for old in layouts:
             replicas = replica_nodes(old.degrees, self.devices) or 1
+            groups = old.hosts // replicas
             # More losses leave no replica of some part: nothing can be moved then.
-            max_lost = min(LOST, old.hosts - old.hosts // replicas)
-            for count in range(max_lost + 1):
+            for count in range(min(LOST, old.hosts - groups) + 1):
                 # Of each group one after the other, but never its last node.
-                groups = old.hosts // replicas
                 lost = [(i % groups + 1) * replicas - 1 - i // groups for i in range(count)]
                 for new in layouts:
                     contents = old.contents(max(old.hosts, new.hosts), lost)
-                    result[old.degrees, new.degrees, count] = minimal(
-                        atom_sizes, contents, old, new
-                    )
+                    result[old.degrees, new.degrees, count] = minimal(size, contents, old, new)
         return result
 
     @cached_property
@@ -221,9 +218,7 @@ class Library:
         """
         grid = math.lcm(old.tensor, new.tensor)
         size = atom_bytes(self.state, grid)
-        before, after = (
-            Layout.of(self.state, degrees, grid, self.devices) for degrees in (old, new)
-        )
+        before, after = (Layout.of(self.state, x, grid, self.devices) for x in (old, new))
         # Number -1, behind the last host-full, is an empty host.
         with_empty = before.contents(before.hosts + 1)
         contents = with_empty[[-1 if number is None else number for number in holdings]]
@@ -296,11 +291,7 @@ class Library:
             fits = memory["total"] <= problem.memory_limit
             rate = np.where(fits & (data * micro_batch <= problem.batch), problem.batch, 0)
             best = np.fmax(best, rate / seconds["length"])
-        rated = [
-            (degrees, rate)
-            for degrees, rate in zip(options, best.tolist(), strict=True)
-            if rate > 0
-        ]
+        rated = [pair for pair in zip(options, best.tolist(), strict=True) if pair[1] > 0]
         state = State.of(problem.model)
         name, costs = f"{problem.instance} on {cluster}", Costs.of_state(state.bytes)
         return cls(name, state, costs, devices, chosen(rated, devices))
@@ -450,13 +441,8 @@ def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndar
         for spares_lost, spare_chance in enumerate(spare_chances.tolist()):
             chance = used_chance * spare_chance
             # A spare that leaves cannot stand in: a lost nodes need a spares that stay.
-            event = (
-                0
-                if lost == 0
-                else READY + lost
-                if lost + spares_lost <= spares
-                else min(lost, LOST)
-            )
+            is_ready = 0 < lost <= spares - spares_lost
+            event = READY + lost if is_ready else min(lost, LOST)
             result[event, lost + spares_lost] += chance * intact_chances[lost]
             # Spares do not help where no replica of a part of the state is left.
             result[GONE, lost + spares_lost] += chance * (1.0 - intact_chances[lost])

@@ -13,7 +13,7 @@ its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -135,11 +135,11 @@ class Movement:
         return fixed + self.egress_bytes / egress + self.sliced_bytes / sliced
 
 
-def overlap(shard: int, shards: int, other_shard: int, other_shards: int) -> float:
-    """Return the share of a tensor that two shards, of two degrees, have in common."""
-    begin = max(shard / shards, other_shard / other_shards)
-    end = min((shard + 1) / shards, (other_shard + 1) / other_shards)
-    return max(0.0, end - begin)
+def overlap(shard: Any, shards: int, other_shard: Any, other_shards: int) -> Any:
+    """Return the share of a tensor that two shards, of two degrees, have in common; elementwise."""
+    begin = np.maximum(shard / shards, other_shard / other_shards)
+    end = np.minimum((shard + 1) / shards, (other_shard + 1) / other_shards)
+    return np.maximum(0.0, end - begin)
 
 
 def slices(
@@ -155,10 +155,8 @@ def slices(
         new: degrees that it is wanted for.
         within: (P, n) and (P', n) 1 where a layer is in a stage (default: dealt out evenly).
     """
-    grid = np.array(
-        [[overlap(i, old.tensor, j, new.tensor) for j in range(new.tensor)]
-         for i in range(old.tensor)]
-    )  # fmt: skip
+    shards = np.arange(old.tensor)[:, None], np.arange(new.tensor)
+    grid = overlap(shards[0], old.tensor, shards[1], new.tensor)
     # Whole tensors are on all shards; reading the first one avoids counting them twice.
     first = np.eye(old.tensor)[(grid > 0).argmax(axis=0)].T
     layers_of = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
@@ -554,10 +552,8 @@ class Costs:
         loaded in 14 s there, of which either is taken to be half.
         """
         points = tuple(sorted((float(key), value / 1e3) for key, value in build.items()))
-        return replace(
-            cls(), fixed=6.6 + 0.24 + 0.035, join=0.5, leave=0.0393, build=points,
-            egress=2**30 / 1.1982559,
-        )  # fmt: skip
+        fixed, egress = 6.6 + 0.24 + 0.035, 2**30 / 1.1982559
+        return cls(fixed=fixed, join=0.5, leave=0.0393, build=points, egress=egress)
 
 
 @lru_cache(maxsize=4096)

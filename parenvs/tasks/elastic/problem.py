@@ -77,11 +77,10 @@ class Course(NamedTuple):
             gone: (..., S) of ``bits``.
             nodes: N.
         """
+        leaves = gone[..., None] >> np.arange(nodes, dtype=np.uint64) & np.uint64(1)
         # Running counts by age, so that the losses of any plan are a look-up.
         lost = np.zeros((*gone.shape, nodes + 1), dtype=np.int8)
-        for node in range(nodes):
-            left = (gone >> np.uint64(node)) & np.uint64(1)
-            np.add(lost[..., node], left.astype(np.int8), out=lost[..., node + 1])
+        leaves.cumsum(axis=-1, dtype=np.int8, out=lost[..., 1:])
         left, come = lost[..., -1].astype(np.int16), joined.astype(np.int16)
         come[..., 0] = start
         return cls((come - left).cumsum(axis=-1, dtype=np.int16), come, left, lost)
@@ -396,12 +395,32 @@ class Elastic:
         return ElasticPlan(self.instance, self.fingerprint, tuple(plans), seed, policy, saved)
 
     def report(self, plan: ElasticPlan) -> Run:
-        """Judge a plan on the course of its seed, and return a ``Run``."""
-        return judged(self, plan)
+        """Replay a plan on the course of its seed.
 
-    def draw(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Draw the numbers that decide a course, or None if nothing is random."""
-        return self.source.draw(rng, self.seconds, self.intervals)
+        The run ends before the first interval whose choice breaks a rule. A plan that has
+        checkpoints written is judged as one of a problem that allows it.
+        """
+        saves = plan.saved and not self.checkpoints
+        problem = replace(self, checkpoints=True) if saves else self
+        course = self.drawn(plan.seed)
+        reasons = plan.mismatches(self.instance, self.fingerprint, {})
+        if len(plan.chosen) != self.intervals:
+            reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {self.intervals}")
+        legal, reason = _legal_choices(self, plan, course)
+        reasons += [reason] if reason else []
+        last = max(plan.saved, default=-1)
+        if last >= self.intervals:
+            reasons.append(f"saved: there is no interval {last}")
+        events = replay(problem, course, legal).events
+        for t in sorted({t for t in plan.saved if t < len(legal)}):
+            # Nothing before t changes by writing checkpoints, so the events hold.
+            if t == 0 or not plan.chosen[t] == plan.chosen[t - 1] != WAIT or events[t]:
+                reasons.append(f"saved: interval {t} keeps no plan, so it writes no checkpoint")
+                legal = legal[:t]
+                break
+            legal[t] = CHECKPOINT
+        run = replay(problem, course, legal, plan.policy)
+        return replace(run, plan=plan, reasons=tuple(reasons))
 
     def course(self, drawn: np.ndarray | None = None) -> Course:
         """Return the course that drawn numbers decide."""
@@ -409,7 +428,8 @@ class Elastic:
 
     def drawn(self, seed: int) -> Course:
         """Return the course of a seed."""
-        return self.course(self.draw(np.random.default_rng(seed)))
+        rng = np.random.default_rng(seed)
+        return self.course(self.source.draw(rng, self.seconds, self.intervals))
 
 
 class Policy(Protocol):
@@ -547,36 +567,6 @@ def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Ru
     plans = np.asarray(plans, dtype=np.int64)
     chosen = iter(plans.tolist())
     return _run(problem, course, len(plans), lambda *_: next(chosen), policy)
-
-
-def judged(problem: Elastic, plan: ElasticPlan) -> Run:
-    """Judge a plan: replay it on the course of its seed.
-
-    The run ends before the first interval whose choice breaks a rule. A plan that has checkpoints
-    written is judged as one of a problem that allows it.
-    """
-    if plan.saved and not problem.checkpoints:
-        problem = replace(problem, checkpoints=True)
-    course = problem.drawn(plan.seed)
-    reasons = plan.mismatches(problem.instance, problem.fingerprint, {})
-    if len(plan.chosen) != problem.intervals:
-        reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
-    legal, reason = _legal_choices(problem, plan, course)
-    if reason:
-        reasons.append(reason)
-    last = max(plan.saved, default=-1)
-    if last >= problem.intervals:
-        reasons.append(f"saved: there is no interval {last}")
-    events = replay(problem, course, legal).events
-    for t in sorted({t for t in plan.saved if t < len(legal)}):
-        # Nothing before t changes by writing checkpoints, so the events hold.
-        if t == 0 or not plan.chosen[t] == plan.chosen[t - 1] != WAIT or events[t]:
-            reasons.append(f"saved: interval {t} keeps no plan, so it writes no checkpoint")
-            legal = legal[:t]
-            break
-        legal[t] = CHECKPOINT
-    run = replay(problem, course, legal, plan.policy)
-    return replace(run, plan=plan, reasons=tuple(reasons))
 
 
 def _legal_choices(problem: Elastic, plan: ElasticPlan, course: Course) -> tuple[list[int], str]:

@@ -101,8 +101,7 @@ class Trace(Source):
                 nodes have no names.
         """
         count = self.intervals(seconds)
-        nodes, joined, left = np.zeros((3, count), dtype=np.int16)
-        lost = np.zeros((count, self.most + 1), dtype=np.int8)
+        joined, bits = np.zeros(count, dtype=np.int16), np.zeros(count, dtype=np.uint64)
         alive: list[str] = []  # by age
         anonymous = 0
         # An event counts from the next interval on, so a node finishes the one it leaves in.
@@ -124,13 +123,9 @@ class Trace(Source):
                 alive.extend(str(anonymous + i) for i in range(coming))
                 anonymous += coming
             # Nodes that came and left within the interval were never there for a plan.
-            lost_by_age = np.array([name in gone for name in before], dtype=np.int8).cumsum()
-            total = int(lost_by_age[-1]) if before else 0
-            nodes[slot:], left[slot] = len(alive), total
-            joined[slot] = len(alive) - len(before) + total
-            lost[slot, 1 : len(before) + 1] = lost_by_age
-            lost[slot, len(before) + 1 :] = total
-        return Course(nodes, joined, left, lost)
+            left = [1 << age for age, name in enumerate(before) if name in gone]
+            joined[slot], bits[slot] = len(alive) - len(before) + len(left), sum(left)
+        return Course.of_bits(joined[0], joined, bits, self.most)
 
 
 def read_trace(path: StrPath, name: str | None = None) -> Trace:
@@ -170,13 +165,7 @@ def read_trace(path: StrPath, name: str | None = None) -> Trace:
         before = seconds = _seconds(where_line, row, len(head), before)
         if head == EVENT_HEAD:
             leaves, node = _event(where_line, row, present)
-            # A departure after a join of the same second is an event of its own.
-            if not events or events[-1][0] != seconds or (leaves and events[-1][2]):
-                events.append((seconds, (), ()))
-            _, leavers, come = events[-1]
-            events[-1] = (
-                (seconds, (*leavers, node), come) if leaves else (seconds, leavers, (*come, node))
-            )
+            events.append((seconds, (node,), ()) if leaves else (seconds, (), (node,)))
             # A node joins if it was absent, and leaves if it was present.
             present ^= {node}
             count = len(present)
@@ -563,10 +552,13 @@ node leaves, that a missing one comes, and the share of the nodes, next to each 
 leave together."""
 
 
+def _constants(rng: np.random.Generator, count: int, *bounds: tuple[float, float]) -> Any:
+    return [np.full(count, _log_uniform(rng, *x)) for x in bounds]
+
+
 def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     """Quiet for one to three hours, then a busy spell of 10 to 60 minutes, again and again."""
-    leave, join = np.full((2, count), _log_uniform(rng, 1 / 3000, 1 / 600))
-    join[:] = _log_uniform(rng, 1 / 60, 1 / 8)
+    leave, join = _constants(rng, count, (1 / 3000, 1 / 600), (1 / 60, 1 / 8))
     start = -int(rng.integers(0, 60))
     while start < count:
         start += int(rng.integers(60, 181))
@@ -586,17 +578,13 @@ def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
             blocks[interval] = rng.uniform(0.03, 0.5)
             burst_left = int(rng.integers(2, 8))
         burst_left -= 1
-    leave, join = (
-        np.full(count, _log_uniform(rng, *x)) for x in ((1 / 3000, 1 / 400), (1 / 60, 1 / 5))
-    )
+    leave, join = _constants(rng, count, (1 / 3000, 1 / 400), (1 / 60, 1 / 5))
     return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
 def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     """One to three times all nodes leave; after 3 to 40 minutes they come back, fast."""
-    leave, join = (
-        np.full(count, _log_uniform(rng, *x)) for x in ((1 / 2000, 1 / 100), (1 / 60, 1 / 8))
-    )
+    leave, join = _constants(rng, count, (1 / 2000, 1 / 100), (1 / 60, 1 / 8))
     blocks = np.zeros(count)
     for _ in range(int(rng.integers(1, 4))):
         start = int(rng.integers(1, count))
@@ -607,11 +595,7 @@ def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
-REGIMES: dict[str, Callable[[np.random.Generator, int, int], Regime]] = {
-    "quiet": _quiet,
-    "bursts": _bursts,
-    "gone": _gone,
-}
+REGIMES = {"quiet": _quiet, "bursts": _bursts, "gone": _gone}
 """Regimes by name."""
 FAMILIES = (*CHAINS, *REGIMES)
 
