@@ -9,12 +9,14 @@ import numpy as np
 
 from parenvs.compiled import compiled
 from parenvs.tasks.sharding.messages import Arrays, ranges, sweep
-from parenvs.tasks.sharding.problem import sums_over_time
+from parenvs.tasks.sharding.problem import Array, sums_over_time
 
 _LEAST = -(2**62)
+# Ratio of the first temperature of a schedule to the last.
+_COOLED = 300.0
 
 
-def empty_tree(m: Arrays) -> np.ndarray:
+def empty_tree(m: Arrays) -> Array:
     """Return the tree of a plan in which every node uses its least."""
     half = 1
     while half < max(len(m.slack), 1):
@@ -29,7 +31,7 @@ def empty_tree(m: Arrays) -> np.ndarray:
 
 
 @compiled
-def add(tree: np.ndarray, lo: int, hi: int, amount: int) -> None:
+def add(tree: Array, lo: int, hi: int, amount: int) -> None:
     """Add an amount in the times from ``lo`` to before ``hi``."""
     half = tree.shape[1] // 2
     left, right = lo + half, hi + half
@@ -54,7 +56,7 @@ def add(tree: np.ndarray, lo: int, hi: int, amount: int) -> None:
 
 
 @compiled
-def maximum(tree: np.ndarray, lo: int, hi: int) -> int:
+def maximum(tree: Array, lo: int, hi: int) -> int:
     """Return the maximum in the times from ``lo`` to before ``hi``."""
     half = tree.shape[1] // 2
     left, right = lo + half, hi + half
@@ -85,7 +87,7 @@ def maximum(tree: np.ndarray, lo: int, hi: int) -> int:
 
 
 @compiled
-def place_node(m: Arrays, tree: np.ndarray, node: int, strategy: int, sign: int) -> None:
+def place_node(m: Arrays, tree: Array, node: int, strategy: int, sign: int) -> None:
     """Add (1) or take away (-1) what a node's strategy uses."""
     for term in range(m.term_start[node], m.term_start[node + 1]):
         used = m.usage[m.term_at[term] + strategy]
@@ -94,7 +96,7 @@ def place_node(m: Arrays, tree: np.ndarray, node: int, strategy: int, sign: int)
 
 
 @compiled
-def change_node(m: Arrays, tree: np.ndarray, node: int, old: int, new: int) -> None:
+def change_node(m: Arrays, tree: Array, node: int, old: int, new: int) -> None:
     """Change what a node uses from one strategy's to another's."""
     if old == new:
         return
@@ -105,7 +107,7 @@ def change_node(m: Arrays, tree: np.ndarray, node: int, old: int, new: int) -> N
 
 
 @compiled
-def fits(m: Arrays, tree: np.ndarray, node: int, strategy: int) -> bool:
+def fits(m: Arrays, tree: Array, node: int, strategy: int) -> bool:
     """Whether a strategy of a node that uses its least in the tree keeps the limit."""
     for term in range(m.term_start[node], m.term_start[node + 1]):
         used = m.usage[m.term_at[term] + strategy]
@@ -117,14 +119,14 @@ def fits(m: Arrays, tree: np.ndarray, node: int, strategy: int) -> bool:
 @compiled
 def foresee(
     m: Arrays,
-    costs: np.ndarray,
-    messages: np.ndarray,
-    chosen: np.ndarray,
+    costs: Array,
+    messages: Array,
+    chosen: Array,
     node: int,
-    work: np.ndarray,
+    work: Array,
 ) -> None:
     """Write a node's costs with earlier neighbors, and messages from later ones, into ``work``."""
-    begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+    begin, size = m.offset[node], m.size[node]
     for s in range(size):
         work[s] = costs[begin + s]
     for p in range(m.start[node], m.start[node + 1]):
@@ -141,12 +143,12 @@ def foresee(
 @compiled
 def complete(
     m: Arrays,
-    costs: np.ndarray,
-    messages: np.ndarray,
-    tree: np.ndarray,
-    allowed: np.ndarray,
-    chosen: np.ndarray,
-    work: np.ndarray,
+    costs: Array,
+    messages: Array,
+    tree: Array,
+    allowed: Array,
+    chosen: Array,
+    work: Array,
 ) -> int:
     """Choose a strategy for each node in turn, so that the limit is kept; return the first failure.
 
@@ -162,8 +164,8 @@ def complete(
     Returns:
         -1 if all nodes have a strategy, else the node that found none.
     """
-    for node in range(len(m.offset) - 1):
-        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+    for node in range(len(m.size)):
+        begin, size = m.offset[node], m.size[node]
         foresee(m, costs, messages, chosen, node, work)
         for s in range(size):
             if not allowed[begin + s]:
@@ -190,8 +192,7 @@ def complete(
         for p in range(m.start[node], m.start[node + 1]):
             other = m.neighbor[p]
             if other > node:
-                first, row = m.offset[other], m.table[p]
-                width = m.offset[other + 1] - first
+                first, width, row = m.offset[other], m.size[other], m.table[p]
                 for t in range(width):
                     if m.pair[row + strategy * width + t] == np.inf:
                         allowed[first + t] = 0
@@ -199,14 +200,13 @@ def complete(
 
 
 @compiled
-def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> bool:
+def leaves_choice(m: Arrays, allowed: Array, node: int, strategy: int) -> bool:
     """Whether every later neighbor keeps a strategy that goes with this one."""
     for p in range(m.start[node], m.start[node + 1]):
         other = m.neighbor[p]
         if other < node:
             continue
-        first = m.offset[other]
-        width = m.offset[other + 1] - first
+        first, width = m.offset[other], m.size[other]
         row, is_free = m.table[p] + strategy * width, False
         for t in range(width):
             if allowed[first + t] and m.pair[row + t] < np.inf:
@@ -220,14 +220,14 @@ def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> b
 @compiled
 def improve(
     m: Arrays,
-    priced: np.ndarray,
-    tree: np.ndarray,
-    chosen: np.ndarray,
-    best: np.ndarray,
-    local: np.ndarray,
-    blocked: np.ndarray,
-    marks: np.ndarray,
-    space: np.ndarray,
+    priced: Array,
+    tree: Array,
+    chosen: Array,
+    best: Array,
+    local: Array,
+    blocked: Array,
+    marks: Array,
+    space: Array,
     rng: np.random.Generator,
     lead: float,
     first: int,
@@ -235,8 +235,6 @@ def improve(
     total: int,
     largest: int,
     warm: float,
-    cold: float,
-    heed: float,
 ) -> float:
     """Try moves over random trees; return the change of the plan's cost, which may be positive.
 
@@ -257,10 +255,9 @@ def improve(
         total: number of moves of the whole schedule.
         largest: most nodes of a tree.
         warm: temperature at the first move, in units of cost.
-        cold: temperature at the last move.
-        heed: share of the price of memory that counts at the first move; 0 at the last.
     """
-    count = len(m.offset) - 1
+    cold = warm / _COOLED
+    count = len(m.size)
     widest = len(space) // (2 * largest + 1)
     half = largest * widest
     # The second half becomes the costs of subtrees once forbidden neighbors are counted.
@@ -305,7 +302,7 @@ def improve(
                 break
         # Costs of each strategy with the neighbors outside of the tree.
         for i in range(size):
-            begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+            begin, width = m.offset[nodes[i]], m.size[nodes[i]]
             for s in range(width):
                 outside[i * widest + s] = local[begin + s]
                 forbidden[i * widest + s] = blocked[begin + s]
@@ -313,20 +310,16 @@ def improve(
             p = parents[i]
             node, other = nodes[i], m.neighbor[p]
             above = (marks[other] - 1) * widest
-            width = m.offset[node + 1] - m.offset[node]
-            across = m.offset[other + 1] - m.offset[other]
-            row = m.table[p] + chosen[node] * across
-            add_row(m.pair, row, across, -1.0, outside, forbidden, above)
-            row = m.table[m.reverse[p]] + chosen[other] * width
-            add_row(m.pair, row, width, -1.0, outside, forbidden, i * widest)
+            add_row(m, p, chosen[node], -1.0, outside, forbidden, above)
+            add_row(m, m.reverse[p], chosen[other], -1.0, outside, forbidden, i * widest)
         for i in range(size):
-            for s in range(i * widest, i * widest + m.offset[nodes[i] + 1] - m.offset[nodes[i]]):
+            for s in range(i * widest, i * widest + m.size[nodes[i]]):
                 if forbidden[s] > 0.0:
                     outside[s] = np.inf
         # A random price of memory: mostly around that of the bound, sometimes any.
         drawn = rng.random()
-        theta = heed * left
-        factor = 2.0 * theta * drawn if rng.random() < 0.7 else 3.0 * drawn
+        # Memory has all of its price at the first move, and none at the last.
+        factor = 2.0 * left * drawn if rng.random() < 0.7 else 3.0 * drawn
         done = False
         for _ in range(3):
             best_subtrees(m, priced, nodes, parents, marks, size, factor, widest, space, fresh)
@@ -340,14 +333,14 @@ def improve(
                 if i:
                     p = parents[i]
                     other = m.neighbor[p]
-                    width = m.offset[other + 1] - m.offset[other]
+                    width = m.size[other]
                     target = fresh[marks[other] - 1]
                     change += m.pair[m.table[p] + new * width + target]
                     change -= m.pair[m.table[p] + old * width + chosen[other]]
             if same:
                 break
             # Metropolis' criterion on cost plus priced memory.
-            worse = change + theta * price
+            worse = change + left * price
             if worse > 0.0 and (
                 temperature <= 0.0 or rng.random() >= math.exp(-worse / temperature)
             ):
@@ -369,11 +362,8 @@ def improve(
             if done and fresh[i] != chosen[node]:
                 for p in range(m.start[node], m.start[node + 1]):
                     begin = m.offset[m.neighbor[p]]
-                    width = m.offset[m.neighbor[p] + 1] - begin
-                    row = m.table[p] + chosen[node] * width
-                    add_row(m.pair, row, width, -1.0, local, blocked, begin)
-                    row = m.table[p] + fresh[i] * width
-                    add_row(m.pair, row, width, 1.0, local, blocked, begin)
+                    add_row(m, p, chosen[node], -1.0, local, blocked, begin)
+                    add_row(m, p, fresh[i], 1.0, local, blocked, begin)
                 chosen[node] = fresh[i]
         if done:
             current += change
@@ -386,7 +376,7 @@ def improve(
 
 
 @compiled
-def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.ndarray) -> None:
+def surroundings(m: Arrays, chosen: Array, local: Array, blocked: Array) -> None:
     """Write what each strategy costs with the neighbors in a choice, as ``improve`` takes it.
 
     Args:
@@ -395,33 +385,33 @@ def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.n
         local: (s,) overwritten by costs; forbidden pairs are left out.
         blocked: (s,) overwritten by numbers of forbidden pairs.
     """
-    for s in range(len(m.costs)):
-        local[s] = m.costs[s]
-        blocked[s] = 0.0
-    for node in range(len(m.offset) - 1):
-        begin, width = m.offset[node], m.offset[node + 1] - m.offset[node]
+    local[:] = m.costs
+    blocked[:] = 0.0
+    for node in range(len(m.size)):
         for p in range(m.start[node], m.start[node + 1]):
-            row = m.table[m.reverse[p]] + chosen[m.neighbor[p]] * width
-            add_row(m.pair, row, width, 1.0, local, blocked, begin)
+            strategy = chosen[m.neighbor[p]]
+            add_row(m, m.reverse[p], strategy, 1.0, local, blocked, m.offset[node])
 
 
 @compiled
 def add_row(
-    pair: np.ndarray,
-    row: int,
-    width: int,
+    m: Arrays,
+    p: int,
+    strategy: int,
     sign: float,
-    costs: np.ndarray,
-    blocked: np.ndarray,
+    costs: Array,
+    blocked: Array,
     position: int,
 ) -> None:
-    """Add a row of pairs to sums of costs, and its forbidden ones to their numbers; -1 takes away.
+    """Add what the neighbor at an edge costs beside a strategy to sums of costs; -1 takes away.
 
     Forbidden pairs are counted apart, since infinity cannot be taken away again.
     """
+    width = m.size[m.neighbor[p]]
+    row = m.table[p] + strategy * width
     for t in range(width):
-        if pair[row + t] < np.inf:
-            costs[position + t] += sign * pair[row + t]
+        if m.pair[row + t] < np.inf:
+            costs[position + t] += sign * m.pair[row + t]
         else:
             blocked[position + t] += sign
 
@@ -429,15 +419,15 @@ def add_row(
 @compiled
 def best_subtrees(
     m: Arrays,
-    priced: np.ndarray,
-    nodes: np.ndarray,
-    parents: np.ndarray,
-    marks: np.ndarray,
+    priced: Array,
+    nodes: Array,
+    parents: Array,
+    marks: Array,
     size: int,
     factor: float,
     widest: int,
-    space: np.ndarray,
-    fresh: np.ndarray,
+    space: Array,
+    fresh: Array,
 ) -> None:
     """Write the best strategies of a tree's nodes, with memory at a price, into ``fresh``.
 
@@ -448,14 +438,14 @@ def best_subtrees(
     half = (len(space) - widest) // 2
     low = 2 * half
     for i in range(size):
-        begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+        begin, width = m.offset[nodes[i]], m.size[nodes[i]]
         for s in range(width):
             space[half + i * widest + s] = space[i * widest + s] + factor * priced[begin + s]
     # Leaves first: a node joins after its parent, so every child is folded in before.
     for i in range(size - 1, 0, -1):
         p = parents[i]
         node, other = nodes[i], m.neighbor[p]
-        width, across = m.offset[node + 1] - m.offset[node], m.offset[other + 1] - m.offset[other]
+        width, across = m.size[node], m.size[other]
         above, row, below = half + (marks[other] - 1) * widest, m.table[p], half + i * widest
         value, line, costs = space[below], m.pair[row : row + across], space[low : low + across]
         for t in range(across):
@@ -470,7 +460,7 @@ def best_subtrees(
         for t in range(across):
             space[above + t] += costs[t]
     for i in range(size):
-        width = m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+        width = m.size[nodes[i]]
         below = half + i * widest
         if i:
             other = m.neighbor[parents[i]]
@@ -493,7 +483,7 @@ _STEPS = 0.1, 2e-3
 
 
 @compiled
-def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
+def priced_costs(m: Arrays, price: Array, out: Array) -> None:
     """Write the costs of strategies with what their usage costs into ``out``, (s,).
 
     Args:
@@ -501,7 +491,7 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
         price: (T + 1,) sums of the prices of all times before each one.
         out: overwritten.
     """
-    for node in range(len(m.offset) - 1):
+    for node in range(len(m.size)):
         begin, end = m.offset[node], m.offset[node + 1]
         for s in range(begin, end):
             out[s] = m.costs[s]
@@ -515,11 +505,11 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
 
 
 @compiled
-def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
+def share_out(m: Arrays, costs: Array, messages: Array) -> None:
     """Take off each edge to an earlier node the share that ``sweep`` sends on it, in place."""
-    for node in range(len(m.offset) - 1):
+    for node in range(len(m.size)):
         # After this, costs of nodes and edges each have a minimum that sums to the bound.
-        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        begin, size = m.offset[node], m.size[node]
         degree, before = m.start[node + 1] - m.start[node], 0
         for p in range(m.start[node], m.start[node + 1]):
             before += m.neighbor[p] < node
@@ -533,15 +523,13 @@ def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
 
 
 @compiled
-def decode(
-    m: Arrays, costs: np.ndarray, messages: np.ndarray, chosen: np.ndarray, work: np.ndarray
-) -> None:
+def decode(m: Arrays, costs: Array, messages: Array, chosen: Array, work: Array) -> None:
     """Choose a strategy for each node in turn, by its costs, neighbors and messages.
 
     The memory is left out, and what is forbidden may be chosen where nothing else is left.
     """
-    for node in range(len(m.offset) - 1):
-        size = m.offset[node + 1] - m.offset[node]
+    for node in range(len(m.size)):
+        size = m.size[node]
         foresee(m, costs, messages, chosen, node, work)
         best = 0
         for s in range(1, size):
@@ -563,7 +551,7 @@ class Dual:
 
     def __init__(self, model: Arrays, stopped: Callable[[], bool] = lambda: False) -> None:
         self.model, self.stopped = model, stopped
-        steps = 2 * (len(model.offset) - 1)
+        steps = 2 * len(model.size)
         parts = max(2 * len(model.pair) // PAIRS_AT_ONCE, 1)
         self.part = max(-(-steps // parts), 1)
         times = len(model.slack)
@@ -573,21 +561,21 @@ class Dual:
         self.messages = np.zeros(int(model.message[-1]))
         self.best_messages = self.messages
         self.marginals = np.zeros(len(model.costs))
-        self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
-        self.chosen = np.zeros(len(model.offset) - 1, dtype=np.int64)
+        self.work = np.zeros(int(model.size.max(initial=1)))
+        self.chosen = np.zeros(len(model.size), dtype=np.int64)
         self.bound = -np.inf
         self.scale, self.stale = 1.0, 0
 
-    def keep(self, kept: np.ndarray, model: Arrays) -> None:
+    def keep(self, kept: Array, model: Arrays) -> None:
         """Restrict the state to some strategies, (s,) bool, and their model."""
         source = self.model.source
-        entry = kept[ranges(self.model.offset[source], self.model.sizes[source])]
+        entry = kept[ranges(self.model.offset[source], self.model.size[source])]
         self.model, self.messages = model, self.messages[entry]
         self.best_messages = self.best_messages[entry]
         self.costs, self.marginals = self.costs[kept], self.marginals[kept]
-        self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
+        self.work = np.zeros(int(model.size.max(initial=1)))
 
-    def priced(self, price: np.ndarray) -> np.ndarray:
+    def priced(self, price: Array) -> Array:
         """Write the costs of strategies at prices of memory, (T,), into ``costs``; return them."""
         priced_costs(self.model, np.concatenate([[0.0], np.cumsum(price)]), self.costs)
         return self.costs
@@ -627,9 +615,9 @@ class Dual:
         self.momentum = np.zeros(len(self.momentum))
         self.priced(self.prices)
 
-    def sweep(self, messages: np.ndarray) -> float:
+    def sweep(self, messages: Array) -> float:
         """Pass messages once, in parts; return the bound without memory, -inf if it was stopped."""
-        bound, end = 0.0, 2 * (len(self.model.offset) - 1)
+        bound, end = 0.0, 2 * len(self.model.size)
         for first in range(0, end, self.part):
             if self.stopped():
                 return -np.inf
@@ -639,7 +627,7 @@ class Dual:
             )  # fmt: skip
         return bound
 
-    def settle(self, sweeps: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    def settle(self, sweeps: int = 3) -> tuple[Array, Array]:
         """Return messages at the best prices after some sweeps, and marginals, (s,).
 
         A marginal is nearly by how much its strategy raises the bound. The least costs of nodes and
@@ -672,10 +660,6 @@ class Dual:
         self.prices = np.maximum(self.prices + self.momentum, 0.0)
 
 
-# Ratio of the first temperature to the last.
-_COOLED = 300.0
-
-
 class Chain:
     """A chain of plans in simulated annealing.
 
@@ -693,8 +677,8 @@ class Chain:
     def __init__(
         self,
         model: Arrays,
-        empty: np.ndarray,
-        chosen: np.ndarray,
+        empty: Array,
+        chosen: Array,
         rng: np.random.Generator,
         largest: int,
         widest: int,
@@ -710,7 +694,7 @@ class Chain:
         self.space = np.zeros((2 * largest + 1) * widest)
 
     def move(
-        self, priced: np.ndarray, warm: float, done: int, moves: int, total: int, lead: float
+        self, priced: Array, warm: float, done: int, moves: int, total: int, lead: float
     ) -> None:
         """Make some moves.
 
@@ -725,5 +709,4 @@ class Chain:
         self.change += improve(
             self.model, priced, self.tree, self.chosen, self.best, self.local, self.blocked,
             self.marks, self.space, self.rng, lead, done, moves, total, self.largest, warm,
-            warm / _COOLED, 1.0,
         )  # fmt: skip

@@ -19,15 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.tasks.sharding.messages import Arrays, arrays_of, begins, ranges
-from parenvs.tasks.sharding.problem import NEVER, Reduced, sums_over_time
+from parenvs.tasks.sharding.messages import PART, Arrays, arrays_of, batches, begins, ranges
+from parenvs.tasks.sharding.problem import NEVER, Array, Reduced, sums_over_time
 
 # Every number that is computed is less than two to this power.
 _BITS = 61
 # Largest k of the unit.
 _FINEST = 40
-# Pairs that are looked at at once.
-_PART = 2**20
 
 
 class Certificate(NamedTuple):
@@ -39,7 +37,7 @@ class Certificate(NamedTuple):
     """
 
     whole: int
-    extra: np.ndarray
+    extra: Array
     shift: int
 
     @property
@@ -47,7 +45,7 @@ class Certificate(NamedTuple):
         """The bound as a whole cost."""
         return -(-self.whole >> self.shift)
 
-    def better(self, cost: int) -> np.ndarray:
+    def better(self, cost: int) -> Array:
         """Return the strategies, (s,) bool, that a plan cheaper than ``cost`` can take."""
         gap = ((cost - 1) << self.shift) - self.whole
         return self.extra <= min(max(gap, -1), 2**63 - 1)
@@ -56,9 +54,9 @@ class Certificate(NamedTuple):
 def certify(
     reduced: Reduced,
     model: Arrays,
-    price: np.ndarray,
-    messages: np.ndarray,
-    kept: np.ndarray | None = None,
+    price: Array,
+    messages: Array,
+    kept: Array | None = None,
 ) -> Certificate:
     """Return the exact bound that prices and messages prove.
 
@@ -75,7 +73,7 @@ def certify(
     price = np.where(np.isfinite(price), np.maximum(price, 0.0), 0.0)
     moved = np.where(np.isfinite(messages), messages, 0.0)
     source = model.source
-    strategy = ranges(model.offset[source], model.sizes[source])  # of each entry of messages
+    strategy = ranges(model.offset[source], model.size[source])  # of each entry of messages
     usages = usages_of(model)
     allowed = reduced.costs < NEVER
     allowed = allowed if kept is None else allowed & kept
@@ -111,8 +109,8 @@ def certify(
 
 
 def _largest(
-    reduced: Reduced, model: Arrays, usages: Usages, costs: np.ndarray, sums: np.ndarray,
-    moved: np.ndarray, strategy: np.ndarray,
+    reduced: Reduced, model: Arrays, usages: Usages, costs: Array, sums: Array,
+    moved: Array, strategy: Array,
 ) -> float:  # fmt: skip
     """Return a bound of every number that ``certify`` computes, in units of cost."""
     totals = costs.astype(float)
@@ -128,14 +126,14 @@ def _largest(
 class Usages(NamedTuple):
     """Memory in use, an entry for each strategy of each term; all int64."""
 
-    strategy: np.ndarray
-    term: np.ndarray
-    used: np.ndarray
+    strategy: Array
+    term: Array
+    used: Array
 
 
 def usages_of(model: Arrays) -> Usages:
     """Return the usages of a problem's strategies."""
-    sizes, node = model.sizes, model.owner
+    sizes, node = model.size, model.owner
     return Usages(
         ranges(model.offset[node], sizes[node]),
         np.repeat(np.arange(len(node)), sizes[node]),
@@ -143,7 +141,7 @@ def usages_of(model: Arrays) -> Usages:
     )
 
 
-def _fixed_point(price: np.ndarray) -> tuple[int, np.ndarray]:
+def _fixed_point(price: Array) -> tuple[int, Array]:
     """Return q, and prices, (T,), as whole numbers of 2^-q whose sum fits in 64 bits."""
     total = float(price.sum())
     if not total > 0:
@@ -153,26 +151,24 @@ def _fixed_point(price: np.ndarray) -> tuple[int, np.ndarray]:
     return fine, np.floor(np.ldexp(price, fine)).astype(np.int64)
 
 
-def _scaled(used: np.ndarray, rates: np.ndarray, shift: int) -> np.ndarray:
+def _scaled(used: Array, rates: Array, shift: int) -> Array:
     """Return the exact floors of ``used * rates / 2^shift``, in parts of few Python integers."""
     out = np.zeros(len(used), dtype=np.int64)
     (positive,) = np.nonzero((used > 0) & (rates > 0))
-    for begin in range(0, len(positive), _PART):
-        part = positive[begin : begin + _PART]
+    for begin in range(0, len(positive), PART):
+        part = positive[begin : begin + PART]
         whole = used[part].astype(object) * rates[part]
         out[part] = whole >> shift if shift >= 0 else whole << -shift
     return out
 
 
-def _ends_of_pairs(
-    model: Arrays, edges: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _ends_of_pairs(model: Arrays, edges: Array) -> tuple[Array, Array, Array, Array]:
     """Return the heights and widths of directed edges' tables, and the two ends of each pair.
 
     The ends are entries of messages: of the source's strategy, and of the neighbor's.
     """
-    height = model.sizes[model.source[edges]]
-    width = model.sizes[model.neighbor[edges]]
+    height = model.size[model.source[edges]]
+    width = model.size[model.neighbor[edges]]
     widths = np.repeat(width, height)
     first = np.repeat(ranges(model.message[edges], height), widths)
     second = ranges(np.repeat(model.message[model.reverse[edges]], height), widths)
@@ -180,8 +176,8 @@ def _ends_of_pairs(
 
 
 def _edges(
-    reduced: Reduced, model: Arrays, messages: np.ndarray, shift: int, allowed: np.ndarray
-) -> tuple[np.ndarray, int]:
+    reduced: Reduced, model: Arrays, messages: Array, shift: int, allowed: Array
+) -> tuple[Array, int]:
     """Return what each strategy adds to the least cost of each of its edges, and the least in sum.
 
     The first is ordered as messages are.
@@ -192,7 +188,7 @@ def _edges(
     cap = 2**_BITS // (degree + 1)
     extra, total = np.zeros(len(messages), dtype=np.int64), 0
     length = np.diff(reduced.edge_offset)[order]
-    for edges in _batches(length):
+    for edges in batches(length):
         entry = ranges(reduced.edge_offset[order[edges]], length[edges])
         message = forward[edges]
         height, width, first, second = _ends_of_pairs(model, message)
@@ -212,31 +208,20 @@ def _edges(
     return extra, total
 
 
-def _batches(length: np.ndarray) -> Iterator[slice]:
-    """Yield slices of items whose lengths sum to at most ``_PART``, or of one item."""
-    ends = np.cumsum(length)
-    begin = 0
-    while begin < len(length):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(ends, before + _PART, side="right")), begin + 1)
-        yield slice(begin, end)
-        begin = end
-
-
 # Times that are added at once.
 _TIMES = 24
 # Shares that are off a whole number by less are taken for it.
 _WHOLE = 1e-6
 
 
-def core_size(reduced: Reduced, kept: np.ndarray) -> int:
+def core_size(reduced: Reduced, kept: Array) -> int:
     """Return the number of pairs of kept strategies, (s,) bool, over all edges."""
     # Pairs of kept strategies are the columns of the program, and its size.
-    counts = np.add.reduceat(kept, reduced.offset[:-1]) if len(kept) else np.zeros(0, np.int64)
+    counts = np.add.reduceat(kept, reduced.offset[:-1])
     return int(counts[reduced.ends].prod(axis=1).sum())
 
 
-def restricted(reduced: Reduced, kept: np.ndarray) -> Reduced:
+def restricted(reduced: Reduced, kept: Array) -> Reduced:
     """Return the problem of the kept strategies, (s,) bool, at least one of each node."""
     node = np.repeat(np.arange(len(reduced)), np.diff(reduced.offset))
     a, b = reduced.ends.T
@@ -248,7 +233,7 @@ def restricted(reduced: Reduced, kept: np.ndarray) -> Reduced:
     counts = np.bincount(node[kept], minlength=len(reduced))
     usage = kept[ranges(reduced.offset[reduced.term_node], sizes[reduced.term_node])]
 
-    def offset(lengths: np.ndarray) -> np.ndarray:
+    def offset(lengths: Array) -> Array:
         return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
     return replace(
@@ -272,9 +257,9 @@ class Relaxation(NamedTuple):
         messages: dual values of the ends of edges.
     """
 
-    share: np.ndarray | None
-    price: np.ndarray
-    messages: np.ndarray
+    share: Array | None
+    price: Array
+    messages: Array
 
 
 class CoreProgram:
@@ -286,7 +271,7 @@ class CoreProgram:
     """
 
     def __init__(
-        self, reduced: Reduced, price: np.ndarray, stopped: Callable[[], bool] = lambda: False
+        self, reduced: Reduced, price: Array, stopped: Callable[[], bool] = lambda: False
     ) -> None:
         import highspy
 
@@ -315,7 +300,7 @@ class CoreProgram:
 
         m, count = self.model, len(self.reduced)
         strategies, source, node = len(m.costs), m.source, m.node
-        strategy = ranges(m.offset[source], m.sizes[source])  # of each message
+        strategy = ranges(m.offset[source], m.size[source])  # of each message
         (p,) = np.nonzero(source < m.neighbor)
         height, width, first, second = _ends_of_pairs(m, p)
         pair = ranges(m.table[p], height * width)
@@ -365,7 +350,7 @@ class CoreProgram:
             )
         self.times += times
 
-    def _broken(self, used: np.ndarray) -> np.ndarray:
+    def _broken(self, used: Array) -> Array:
         """The times, most broken first, at which (T,) exceeds the slack."""
         excess = (used - self.model.slack) / np.maximum(self.model.slack, 1)
         worst = np.argsort(-excess, kind="stable")[:_TIMES]
@@ -383,8 +368,8 @@ class CoreProgram:
     def solve(
         self,
         seconds: float,
-        offer: Callable[[np.ndarray], object],
-        start: np.ndarray | None = None,
+        offer: Callable[[Array], object],
+        start: Array | None = None,
         nodes: int | None = None,
     ) -> None:
         """Search for the best legal plan of the core by HiGHS, whose tolerances prove nothing.
@@ -403,7 +388,7 @@ class CoreProgram:
         )
         self.solver.setOptionValue("mip_max_nodes", 2**31 - 1 if nodes is None else nodes)
 
-        def plan(values: Any) -> np.ndarray | None:
+        def plan(values: Any) -> Array | None:
             (taken,) = np.nonzero(np.asarray(values[:strategies]) > 0.5)
             node = np.searchsorted(offset, taken, side="right") - 1
             if len(taken) != len(reduced) or (node != np.arange(len(reduced))).any():
@@ -446,7 +431,7 @@ class CoreProgram:
                 strategies, columns, np.full(strategies, self.kinds.kContinuous)
             )
 
-    def _begin_with(self, chosen: np.ndarray) -> None:
+    def _begin_with(self, chosen: Array) -> None:
         import highspy
 
         taken = np.zeros(len(self.reduced.costs))
@@ -458,7 +443,7 @@ class CoreProgram:
         ]
         self.solver.setSolution(solution)
 
-    def relax(self, kept: np.ndarray, seconds: float) -> Relaxation | None:
+    def relax(self, kept: Array, seconds: float) -> Relaxation | None:
         """Solve the program without whole numbers, over some of its strategies, (s,) bool.
 
         Returns:
@@ -488,7 +473,7 @@ class CoreProgram:
         finally:
             self.solver.changeColsBounds(count, columns, np.zeros(count), np.ones(count))
 
-    def _relaxation(self, share: np.ndarray | None, dual: np.ndarray) -> Relaxation:
+    def _relaxation(self, share: Array | None, dual: Array) -> Relaxation:
         """Read prices and messages off the dual values of the rows."""
         price = np.zeros(len(self.model.slack))
         used = -dual[self.rows :] / np.maximum(self.model.slack[self.times], 1)
@@ -510,7 +495,7 @@ class Tree:
 
     def __init__(self, program: CoreProgram, cost: int) -> None:
         self.program, self.cost = program, cost
-        self.chosen: np.ndarray | None = None
+        self.chosen: Array | None = None
         reduced = program.reduced
         kept = reduced.costs < NEVER
         self.node = program.model.node
@@ -519,7 +504,7 @@ class Tree:
         self.trivial = Relaxation(None, *zeros)
         root = self._certify(self.trivial, kept)
         # (bound, tie-breaker, kept strategies) of each open branch; newest first among equals.
-        self.open: list[tuple[int, int, np.ndarray]] = [(root.bound, 0, kept)]
+        self.open: list[tuple[int, int, Array]] = [(root.bound, 0, kept)]
         self.branches = 1
 
     @property
@@ -543,7 +528,7 @@ class Tree:
                 heapq.heappush(self.open, entry)
                 return
 
-    def _branch(self, bound: int, _: int, kept: np.ndarray, seconds: float) -> bool:
+    def _branch(self, bound: int, _: int, kept: Array, seconds: float) -> bool:
         """Bound a branch and split it; return whether the time sufficed."""
         relaxed = self.program.relax(kept, seconds)
         if relaxed is None:
@@ -577,7 +562,7 @@ class Tree:
             self.branches += 1
         return True
 
-    def _certify(self, relaxed: Relaxation, kept: np.ndarray) -> Certificate:
+    def _certify(self, relaxed: Relaxation, kept: Array) -> Certificate:
         """Return the exact bound of dual values; a ray is followed as far as needed."""
         program = self.program
         problem = program.reduced, program.model
@@ -594,7 +579,7 @@ class Tree:
             length *= 10
         return best
 
-    def _shares(self, relaxed: Relaxation, kept: np.ndarray) -> np.ndarray:
+    def _shares(self, relaxed: Relaxation, kept: Array) -> Array:
         """Return shares of kept strategies, 1 in sum per node; even ones without a solution."""
         # A trace of each kept strategy, so that no node's sum is 0.
         share = np.where(kept, 1e-12, 0.0)
@@ -603,7 +588,7 @@ class Tree:
         share /= np.add.reduceat(share, self.program.reduced.offset[:-1])[self.node]
         return share
 
-    def _spread(self, price: np.ndarray, share: np.ndarray) -> np.ndarray:
+    def _spread(self, price: Array, share: Array) -> Array:
         """Return the mean deviation of the priced memory of each node's shares, (n,).
 
         A relaxed solution averages strategies of much and of little memory where no plan can.
@@ -613,22 +598,22 @@ class Tree:
         rates = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
         price_of = np.bincount(self.usage.strategy, rates * self.usage.used, minlength=len(share))
         mean = np.add.reduceat(share * price_of, first)
-        spread: np.ndarray = np.add.reduceat(share * np.abs(price_of - mean[self.node]), first)
+        spread: Array = np.add.reduceat(share * np.abs(price_of - mean[self.node]), first)
         return spread
 
-    def _plan(self, share: np.ndarray) -> np.ndarray:
+    def _plan(self, share: Array) -> Array:
         """Return the strategy of the largest share of each node, (n,)."""
         reduced = self.program.reduced
         order = np.lexsort((-np.arange(len(share)), share, self.node))
         return order[reduced.offset[1:] - 1] - reduced.offset[:-1]
 
-    def _offer(self, chosen: np.ndarray) -> None:
+    def _offer(self, chosen: Array) -> None:
         reduced = self.program.reduced
         if reduced.cost(chosen) - reduced.constant < self.cost and reduced.legal(chosen):
             self.chosen, self.cost = chosen, reduced.cost(chosen) - reduced.constant
 
 
-def shared_profile(reduced: Reduced, share: np.ndarray) -> np.ndarray:
+def shared_profile(reduced: Reduced, share: Array) -> Array:
     """Return what shares, (s,), of strategies use at each time, (T,)."""
     size = np.diff(reduced.offset)[reduced.term_node]
     usages = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]

@@ -24,7 +24,7 @@ from parenvs.agents.sharding.program import (
     restricted,
 )
 from parenvs.tasks.sharding.messages import arrays_of
-from parenvs.tasks.sharding.problem import NEVER, Reduced
+from parenvs.tasks.sharding.problem import NEVER, Array, Reduced
 
 # Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew.
 _PROGRAM, _SHRUNK = 60_000, 2 / 3
@@ -120,11 +120,11 @@ class Solving(threading.Thread):
     def __init__(
         self,
         reduced: Reduced,
-        kept: np.ndarray,
-        numbers: np.ndarray,
+        kept: Array,
+        numbers: Array,
         cost: int,
-        start: np.ndarray | None,
-        price: np.ndarray,
+        start: Array | None,
+        price: Array,
         seconds: float | None,
     ) -> None:
         super().__init__(daemon=True)
@@ -135,7 +135,7 @@ class Solving(threading.Thread):
         if start is not None:
             index = np.searchsorted(self.strategies, numbers[reduced.offset[:-1] + start])
             self.first = index - self.core.offset[:-1]
-        self.plans: deque[np.ndarray] = deque()
+        self.plans: deque[Array] = deque()
         self.bound = _NOTHING
         self.error: BaseException | None = None
         self.stopped = threading.Event()
@@ -150,7 +150,7 @@ class Solving(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def _offer(self, chosen: np.ndarray) -> None:
+    def _offer(self, chosen: Array) -> None:
         self.cost = min(self.cost, self.core.cost(chosen) - self.core.constant)
         self.plans.append(self.strategies[self.core.offset[:-1] + chosen])
 
@@ -225,7 +225,7 @@ class Search:
     clock: Clock
     seed: int = 0
     threads: int = 1
-    chosen: np.ndarray | None = None
+    chosen: Array | None = None
     cost: float = np.inf
     bound: int = _NOTHING
 
@@ -238,15 +238,15 @@ class Search:
         others = [np.random.default_rng([self.seed, k]) for k in range(1, self.threads)]
         self.rngs = [self.rng, *others]
         self.empty = empty_tree(self.model)
-        self.widest = int(np.diff(self.model.offset).max())
-        self.decoded: np.ndarray | None = None  # cheapest plan that messages led to
+        self.widest = int(self.model.size.max())
+        self.decoded: Array | None = None  # cheapest plan that messages led to
         self.decoded_cost = np.inf
         self.solving: Solving | None = None
         self.certified = -np.inf  # bound of the dual at the last certificate
         self.looked_cost = np.inf  # cost at the last look for a core
         self.next_look = 0.0  # seconds from which on the next look may be
         # Strategies that better plans could take at the last look for a core.
-        self.kept: np.ndarray | None = None
+        self.kept: Array | None = None
         self.length = 20 * len(self.reduced)
         self.move_seconds = 5e-5  # running mean
 
@@ -262,7 +262,7 @@ class Search:
         """Whether it is proven that there is no plan."""
         return self.chosen is None and self.bound >= NEVER
 
-    def offer(self, chosen: np.ndarray) -> None:
+    def offer(self, chosen: Array) -> None:
         """Take a choice if it is legal and cheaper."""
         cost = self.reduced.cost(chosen) - self.reduced.constant
         if cost < self.cost and self.reduced.legal(chosen):
@@ -352,7 +352,7 @@ class Search:
         if np.isfinite(reached) and reached - self.certified > _GAIN * (self.cost - reached):
             self.certificate()
 
-    def decode(self) -> np.ndarray | None:
+    def decode(self) -> Array | None:
         """Return the plan that the messages and prices lead to; None if it is illegal."""
         chosen = np.zeros(len(self.reduced), dtype=np.int64)
         allowed = np.ones(len(self.model.costs), dtype=np.int8)
@@ -412,14 +412,14 @@ class Search:
         self.model = arrays_of(self.reduced)
         self.dual.keep(kept, self.model)
         self.numbers = self.numbers[kept]
-        self.widest = int(np.diff(self.model.offset).max())
+        self.widest = int(self.model.size.max())
         self.chosen, self.decoded = (
             None if plan is None else self.choice_of(strategies, before + plan) for plan in plans
         )
         if self.decoded is None:
             self.decoded_cost = np.inf
 
-    def choice_of(self, numbers: np.ndarray, strategies: np.ndarray) -> np.ndarray | None:
+    def choice_of(self, numbers: Array, strategies: Array) -> Array | None:
         """Return a plan, (n,) numbers of strategies, as a choice of the strategies that are left.
 
         Args:
@@ -533,7 +533,7 @@ class Search:
         warm: float,
         share: float | None = None,
         moves: int | None = None,
-        start: np.ndarray | None = None,
+        start: Array | None = None,
     ) -> None:
         """Anneal from a decoded plan, or from the given one; see ``anneal``.
 
@@ -554,7 +554,7 @@ class Search:
             self.combine(before, ended)
             self.shrink()
 
-    def combine(self, *others: np.ndarray) -> None:
+    def combine(self, *others: Array) -> None:
         """Take connected parts in which the best plan differs from others, where they are cheaper.
 
         Args:
@@ -579,9 +579,9 @@ class Search:
         self,
         arm: Arm,
         share: float | None = None,
-        start: np.ndarray | None = None,
+        start: Array | None = None,
         moves: int | None = None,
-    ) -> np.ndarray:
+    ) -> Array:
         """Move over trees, from warm to cold.
 
         Args:

@@ -25,6 +25,7 @@ from parenvs.tasks.elastic.library import (
     MAX_PLANS,
     MAX_SPARES,
     READY,
+    Array,
     Library,
     departures,
     happened,
@@ -95,7 +96,7 @@ class Outlook:
         self.restart = self.change[0, 0, :, 0].astype(np.float64)
 
     @cached_property
-    def plan_features(self) -> np.ndarray:
+    def plan_features(self) -> Array:
         """(64, 6) float32 of each plan: degrees, nodes, spares and rate."""
         library = self.library
         result = np.zeros((MAX_PLANS, 6))
@@ -107,13 +108,13 @@ class Outlook:
         return result.astype(np.float32)
 
     @property
-    def rate(self) -> np.ndarray:
+    def rate(self) -> Array:
         """(K,) samples a second over those of the fastest plan."""
         rate = self.library.rate
         return np.asarray(rate / rate.max())
 
     @cached_property
-    def chances(self) -> np.ndarray:
+    def chances(self) -> Array:
         """(len(RATES), 64, 3) float32, probabilities in an interval by the rate of departures.
 
         That a node in use leaves; that one does, and no spare is ready or a part of the state is
@@ -130,7 +131,7 @@ class Outlook:
         return result
 
     @cached_property
-    def look_ahead(self) -> np.ndarray:
+    def look_ahead(self) -> Array:
         """(65, 64, 6) float32, the best net rate after ``SHIFTS``, by nodes now and plan.
 
         A plan's net rate is its samples a second without the seconds that the change to it takes of
@@ -162,7 +163,7 @@ class Outlook:
 outlook = lru_cache(maxsize=16)(Outlook)
 
 
-def _padded(array: np.ndarray, *shape: int) -> np.ndarray:
+def _padded(array: Array, *shape: int) -> Array:
     result = np.zeros(shape, dtype=array.dtype)
     result[tuple(slice(length) for length in array.shape)] = array
     return result
@@ -435,7 +436,7 @@ class ElasticChoice(games.RowGame):
         Features that depend on the episode stay 0.
         """
 
-        def stacked(name: str) -> np.ndarray:
+        def stacked(name: str) -> Array:
             return np.stack([getattr(outlook, name) for outlook in self.outlooks])
 
         self._earned = stacked("earned").ravel()
@@ -469,7 +470,7 @@ class ElasticChoice(games.RowGame):
         self.nodes[rows] = self._counts[2, rows, 0]
         self.cost[rows] = self.reference[rows]
 
-    def look(self, rows: np.ndarray, part: games.Rows) -> None:
+    def look(self, rows: Array, part: games.Rows) -> None:
         number, nodes = self.library_number[part], self.nodes[part]
         current = number * MAX_PLANS + self.plans[part]
         self.mask[part] = self._fits.take(number * (MAX_NODES + 1) + nodes, axis=0)
@@ -478,7 +479,7 @@ class ElasticChoice(games.RowGame):
         self.mask[part, CHECKPOINT] = self._is_whole(part) & is_early
         self._write_context(part, number, current)
 
-    def rows_of(self, rows: games.Rows) -> np.ndarray:
+    def rows_of(self, rows: games.Rows) -> Array:
         number, nodes, plan = self.library_number[rows], self.nodes[rows], self.plans[rows]
         current, k = number * MAX_PLANS + plan, np.arange(len(number))
         actions = self._base.take(number * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
@@ -503,20 +504,20 @@ class ElasticChoice(games.RowGame):
         return actions
 
     @property
-    def nodes(self) -> np.ndarray:
+    def nodes(self) -> Array:
         """(n,) nodes that are there."""
         return self._node_counts[2]
 
-    def _is_whole(self, part: games.Rows) -> np.ndarray:
+    def _is_whole(self, part: games.Rows) -> Array:
         """Return whether a plan is in force and none of its nodes is missing, (k,) bool."""
         current = self.library_number[part] * MAX_PLANS + self.plans[part]
-        is_there: np.ndarray = self._plan_columns["held"][current] <= self.nodes[part]
+        is_there: Array = self._plan_columns["held"][current] <= self.nodes[part]
         return is_there & (self.event[part] == 0) & (self.plans[part] > 0)
 
     def _departure_rate(self, part: games.Rows) -> Any:
         return departures(self._means[BELIEVED, 0, part], self._means[BELIEVED, 2, part])
 
-    def _scores(self, actions: np.ndarray, part: games.Rows, number: np.ndarray) -> np.ndarray:
+    def _scores(self, actions: Array, part: games.Rows, number: Array) -> Array:
         """Return column 0: what actions train in ``HORIZON`` intervals, less a share of the risk.
 
         All is in intervals of the action's own rate. Keeping a plan also risks the work since the
@@ -538,7 +539,7 @@ class ElasticChoice(games.RowGame):
         shortfall = SHARP * (value - value.max(axis=1, keepdims=True))
         return np.maximum(np.where(self.mask[part], shortfall, 0.0), -100.0)
 
-    def _write_context(self, part: games.Rows, number: np.ndarray, current: np.ndarray) -> None:
+    def _write_context(self, part: games.Rows, number: Array, current: Array) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
         used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
         means = self._means[:, :, part]
@@ -562,7 +563,7 @@ class ElasticChoice(games.RowGame):
         )
         self.context[part] = np.array(columns, dtype=np.float32).T
 
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
+    def move(self, rows: Array, actions: Array, part: games.Rows) -> None:
         old, event, since = self.plans[part], self.event[part], self.since[part]
         number = self.library_number[part]
         saving = actions == CHECKPOINT
@@ -590,7 +591,7 @@ class ElasticChoice(games.RowGame):
         if running.size:
             self._happen(running, running if over.any() else part)
 
-    def _happen(self, rows: np.ndarray, part: games.Rows) -> None:
+    def _happen(self, rows: Array, part: games.Rows) -> None:
         """Let nodes leave and come before the next interval of running episodes."""
         interval = self.interval[part]
         index = rows * self._counts.shape[2] + interval
@@ -603,7 +604,7 @@ class ElasticChoice(games.RowGame):
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
             self.event[hit] = happened(lost, used, needed, self._borders[current])
 
-    def _count_nodes(self, part: games.Rows, counts: np.ndarray) -> None:
+    def _count_nodes(self, part: games.Rows, counts: Array) -> None:
         """Take over the nodes that left, came and are there in a new interval, (3, k)."""
         node_counts, means = self._node_counts, self._means
         node_counts[:2, part] = counts[:2]

@@ -14,6 +14,7 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError, refuse_unknown
 from parenvs.tasks.elastic.movement import (
+    Array,
     Costs,
     Degrees,
     Layout,
@@ -92,18 +93,18 @@ class Library:
         return len(self.candidates) + 1
 
     @cached_property
-    def rate(self) -> np.ndarray:
+    def rate(self) -> Array:
         """(K,) samples a second."""
         return np.array([0.0, *(plan.rate for plan in self.candidates)])
 
     @cached_property
-    def used(self) -> np.ndarray:
+    def used(self) -> Array:
         """(K,) nodes that train."""
         nodes = [plan.degrees.hosts(self.devices) for plan in self.candidates]
         return np.array([0, *nodes], dtype=np.int64)
 
     @cached_property
-    def spares(self) -> np.ndarray:
+    def spares(self) -> Array:
         """(K,) nodes that are kept as spares."""
         return np.array([0, *(plan.spares for plan in self.candidates)], dtype=np.int64)
 
@@ -113,12 +114,12 @@ class Library:
         return [*map(tuple, np.transpose([self.used, self.spares, self.replicas]).tolist())]
 
     @property
-    def needed(self) -> np.ndarray:
+    def needed(self) -> Array:
         """(K,) nodes that must be there."""
         return self.used + self.spares
 
     @cached_property
-    def replicas(self) -> np.ndarray:
+    def replicas(self) -> Array:
         """(K,) nodes that hold the same part of the state."""
         plans = [replica_nodes(plan.degrees, self.devices) or 1 for plan in self.candidates]
         replicas = np.array([1, *plans], dtype=np.int64)
@@ -130,7 +131,7 @@ class Library:
         return replicas
 
     @cached_property
-    def borders(self) -> np.ndarray:
+    def borders(self) -> Array:
         """(K, G+1) first node of each group of replicas, and the end, again and again.
 
         The i-th oldest node in use is replica i % R of group i // R. Where R does not divide the
@@ -165,7 +166,7 @@ class Library:
         return result
 
     @cached_property
-    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+    def tables(self) -> tuple[Array, Array]:
         """Seconds of a change, and bytes that the busiest node sends, (EVENTS, K, K) each.
 
         Indices are what happened, the plan in force, and the next one. Waiting costs nothing; after
@@ -222,7 +223,7 @@ class Library:
         # Number -1, behind the last host-full, is an empty host.
         with_empty = before.contents(before.hosts + 1)
         contents = with_empty[[-1 if number is None else number for number in holdings]]
-        host_atoms: np.ndarray = contents.any(axis=1)  # type: ignore[assignment]
+        host_atoms: Array = contents.any(axis=1)  # type: ignore[assignment]
         assignment = fewest_bytes(host_atoms[:takers], after.asked, size)
         return minimal(size, contents, before, after, assignment)
 
@@ -297,9 +298,7 @@ class Library:
         return cls(name, state, costs, devices, chosen(rated, devices))
 
 
-def happened(
-    lost: np.ndarray, used: np.ndarray, needed: np.ndarray, borders: np.ndarray
-) -> np.ndarray:
+def happened(lost: Array, used: Array, needed: Array, borders: Array) -> Array:
     """Return what happened to plans, see ``EVENTS``, (k,) int64.
 
     Args:
@@ -321,7 +320,7 @@ def happened(
 
 
 @lru_cache(maxsize=4096)
-def binomial(count: int, chance: float) -> np.ndarray:
+def binomial(count: int, chance: float) -> Array:
     """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
     numbers = np.arange(count + 1)
     ways = np.array([comb(count, i) for i in range(count + 1)], dtype=float)
@@ -421,7 +420,7 @@ def intact(groups: int, replicas: int) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=65536)
-def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndarray:
+def plan_chances(used: int, spares: int, replicas: int, leave: float) -> Array:
     """Return the probabilities of what happens to a plan, (EVENTS, used + spares + 1).
 
     The second axis is the number of its nodes that leave, spares included.

@@ -27,6 +27,8 @@ from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.schedules import CHUNKS
 from parenvs.tasks.hybrid.uniform import even_bounds
 
+Array = np.ndarray
+
 BYTES = 14.0
 """Bytes of a parameter with its optimizer state, in half precision with Adam."""
 
@@ -42,8 +44,8 @@ class State:
     """
 
     name: str
-    split: np.ndarray
-    whole: np.ndarray
+    split: Array
+    whole: Array
     inner: int
 
     @property
@@ -51,7 +53,7 @@ class State:
         """Bytes of one copy of the state."""
         return float(self.split.sum() + self.whole.sum())
 
-    def bounds(self, stages: int) -> np.ndarray:
+    def bounds(self, stages: int) -> Array:
         """(P+1,) first layer of each stage; the first also has the embedding, the last the head.
 
         Layers are dealt out by ``even_bounds``: where their number does not divide, the first and
@@ -143,8 +145,8 @@ def overlap(shard: Any, shards: int, other_shard: Any, other_shards: int) -> Any
 
 
 def slices(
-    state: State, old: Degrees, new: Degrees, within: tuple[np.ndarray, np.ndarray] | None = None
-) -> np.ndarray:
+    state: State, old: Degrees, new: Degrees, within: tuple[Array, Array] | None = None
+) -> Array:
     """Return the bytes that each new shard takes of each old one, (P T, P' T').
 
     A tensor that is not split is taken from the first shard that a new one overlaps.
@@ -204,8 +206,8 @@ class Layout(NamedTuple):
     degrees: Degrees
     devices: int
     grid: int
-    held: np.ndarray
-    asked: np.ndarray
+    held: Array
+    asked: Array
 
     @property
     def hosts(self) -> int:
@@ -228,7 +230,7 @@ class Layout(NamedTuple):
         needed = holds.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
         return cls(degrees, devices, grid, holds, needed)
 
-    def contents(self, hosts: int, lost: Sequence[int] = ()) -> np.ndarray:
+    def contents(self, hosts: int, lost: Sequence[int] = ()) -> Array:
         """Return the atoms on each device, (hosts, devices, A) bool.
 
         Args:
@@ -242,11 +244,11 @@ class Layout(NamedTuple):
 
 
 def minimal(
-    size: np.ndarray,
-    contents: np.ndarray,
+    size: Array,
+    contents: Array,
     old: Layout,
     new: Layout,
-    assignment: np.ndarray | None = None,
+    assignment: Array | None = None,
 ) -> Movement:
     """Return what moves if what is on a device stays there.
 
@@ -259,7 +261,7 @@ def minimal(
         assignment: hosts of the new ranks (default: those of the least bytes in all).
     """
     # Nothing crosses the network between devices of a host, so hosts count.
-    host_atoms: np.ndarray = contents.any(axis=1)  # type: ignore[assignment]
+    host_atoms: Array = contents.any(axis=1)  # type: ignore[assignment]
     if assignment is None:
         assignment = fewest_bytes(host_atoms, new.asked, size)
     missing = (new.asked * ~host_atoms[assignment]).sum(axis=0)
@@ -289,12 +291,12 @@ class Flow(NamedTuple):
 
 
 def flows(
-    size: np.ndarray,
-    contents: np.ndarray,
-    held: np.ndarray,
+    size: Array,
+    contents: Array,
+    held: Array,
     exact: bool = True,
     takers: int | None = None,
-) -> tuple[np.ndarray, list[Flow]]:
+) -> tuple[Array, list[Flow]]:
     """Return which device sends what to which one, by ``minimal``: the plan behind its price.
 
     An atom that a device misses comes from its own host if that has it, in equal parts from its
@@ -323,7 +325,7 @@ def flows(
         raise ParenvsError(
             f"{takers} hosts of {devices} devices are too few: {len(asked)} are needed"
         )
-    host_atoms: np.ndarray = contents.any(axis=1)  # type: ignore[assignment]
+    host_atoms: Array = contents.any(axis=1)  # type: ignore[assignment]
     assignment, _, shares = least_placement(host_atoms, asked, size, takers, exact)
     devices_of = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
     everywhere = contents.reshape(hosts * devices, -1)
@@ -347,13 +349,13 @@ def flows(
     return devices_of, sorted(rows)
 
 
-def _within(state: State, stages: int) -> np.ndarray:
+def _within(state: State, stages: int) -> Array:
     """(P, n) 1 where a layer is in a stage."""
     bounds, layer = state.bounds(stages), np.arange(len(state.split))
     return ((layer >= bounds[:-1, None]) & (layer < bounds[1:, None])).astype(float)
 
 
-def atom_bytes(state: State, grid: int) -> np.ndarray:
+def atom_bytes(state: State, grid: int) -> Array:
     """Return the bytes of the atoms of a state, ((grid + 1) n,): no shard holds a part of one.
 
     An atom is one of ``grid`` equal parts of what is split in a layer, and behind those, what is
@@ -362,7 +364,7 @@ def atom_bytes(state: State, grid: int) -> np.ndarray:
     return np.concatenate([np.repeat(state.split / grid, grid), state.whole])
 
 
-def fewest_bytes(host_atoms: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.ndarray:
+def fewest_bytes(host_atoms: Array, needed: Array, size: Array) -> Array:
     """Return the hosts of the new ranks that need the fewest bytes in all, (J,).
 
     Args:
@@ -379,12 +381,12 @@ def fewest_bytes(host_atoms: np.ndarray, needed: np.ndarray, size: np.ndarray) -
 
 
 def least_placement(
-    had: np.ndarray,
-    needed: np.ndarray,
-    size: np.ndarray,
+    had: Array,
+    needed: Array,
+    size: Array,
     takers: int | None = None,
     exact: bool = True,
-) -> tuple[np.ndarray, float, np.ndarray]:
+) -> tuple[Array, float, Array]:
     """Return hosts of the new ranks whose largest egress is least, and who sends what.
 
     One mixed-integer program assigns hosts and senders. Atoms with the same holders that are
@@ -424,8 +426,8 @@ def least_placement(
 
 
 def _placement_program(
-    holder: np.ndarray, need: np.ndarray, amount: np.ndarray, takers: int
-) -> tuple[np.ndarray, float, np.ndarray]:
+    holder: Array, need: Array, amount: Array, takers: int
+) -> tuple[Array, float, Array]:
     """Solve the program of ``least_placement``.
 
     Args:
@@ -613,7 +615,7 @@ class Shards:
             for tensor, _ in rows
         }
 
-    def within(self, layers: int) -> np.ndarray:
+    def within(self, layers: int) -> Array:
         """Return (P, layers + 2) 1 where a layer is in a stage; embedding and head are layers."""
         result = np.zeros((len(self._plan.stages), layers + 2))
         for number, stage in enumerate(self._plan.stages):
@@ -623,7 +625,7 @@ class Shards:
         result[:, 0], result[:, -1] = result[:, 1], result[:, -2]
         return result
 
-    def read_from(self, old: Shards, graph: Graph, per_parameter: float) -> np.ndarray:
+    def read_from(self, old: Shards, graph: Graph, per_parameter: float) -> Array:
         """Return the bytes that each shard takes of each shard of an old plan, (P T, P' T').
 
         Args:

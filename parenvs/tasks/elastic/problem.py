@@ -26,7 +26,7 @@ import numpy as np
 from parenvs.core.plan import Plan, Report
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, Text, settle, words
-from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Library, happened
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Array, Library, happened
 
 MAX_NODES = 64
 """Most nodes at a time."""
@@ -48,10 +48,10 @@ class Course(NamedTuple):
         lost: (S, N+1) int8, how many of the m oldest nodes of the interval before left, by m.
     """
 
-    nodes: np.ndarray
-    joined: np.ndarray
-    left: np.ndarray
-    lost: np.ndarray
+    nodes: Array
+    joined: Array
+    left: Array
+    lost: Array
 
     def __len__(self) -> int:
         """Return S, the number of intervals."""
@@ -68,7 +68,7 @@ class Course(NamedTuple):
         return Course(nodes, joined, left, lost)
 
     @classmethod
-    def of_bits(cls, start: Any, joined: np.ndarray, gone: np.ndarray, nodes: int) -> Course:
+    def of_bits(cls, start: Any, joined: Array, gone: Array, nodes: int) -> Course:
         """Return the course of ``bits``, or several, whose arrays have more axes in front.
 
         Args:
@@ -85,7 +85,7 @@ class Course(NamedTuple):
         come[..., 0] = start
         return cls((come - left).cumsum(axis=-1, dtype=np.int16), come, left, lost)
 
-    def bits(self) -> np.ndarray:
+    def bits(self) -> Array:
         """Return which nodes of the interval before left, (S,) uint64, bit i for the i-th oldest.
 
         There are at most 64 nodes.
@@ -115,17 +115,17 @@ class Source:
         """
         raise NotImplementedError
 
-    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray | None:
+    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> Array | None:
         """Draw the numbers that decide a course, None if nothing is random."""
         if self.is_named:
             return None
         return rng.random((self.intervals(seconds), self.most), dtype=np.float32)
 
-    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+    def course(self, seconds: float, uniform: Array | None = None) -> Course:
         """Return the course in intervals of a length, decided by numbers of ``draw``."""
         raise NotImplementedError
 
-    def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
+    def expected(self, best: Array, seconds: float, intervals: int) -> float:
         """Return the expected sum over an episode of ``best``, (N+1,), by the number of nodes."""
         # The number of nodes does not depend on which nodes leave, so any draw gives it.
         zeros = np.zeros((self.intervals(seconds), self.most))
@@ -148,7 +148,7 @@ class Recorded(Source):
         """Return the number of intervals, whatever their length."""
         return len(self.events)
 
-    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+    def course(self, seconds: float, uniform: Array | None = None) -> Course:
         """Return the course, whatever the length of its intervals."""
         return self.events
 
@@ -280,7 +280,7 @@ class Elastic:
         return not self.source.is_named
 
     @cached_property
-    def earned(self) -> np.ndarray:
+    def earned(self) -> Array:
         """(EVENTS, K, K) samples of an interval, by event, plan in force and plan chosen.
 
         Those that are lost with the state are not taken off, see ``lost_samples``.
@@ -289,17 +289,17 @@ class Elastic:
         return (self.seconds - seconds) * self.library.rate
 
     @cached_property
-    def lost_samples(self) -> np.ndarray:
+    def lost_samples(self) -> Array:
         """(K,) samples of an interval of each plan, which are lost for each one since safety."""
         return self.seconds * self.library.rate
 
     @cached_property
-    def saved(self) -> np.ndarray:
+    def saved(self) -> Array:
         """(K,) samples that are not trained in the interval in which a checkpoint is written."""
         return self.library.costs.save * self.library.rate
 
     @cached_property
-    def best(self) -> np.ndarray:
+    def best(self) -> Array:
         """(N+1,) samples of an interval of the fastest plan, by the number of nodes."""
         fits = self.library.needed <= np.arange(self.nodes + 1)[:, None]
         return (fits * self.library.rate).max(axis=1) * self.seconds
@@ -326,7 +326,7 @@ class Elastic:
         """Return whether a checkpoint is written at the end of an interval without a change."""
         return since + 1 == self.library.costs.every
 
-    def fits(self, nodes: int) -> np.ndarray:
+    def fits(self, nodes: int) -> Array:
         """(K,) bool, plans that so many nodes are enough for."""
         return np.asarray(self.library.needed <= nodes)
 
@@ -342,7 +342,7 @@ class Elastic:
         is_short = needed[plan] > moment.nodes
         return f"plan {plan} takes {needed[plan]} nodes, not {moment.nodes}" if is_short else None
 
-    def events(self, lost: np.ndarray) -> np.ndarray:
+    def events(self, lost: Array) -> Array:
         """Return what happens to each plan, (K,) int64.
 
         Args:
@@ -422,7 +422,7 @@ class Elastic:
         run = replay(problem, course, legal, plan.policy)
         return replace(run, plan=plan, reasons=tuple(reasons))
 
-    def course(self, drawn: np.ndarray | None = None) -> Course:
+    def course(self, drawn: Array | None = None) -> Course:
         """Return the course that drawn numbers decide."""
         return Course(*(x[: self.intervals] for x in self.source.course(self.seconds, drawn)))
 
@@ -466,17 +466,17 @@ class Run(Report):
     bound_words: ClassVar[tuple[str, str]] = ("lower", " s a sample")
     problem: Elastic
     course: Course
-    plans: np.ndarray
-    events: np.ndarray
-    samples: np.ndarray
-    seconds: np.ndarray
-    saved: np.ndarray
+    plans: Array
+    events: Array
+    samples: Array
+    seconds: Array
+    saved: Array
     policy: str = ""
     plan: ElasticPlan | None = None
     reasons: tuple[str, ...] = ()
 
     @property
-    def chosen(self) -> np.ndarray:
+    def chosen(self) -> Array:
         """(T,) what was chosen: plans, and ``CHECKPOINT``."""
         return np.where(self.saved, CHECKPOINT, self.plans)
 
@@ -497,7 +497,7 @@ class Run(Report):
         return self.total / float(best) if best else 0.0
 
     @cached_property
-    def changed(self) -> np.ndarray:
+    def changed(self) -> Array:
         """(T,) bool, intervals in which another plan came into force, or a lost node was replaced.
 
         The start is none.
@@ -506,12 +506,12 @@ class Run(Report):
         return np.asarray(((self.plans != before) | (self.events > 0)) & (before > 0))
 
     @cached_property
-    def stopped(self) -> np.ndarray:
+    def stopped(self) -> Array:
         """(T,) bool, intervals before which nodes in use left and no spares were ready."""
         return np.asarray((self.events > 0) & ((self.events <= READY) | (self.events == GONE)))
 
     @property
-    def gone(self) -> np.ndarray:
+    def gone(self) -> Array:
         """(T,) bool, intervals before which a part of the state was lost."""
         return np.asarray(self.events == GONE)
 
@@ -546,7 +546,7 @@ class PolicyReport:
         return sum(run.total for run in self.runs) / sum(best)
 
 
-def cost_of(seconds: Any, samples: Any) -> np.ndarray:
+def cost_of(seconds: Any, samples: Any) -> Array:
     """Return the seconds per sample of a course; inf without samples."""
     with np.errstate(divide="ignore"):
         return np.asarray(seconds / np.maximum(samples, 0.0))
@@ -619,7 +619,7 @@ class Fastest:
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         return self.best_of(self.problem.fits(moment.nodes), moment)
 
-    def best_of(self, allowed: np.ndarray, moment: Moment) -> int:
+    def best_of(self, allowed: Array, moment: Moment) -> int:
         """Return the best of some plans, the one in force among equals."""
         best = int(np.where(allowed, self.rank, -1.0).argmax())
         old = moment.plan
@@ -646,7 +646,7 @@ class Backup:
         self.keep = unchanged - written * problem.saved[:, None]
         self.write = unchanged[:, 0] - (problem.saved if problem.checkpoints else np.inf)
 
-    def kept(self, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def kept(self, after: Array) -> tuple[Array, Array]:
         """Return what keeping a plan earns, and whether to have a checkpoint written for that.
 
         Args:
@@ -690,7 +690,7 @@ class Foresight:
             keep[~fits | (event > 0) | (rows == 0)] = -np.inf
             self.after[t] = np.maximum(keep, moved)
 
-    def worth(self, moment: Moment) -> np.ndarray:
+    def worth(self, moment: Moment) -> Array:
         """Return the samples of an interval's choices and those to come, (K + 1,).
 
         The last is to keep the plan and have a checkpoint written; minus infinity stands for what

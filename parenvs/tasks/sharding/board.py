@@ -17,7 +17,7 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.messages import arrays_of, begins, sweep
-from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, largest_sum, reduce
+from parenvs.tasks.sharding.problem import NEVER, Array, Reduced, Sharding, largest_sum, reduce
 
 SWEEPS = 60
 """Sweeps of message passing."""
@@ -39,7 +39,7 @@ class Neighbor(NamedTuple):
     """
 
     node: int
-    table: np.ndarray
+    table: Array
     forbids: bool
 
 
@@ -54,11 +54,11 @@ class Usage(NamedTuple):
 
     first: int
     last: int
-    starts: np.ndarray
-    lengths: np.ndarray
-    amount: np.ndarray
+    starts: Array
+    lengths: Array
+    amount: Array
 
-    def least(self, remaining: np.ndarray) -> np.ndarray:
+    def least(self, remaining: Array) -> Array:
         """Return the least entry of ``remaining``, (T + 1,), in each interval, (j,)."""
         return np.minimum.reduceat(remaining[self.first : self.last], self.starts)
 
@@ -81,16 +81,16 @@ class Board:
 
     instance: str
     reduced: Reduced
-    offset: np.ndarray
-    costs: np.ndarray
+    offset: Array
+    costs: Array
     usage: tuple[Usage | None, ...]
-    headroom: np.ndarray
-    witness: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    greedy: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    headroom: Array
+    witness: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    greedy: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     reference: int = 1
     known: KnownCosts = field(default_factory=KnownCosts)
     generate: Callable[[str], Sharding] | None = None
-    stored_messages: np.ndarray | None = field(default=None, repr=False)
+    stored_messages: Array | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, problem: Sharding, reduction: bool = True) -> Board:
@@ -103,7 +103,7 @@ class Board:
         Raises:
             InfeasibleError: no plan is legal, or the reduction leaves nothing to decide.
         """
-        reduced = reduce(problem) if reduction else reduce(problem, lambda: True)
+        reduced = reduce(problem, lambda: not reduction)
         if not len(reduced):
             raise InfeasibleError(
                 f"{problem.name}: its reduction decides every node, and leaves nothing to play; "
@@ -138,7 +138,7 @@ class Board:
         return self
 
     @cached_property
-    def sizes(self) -> np.ndarray:
+    def sizes(self) -> Array:
         """(n,) number of strategies of each node."""
         return np.diff(self.offset)
 
@@ -164,7 +164,7 @@ class Board:
         )
 
     @cached_property
-    def mass(self) -> np.ndarray:
+    def mass(self) -> Array:
         """(s,) float64 what each strategy uses beyond the floor, summed over all times."""
         mass = np.zeros(len(self.costs))
         for node, usage in enumerate(self.usage):
@@ -174,7 +174,7 @@ class Board:
         return mass
 
     @property
-    def _allowed_mass(self) -> np.ndarray:
+    def _allowed_mass(self) -> Array:
         return np.where(np.isfinite(self.costs), self.mass, np.inf)
 
     @cached_property
@@ -208,7 +208,7 @@ class Board:
         return total + largest_sum(reduced.edge_costs, reduced.edge_offset, NEVER)
 
     @cached_property
-    def lean(self) -> np.ndarray:
+    def lean(self) -> Array:
         """(n,) strategy of each node that uses least over all times, where it is allowed."""
         mass = self._allowed_mass
         spans = zip(self.offset[:-1].tolist(), self.offset[1:].tolist(), strict=True)
@@ -228,7 +228,7 @@ class Board:
         return reduce(self.generate(self.instance))
 
     @cached_property
-    def messages(self) -> np.ndarray:
+    def messages(self) -> Array:
         """(s,) float32 sum of the messages to each strategy from all later neighbors.
 
         They are those of the sweep with the best bound.
@@ -253,7 +253,7 @@ class Board:
         return totals.astype(np.float32)
 
     @cached_property
-    def wanted(self) -> np.ndarray:
+    def wanted(self) -> Array:
         """(n,) strategies that the messages lead to if memory has no limit."""
         # Greedy by messages: on a tree without a limit it is optimal.
         total, chosen = self.costs + self.messages, np.zeros(len(self), dtype=np.int64)
@@ -265,7 +265,7 @@ class Board:
         return chosen
 
     @cached_property
-    def flat(self) -> dict[str, np.ndarray]:
+    def flat(self) -> dict[str, Array]:
         """The board of n nodes, m edges and j intervals as arrays; positions count within it.
 
         Of nodes, (n,): ``offset``, first strategy; ``size``, number of strategies; ``edge``, first
@@ -322,7 +322,7 @@ class Board:
         assert self.liftable.problem is not None
         return self.liftable.problem
 
-    def costs_of(self, node: int, chosen: np.ndarray, without: Container[int] = ()) -> np.ndarray:
+    def costs_of(self, node: int, chosen: Array, without: Container[int] = ()) -> Array:
         """Return the costs of a node's strategies, (k,), with its neighbors in a plan.
 
         Neighbors in ``without`` are left out.
@@ -333,19 +333,19 @@ class Board:
                 costs += other.table[chosen[other.node]]
         return costs
 
-    def spend(self, remaining: np.ndarray, node: int, strategy: int, sign: int) -> None:
+    def spend(self, remaining: Array, node: int, strategy: int, sign: int) -> None:
         """Add ``sign`` times what a strategy uses to ``remaining``, (T + 1,)."""
         usage = self.usage[node]
         if usage is not None:
             used = np.repeat(usage.amount[:, strategy], usage.lengths)
             remaining[usage.first : usage.last] += sign * used
 
-    def replace(self, remaining: np.ndarray, node: int, old: int, new: int) -> None:
+    def replace(self, remaining: Array, node: int, old: int, new: int) -> None:
         """Update ``remaining``, (T + 1,), for a node that changes its strategy."""
         self.spend(remaining, node, old, 1)
         self.spend(remaining, node, new, -1)
 
-    def remaining_of(self, chosen: np.ndarray) -> np.ndarray:
+    def remaining_of(self, chosen: Array) -> Array:
         """Return what a plan, (n,), leaves of the headroom, (T + 1,)."""
         remaining = self.headroom.copy()
         for node, strategy in enumerate(chosen.tolist()):
@@ -353,7 +353,7 @@ class Board:
         return remaining
 
 
-def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[Usage | None, ...]:
+def _usages(reduced: Reduced, sizes: Array, headroom: Array) -> tuple[Usage | None, ...]:
     """Return the usage of each node; take the floors off ``headroom`` in place."""
     terms_of: list[list[int]] = [[] for _ in sizes]
     for term, node in enumerate(reduced.term_node.tolist()):
@@ -397,7 +397,7 @@ class Witness:
         self.remaining = board.remaining_of(self.chosen)
         self.mended: dict[int, dict[int, int]] = {}
 
-    def look(self, node: int, costs: np.ndarray, legal: np.ndarray) -> None:
+    def look(self, node: int, costs: Array, legal: Array) -> None:
         """Find the strategies that the witness can be mended for.
 
         Args:
@@ -422,7 +422,7 @@ class Witness:
             self.board.replace(self.remaining, other, int(self.chosen[other]), value)
             self.chosen[other] = value
 
-    def _mend(self, node: int, strategy: int, costs: np.ndarray) -> dict[int, int] | None:
+    def _mend(self, node: int, strategy: int, costs: Array) -> dict[int, int] | None:
         """Return the neighbors that must change for a strategy, and to what; None if it fails."""
         board, changes = self.board, {node: strategy}
         remaining = self.remaining.copy()
@@ -437,7 +437,7 @@ class Witness:
         return changes if remaining.min() >= 0 else None
 
     def _replacement(
-        self, node: int, changes: dict[int, int], costs: np.ndarray, remaining: np.ndarray
+        self, node: int, changes: dict[int, int], costs: Array, remaining: Array
     ) -> int:
         """Return the leanest strategy of a node that fits all around it; -1 if none does."""
         board = self.board
@@ -480,14 +480,14 @@ class Tables:
         """Remove all boards; ``starts`` of earlier calls become invalid."""
         self._boards: dict[int, tuple[Board, int, int]] = {}
         self._length: Counter[str] = Counter()
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, Array] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled state; boards have new ids."""
         self.__dict__.update(state)
         self._boards = {id(entry[0]): entry for entry in self._boards.values()}
 
-    def __getattr__(self, name: str) -> np.ndarray:
+    def __getattr__(self, name: str) -> Array:
         """Return an array by its name."""
         try:
             return self.__dict__["_arrays"][name]
@@ -513,7 +513,7 @@ class Tables:
                 self._append(name, values + begin.get(name, 0))
         return self._boards[id(board)][1:]
 
-    def _append(self, name: str, values: np.ndarray) -> None:
+    def _append(self, name: str, values: Array) -> None:
         first = self._length[name]
         self._length[name] = last = first + len(values)
         if not first:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.compiled import compiled
-from parenvs.tasks.sharding.problem import NEVER, Reduced
+from parenvs.tasks.sharding.problem import NEVER, Array, Reduced
 
 
-def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+def ranges(begin: Array, length: Array) -> Array:
     """Return whole numbers from each beginning on, so many of each, (sum of lengths,)."""
     ends = length.cumsum()
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - ends + length, length)
 
 
-def begins(length: np.ndarray) -> np.ndarray:
+def begins(length: Array) -> Array:
     """Return where parts of these lengths begin in a row."""
     return length.cumsum() - length
+
+
+PART = 1 << 20
+"""Entries that are computed at once, so that temporary arrays stay small."""
+
+
+def batches(length: Array) -> Iterator[slice]:
+    """Yield slices of items whose lengths sum to at most ``PART``, or of one item."""
+    ends = length.cumsum()
+    begin = 0
+    while begin < len(length):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, before + PART, side="right")), begin + 1)
+        yield slice(begin, end)
+        begin = end
 
 
 class Arrays(NamedTuple):
@@ -28,39 +44,35 @@ class Arrays(NamedTuple):
     source's strategies (rows) with the neighbor's.
     """
 
-    offset: np.ndarray  # (n + 1,) where each node's strategies begin
-    costs: np.ndarray  # (s,) float64
-    start: np.ndarray  # (n + 1,) where each node's directed edges begin; by neighbor ascending
-    neighbor: np.ndarray  # (d,)
-    reverse: np.ndarray  # (d,) the same edge from the other end
-    table: np.ndarray  # (d,) where each table begins in ``pair``
-    pair: np.ndarray  # (2 e,) float64, costs of pairs; inf if forbidden
-    message: np.ndarray  # (d + 1,) where the message into each directed edge's source begins
-    term_start: np.ndarray  # (n + 1,) where each node's terms begin
-    term_times: np.ndarray  # (u, 2) half-open intervals
-    term_at: np.ndarray  # (u,) where each term's usages begin
-    usage: np.ndarray  # int64, usages of each term by strategy
-    slack: np.ndarray  # (T,) int64, what the terms may use at each time
+    offset: Array  # (n + 1,) where each node's strategies begin
+    size: Array  # (n,) number of strategies of each node
+    costs: Array  # (s,) float64
+    start: Array  # (n + 1,) where each node's directed edges begin; by neighbor ascending
+    neighbor: Array  # (d,)
+    reverse: Array  # (d,) the same edge from the other end
+    table: Array  # (d,) where each table begins in ``pair``
+    pair: Array  # (2 e,) float64, costs of pairs; inf if forbidden
+    message: Array  # (d + 1,) where the message into each directed edge's source begins
+    term_start: Array  # (n + 1,) where each node's terms begin
+    term_times: Array  # (u, 2) half-open intervals
+    term_at: Array  # (u,) where each term's usages begin
+    usage: Array  # int64, usages of each term by strategy
+    slack: Array  # (T,) int64, what the terms may use at each time
 
     @property
-    def sizes(self) -> np.ndarray:
-        """(n,) number of strategies of each node."""
-        return np.diff(self.offset)
-
-    @property
-    def node(self) -> np.ndarray:
+    def node(self) -> Array:
         """(s,) node of each strategy."""
-        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return np.repeat(np.arange(len(self.size)), self.size)
 
     @property
-    def source(self) -> np.ndarray:
+    def source(self) -> Array:
         """(d,) node that each directed edge leads from."""
-        return np.repeat(np.arange(len(self.sizes)), np.diff(self.start))
+        return np.repeat(np.arange(len(self.size)), np.diff(self.start))
 
     @property
-    def owner(self) -> np.ndarray:
+    def owner(self) -> Array:
         """(u,) node of each term."""
-        return np.repeat(np.arange(len(self.sizes)), np.diff(self.term_start))
+        return np.repeat(np.arange(len(self.size)), np.diff(self.term_start))
 
 
 def arrays_of(reduced: Reduced) -> Arrays:
@@ -85,6 +97,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
     by_node = np.argsort(reduced.term_node, kind="stable")
     return Arrays(
         offset=reduced.offset,
+        size=sizes,
         costs=reduced.costs.astype(float),
         start=np.searchsorted(source[order], nodes).astype(np.int64),
         neighbor=target[order],
@@ -103,10 +116,10 @@ def arrays_of(reduced: Reduced) -> Arrays:
 @compiled
 def sweep(
     m: Arrays,
-    costs: np.ndarray,
-    messages: np.ndarray,
-    work: np.ndarray,
-    marginals: np.ndarray,
+    costs: Array,
+    messages: Array,
+    work: Array,
+    marginals: Array,
     first: int,
     last: int,
 ) -> float:
@@ -126,12 +139,12 @@ def sweep(
         first: first step.
         last: end of the steps.
     """
-    count = len(m.offset) - 1
+    count = len(m.size)
     bound = 0.0
     for turn in range(2):
         for step in range(max(first - turn * count, 0), min(last - turn * count, count)):
             node = step if turn == 0 else count - 1 - step
-            begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+            begin, size = m.offset[node], m.size[node]
             after, part = 0, 0.0
             for s in range(size):
                 work[s] = costs[begin + s]
@@ -156,7 +169,7 @@ def sweep(
                 other = m.neighbor[p]
                 if (other > node) != (turn == 0):
                     continue
-                width = m.offset[other + 1] - m.offset[other]
+                width = m.size[other]
                 into, row = m.message[m.reverse[p]], m.table[p]
                 out = messages[into : into + width]
                 # M(t) = min_s [share * work(s) - M_back(s) + pair(s, t)], then its minimum is

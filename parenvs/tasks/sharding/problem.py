@@ -38,11 +38,13 @@ class ShardingPlan(Plan):
     task: ClassVar[str] = "sharding"
 
 
+Array = np.ndarray
+
 FORBIDDEN = 10**18
 """Costs from here on mean that a strategy, or a pair of them, must not be taken."""
 
 
-def flattened(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def flattened(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     """Return the numbers of k rows one after the other, and where each begins, (k + 1,); int64."""
     offset = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return np.fromiter(chain.from_iterable(rows), np.int64, int(offset[-1])), offset
@@ -69,13 +71,13 @@ class Sharding:
     task: ClassVar[str] = "sharding"
     name: str
     limit: int | None
-    intervals: np.ndarray
-    offset: np.ndarray
-    costs: np.ndarray
-    usages: np.ndarray
-    ends: np.ndarray
-    edge_offset: np.ndarray
-    edge_costs: np.ndarray
+    intervals: Array
+    offset: Array
+    costs: Array
+    usages: Array
+    ends: Array
+    edge_offset: Array
+    edge_costs: Array
     instance: str = ""
 
     @classmethod
@@ -124,12 +126,12 @@ class Sharding:
         return f"sha256:{digest.hexdigest()}"
 
     @cached_property
-    def sizes(self) -> np.ndarray:
+    def sizes(self) -> Array:
         """(n,) number of strategies of each node."""
         return np.diff(self.offset)
 
     @cached_property
-    def events(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def events(self) -> tuple[Array, Array, Array]:
         """Where memory begins and ends to be used, by time, ends first: (times, nodes, signs).
 
         Nodes whose interval is empty have none.
@@ -142,11 +144,11 @@ class Sharding:
         order = np.lexsort((signs, times))
         return times[order], np.concatenate([nonempty, nonempty])[order], signs[order]
 
-    def cost(self, strategies: np.ndarray) -> int:
+    def cost(self, strategies: Array) -> int:
         """Return the exact cost of strategies, (n,) int64, one for each node."""
         return _exact_cost(self, strategies)
 
-    def usage(self, strategies: np.ndarray) -> tuple[int, int]:
+    def usage(self, strategies: Array) -> tuple[int, int]:
         """Return the exact peak memory of strategies, (n,) int64, and its first time; 0 if none."""
         times, nodes, signs = self.events
         used = self.usages[self.offset[:-1] + strategies][nodes]
@@ -155,7 +157,7 @@ class Sharding:
         peak = max(totals, default=0)
         return (peak, int(times[totals.index(peak)])) if peak > 0 else (0, 0)
 
-    def plan(self, strategies: Sequence[int] | np.ndarray) -> ShardingPlan:
+    def plan(self, strategies: Sequence[int] | Array) -> ShardingPlan:
         """The plan that takes these strategies, (n,)."""
         return ShardingPlan(
             self.instance, self.fingerprint, tuple(int(strategy) for strategy in strategies)
@@ -273,26 +275,26 @@ class Reduced:
     """
 
     problem: Sharding | None
-    nodes: np.ndarray
-    offset: np.ndarray
-    costs: np.ndarray
-    ends: np.ndarray
-    edge_offset: np.ndarray
-    edge_costs: np.ndarray
-    term_node: np.ndarray
-    term_times: np.ndarray
-    term_offset: np.ndarray
-    usages: np.ndarray
-    slack: np.ndarray
+    nodes: Array
+    offset: Array
+    costs: Array
+    ends: Array
+    edge_offset: Array
+    edge_costs: Array
+    term_node: Array
+    term_times: Array
+    term_offset: Array
+    usages: Array
+    slack: Array
     constant: int
-    values: np.ndarray
-    steps: tuple[tuple[int, tuple[int, ...], np.ndarray], ...]
+    values: Array
+    steps: tuple[tuple[int, tuple[int, ...], Array], ...]
 
     def __len__(self) -> int:
         """Number of nodes."""
         return len(self.nodes)
 
-    def lift(self, chosen: np.ndarray) -> np.ndarray:
+    def lift(self, chosen: Array) -> Array:
         """Return the strategies of all nodes of the problem for a choice, (n,)."""
         assert self.problem is not None
         strategies = np.full(len(self.problem), -1, dtype=np.int64)
@@ -302,34 +304,34 @@ class Reduced:
             strategies[node] = table[tuple(strategies[x] for x in neighbors)]
         return strategies
 
-    def cost(self, chosen: np.ndarray) -> int:
+    def cost(self, chosen: Array) -> int:
         """Return the cost of a choice, (n,); ``NEVER`` or more if it takes something forbidden."""
         return self.constant + _exact_cost(self, chosen)
 
-    def profile(self, chosen: np.ndarray) -> np.ndarray:
+    def profile(self, chosen: Array) -> Array:
         """Return what the terms of a choice, (n,), use at each time, (T,)."""
         used = self.usages[self.term_offset[:-1] + chosen[self.term_node]]
         return sums_over_time(self.term_times, used, len(self.slack))
 
-    def legal(self, chosen: np.ndarray) -> bool:
+    def legal(self, chosen: Array) -> bool:
         """Whether a choice, (n,), takes nothing forbidden and keeps the limit."""
         return self.cost(chosen) < NEVER and bool((self.profile(chosen) <= self.slack).all())
 
 
-def pair_entries(problem: Sharding | Reduced, chosen: np.ndarray) -> np.ndarray:
+def pair_entries(problem: Sharding | Reduced, chosen: Array) -> Array:
     """Return where a choice's cost of each edge stands in ``edge_costs``, (m,)."""
     a, b = problem.ends.T
     return problem.edge_offset[:-1] + chosen[a] * np.diff(problem.offset)[b] + chosen[b]
 
 
-def _exact_cost(problem: Sharding | Reduced, chosen: np.ndarray) -> int:
+def _exact_cost(problem: Sharding | Reduced, chosen: Array) -> int:
     # Python integers, as sums may exceed 64 bits.
     nodes = problem.costs[problem.offset[:-1] + chosen]
     edges = problem.edge_costs[pair_entries(problem, chosen)]
     return sum(nodes.tolist()) + sum(edges.tolist())
 
 
-def sums_over_time(times: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
+def sums_over_time(times: Array, amounts: Array, count: int) -> Array:
     """Return the sum at each of so many times, (count,), of amounts, (u,), in intervals, (u, 2)."""
     change = np.zeros(count + 1, dtype=amounts.dtype)
     np.add.at(change, times[:, 0], amounts)
@@ -337,7 +339,7 @@ def sums_over_time(times: np.ndarray, amounts: np.ndarray, count: int) -> np.nda
     return np.cumsum(change)[:-1]
 
 
-def largest_sum(values: np.ndarray, offset: np.ndarray, forbidden: float) -> float:
+def largest_sum(values: Array, offset: Array, forbidden: float) -> float:
     """Return the sum over all parts of the largest value that is not forbidden."""
     if len(offset) < 2:
         return 0.0
@@ -350,7 +352,7 @@ _MAX_PAIRS = 2**22
 # A contraction is left out if it adds more costs of edges.
 _MAX_GROWTH = 2**20
 
-Term = dict[tuple[int, int], np.ndarray]
+Term = dict[tuple[int, int], Array]
 """(first time, end) -> (k,) usages of a node's strategies."""
 
 
@@ -368,7 +370,7 @@ def reduce(problem: Sharding, stopped: Callable[[], bool] = lambda: False) -> Re
     return _Reduction(problem, stopped).run()
 
 
-def _add_term(terms: Term, times: tuple[int, int], used: np.ndarray) -> None:
+def _add_term(terms: Term, times: tuple[int, int], used: Array) -> None:
     terms[times] = terms[times] + used if times in terms else used
 
 
@@ -385,9 +387,9 @@ class _Reduction:
             {(lo, hi): problem.usages[begin:end]} if lo < hi else {}
             for (lo, hi), (begin, end) in zip(problem.intervals.tolist(), spans, strict=True)
         ]
-        self.edges: list[dict[int, np.ndarray]] = [{} for _ in spans]
+        self.edges: list[dict[int, Array]] = [{} for _ in spans]
         self.alive = np.ones(len(spans), dtype=bool)
-        self.steps: list[tuple[int, tuple[int, ...], np.ndarray]] = []
+        self.steps: list[tuple[int, tuple[int, ...], Array]] = []
         self.constant = 0
         self.slack = np.zeros(0, dtype=np.int64)
         self.dirty: set[int] = set(range(len(spans)))
@@ -418,12 +420,12 @@ class _Reduction:
             else:
                 self.add_edge(a, b, costs)
 
-    def add_edge(self, a: int, b: int, costs: np.ndarray) -> None:
+    def add_edge(self, a: int, b: int, costs: Array) -> None:
         if b in self.edges[a]:
             costs = np.minimum(self.edges[a][b] + costs, NEVER)
         self.set_edge(a, b, costs)
 
-    def set_edge(self, a: int, b: int, costs: np.ndarray) -> None:
+    def set_edge(self, a: int, b: int, costs: Array) -> None:
         self.edges[a][b] = costs
         self.edges[b][a] = costs.T
         self.changed.add((a, b) if a < b else (b, a))
@@ -453,7 +455,7 @@ class _Reduction:
                     if self.stopped():
                         return
 
-    def keep(self, node: int, mask: np.ndarray) -> None:
+    def keep(self, node: int, mask: Array) -> None:
         """Keep the strategies of a node where ``mask``, (k,) bool, says so."""
         if not mask.any():
             raise InfeasibleError(
@@ -507,7 +509,7 @@ class _Reduction:
         others = sum(len(self.cost[other]) for other in self.edges[node] if other != into)
         return (len(self.cost[into]) - len(self.cost[node])) * others
 
-    def contract(self, node: int, into: int, image: np.ndarray) -> None:
+    def contract(self, node: int, into: int, image: Array) -> None:
         """Contract a node whose strategy is ``image``, (k of ``into``,), of another's."""
         pair = self.edges[into][node][np.arange(len(image)), image]
         costs = np.minimum(self.cost[node][image] + pair, NEVER)
@@ -523,7 +525,7 @@ class _Reduction:
             self.add_edge(into, other, costs[image])
         self.remove(node, (into,), table)
 
-    def remove(self, node: int, neighbors: tuple[int, ...], table: np.ndarray) -> None:
+    def remove(self, node: int, neighbors: tuple[int, ...], table: Array) -> None:
         """Remove a node without edges; ``table`` tells its strategy by those of neighbors."""
         self.steps.append((node, neighbors, table))
         self.alive[node] = False
@@ -586,7 +588,7 @@ class _Reduction:
         self.remove(node, tuple(others), table)
         return True
 
-    def undominated(self, node: int) -> np.ndarray:
+    def undominated(self, node: int) -> Array:
         """Return the strategies to keep, (k,) bool: those that no other one dominates."""
         cost, count = self.cost[node], len(self.cost[node])
         tables = []
@@ -627,7 +629,7 @@ class _Reduction:
         return keep
 
     @staticmethod
-    def largest_excess(table: np.ndarray, r: np.ndarray, s: np.ndarray) -> np.ndarray:
+    def largest_excess(table: Array, r: Array, s: Array) -> Array:
         """Return max_b (M[r, b] - M[s, b]) of each pair (r, s) over the b that s allows."""
         part = max(1, _MAX_PAIRS // table.shape[1])
         parts = []
@@ -679,7 +681,7 @@ class _Reduction:
         self.drop_exceeding()
         return bool(self.dirty or self.changed)
 
-    def peaks(self, binding: np.ndarray, times: np.ndarray) -> np.ndarray:
+    def peaks(self, binding: Array, times: Array) -> Array:
         """Leave out times whose terms are among those of a kept neighbor with no more slack.
 
         Args:
@@ -699,7 +701,7 @@ class _Reduction:
                 kept.append(time)
         return np.array(kept, dtype=np.int64)
 
-    def recode(self, kept: np.ndarray) -> None:
+    def recode(self, kept: Array) -> None:
         """Keep some times; terms without any are dropped, those with the same ones are summed."""
         # Number of kept times before each one.
         rank = np.cumsum(np.bincount(kept + 1, minlength=len(self.slack) + 1)).tolist()
@@ -744,7 +746,7 @@ class _Reduction:
             for times, used in self.terms[node].items()
         ]
 
-        def concatenated(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        def concatenated(parts: list[Array]) -> tuple[Array, Array]:
             offset = np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
             return np.concatenate([*map(np.ravel, parts), offset[:0]]), offset
 

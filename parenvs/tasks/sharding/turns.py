@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ import numpy as np
 from parenvs.core.game import RANGE
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.board import Board, Tables, Witness
-from parenvs.tasks.sharding.messages import begins, ranges
-from parenvs.tasks.sharding.problem import Sharding, ShardingPlan
+from parenvs.tasks.sharding.messages import batches, begins, ranges
+from parenvs.tasks.sharding.problem import Array, Sharding, ShardingPlan
 
 COLUMNS = {
     "rule": "-2 ln(1 + 20 x) of the excess x of cost and messages over the least legal one, less "
@@ -59,7 +58,6 @@ _DEPTH = 4.0
 _SHARP = 2.0, 20.0, 10.0
 # Largest value of the feature ``pressure``.
 _FURTHEST = 4.0
-_PART = 1 << 20  # numbers of a temporary array
 _TRIES = 16  # to find a first witness
 
 
@@ -132,7 +130,7 @@ class Construct:
     def _assign(self, row: int, board: Board) -> None:
         self.first_node[row], self.first_strategy[row] = self.tables.starts(board)
 
-    def start(self, rows: np.ndarray) -> None:
+    def start(self, rows: Array) -> None:
         """Start episodes, (k,) int64, with nothing decided."""
         self.turn[rows] = 0
         for row in rows.tolist():
@@ -149,7 +147,7 @@ class Construct:
         self.cost[rows] = np.nan
         self._look(rows)
 
-    def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
+    def play(self, rows: Array, actions: Array) -> None:
         """Decide the current node of episodes that are not over, by legal actions; both (k,)."""
         self._place(rows, actions)
         self.turn[rows] += 1
@@ -174,7 +172,7 @@ class Construct:
 
     # Turns
 
-    def _place(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+    def _place(self, rows: Array, chosen: Array) -> None:
         """Take strategies, (k,), for the current nodes of episodes."""
         self.chosen[rows, self.turn[rows]] = chosen
         self._update_costs(rows, chosen)
@@ -184,7 +182,7 @@ class Construct:
             if witness is not None:
                 witness.take(int(self.turn[row]), strategy)
 
-    def _update_costs(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+    def _update_costs(self, rows: Array, chosen: Array) -> None:
         """Add the choices to the costs of neighbors that follow, and to the lower bounds."""
         tables, node = self.tables, self.first_node[rows] + self.turn[rows]
         costs, base = self.costs.reshape(-1), rows * self.costs.shape[1]
@@ -207,7 +205,7 @@ class Construct:
             increase += np.bincount(episode, change, minlength=len(rows))
         self.floor[rows] += increase
 
-    def _update_memory(self, rows: np.ndarray, chosen: np.ndarray) -> None:
+    def _update_memory(self, rows: Array, chosen: Array) -> None:
         tables, node = self.tables, self.first_node[rows] + self.turn[rows]
         for k, interval in self._intervals(node):
             used = tables.amounts[tables.amount[interval] + chosen[k]]
@@ -219,14 +217,14 @@ class Construct:
                 times = ranges(rows[k] * self.remaining_wanted.shape[1] + begin, length)
                 self.remaining_wanted.reshape(-1)[times] -= np.repeat(used - wanted, length)
 
-    def _intervals(self, node: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _intervals(self, node: Array) -> Iterator[tuple[Array, Array]]:
         """Yield positions in ``node``, (k,), and the next interval of each, first ones first."""
         count, first = self.tables.intervals[node], self.tables.interval[node]
         for number in range(int(count.max(initial=0))):
             (positions,) = (count > number).nonzero()
             yield positions, first[positions] + number
 
-    def _look(self, rows: np.ndarray) -> None:
+    def _look(self, rows: Array) -> None:
         if not len(rows):
             return
         current = _CurrentNodes(self, rows)
@@ -249,7 +247,7 @@ class Construct:
         self.contexts[rows] = current.contexts()
 
 
-def _widened(array: np.ndarray, width: int) -> np.ndarray:
+def _widened(array: Array, width: int) -> Array:
     """Return an array with at least ``width`` columns; new ones are 0."""
     missing = width - array.shape[1]
     return np.pad(array, ((0, 0), (0, missing))) if missing > 0 else array
@@ -268,7 +266,7 @@ class _CurrentNodes:
         regret: (m,) the feature ``cost``.
     """
 
-    def __init__(self, turns: Construct, rows: np.ndarray) -> None:
+    def __init__(self, turns: Construct, rows: Array) -> None:
         tables = turns.tables
         self.turns, self.rows, self.tables = turns, rows, tables
         self.node = turns.first_node[rows] + turns.turn[rows]
@@ -287,20 +285,15 @@ class _CurrentNodes:
         self._apply_memory()
         self.regret = self._regret(self.costs)
 
-    def _ahead(self) -> np.ndarray:
+    def _ahead(self) -> Array:
         """Return the least that neighbors which follow cost more with each strategy, (m,)."""
         tables, costs = self.tables, self.turns.costs.reshape(-1)
         later = tables.later[self.node]
         all_edges = ranges(tables.edge[self.node], later)
         all_nodes = np.repeat(np.arange(len(later)), later)
-        count = self.size[all_nodes] * tables.width[all_edges]
-        part = count.cumsum() // _PART  # so that temporary arrays stay small
-        borders = [0, *(np.diff(part).nonzero()[0] + 1).tolist(), len(all_edges)]
         ahead = np.zeros(len(self.costs))
-        for first, last in pairwise(borders):
-            if first == last:
-                continue
-            edge, node = all_edges[first:last], all_nodes[first:last]
+        for part in batches(self.size[all_nodes] * tables.width[all_edges]):
+            edge, node = all_edges[part], all_nodes[part]
             width, size = tables.width[edge], self.size[node]
             begin = self.base[node] + tables.other[edge]
             widths = np.repeat(width, size)
@@ -327,7 +320,7 @@ class _CurrentNodes:
             free_share = free / np.maximum(tables.whole[interval], 1)
             self.free[k] = np.minimum(self.free[k], free_share)
 
-    def _spans(self, remaining: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    def _spans(self, remaining: Array) -> Iterator[tuple[Array, ...]]:
         """Yield intervals of the nodes: episodes, intervals, free memory, strategies, amounts."""
         tables = self.tables
         for k, interval in self.turns._intervals(self.node):
@@ -338,7 +331,7 @@ class _CurrentNodes:
             amounts = tables.amounts[ranges(tables.amount[interval], size)]
             yield k, interval, free, strategy, amounts
 
-    def columns(self) -> np.ndarray:
+    def columns(self) -> Array:
         """Return the action features that the episodes show, (m, their number)."""
         turns = self.turns
         values = {
@@ -361,18 +354,18 @@ class _CurrentNodes:
             values["both"] = self._regret(self.costs + self.ahead)
         return np.stack([values[name] for name in turns.columns], axis=1)
 
-    def _least(self, values: np.ndarray) -> np.ndarray:
+    def _least(self, values: Array) -> Array:
         """Return the least of values, (m,), over each strategy's node, (m,)."""
         return np.minimum.reduceat(values, self.parts)[self.episode]
 
-    def _regret(self, values: np.ndarray) -> np.ndarray:
+    def _regret(self, values: Array) -> Array:
         """Return ln(1 + x) / 4 of the excess x of values over the least of their node, in units."""
         least = self._least(values)
         with np.errstate(invalid="ignore"):
             excess = np.where(np.isfinite(values), values - least, np.inf)
         return np.minimum(np.log1p(excess / self.unit) / _DEPTH, RANGE)
 
-    def pressures(self) -> np.ndarray:
+    def pressures(self) -> Array:
         """Return what strategies exceed the limit by if all others get what they want."""
         tables = self.tables
         slack = np.full(len(self.costs), np.iinfo(np.int64).max)
@@ -385,7 +378,7 @@ class _CurrentNodes:
         uses_memory = (tables.intervals[self.node] > 0)[self.episode]
         return np.where(uses_memory, np.clip(-slack / headroom, -1.0, _FURTHEST), 0.0)
 
-    def contexts(self) -> np.ndarray:
+    def contexts(self) -> Array:
         turns, rows, tables, size = self.turns, self.rows, self.tables, self.size
         length = turns.length[rows]
         floor = np.log(turns.reference[rows] / np.maximum(turns.floor[rows], 1.0)) / _DEPTH
@@ -432,7 +425,7 @@ def completed(board: Board) -> Board:
 
 def _played(
     episode: Construct, column: str, noise: float = 0.0, rng: np.random.Generator | None = None
-) -> np.ndarray:
+) -> Array:
     """Play a single episode by the least value of a column, with noise; return its choices, (n,).
 
     The first of several equal ones is taken.
@@ -447,7 +440,7 @@ def _played(
     return episode.chosen[0, : episode.length[0]].copy()
 
 
-def _first_witness(board: Board) -> np.ndarray:
+def _first_witness(board: Board) -> Array:
     """Find a legal plan that uses little: the leanest legal strategies, then drawn ones."""
     episode = Construct(1, int(board.sizes.max()), ("mass",), guarded=False)
     episode.put(0, board)
@@ -510,10 +503,11 @@ class Block:
             for node in nodes
         ]
         size = np.log2(self.board.sizes[nodes]).tolist()
-        table = [
-            size[position] + sum(size[neighbor] for neighbor in others)
-            for position, others in enumerate(beside)
-        ]
+
+        def log_size(position: int) -> float:
+            return size[position] + sum(size[neighbor] for neighbor in beside[position])
+
+        table = list(map(log_size, range(len(nodes))))
         # Greedy elimination: the node whose joint table is smallest goes first.
         remaining, order, max_log_size = set(index.values()), [], np.log2(LARGEST_TABLE) + 1e-9
         while remaining:
@@ -525,13 +519,11 @@ class Block:
             remaining.discard(position)
             for neighbor in others:
                 beside[neighbor] = (beside[neighbor] | others) - {neighbor, position}
-                table[neighbor] = size[neighbor] + sum(
-                    size[neighbor] for neighbor in beside[neighbor]
-                )
+                table[neighbor] = log_size(neighbor)
         return order
 
     @cached_property
-    def tables(self) -> list[tuple[tuple[int, int], np.ndarray]]:
+    def tables(self) -> list[tuple[tuple[int, int], Array]]:
         """Positions of two neighbors in the block, and the costs of their pairs."""
         index = {node: position for position, node in enumerate(self.nodes)}
         return [
@@ -541,7 +533,7 @@ class Block:
             if index.get(other.node, position) < position
         ]
 
-    def solve(self, chosen: np.ndarray, remaining: np.ndarray) -> np.ndarray | None:
+    def solve(self, chosen: Array, remaining: Array) -> Array | None:
         """Find better strategies for the block's nodes.
 
         Args:
@@ -576,7 +568,7 @@ class Block:
                 return strategies[candidate]
         return None
 
-    def _share(self, node: int, free: np.ndarray) -> np.ndarray:
+    def _share(self, node: int, free: Array) -> Array:
         """Return the largest share of what is free that each strategy takes, (k,)."""
         usage = self.board.usage[node]
         if usage is None:
@@ -586,14 +578,14 @@ class Block:
         return np.where(usage.amount > least, np.inf, share).max(axis=0)
 
     def _best(
-        self, node_costs: list[np.ndarray], shares: list[np.ndarray], prices: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, node_costs: list[Array], shares: list[Array], prices: Array
+    ) -> tuple[Array, Array]:
         """Return the best strategies, (p, m), at each of p prices of memory, and their costs."""
         total = [
             costs + np.where(prices[:, None] > 0, prices[:, None] * np.minimum(share, 1.0), 0.0)
             for costs, share in zip(node_costs, shares, strict=True)
         ]
-        factors: list[tuple[tuple[int, ...], np.ndarray]]
+        factors: list[tuple[tuple[int, ...], Array]]
         factors = [((position,), costs) for position, costs in enumerate(total)]
         factors += [(scope, table[None]) for scope, table in self.tables]
         back = []
@@ -613,19 +605,19 @@ class Block:
             strategies[:, position] = best[(rows, *(strategies[:, factor] for factor in others))]
         return strategies, np.array([self._cost(node_costs, taken) for taken in strategies])
 
-    def _cost(self, node_costs: list[np.ndarray], taken: np.ndarray) -> float:
+    def _cost(self, node_costs: list[Array], taken: Array) -> float:
         """Return what strategies of the block, (m,), cost within it and with its neighbors."""
         total = sum(float(costs[s]) for costs, s in zip(node_costs, taken.tolist(), strict=True))
         return total + sum(float(table[taken[a], taken[b]]) for (a, b), table in self.tables)
 
-    def _fits(self, taken: np.ndarray, free: np.ndarray) -> bool:
+    def _fits(self, taken: Array, free: Array) -> bool:
         remaining = free.copy()
         for node, strategy in zip(self.nodes, taken.tolist(), strict=True):
             self.board.spend(remaining, node, strategy, -1)
         return bool(remaining.min() >= 0)
 
 
-def _spread(factor: tuple[tuple[int, ...], np.ndarray], scope: tuple[int, ...]) -> np.ndarray:
+def _spread(factor: tuple[tuple[int, ...], Array], scope: tuple[int, ...]) -> Array:
     """Return the table of a factor with the axes of a scope that holds its own, prices first."""
     places, table = factor
     axes = [0, *(1 + places.index(position) for position in scope if position in places)]
@@ -654,17 +646,17 @@ class Blocks:
         for node, others in enumerate(board.neighbors):
             self.least[node] += sum(float(other.table.min()) for other in others)
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
+    def sums(self, values: Array) -> Array:
         """Return the sum of values, (n,), over each block, (n,)."""
         return np.add.reduceat(values[self._inside], self._begin)
 
-    def touched(self, nodes: list[int]) -> np.ndarray:
+    def touched(self, nodes: list[int]) -> Array:
         """Return the blocks, (n,) bool, that hold one of some nodes or a neighbor of one."""
         changed = np.zeros(len(self.board), dtype=np.bool_)
         changed[nodes] = True
         return np.logical_or.reduceat(changed[self._around], self._begin_around)
 
-    def free(self, remaining: np.ndarray) -> np.ndarray:
+    def free(self, remaining: Array) -> Array:
         """Return the least share of the headroom that is free while each node uses memory, (n,)."""
         share = remaining[:-1] / np.maximum(self.board.headroom[:-1], 1)
         free = np.ones(len(self.board))
@@ -678,7 +670,7 @@ blocks_of = lru_cache(maxsize=1024)(Blocks)
 """Returns the blocks of a board, which are computed once."""
 
 
-def _concatenated(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _concatenated(parts: list[Array]) -> tuple[Array, Array]:
     """Return the entries of all parts, and where each part begins."""
     return np.concatenate(parts), begins(np.array([len(part) for part in parts]))
 
@@ -741,7 +733,7 @@ class Improve:
         """Give an episode a board, before it starts."""
         self.boards[row] = board
 
-    def start(self, rows: np.ndarray) -> None:
+    def start(self, rows: Array) -> None:
         """Start episodes, (k,) int64, with the greedy plans of their boards."""
         self.turn[rows] = 0
         self.over[rows] = False
@@ -749,7 +741,7 @@ class Improve:
             self._states[row] = _ImproveEpisode(self.boards[row])
             self._look(row)
 
-    def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
+    def play(self, rows: Array, actions: Array) -> None:
         """Solve legal blocks of episodes that are not over; see ``Construct.play``."""
         for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
             self._states[row].move(action, int(self.turn[row]))
@@ -795,7 +787,7 @@ class _ImproveEpisode:
         self.changed = np.ones(len(board), dtype=np.bool_)
         self.last_gains = np.zeros(len(board))
         self.last_gain = 0.0
-        self.costs: list[np.ndarray] = [np.zeros(0)] * len(board)
+        self.costs: list[Array] = [np.zeros(0)] * len(board)
         self.node_cost = np.zeros(len(board))
         self.possible_saving = np.zeros(len(board))
         self._measure(range(len(board)))
@@ -827,7 +819,7 @@ class _ImproveEpisode:
             self.node_cost[node] = costs[self.chosen[node]]
             self.possible_saving[node] = self.node_cost[node] - costs.min()
 
-    def singles(self) -> np.ndarray:
+    def singles(self) -> Array:
         """Return what each node alone can save within the limit, (n,)."""
         board, singles = self.board, self.possible_saving.copy()
         for node in np.flatnonzero(singles > 0).tolist():
@@ -839,7 +831,7 @@ class _ImproveEpisode:
                 singles[node] = self.node_cost[node] - self.costs[node][fits].min()
         return singles
 
-    def rows(self, turn: int, looks: bool) -> np.ndarray:
+    def rows(self, turn: int, looks: bool) -> Array:
         blocks, unit = self.blocks, self.board.unit
         # Features that look ahead cost time, so they are computed only where shown.
         ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
@@ -871,5 +863,5 @@ class _ImproveEpisode:
         return [turn / MOVES, opened, min(float(saved), 1.0), self.last_gain, fullest, nodes]
 
 
-def _log_scaled(values: np.ndarray | float) -> np.ndarray:
+def _log_scaled(values: Array | float) -> Array:
     return np.asarray(np.log1p(np.maximum(values, 0.0)) / _DEPTH)
