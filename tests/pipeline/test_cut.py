@@ -22,10 +22,8 @@ from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.instances import PAPER
-from parenvs.tasks.pipeline.cut import (
-    CutKernel,
-    PipelineCutVectorEnv,
-)
+from parenvs.tasks.pipeline import cut as game
+from parenvs.tasks.pipeline.cut import Board, PipelineCutVectorEnv
 from parenvs.tasks.pipeline.spaces import CutSpace
 
 ID = "PipelineCut-v0"
@@ -291,15 +289,11 @@ def test_vector__equals_single_ones(kwargs, mode):
 @pytest.mark.thorough
 @modes
 def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
-    monkeypatch.setattr("parenvs.tasks.pipeline.cut.MAX_OPENINGS", 0)
-    monkeypatch.setattr("parenvs.tasks.pipeline.cut.BLOCK", 50)  # several blocks of environments
-    monkeypatch.setattr(
-        "parenvs.tasks.pipeline.cut.kernel_of", lambda space, *_: CutKernel(space, 0)
-    )
+    monkeypatch.setattr(game, "MAX_OPENINGS", 0)
+    monkeypatch.setattr(game, "TABULATED", 0)
     for kwargs in BATCHED[1], BATCHED[4]:
         batched, single = both(kwargs, 8, mode)
-        assert not batched.game.kernel.tabulated
-        assert batched.game.kernel.openings is None
+        assert not len(batched.game.source.only.openings)
         compare(batched, single, np.random.default_rng(0), 20, 0.05)
 
 
@@ -339,32 +333,33 @@ def scaled(space, chosen, legal):
 @pytest.mark.thorough
 @settings(max_examples=80)
 @given(st.data(), st.booleans())
-def test_cut_kernel__equals_the_pipeline(data, tabulated):
+def test_board__equals_the_pipeline(data, tabulated):
     """Every way to compute features and values, on any pipeline, against the definition."""
     space = data.draw(spaces())
-    kernel = CutKernel(space) if tabulated else CutKernel(space, 0)
-    assert kernel.tabulated == tabulated
-    chain, count = [kernel.start], 3
-    peaks, paces = np.zeros((count, 2), np.float32), np.zeros((count, 2))
-    for step in range(kernel.cuts):
-        legal = bf.legal(space, chain[1:])
-        begin, end = max(kernel.follower[chain[-1]], kernel.low[step]), kernel.high[step]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(game, "TABULATED", game.TABULATED * tabulated)
+        board = Board(space)
+    kernel, chain, count = board.kernel, [], 3
+    chosen = np.zeros((count, space.stages - 1), dtype=np.int64)
+    for step in range(space.stages - 1):
+        legal = bf.legal(space, chain)
+        last = chain[-1] if chain else -1
+        begin, end = max(kernel.follower[last], kernel.low[step]), kernel.high[step]
         assert np.flatnonzero(legal).tolist() == list(range(begin, end))
-        expected = scaled(space, chain[1:], legal)
-        chains = np.array([chain] * count).T
+        expected = scaled(space, chain, legal)
+        found = np.zeros((count, *expected.shape), np.float32)
+        steps = np.full(count, step)
+        game.write_features(kernel, board.last_stages, chosen, steps, np.arange(count), found)
         if step:
-            found = np.zeros((count, *expected.shape), np.float32)
-            kernel.features(step, chains, peaks, paces, found)
             assert_same(found, np.stack([expected] * count))
-        cut = data.draw(st.integers(begin, end - 1))
-        if step + 1 < kernel.cuts:
-            chains = np.concatenate([chains, np.full((1, count), cut)])
-            peaks, paces = kernel.add_stage(step, chains, peaks, paces)
+        if step < 2 and len(board.openings):
+            assert_same(board.openings[last - kernel.low[0] + 1 if step else 0], found[0])
+        chosen[:, step] = cut = data.draw(st.integers(begin, end - 1))
         chain.append(cut)
-    plan, chain = space.plan(chain[1:]), [*chain, kernel.end]
+    plan = space.plan(chain)
     expected = float(space.pipeline.length(*plan)), float(space.pipeline.excess_bytes(*plan))
-    many = kernel.length_and_excess(np.array([chain] * count).T)
-    for figures, figure in zip(many, expected, strict=True):
+    length, excess, _ = board.outcome(chosen)
+    for figures, figure in zip((length, excess), expected, strict=True):
         assert_same(figures, np.full(count, figure))
 
 

@@ -32,7 +32,7 @@ from parenvs.core.plan import Answer, judge
 from parenvs.datasets.pipeline.problems import TIERS, draw
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas, spaces
-from parenvs.tasks.pipeline.cut import kernel_of
+from parenvs.tasks.pipeline.cut import Board
 from parenvs.tasks.pipeline.formulas import simulate
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.relocations import mending, relocate, relocated, seconds_ahead
@@ -497,7 +497,6 @@ def figures_of(pipeline):
     space = CutSpace.build(pipeline)
     points = PointSpace.build(pipeline)
     plan = space.plan([int(np.flatnonzero(bf.legal(space, []))[0])])
-    chain = np.array([[len(space.pivots) + 1], [0], [len(space.pivots)]])
     label = LabelSearch(pipeline, distinct_pivots(pipeline))
     label.run()
     report = pipeline.report(pipeline.plan(*plan))
@@ -506,7 +505,7 @@ def figures_of(pipeline):
         "report": report.length_seconds,
         "times": float(report.times.length(pipeline.micro_batches)),
         "simulation": float(simulate(report.times, pipeline.micro_batches).length),
-        "kernel": float(kernel_of(space).length_and_excess(chain)[0][0]),
+        "kernel": float(Board(space).outcome(np.zeros((1, 1), dtype=np.int64))[0, 0]),
         "label search": label.upper,
         "exact": exact_full(pipeline).cost,
         "points": exact_points(points).cost,

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs import cluster as network
-from parenvs.compiled import compiled
+from parenvs.compiled import bare, compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import RangeTable
@@ -157,19 +157,19 @@ def placed(pipeline: Pipeline, tables: Tables, pivots: np.ndarray, plan: Cuts) -
     return cuts, devices
 
 
-@compiled
+@bare
 def is_near(tables, e, d):
     """1 if the devices [e, d) lie in one server, else 0."""
     return 1 if e // tables.server == (d - 1) // tables.server else 0
 
 
-@compiled
+@bare
 def link_seconds(tables, p, near):
     """Seconds of a transfer before pivot p, one direction, ``near`` in one server."""
     return transfer_seconds(tables.crossing[p], tables.bandwidth[near])
 
 
-@compiled
+@bare
 def bytes_of(tables, p, q, group, left):
     """Bytes on each device of a stage, with which ``left`` stages end the plan."""
     rank, end_rank = tables.rank[p], tables.rank[q]
@@ -188,7 +188,7 @@ def bytes_of(tables, p, q, group, left):
     return _stage_bytes(weights, activations, group)
 
 
-@compiled
+@bare
 def sync_seconds(size, shared, group, bandwidth, exchange, central):
     """Seconds to synchronize ``size`` bytes over a group, and ``shared`` ones with other stages.
 
@@ -198,7 +198,7 @@ def sync_seconds(size, shared, group, bandwidth, exchange, central):
     return passed / bandwidth + _exchange_seconds(shared, exchange)
 
 
-@compiled
+@bare
 def reduce_seconds(tables, p, q, near, group):
     """Seconds to synchronize gradients of a stage over a group, ``near`` in one server."""
     rank, end_rank = tables.rank[p], tables.rank[q]
@@ -209,7 +209,7 @@ def reduce_seconds(tables, p, q, near, group):
     )  # fmt: skip
 
 
-@compiled
+@bare
 def in_front(tables, cuts, devices, stages):
     """Seconds that pass the first stages of a plan, those that hide all-reduces, core and tail.
 
@@ -234,7 +234,7 @@ def in_front(tables, cuts, devices, stages):
     return passed, hidden, core, tail
 
 
-@compiled
+@bare
 def excess_bytes(tables, cuts, devices):
     """Bytes by which the fullest stage of a plan is too large.
 
@@ -474,7 +474,7 @@ def sweep(tables, cuts, devices, mode, free, upper, most):
     return best
 
 
-@compiled
+@bare
 def first_from(values, least):
     """The first of ascending values, (n,), that is at least ``least``; n if none is."""
     low, high = 0, len(values)
