@@ -7,16 +7,15 @@ those of ``parenvs.tasks.partition.formulas``, tabulated by ``PartitionSpace``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial, reduce
-from operator import add, or_
-from typing import Any, ClassVar
+from functools import lru_cache, partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.compiled import running_sums
+from parenvs.compiled import compiled, running_sums
 from parenvs.core.game import EVERY, Fixed, Groups, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL, load_plan
 from parenvs.core.registry import problem as load_problem
@@ -232,168 +231,115 @@ def _stakes(
     return np.stack([counts, share, gains, excluded, lost], axis=1).astype(np.float32)
 
 
-TABLE_BYTES = 2**25
-"""Largest table of whole rows; beyond it, only the entries that change are held."""
-BLOCK_BYTES = 2**19
-"""Bytes of the rows that are changed at a time, so that they stay in the processor's cache."""
+class Tables(NamedTuple):
+    """A space as compiled loops read it. V dimensions, K classes, n questions.
 
-
-Written = tuple[Sequence[int] | np.ndarray, Sequence[int]]
-"""What one code writes into a row of decisions: columns, and the value of each."""
-
-
-class Changes:
-    """What each of m codes writes into a row of w decisions; many rows are changed at once.
-
-    A decision once made does not change, and ``OPEN``, -1, is all ones in binary: so writing
-    into a row is the bitwise AND with a row that is ``OPEN`` wherever nothing is written.
-
-    Args:
-        written: for each code, the columns and the value of each.
+    Row i of ragged entries is from ``start[i]`` to ``start[i + 1]``.
 
     Attributes:
-        step: rows that are changed at a time.
-        start, count: (m,) int64, where a code's entries lie in ``column`` and ``value``.
-        column, value: (entries,) int64 and int8.
-        table: (m, w) int8 to combine with, or None if that took more than ``TABLE_BYTES``.
+        asked: (n+1,) int64, the class that each question is about: K at the end, K+1 if it is for
+            what can never be partitioned.
+        paid: (n, 2) reward of both answers, apart from rivals.
+        decided_start, decided: ragged, dimensions that the answer to each question decides.
+        rival_start, rival: ragged, classes that partitioning each class excludes.
+        member_start, member: ragged, dimensions that are decided with an excluded class.
+        replicated: (K,) reward of an excluded class.
+        inferred, pays_once: see ``PartitionSpace``.
+        start: (K+2,) int8, the decisions on classes at the start; the last two never change.
     """
 
-    def __init__(self, written: Sequence[Written], width: int) -> None:
-        self.width, self.step = width, max(BLOCK_BYTES // width, 1)
-        columns, values = zip(*written, strict=True)
-        self.count = np.array([len(row) for row in columns], dtype=np.int64)
-        self.start = np.cumsum(self.count) - self.count
-        self.column = np.concatenate([np.asarray(row, dtype=np.int64) for row in columns])
-        self.value = np.concatenate([np.asarray(row, dtype=np.int8) for row in values])
-        self.table: np.ndarray | None = None
-        if len(written) * width <= TABLE_BYTES:
-            self.table = np.full((len(written), width), OPEN, dtype=np.int8)
-            self.table[np.repeat(np.arange(len(written)), self.count), self.column] = self.value
-
-    def entries(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All entries of (k,) codes, one code's after the other's: (e,) index of code, of entry."""
-        count = self.count[codes]
-        owner = np.repeat(np.arange(len(codes)), count)
-        # Entry j of the result is entry j - (entries of earlier codes) of its own code.
-        shift = self.start[codes] - np.cumsum(count) + count
-        return owner, np.arange(len(owner)) + shift[owner]
-
-    def write(self, rows: np.ndarray, codes: np.ndarray) -> None:
-        """Change (k, w) int8 rows, in C order, in place, each by one of (k,) codes."""
-        if self.table is None:
-            owner, entry = self.entries(codes)
-            rows.reshape(-1)[owner * self.width + self.column[entry]] = self.value[entry]
-            return
-        for begin in range(0, len(rows), self.step):
-            part = rows[begin : begin + self.step]
-            changes = self.table.take(codes[begin : begin + self.step], axis=0)
-            np.bitwise_and(part, changes, out=part)
-
-
-@dataclass(frozen=True, eq=False)
-class Transitions:
-    """The transitions of a space. V dimensions, K classes, n questions.
-
-    Choice c of question q has the code 2q + c; the code 2n changes nothing and pays nothing. An
-    episode's state is a row of V decisions on dimensions, a row of K + 2 decisions on classes, and
-    the position of the question at stake. The last two classes never change: ``OPEN``, for the end
-    of the episode, and ``REPLICATE``, for dimensions that can never be partitioned.
-
-    Attributes:
-        of_dimensions: changes of the decisions on dimensions.
-        of_classes: changes of the decisions on classes; the class at stake first, then its rivals.
-        start: (K+2,) int8, the decisions on classes at the start.
-        asked: (n+1,) int64, the class that each question is about.
-        rewards: (2n+1,) float64, reward of a code.
-        varies: (2n+1,) bool, codes whose reward depends on which rivals are still open, or None.
-        shares: per entry of ``of_classes``, what it adds to such a reward if its class is open.
-    """
-
-    space: PartitionSpace
-    of_dimensions: Changes
-    of_classes: Changes
-    start: np.ndarray
     asked: np.ndarray
-    rewards: np.ndarray
-    varies: np.ndarray | None
-    shares: np.ndarray
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Transitions:
-        """Itself: nothing in it changes."""
-        return self
-
-    def __reduce__(self) -> tuple[Callable[..., Transitions], tuple[PartitionSpace]]:
-        """Pickle the space alone: the tables are made anew, or are in the cache."""
-        return transitions_of, (self.space,)
-
-    def varying(self, decisions: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """(k,) float64 rewards of (k,) codes that vary, by (k, K+2) decisions on classes before."""
-        owner, entry = self.of_classes.entries(codes)
-        is_open = decisions[owner, self.of_classes.column[entry]] == OPEN
-        shares = np.where(is_open, self.shares[entry], 0.0)
-        # bincount adds one after the other, as an episode does: the same to the last bit.
-        return np.bincount(owner, shares, minlength=len(codes))
+    paid: np.ndarray
+    decided_start: np.ndarray
+    decided: np.ndarray
+    rival_start: np.ndarray
+    rival: np.ndarray
+    member_start: np.ndarray
+    member: np.ndarray
+    replicated: np.ndarray
+    inferred: bool
+    pays_once: bool
+    start: np.ndarray
 
 
 @lru_cache(maxsize=32)
-def transitions_of(space: PartitionSpace) -> Transitions:
+def tables_of(space: PartitionSpace) -> Tables:
     """The tables of a space; the same space gives the same object."""
     count, question_class = len(space.classes), np.array(space.question_class, dtype=np.int64)
-    codes = [(question, choice) for question in range(len(question_class)) for choice in (0, 1)]
-    unchanged: Written = ((), ())
-    of_dimensions: list[Written] = []
-    of_classes: list[Written] = []
-    shares: list[float] = []
-    rewards = np.zeros(len(codes) + 1)
-    varies = np.zeros(len(codes) + 1, dtype=bool)
-    # Sets of classes as bit masks: whether two of them meet is one AND.
-    rival_bits = [reduce(or_, (1 << rival for rival in rivals), 0) for rivals in space.rivals]
-    for code, (question, choice) in enumerate(codes):
-        asked = int(question_class[question])
-        rivals = space.rivals[asked] if choice and asked >= 0 else ()
-        changed = (asked, *rivals), (choice, *[REPLICATE] * len(rivals))
-        of_classes.append(changed if asked >= 0 else unchanged)
-        rewards[code] = reward = space.question_paid[question][choice]
-        decided = space.decided[question]
-        if not space.inferred:
-            of_dimensions.append((decided, [choice] * len(decided)))
-            continue
-        settled = np.concatenate([decided, *(space.members[rival] for rival in rivals)])
-        values = [choice] * len(decided) + [REPLICATE] * (len(settled) - len(decided))
-        of_dimensions.append((settled, values))
-        shares += [reward, *(space.paid[rival][REPLICATE] for rival in rivals)]
-        # Earlier rivals are decided; later ones are open unless an earlier class excluded them.
-        later = [rival for rival in rivals if rival > asked]
-        # Not sum(): from Python 3.12 on it rounds once, a single environment at each addition.
-        rewards[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), reward)
-        excluding = reduce(or_, (rival_bits[rival] for rival in later), 0) & ~rival_bits[asked]
-        earlier_bits = (1 << asked) - 1
-        varies[code] = space.problem.reward == "paper" and excluding & earlier_bits
     start = np.full(count + 2, OPEN, dtype=np.int8)
     start[count + 1] = REPLICATE
     for label, (first, *_) in enumerate(space.members):
         if space.start[first] == PARTITION:
             start[label], start[list(space.rivals[label])] = PARTITION, REPLICATE
-    return Transitions(
-        space=space,
-        of_dimensions=Changes([*of_dimensions, unchanged], len(space.dimensions)),
-        of_classes=Changes([*of_classes, unchanged], count + 2),
-        start=start,
-        asked=np.append(np.where(question_class < 0, count + 1, question_class), count),
-        rewards=rewards,
-        varies=varies if varies.any() else None,
-        shares=np.array(shares),
+    # Without inference an answer decides and pays what it is for alone.
+    inferred = space.inferred
+    return Tables(
+        np.append(np.where(question_class < 0, count + 1, question_class), count),
+        np.array(space.question_paid),
+        *_ragged(space.decided),
+        *_ragged(space.rivals),
+        *_ragged(space.members if inferred else [()] * count),
+        np.array(space.paid)[:, REPLICATE] * inferred,
+        inferred,
+        space.pays_once,
+        start,
     )
+
+
+def _ragged(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    entries = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, rows)])
+    return np.cumsum([0, *map(len, rows)]), entries.astype(np.int64)
+
+
+@compiled
+def answer(tables, rows, actions, decisions, classes, position, rewards, over):
+    """Answer the questions at stake in some episodes.
+
+    Args:
+        tables: the space.
+        rows: (k,) numbers of the episodes.
+        actions: (k,) of any size.
+        decisions: (n, V) of all episodes, changed in place.
+        classes: (n, K+2) likewise.
+        position: (n,) likewise, the question at stake.
+        rewards: (k,) zeros, to which rewards are written.
+        over: (k,) to which is written whether the episodes are over.
+    """
+    for i in range(len(rows)):
+        row, choice = rows[i], actions[i]
+        question = position[row]
+        asked = tables.asked[question]
+        known = classes[row, asked]
+        if choice not in (REPLICATE, PARTITION) or (known not in (OPEN, choice)):
+            rewards[i], over[i] = ILLEGAL, True
+            continue
+        if known == OPEN or not tables.pays_once:
+            rewards[i] = tables.paid[question, choice]
+        for at in range(tables.decided_start[question], tables.decided_start[question + 1]):
+            decisions[row, tables.decided[at]] = choice
+        if known == OPEN:
+            classes[row, asked] = choice
+        if known == OPEN and choice == PARTITION:
+            for at in range(tables.rival_start[asked], tables.rival_start[asked + 1]):
+                rival = tables.rival[at]
+                if classes[row, rival] == OPEN:
+                    classes[row, rival] = REPLICATE
+                    rewards[i] += tables.replicated[rival]
+                    for j in range(tables.member_start[rival], tables.member_start[rival + 1]):
+                        decisions[row, tables.member[j]] = REPLICATE
+        question += 1
+        # With inference, decided classes are not asked about.
+        while tables.inferred and classes[row, tables.asked[question]] != OPEN:
+            question += 1
+        position[row], over[i] = question, question == len(tables.paid)
 
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
 """Legal actions if the class at stake is replicated (row 0), partitioned (1), or open (-1)."""
-FORBIDDEN = np.array([1, 0, 2])
-"""The illegal action in these cases; 2, which is no action, if the class is open."""
 
 
 class Episodes:
-    """The decisions of n episodes; see ``Transitions``.
+    """The decisions of n episodes; see ``Tables``.
 
     Args:
         memory: whether ``figures`` have ``excess_bytes``; with a limit of memory they always do.
@@ -402,36 +348,22 @@ class Episodes:
         decisions: (n, V) int8, as in the observation.
         class_decisions: (n, K+2) int8.
         position: (n,) int64, index of the question at stake.
-        implied: (n,) int64, the answer that earlier ones imply, or ``OPEN``; without inference.
         earned: (n,) float64, returns so far, with a limit of memory.
     """
 
     def __init__(self, count: int, space: PartitionSpace, memory: bool) -> None:
-        self.space, self.memory = space, memory
-        self.transitions = transitions = transitions_of(space)
-        # No action contradicts what was inferred, as only open classes are asked about.
-        self.contradictable = not space.inferred
+        self.space, self.memory, self._rows = space, memory, np.arange(count)
         self.limited = space.problem.step.limit is not None
         self.decisions = np.tile(space.start, (count, 1))
-        self.class_decisions = np.tile(transitions.start, (count, 1))
-        self._row_start = np.arange(count) * self.class_decisions.shape[1]
+        self.class_decisions = np.tile(tables_of(space).start, (count, 1))
         self.position = np.zeros(count, dtype=np.int64)
-        self.implied = np.zeros(count, dtype=np.int64)
         self.earned = np.zeros(count)
-        # Constant arrays: making them in every step, or using numbers instead, takes longer.
-        self._ones = np.ones(count, dtype=np.int64)
-        self._other_bits = ~self._ones  # bits that are 0 in every legal action
-        self.start(EVERY)
 
     def start(self, rows: Rows) -> None:
         """Start episodes with nothing decided but what can never be partitioned."""
-        transitions = self.transitions
         self.decisions[rows] = self.space.start
-        self.class_decisions[rows] = transitions.start
-        self.position[rows] = 0
-        self.earned[rows] = 0.0
-        if self.contradictable:
-            self.implied[rows] = transitions.start[transitions.asked[0]]
+        self.class_decisions[rows] = tables_of(self.space).start
+        self.position[rows], self.earned[rows] = 0, 0.0
 
     def play(self, rows: Rows, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Decide what is at stake in some episodes.
@@ -443,59 +375,29 @@ class Episodes:
         Returns:
             Rewards (k,) float64, and which episodes are over, (k,) bool.
         """
-        transitions, position = self.transitions, self.position
-        inactive = None
-        if rows is not EVERY:
-            inactive = np.ones(len(position), dtype=np.bool_)
-            inactive[rows] = False
-            all_actions = np.zeros(len(position), dtype=np.int64)
-            all_actions[rows] = actions
-            actions = all_actions
-        illegal = self._illegal(actions, inactive)
-        # Choice c of question q has the code 2q + c, see ``Transitions``; the last is no change.
-        codes = position + position
-        codes += actions
-        position += self._ones
-        for unchanged in (illegal, inactive):
-            if unchanged is not None and len(unchanged):
-                codes[unchanged] = len(transitions.rewards) - 1
-                position[unchanged] -= 1
-        rewards = self._rewards(codes)
-        transitions.of_dimensions.write(self.decisions, codes)
-        transitions.of_classes.write(self.class_decisions, codes)
-        self._find_question()
-        over = self.is_complete()
-        if illegal.size:
-            rewards[illegal], over[illegal] = ILLEGAL, True
+        rows = self._rows[rows]
+        rewards, over = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
+        state = self.decisions, self.class_decisions, self.position
+        answer(tables_of(self.space), rows, actions, *state, rewards, over)
         if self.limited:
-            self._enforce_limit(rewards, inactive)
-        return rewards[rows], over[rows]
+            self._enforce_limit(rows, rewards)
+        return rewards, over
 
-    def _rewards(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) float64 rewards of (n,) codes, by the decisions before."""
-        transitions = self.transitions
-        rewards = transitions.rewards.take(codes)
-        if self.space.pays_once:
-            return np.where(self.implied == OPEN, rewards, 0.0)
-        if transitions.varies is not None:
-            rows = transitions.varies.take(codes).nonzero()[0]
-            if rows.size:
-                rewards[rows] = transitions.varying(self.class_decisions[rows], codes[rows])
-        return rewards
-
-    def _enforce_limit(self, rewards: np.ndarray, inactive: np.ndarray | None) -> None:
+    def _enforce_limit(self, rows: np.ndarray, rewards: np.ndarray) -> None:
         """Set rewards so that complete plans beyond the limit of memory return -1 in all."""
-        complete = self.is_complete() if inactive is None else self.is_complete() & ~inactive
-        rows = complete.nonzero()[0]
-        if rows.size:
-            excessive = rows[self.figures(rows)["excess_bytes"] > 0]
-            rewards[excessive] = ILLEGAL - self.earned[excessive]
-        self.earned += rewards if inactive is None else np.where(inactive, 0.0, rewards)
+        complete = np.flatnonzero(self.is_complete()[rows])
+        if complete.size:
+            excess = self.figures(rows[complete])["excess_bytes"]
+            excessive = complete[excess > 0]
+            rewards[excessive] = ILLEGAL - self.earned[rows[excessive]]
+        self.earned[rows] += rewards
 
     def legal(self, masked: bool) -> np.ndarray:
         """Return the legal actions, (n, 2) bool; without ``masked`` all are."""
-        if self.contradictable and masked:
-            return MASKS.take(self.implied, axis=0)
+        # No action contradicts what was inferred, as only open classes are asked about.
+        if masked and not self.space.inferred:
+            asked = tables_of(self.space).asked[self.position]
+            return MASKS.take(self.class_decisions[self._rows, asked], axis=0)
         return np.ones((len(self.position), 2), dtype=np.bool_)
 
     def is_complete(self) -> np.ndarray:
@@ -523,28 +425,6 @@ class Episodes:
             if self.limited:  # plans beyond it are illegal
                 figures["cost"] = np.where(excess > 0, np.nan, figures["cost"])
         return figures
-
-    def _illegal(self, actions: np.ndarray, inactive: np.ndarray | None) -> np.ndarray:
-        illegal = (actions & self._other_bits).nonzero()[0]
-        if self.contradictable:
-            contradicts = actions == FORBIDDEN.take(self.implied)
-            contradicts[illegal] = True
-            if inactive is not None:
-                contradicts &= ~inactive
-            illegal = contradicts.nonzero()[0]
-        return illegal
-
-    def _find_question(self) -> None:
-        """Look up the decision on the class at stake; with inference, skip decided classes."""
-        if self.contradictable:
-            asked = self.transitions.asked.take(self.position)
-            decision = self.class_decisions.take(self._row_start + asked)
-            self.implied = decision.astype(np.int64)  # an index
-            return
-        decision = self.class_decisions.take(self._row_start + self.position)
-        decided = (~decision).nonzero()[0]  # ~OPEN == 0
-        if decided.size:  # all earlier classes are decided, so the next is the first open one
-            self.position[decided] = (self.class_decisions[decided] == OPEN).argmax(axis=1)
 
 
 SETTINGS = (
