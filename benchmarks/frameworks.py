@@ -10,7 +10,7 @@ from functools import partial
 
 import parenvs
 from benchmarks.framework import Case, Row, main, measurement, percent, table
-from parenvs.agents.hybrid.baseline import now
+from parenvs.agents.hybrid.baseline import baseline
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import export, runs_in
 from parenvs.exports.formats import read_back as settings
@@ -47,7 +47,7 @@ def best(shape: str, cluster: str, batch: int) -> Row:
         found = export(answer.plan, framework)
         again = read_back(target, settings(found.text, len(target.model)))
         try:
-            usual = now(answer.report, None, framework)[1]
+            usual = baseline(answer.report, None, framework)[1]
         except ParenvsError:
             usual = None
         rows.append({

@@ -206,18 +206,18 @@ def limits_of(words: str) -> Constraints:
     return Constraints(**degrees, uneven=True)
 
 
-def now(
+def baseline(
     subject: HybridReport | Strategy,
     said: str | Callable[[int], Stages] | None,
     framework: str | None,
 ) -> tuple[str, float]:
-    """Return what is run today, in words, and its seconds of a step; a hook of the task.
+    """Return what is run today, in words, and its seconds of a step.
 
     Args:
         subject: what the judge says of a plan of this task, or what a plan of another one does.
         said: degrees in words, or what gives the stages of a file for a model of so many layers;
             None: what is usual in the framework.
-        framework: one of ``LAUNCHERS`` and ``RUNNERS`` (default: the first that trains the model).
+        framework: one of ``LAUNCHERS`` and ``RUNNERS`` (others: the first that trains the model).
 
     Raises:
         InfeasibleError: no such plan fits.
@@ -232,8 +232,9 @@ def now(
     if said is not None:
         answer = exact_uniform(problem, limits_of(said))
         return answer.plan.words, answer.cost
-    launches = problem.model.shape is not None
-    words, answer = usual(problem, framework or (LAUNCHERS if launches else RUNNERS)[0])
+    if framework not in (*LAUNCHERS, *RUNNERS):  # "any" of them, or "free" of all
+        framework = (RUNNERS if problem.model.shape is None else LAUNCHERS)[0]
+    words, answer = usual(problem, framework)
     return f"{words}: {answer.plan.words}", answer.cost
 
 

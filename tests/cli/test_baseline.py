@@ -33,6 +33,8 @@ def test_for__says_the_task_and_what_is_usual(run):
     assert re.search(
         r"^baseline: rule of thumb, Megatron's .*: tp 1, pp 1, .* a step; this plan", out, re.M
     )
+    out, _ = good(run("plan", *CASE, "--for", "any"))
+    assert re.search(r"^baseline: rule of thumb, ", out, re.M)
     out, _ = good(run("plan", *CASE, "--for", "deepspeed", "--json"))
     now = json.loads(out)["baseline"]
     assert now["words"].startswith("the lowest ZeRO that fits (deepspeed): tp 1, pp 1, dp 16")

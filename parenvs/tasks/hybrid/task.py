@@ -308,7 +308,7 @@ class HybridTask(Task):
     def views(self) -> Views:
         from parenvs.tasks.hybrid import figure, view
 
-        return Views(view.text, view.answer, figure.draw, view.compared)
+        return Views(view.text, view.answer, figure.draw, view.compared, figure.trace)
 
     def explain(
         self, report: HybridReport, pattern: str | None = None
@@ -367,9 +367,9 @@ class HybridTask(Task):
     def baseline(
         self, subject: HybridReport | Strategy, said: Any, framework: str | None
     ) -> tuple[str, float]:
-        from parenvs.agents.hybrid.baseline import now
+        from parenvs.agents.hybrid.baseline import baseline
 
-        return now(subject, said, framework)
+        return baseline(subject, said, framework)
 
     def add_commands(self, app: typer.Typer) -> None:
         from parenvs.cli.tuning import add
