@@ -65,6 +65,7 @@ def plan(
     ] = None,
     out_: terminal.PlanOut = None,
     plot: terminal.Plot = None,
+    trace: Annotated[Path | None, terminal.trace_option(MORE + "planners")] = None,
     map_: Annotated[
         Path | None,
         typer.Option(
@@ -104,7 +105,7 @@ def plan(
     runs = formats.runs_in(answer.report.plan, graph) if report.legal else {}
     has_remarks = model.task.supports(Task.remarks)
     remarks = model.task.remarks(request, answer, choice) if has_remarks else None
-    write, lines = _files(model, report, out_, plot)
+    write, lines = _files(model, report, out_, plot, trace)
     if map_ is not None and report.legal:
         write_plan, lines = write, (*lines, f"map written to {map_}")
 
@@ -270,11 +271,15 @@ def _proven(answer: Any) -> str:
 
 
 def _files(
-    model: options.Model, report: Any, path: Path | None, plot: Path | None
+    model: options.Model,
+    report: Any,
+    path: Path | None,
+    plot: Path | None,
+    trace: Path | None = None,
 ) -> tuple[Callable[[], None], tuple[str, ...]]:
     if not report.legal:
         return lambda: None, ()
-    write, lines = terminal.files_of(report, path, plot)
+    write, lines = terminal.files_of(report, path, plot, trace)
 
     def work() -> None:
         model.save(path)

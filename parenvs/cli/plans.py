@@ -82,6 +82,10 @@ def explain(
     instance: terminal.OtherInstance = None,
     task: options.TaskName = None,
     cluster: options.ClusterText = None,
+    trace: Annotated[Path | None, terminal.trace_option()] = None,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="In the trace, a process is a rank, not a stage.")
+    ] = False,
     as_json: terminal.Json = False,
 ) -> None:
     """Explain why a plan is as it is, or what the plans of an instance may do.
@@ -108,11 +112,13 @@ def explain(
     chosen = task_of(report)
     options.require(f"{target}: explain", chosen, Task.explain)
     words, content = chosen.explain(report, variable)
-    if as_json:
-        terminal.say_json({"report": report.with_price(), **content})
-    else:
-        terminal.say_text(words)
-        terminal.say_price(report)
+    work, lines = terminal.files_of(report, trace=trace, every_rank=ranks)
+    with terminal.written(work, *lines, quiet=as_json):
+        if as_json:
+            terminal.say_json({"report": report.with_price(), **content})
+        else:
+            terminal.say_text(words)
+            terminal.say_price(report)
     terminal.refuse_illegal(report, f"{target}: illegal")
 
 

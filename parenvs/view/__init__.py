@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
+    from parenvs.core.plan import Report
 
-__all__ = ["figure", "rgb_array", "save", "show", "svg", "text"]
+__all__ = ["figure", "rgb_array", "save", "save_trace", "show", "svg", "text"]
 
 
 def text(viewable: Any, color: bool = False, undecided: Collection[str] | None = None) -> str:
@@ -69,6 +70,26 @@ def save(path: StrPath, viewable: Any) -> None:
     from parenvs.view import page
 
     page.write(path, lambda: figure(viewable))
+
+
+def save_trace(path: StrPath, report: Report, every_rank: bool = False) -> None:
+    """Write the simulated step of a plan in Chrome's trace format, as Perfetto opens it.
+
+    Args:
+        path: ends in ``.json`` or ``.json.gz``.
+        report: what the judge says of a plan.
+        every_rank: whether each rank is a process, not each stage.
+
+    Raises:
+        ParenvsError: another ending, a malformed plan, or one of a task that simulates no steps.
+    """
+    from parenvs.view import trace
+
+    task = _task(report)
+    tracks = task.views().trace
+    if tracks is None:
+        raise ParenvsError(f"task {task.name} simulates no steps; it has no trace")
+    trace.write(path, tracks(report), every_rank)
 
 
 def svg(viewable: Any) -> str:

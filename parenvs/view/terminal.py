@@ -114,6 +114,20 @@ def _picture(path: Path | None) -> Path | None:
     return path
 
 
+def trace_option(panel: str | None = None) -> Any:
+    """Return the option of a trace's file, in a panel of the help."""
+
+    def checked(path: Path | None) -> Path | None:
+        if path is not None:
+            from parenvs.view.trace import check_ending
+
+            check_ending(path)
+        return path
+
+    words = "Write the simulated step for Perfetto (.json, .json.gz)."
+    return typer.Option(callback=checked, help=words, rich_help_panel=panel)
+
+
 def writable_streams() -> None:
     """Let standard output and error take every character, and be there if they are closed.
 
@@ -313,18 +327,25 @@ def written(work: Callable[[], None], *lines: str, quiet: bool = False) -> Itera
 
 
 def files_of(
-    report: Any, path: Path | None = None, plot: Path | None = None
+    report: Any,
+    path: Path | None = None,
+    plot: Path | None = None,
+    trace: Path | None = None,
+    every_rank: bool = False,
 ) -> tuple[Callable[[], None], tuple[str, ...]]:
-    """Return what writes a report's plan and picture, if asked for, and what to say of them."""
+    """Return what writes a report's plan, picture and trace, if asked for, and what to say."""
+    writers: list[tuple[str, Path | None, Callable[[Path], None]]] = [
+        ("plan", path, lambda path: report.plan.save(path)),
+        ("picture", plot, lambda path: view.save(path, report)),
+        ("trace", trace, lambda path: view.save_trace(path, report, every_rank)),
+    ]
 
     def work() -> None:
-        if path is not None:
-            report.plan.save(path)
-        if plot is not None:
-            view.save(plot, report)
+        for _, target, write in writers:
+            if target is not None:
+                write(target)
 
-    plan = () if path is None else (f"plan written to {path}",)
-    return work, plan if plot is None else (*plan, f"picture written to {plot}")
+    return work, tuple(f"{name} written to {x}" for name, x, _ in writers if x is not None)
 
 
 def refuse_illegal(report: Any, what: str) -> None:

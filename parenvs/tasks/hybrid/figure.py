@@ -1,14 +1,19 @@
-"""Pictures of hybrid plans: devices, memory by part, seconds by part, schedule."""
+"""Pictures and traces of hybrid plans: devices, memory by part, seconds by part, schedule."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.layers import LayerSeconds
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.schedules import WEIGHT
+from parenvs.tasks.hybrid.schedules import SPLIT, WEIGHT, chains
 from parenvs.tasks.hybrid.view import PARTS, recomputation, redone_layers, title, verdict
 from parenvs.view.page import (
     DPI,
@@ -29,6 +34,7 @@ from parenvs.view.page import (
     text_inches,
     write_on,
 )
+from parenvs.view.trace import Part, Track, in_use
 from parenvs.view.words import duration, plural, size, time_unit
 
 if TYPE_CHECKING:
@@ -249,3 +255,101 @@ def draw_plans(space: UniformSpace, length: float, held: float) -> Figure:
     axes.minorticks_off()
     axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
     return page.figure
+
+
+_PASSES = ("forward", "backward", "weight gradients")
+_LEAST = 1e-12
+"""Seconds below which a difference is rounding."""
+
+
+def trace(report: HybridReport) -> list[Track]:
+    """The simulated step of each stage.
+
+    Raises:
+        InfeasibleError: the plan is malformed, or has too many passes to be simulated.
+    """
+    table, step, held = report.timetable, report.step, report.held
+    if table is None or step is None or held is None:
+        raise InfeasibleError("no trace: the plan is malformed or has too many passes")
+    # The first layer is gathered before the first pass (ZeRO 3).
+    begin = float(step.start.max())
+    finish = begin + table.length(step.exposed)
+    updated = finish + float(step.tied + step.optimizer)
+    tracks = []
+    for number, stage in enumerate(report.stages):
+        end = begin + float(table.stage_end[number])
+        extra = [
+            (0.0, Part("gathers", float(step.start[number]))),
+            (end, Part("gradients", float(step.exposed[number]))),
+            (finish, Part("tied weights", float(step.tied))),
+            (finish + float(step.tied), Part("optimizer", float(step.update[number]))),
+            (updated, Part("host", float(step.host))),
+        ]
+        passes = [*_passes(report, number, begin), *(x for x in extra if x[1].seconds > 0)]
+        starts, ends = table.start[0, number], table.end[-1, number]
+        total = stage.memory["total"]
+        base = total - stage.memory["activations"]
+        name = f"stage {number}: tp {stage.tp} x dp {stage.dp}"
+        ranks = range(stage.device_first, stage.device_end)
+        tracks.append(Track(name, ranks, passes, in_use(begin + starts, begin + ends, base, total)))
+    return tracks
+
+
+def _passes(report: HybridReport, stage: int, begin: float) -> Iterator[tuple[float, Part]]:
+    """Yield the passes of a stage; those of the first and the last micro-batch by layer."""
+    table: Any = report.timetable
+    kinds, _, chunks, batches = table.start.shape
+    for kind, chunk in product(range(kinds), range(chunks)):
+        starts, ends = table.start[kind, stage, chunk], table.end[kind, stage, chunk]
+        layers = _layers(report, stage, chunk, kind)
+        lasts = float(ends[0] - starts[0])
+        rest = lasts - sum(layer.seconds for layer in layers)
+        sums: dict[str, float] = defaultdict(float)
+        for layer in layers:
+            for part in layer.parts:
+                sums[part.name] += part.seconds
+        waits = [Part("sends, gathers, sums", rest)] if rest > _LEAST else []
+        works = [*(Part(*item) for item in sums.items()), *waits]
+        name = _PASSES[kind] + f" of chunk {chunk}" * (chunks > 1)
+        for number in range(batches):
+            parts = [*layers, *waits] if number in (0, batches - 1) else works
+            seconds = float(ends[number] - starts[number])
+            yield begin + starts[number], Part(f"{name}, micro-batch {number}", seconds, parts)
+
+
+def _layers(report: HybridReport, stage: int, chunk: int, kind: int) -> list[Part]:
+    """The layers of a pass, in its order, each by kind of work."""
+    plan, stages = report.plan, report.plan.stages[stage]
+    arrays: Any = report.arrays
+    chain = formulas.delayed(report.model, report.machine, arrays)
+    first, end = stages.layers[chunk]
+    skipped = sum(b - a for a, b in stages.layers[:chunk])
+    listed = [
+        (f"layer {k}", chain.kinds[report.model.kind_of[k]], stages.modes[skipped + k - first])
+        for k in range(first, end)
+    ]
+    ways = chains(plan.schedule, len(plan.stages), plan.chunks)
+    if chain.embedding is not None and (stage, chunk) in [way[0] for way in ways]:
+        listed.insert(0, ("embedding", chain.embedding, "none"))
+    if chain.head is not None and (stage, chunk) in [way[-1] for way in ways]:
+        listed.append(("head", chain.head, "none"))
+    layers = []
+    for name, table, mode in listed if kind == 0 else reversed(listed):
+        figures = table[:, stage]
+        seconds = LayerSeconds(*figures[: len(LayerSeconds._fields)])
+        again = {"full": seconds.forward + seconds.forward_exchange, "selective": seconds.attention}
+        if report.machine.rates.early_stop:
+            again["full"] -= seconds.last
+        weights = figures[-1] if plan.schedule in SPLIT else 0.0
+        of_pass = (
+            {"forward": seconds.forward, "exchange": seconds.forward_exchange},
+            {
+                "recomputed": again.get(mode, 0.0),
+                "backward": seconds.backward - weights,
+                "exchange": seconds.backward_exchange,
+            },
+            {"backward": weights},
+        )[kind]
+        parts = [Part(PARTS[part], float(x)) for part, x in of_pass.items() if x > 0]
+        layers.append(Part(name, sum(part.seconds for part in parts), parts))
+    return layers

@@ -235,7 +235,7 @@ def of_chunks(layers: np.ndarray, ahead: np.ndarray, behind: np.ndarray) -> dict
 
 def step(model: Model, cluster: Cluster, machine: Machine, stages: Stages) -> Step:
     """Return the seconds of training steps."""
-    shape, chain = np.shape(stages.replicas), _delayed(model, machine, stages)
+    shape, chain = np.shape(stages.replicas), delayed(model, machine, stages)
     held = (*parameters(chain, stages), *parameters(chain, stages, True))
     # Embedding and head, their collectives too, on the first and last stage.
     ends = np.zeros((2, *shape))
@@ -301,7 +301,7 @@ def passes(model: Model, cluster: Cluster, machine: Machine, stages: Stages) -> 
     """
     pieces, shape = stages.pieces, np.shape(stages.replicas)
     assert pieces is not None
-    model, size = _delayed(model, machine, stages), len(model.kinds)
+    model, size = delayed(model, machine, stages), len(model.kinds)
     table = np.zeros((3, *pieces.passed.shape[:2], *shape[1:]))
     adding: Figure = 0.0
     if machine.stack.accumulate_bytes:
@@ -345,7 +345,7 @@ def _ends(model: Model, stages: Stages) -> Iterator[tuple[Any, Any, int]]:
 
 def memory(model: Model, machine: Machine, stages: Stages) -> Memory:
     """Return the bytes on a device of every stage (arXiv 2205.05198, section 4)."""
-    shape, chain = np.shape(stages.replicas), _delayed(model, machine, stages)
+    shape, chain = np.shape(stages.replicas), delayed(model, machine, stages)
     counts, size, kinds = _counts(stages), len(chain.kinds), chain.kinds
     working = _wide(of_stage.working_bytes(size, kinds, counts), shape).copy()
     front, back = np.zeros((2, *shape))
@@ -416,7 +416,7 @@ def looked_up(model: Model, machine: Machine, stages: Stages) -> Chain:
     return Chain(kinds, front, back, model.tied_parameters)
 
 
-def _delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
+def delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
     """Return the (16, S, ...) figures of a chain's layers; slower servers compute longer."""
     shape, least = np.shape(stages.replicas), machine.stack.layer_seconds
     chain = model if isinstance(model.kinds[0], np.ndarray) else looked_up(model, machine, stages)

@@ -289,7 +289,7 @@ class PipelineTask(Task):
     def views(self) -> Views:
         from parenvs.tasks.pipeline import view
 
-        return Views(view.text, view.answer, _draw, view.compared)
+        return Views(view.text, view.answer, _draw, view.compared, view.trace)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
         from parenvs.tasks.pipeline.view import of_instance
