@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from parenvs.agents.names import TRAINED
+from parenvs.agents.learning.options import TRAINED
 from parenvs.core.leaderboard import Description
 from parenvs.core.plan import OPTIMAL, Answer
 from parenvs.core.registry import task_of

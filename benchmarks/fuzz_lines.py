@@ -30,7 +30,7 @@ os.environ["PARENVS_IOPDDL"] = "added"
 from benchmarks.framework import Row, columns, main, measurement, progress
 from commands import GPUS, command, walk
 from intra_op_files import SMALL, written
-from parenvs.agents.names import ALGORITHMS
+from parenvs.agents.learning.options import ALGORITHMS
 from parenvs.cli import app
 from parenvs.cli.options import flags_of
 from parenvs.core.registry import TASKS

@@ -23,7 +23,7 @@ from benchmarks.framework import Case, Row, forked, main, measurement, table
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.statistics import bootstrap_interval
 from parenvs.agents.learning.network import file_of, shipped
-from parenvs.agents.names import LEARNED
+from parenvs.agents.learning.options import LEARNED
 
 UNTRAINED = "rule"
 

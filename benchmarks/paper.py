@@ -24,9 +24,9 @@ from benchmarks.framework import Case, Column, Row, columns, main, measurement, 
 from parenvs.agents import planners
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.options import ALGORITHMS
 from parenvs.agents.learning.play import Player
 from parenvs.agents.learning.trainer import train
-from parenvs.agents.names import ALGORITHMS
 from parenvs.core.registry import problem
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks import pages as results
 from benchmarks.framework import ROOT
-from parenvs.agents.names import LEARNED, TRAINED
+from parenvs.agents.learning.options import LEARNED, TRAINED
 from parenvs.core.leaderboard import kind_of
 from parenvs.core.plan import current
 from parenvs.leaderboard.check import CheckedEntry, check_file

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parenvs.agents.names import LEARNED, TRAINED
+from parenvs.agents.learning.options import LEARNED, TRAINED
 from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
 from parenvs.core.registry import TASKS
 from parenvs.core.request import STEPS

@@ -12,7 +12,7 @@ import numpy as np
 
 from parenvs.agents.elastic.policies import POLICIES, RULES, KeepDegrees, optimal, play
 from parenvs.agents.learning.network import Network, shipped
-from parenvs.agents.names import LEARNED
+from parenvs.agents.learning.options import LEARNED
 from parenvs.core.game import EVERY, Stream
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request

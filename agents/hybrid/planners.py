@@ -14,7 +14,7 @@ from parenvs.agents.hybrid.orders import swap_search
 from parenvs.agents.hybrid.search import local_search
 from parenvs.agents.hybrid.subset_dp import subset_dp
 from parenvs.agents.learning.network import SAMPLES, learned
-from parenvs.agents.names import LEARNED
+from parenvs.agents.learning.options import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, beside, log_policy
-from parenvs.agents.names import ALGORITHMS
+from parenvs.agents.learning.options import ALGORITHMS
 from parenvs.core.registry import refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, one_line, refuse_unknown, shown

@@ -14,7 +14,6 @@ import numpy as np
 
 from parenvs.core.game import AHEAD, EVERY, Stream
 from parenvs.core.registry import environments
-from parenvs.core.sets import set_of
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError, ParenvsError, one_line, shown
 from parenvs.files import replacing
@@ -352,6 +351,8 @@ def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> 
     With uncertain outcomes there is one play of each of ``COURSES`` traces, without the heuristic's
     beside it. ``family`` None takes all problems.
     """
+    from parenvs.core.sets import set_of
+
     game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
     samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)
     rule = game_class.foreseen

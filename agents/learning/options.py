@@ -1,14 +1,28 @@
-"""``TrainOptions``: what ``TrainConfig`` and ``parenvs train`` have in common, without PyTorch."""
+"""Names of agents, and what ``TrainConfig`` and ``parenvs train`` have in common; no PyTorch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from parenvs.agents.names import ALGORITHMS
 from parenvs.core.task import option
 from parenvs.fields import Text, whole
 
+ALGORITHMS = {
+    "ppo": "parenvs.agents.learning.ppo:PPO",
+    "group": "parenvs.agents.learning.ppo:Group",
+    "mappo": "parenvs.agents.learning.ppo:MAPPO",
+    "rainbow": "parenvs.agents.learning.rainbow:Rainbow",
+    "rainbow-paper": "parenvs.agents.learning.rainbow:RainbowPaper",
+    "imitate": "parenvs.agents.learning.ppo:Imitate",
+    "maskable-ppo": "parenvs.agents.learning.sb3:MaskablePPO",
+}
+"""Agent of this package that ``parenvs train`` takes -> its class."""
+TRAINED = ("ppo", "rainbow", "rainbow-paper")
+"""Agents that train on the problem itself (``parenvs train``, with the extra ``agents``)."""
+LEARNED = "learned"
+"""Planner by networks that ship, which were trained on other problems: the best of several plans
+that a network makes."""
 HEURISTIC, SCRATCH, IMITATION = STARTS = ("heuristic", "scratch", "imitation")
 """Where networks begin: as the heuristic, without it, or taught for a quarter of the steps."""
 DISTRIBUTIONS = ("single", "actors", "inference", "learners", "environments", "server", "fused")

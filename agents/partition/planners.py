@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.names import TRAINED
+from parenvs.agents.learning.options import TRAINED
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.planners import target
 from parenvs.core.plan import Answer

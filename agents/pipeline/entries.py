@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from parenvs.agents import planners
-from parenvs.agents.names import LEARNED
+from parenvs.agents.learning.options import LEARNED
 from parenvs.agents.planners import TRAINED_AGENTS
 from parenvs.cluster import Cluster
 from parenvs.core import leaderboard as board

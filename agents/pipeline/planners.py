@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parenvs.agents.learning.network import learned
-from parenvs.agents.names import LEARNED, TRAINED
+from parenvs.agents.learning.options import LEARNED, TRAINED
 from parenvs.agents.pipeline.exact import (
     by_search,
     exact_candidates,

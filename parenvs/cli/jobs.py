@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.agents.names import POLICIES
 from parenvs.cli.options import Given, values_in, with_flags
 from parenvs.core.task import ENGINES
 from parenvs.errors import ParenvsError, refuse_unknown
 from parenvs.jobs.journal import SHORTEST, Job
+from parenvs.tasks.elastic.task import POLICIES
 from parenvs.view import terminal
 from parenvs.view.commands import MORE, Commands, Group, HelpAll, of
 
@@ -84,7 +84,7 @@ def elastic(
 def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     from parenvs.agents.elastic.planners import policy_of
     from parenvs.agents.elastic.policies import POLICIES, optimal
-    from parenvs.agents.names import LEARNED
+    from parenvs.agents.learning.options import LEARNED
 
     is_chain = problem.source.is_chain
     if names == ["all"]:

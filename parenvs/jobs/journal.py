@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from parenvs.agents.names import POLICIES
 from parenvs.core.task import option
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import Count, Index, Number, number, one_of, read, whole
 from parenvs.files import read_object, remove_leftovers, write_text
+from parenvs.tasks.elastic.task import POLICIES
 
 _Kind = TypeVar("_Kind")
 JOB, INTERVALS, STEPS = "job.json", "intervals.jsonl", "steps.jsonl"

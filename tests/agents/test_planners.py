@@ -6,7 +6,7 @@ from cases import each
 
 import parenvs
 from parenvs.agents import planners
-from parenvs.agents.names import TRAINED
+from parenvs.agents.learning.options import TRAINED
 from parenvs.agents.partition.planners import PARTITION_PLANNERS
 from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.cli.options import flags_of

@@ -12,13 +12,13 @@ import pytest
 from cases import each
 from commands import walk
 
-from parenvs.agents import names
 from parenvs.agents.elastic.policies import POLICIES
 from parenvs.agents.learning.ray_tasks import ENGINES
 from parenvs.cluster import PRECISIONS, PRESETS
 from parenvs.core import task as lists
 from parenvs.core.registry import TASKS
 from parenvs.exports.formats import FORMATS
+from parenvs.tasks.elastic import task as elastic
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
 from parenvs.tasks.hybrid.space import FRAMEWORKS
 
@@ -192,7 +192,7 @@ def test_words__are_those_of_the_modules():
     assert tuple(ENGINES) == lists.ENGINES
     assert tuple(FRAMEWORKS) == lists.FRAMEWORKS
     assert set(FORMATS) == set(FRAMEWORKS)
-    assert tuple(POLICIES) == names.POLICIES
+    assert tuple(POLICIES) == elastic.POLICIES
     limits = {flag.name: flag.values for flag in flags("hybrid")}
     assert limits["schedule"] == tuple(name for name in SCHEDULES if name != "early")
     assert limits["recompute"] == RECOMPUTE_MODES

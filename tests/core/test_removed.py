@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 
 import parenvs  # noqa: F401
-from parenvs.agents.names import ALGORITHMS
+from parenvs.agents.learning.options import ALGORITHMS
 from parenvs.core.plan import load_plan
 from parenvs.core.registry import REMOVED, TASKS, environments
 from parenvs.core.sets import set_names

@@ -10,7 +10,7 @@ import parenvs
 from parenvs.agents.elastic.planners import ENV_ID, AgentPolicy, policy_of
 from parenvs.agents.elastic.policies import play
 from parenvs.agents.learning.network import shipped
-from parenvs.agents.names import LEARNED
+from parenvs.agents.learning.options import LEARNED
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.game import ElasticChoiceEnv
 from parenvs.tasks.elastic.library import CHECKPOINT

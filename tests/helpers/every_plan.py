@@ -27,7 +27,7 @@ from drawn_hybrids import (
 from drawn_intra_op import draw, optimum
 
 import parenvs
-from parenvs.agents.names import TRAINED
+from parenvs.agents.learning.options import TRAINED
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.elastic.problem import replay

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parenvs.agents.names import TRAINED
+from parenvs.agents.learning.options import TRAINED
 from parenvs.agents.partition.planners import PARTITION_PLANNERS
 from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.core.leaderboard import kind_of

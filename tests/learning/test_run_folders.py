@@ -17,9 +17,9 @@ pytest.importorskip("torch")
 import torch
 
 from parenvs.agents.learning.config import TrainConfig, load_config
+from parenvs.agents.learning.options import ALGORITHMS
 from parenvs.agents.learning.play import Play
 from parenvs.agents.learning.trainer import STATE, load, train, untrained
-from parenvs.agents.names import ALGORITHMS
 from parenvs.cli.app import app
 from parenvs.errors import ParenvsError
 from parenvs.tensors import check_finite, read_saved

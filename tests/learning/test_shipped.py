@@ -9,8 +9,8 @@ import parenvs
 from parenvs.agents.learning import network
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, beam, decode, file_of, shipped
+from parenvs.agents.learning.options import LEARNED
 from parenvs.agents.learning.trainer import train
-from parenvs.agents.names import LEARNED
 from parenvs.agents.pipeline.teacher import teach
 from parenvs.core.game import Stream
 from parenvs.core.registry import environments

@@ -1,4 +1,4 @@
-"""Pictures of pipeline plans: the chain with its cuts, memory per device, and the schedule."""
+"""Pictures and traces of pipeline plans: chain with cuts, memory per device, schedule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.view import device_words, problem_and_report, title, verdict
 from parenvs.view.page import (
     HEIGHT,
@@ -26,6 +27,7 @@ from parenvs.view.page import (
     text_inches,
     write_on,
 )
+from parenvs.view.trace import Part, Track
 from parenvs.view.words import size, time_unit
 
 if TYPE_CHECKING:
@@ -174,3 +176,29 @@ def _draw_chain(axes: Axes, pipeline: Pipeline, share: np.ndarray) -> None:
     _style_chain(axes, "bytes across a cut")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if largest < 1e4 * floor else (1,)))
     axes.minorticks_off()
+
+
+def trace(report: Report) -> list[Track]:
+    """The simulated step: a track for each stage, and one for each link between two.
+
+    Raises:
+        InfeasibleError: the plan is malformed.
+    """
+    if not report.stages:
+        raise InfeasibleError("no trace: the plan is malformed")
+    table, tracks = report.timetable, []
+    seconds = table.end - table.start
+    for number in range(len(seconds)):
+        stage, is_link = report.stages[number // 2], number % 2
+        name = f"stage {number // 2}" if not is_link else f"link {number // 2}"
+        passes = [
+            (float(table.start[number, kind, m]), Part(f"{words}, micro-batch {m}", float(lasts)))
+            for kind, words in enumerate(("forward", "backward"))
+            for m, lasts in enumerate(seconds[number, kind])
+        ]
+        summed = float(table.reduce_end[number] - table.reduce_start[number])
+        if summed > 0:
+            passes.append((float(table.reduce_start[number]), Part("all-reduce", summed)))
+        ranks = range(stage.device_first, stage.device_end if not is_link else stage.device_first)
+        tracks.append(Track(name, ranks, passes))
+    return tracks

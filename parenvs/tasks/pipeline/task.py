@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from parenvs.tasks.pipeline.plan import PipelinePlan
     from parenvs.tasks.pipeline.problem import Pipeline, Report
     from parenvs.tasks.pipeline.profile import StageProfile
+    from parenvs.view.trace import Track
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +290,7 @@ class PipelineTask(Task):
     def views(self) -> Views:
         from parenvs.tasks.pipeline import view
 
-        return Views(view.text, view.answer, _draw, view.compared, view.trace)
+        return Views(view.text, view.answer, _draw, view.compared, _trace)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
         from parenvs.tasks.pipeline.view import of_instance
@@ -335,3 +336,9 @@ def _draw(viewable: Report | Pipeline) -> Figure:
     from parenvs.tasks.pipeline.figure import draw
 
     return draw(viewable)
+
+
+def _trace(report: Report) -> list[Track]:
+    from parenvs.tasks.pipeline.figure import trace
+
+    return trace(report)

@@ -14,7 +14,6 @@ from parenvs.tasks.pipeline.borders import NUMBERED, Path, scopes_of
 from parenvs.tasks.pipeline.problem import Pipeline, Report, Stage, stages_on
 from parenvs.tasks.pipeline.spaces import CutSpace
 from parenvs.view.tables import empty
-from parenvs.view.trace import Part, Track
 from parenvs.view.words import (
     SEPARATOR,
     clip,
@@ -160,32 +159,6 @@ def answer(report: Report) -> str:
         f"{used:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
     )
     return SEPARATOR.join(parts)
-
-
-def trace(report: Report) -> list[Track]:
-    """The simulated step: a track for each stage, and one for each link between two.
-
-    Raises:
-        InfeasibleError: the plan is malformed.
-    """
-    if not report.stages:
-        raise InfeasibleError("no trace: the plan is malformed")
-    table, tracks = report.timetable, []
-    seconds = table.end - table.start
-    for number in range(len(seconds)):
-        stage, is_link = report.stages[number // 2], number % 2
-        name = f"stage {number // 2}" if not is_link else f"link {number // 2}"
-        passes = [
-            (float(table.start[number, kind, m]), Part(f"{words}, micro-batch {m}", float(lasts)))
-            for kind, words in enumerate(("forward", "backward"))
-            for m, lasts in enumerate(seconds[number, kind])
-        ]
-        summed = float(table.reduce_end[number] - table.reduce_start[number])
-        if summed > 0:
-            passes.append((float(table.reduce_start[number]), Part("all-reduce", summed)))
-        ranks = range(stage.device_first, stage.device_end if not is_link else stage.device_first)
-        tracks.append(Track(name, ranks, passes))
-    return tracks
 
 
 def device_range(stage: Stage) -> str:
