@@ -80,7 +80,7 @@ def summary(run: Run) -> Row:
     """The figures of a run that are kept."""
     content = run.to_json()
     names = ("samples", "share_of_ideal", "changes", "stops", "state_lost", "change_seconds")
-    return {key: content[key] for key in names} | {"value": run.total / run.problem.ideal}
+    return {key: content[key] for key in names}
 
 
 def averaged(found: list[Row]) -> Row:
@@ -220,10 +220,10 @@ def set_sections(known: Known) -> list[str]:
     """Return the gaps to the optimal policy on the same courses."""
     names = [f"{ELASTIC_SETS[2]}/{member}" for member in elastic_rows(ELASTIC_SETS[2])]
     families = np.array([name.split("/")[1].split("-")[0] for name in names])
-    best = np.array([mean(known, name, "optimal", "value") for name in names])
+    best = np.array([mean(known, name, "optimal", "samples") for name in names])
     lines = []
     for method in RULES:
-        values = [mean(known, name, method, "value") for name in names]
+        values = [mean(known, name, method, "samples") for name in names]
         gaps = (1.0 - np.array(values) / best)[None]
         if not np.isnan(gaps).any():
             low, high = bootstrap_interval(mean_known, gaps, strata=families)

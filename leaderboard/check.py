@@ -7,11 +7,11 @@ over all problems of its task that everybody can judge.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from parenvs.core.leaderboard import Reference, TaskProblem, is_less, kind_of, reference_of
@@ -114,9 +114,8 @@ class CheckedEntry:
     def score(self) -> float:
         """Mean of the scores of all problems that count, of the task's kind."""
         scores = [verdict.score for verdict in self.verdicts if verdict.counts]
-        if kind_of(self.task.name).mean == "arithmetic":
-            return math.fsum(scores) / len(scores)
-        return math.exp(math.fsum(map(math.log, scores)) / len(scores))
+        mean = fmean if kind_of(self.task.name).mean == "arithmetic" else geometric_mean
+        return mean(scores)
 
     def count(self, state: PlanState) -> int:
         """Return the number of problems that count whose plan has this state."""

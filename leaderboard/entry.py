@@ -19,7 +19,7 @@ from parenvs.core.leaderboard import PolicyError, kinds
 from parenvs.core.registry import removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, StrPath, no_duplicates, write_text
-from parenvs.leaderboard.tasks import Task, TaskList, tasks
+from parenvs.leaderboard.tasks import TaskList, tasks
 from parenvs.machine import NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -327,8 +327,11 @@ _LATER = ("commit", "settings")
 class _Checks:
     def __init__(self, content: dict[str, Any], task_list: TaskList) -> None:
         self.content, self.task_list = content, task_list
-        task = content.get("task")
-        self.kind = kinds().get(task) if isinstance(task, str) else None
+        name = content.get("task")
+        kind = kinds().get(name) if isinstance(name, str) else None
+        self.task = task_list.tasks.get(name) if isinstance(name, str) else None
+        self.policies = None if kind is None else kind.policies
+        self.is_drawn = kind is not None and kind.draw is not None
         self.reasons: list[str] = []
 
     def refuse(self, key: str, words: str) -> None:
@@ -337,20 +340,20 @@ class _Checks:
     def fields(self) -> dict[str, Any]:
         """Check everything, and return the arguments of ``Entry``, as far as they are valid."""
         content, fields = self.content, {}
-        task = self.check_head()
+        self.check_head()
         for key, (is_valid, expected, default) in _FIELDS.items():
             fields[key] = value = content.get(key, NOT_RECORDED if key == "commit" else default)
             if key in content and not is_valid(value):
                 self.refuse(key, f"must be {expected}, not {shown(value)}")
                 fields[key] = default
         self.check_people(fields)
-        if self.kind is not None and self.kind.policies is not None:
+        if self.policies is not None:
             fields["policy"] = content.get("policy")
-            self.check_policy(task)
+            self.check_policy()
         else:
             fields |= {key: content.get(key) for key in ("plans", "seconds")}
-            self.check_plans(task)
-        if self._is_drawn:
+            self.check_plans()
+        if self.is_drawn:
             fields["script"] = content.get("script")
             if not _HASH.fullmatch(str(content.get("script"))):
                 self.refuse("script", "must be the SHA-256 of the method's script, in hexadecimal")
@@ -358,17 +361,11 @@ class _Checks:
         lists = {key: tuple(fields[key]) for key in ("authors", "trained_on", "seeds")}
         return {**named, **fields, **lists}
 
-    @property
-    def _is_drawn(self) -> bool:
-        return self.kind is not None and self.kind.draw is not None
-
-    def check_head(self) -> Task | None:
+    def check_head(self) -> None:
         content = self.content
-        name = content.get("task")
-        has_policy = self.kind is not None and self.kind.policies is not None
         keys = [*_HEAD, *(key for key in _FIELDS if key not in _LATER)]
-        keys += ["policy"] if has_policy else ["seconds", "plans"]
-        keys += ["script"] if self._is_drawn else []
+        keys += ["seconds", "plans"] if self.policies is None else ["policy"]
+        keys += ["script"] if self.is_drawn else []
         for key in keys:
             if key not in content:
                 self.refuse(key, "is missing")
@@ -385,13 +382,11 @@ class _Checks:
         fault = entry_fault(content.get("entry", "x"))
         if fault:
             self.refuse("entry", fault)
-        if isinstance(name, str) and name in self.task_list.tasks:
-            return self.task_list.tasks[name]
-        if "task" in content:
+        if self.task is None and "task" in content:
+            name = content["task"]
             removal = removed("task", name)
             listed = f"is {shown(name)}; known: {', '.join(self.task_list.tasks)}"
             self.refuse("task", f"is {shown(name)}: {removal}" if removal else listed)
-        return None
 
     def check_people(self, fields: dict[str, Any]) -> None:
         for name in fields["authors"]:
@@ -407,25 +402,24 @@ class _Checks:
             remedy = "name something" if learned else "be empty"
             self.refuse("trained_on", f"must {remedy}, as 'learned' is {str(learned).lower()}")
 
-    def check_policy(self, task: Task | None) -> None:
+    def check_policy(self) -> None:
         """Check a policy, and that what it is recorded for are problems of the task."""
         if "policy" not in self.content:
             return
         policy = self.content["policy"]
         try:
-            assert self.kind is not None and self.kind.policies is not None
-            self.kind.policies.read(policy, self.content.get("entry"))
+            assert self.policies is not None
+            self.policies.read(policy, self.content.get("entry"))
         except PolicyError as error:
             self.refuse("policy", str(error))
-        if isinstance(policy, dict) and isinstance(policy.get("plans"), dict) and task is not None:
-            self.check_names("policy", policy["plans"], task)
+        if isinstance(policy, dict) and isinstance(policy.get("plans"), dict):
+            self.check_names("policy", policy["plans"])
 
-    def check_plans(self, task: Task | None) -> None:
+    def check_plans(self) -> None:
         for key in ("plans", "seconds"):
             value = self.content.get(key)
             if isinstance(value, dict):
-                if task is not None:
-                    self.check_names(key, value, task)
+                self.check_names(key, value)
             elif key in self.content:
                 self.refuse(key, f"must be an object of problems, not {shown(value)}")
         if self.content.get("plans") == {}:
@@ -436,7 +430,10 @@ class _Checks:
             if not (is_number and 0 <= value <= _MAX_SECONDS):
                 self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
 
-    def check_names(self, key: str, values: Mapping[str, Any], task: Task) -> None:
+    def check_names(self, key: str, values: Mapping[str, Any]) -> None:
+        task = self.task
+        if task is None:
+            return
         unknown = [name for name in values if name not in task.problems]
         for name in unknown[:_MOST_NAMED]:
             near = did_you_mean(name[:80], task.problems)

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from parenvs.core.leaderboard import TOLERANCE, Reference, kind_of
@@ -71,11 +72,10 @@ class Standing:
         counted = [verdict for verdict in self.checked.verdicts if verdict.counts]
         if all(verdict.simulated is None for verdict in counted):
             return None
-        logarithms = [
-            math.log(verdict.problem.reference.cost / (verdict.simulated or verdict.cost))
+        return geometric_mean(
+            verdict.problem.reference.cost / (verdict.simulated or verdict.cost)
             for verdict in counted
-        ]
-        return math.exp(math.fsum(logarithms) / len(logarithms))
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the standing as an object of JSON types, without the plans."""

@@ -16,6 +16,7 @@ from parenvs.tasks.elastic.library import (
     Library,
     binomial,
     departures,
+    event_chances,
     plan_chances,
 )
 from parenvs.tasks.elastic.problem import (
@@ -114,7 +115,6 @@ class LookAhead:
         self.problem = problem
         self.left, self.joined, self.there = np.zeros((3, WINDOW))
         self.cache: dict[tuple[float, tuple[int, ...]], np.ndarray] = {}
-        self.chances: dict[float, np.ndarray] = {}
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         slot = moment.interval % WINDOW
@@ -154,7 +154,7 @@ class LookAhead:
         if not nodes:
             return np.zeros(len(self.problem.library))
         if (leave, nodes) not in self.cache:
-            chances = self._chances(leave)
+            chances = event_chances(self.problem.library, leave)
             allowed = self.allowed(nodes[0])
             later = np.where(allowed, self._value(leave, nodes[1:]), -np.inf)
             # best[e, k]: the most that follows if event e happens to plan k.
@@ -163,14 +163,6 @@ class LookAhead:
             best[GONE] -= self.problem.lost_samples * self.problem.library.costs.every / 2
             self.cache[leave, nodes] = (chances * best).sum(axis=0)
         return self.cache[leave, nodes]
-
-    def _chances(self, leave: float) -> np.ndarray:
-        """Return the probabilities of what happens to each plan, (EVENTS, K)."""
-        if leave not in self.chances:
-            sizes = self.problem.library.sizes
-            rows = [plan_chances(*size, leave).sum(axis=1) for size in sizes]
-            self.chances[leave] = np.array(rows).T
-        return self.chances[leave]
 
 
 class Parcae(LookAhead):
@@ -286,6 +278,7 @@ class Optimal:
         change: (S, EVENTS, N+1, K) int8, the best plan to change to, or to repair.
         stays: (S, N+1, K, C) bool, whether to keep a plan to which nothing happened.
         writes: (S, N+1, K, C) bool, whether to have a checkpoint written then.
+        nodes: (S, N+1) probability of each number of nodes in each interval.
     """
 
     problem: Elastic
@@ -293,12 +286,18 @@ class Optimal:
     change: np.ndarray
     stays: np.ndarray
     writes: np.ndarray
+    nodes: np.ndarray
     name: str = field(default="optimal", init=False)
 
     @property
+    def ideal(self) -> float:
+        """Samples that are expected if the fastest plan always ran and changes were free."""
+        return float((self.nodes @ self.problem.best).sum()) or 1.0
+
+    @property
     def value(self) -> float:
-        """Samples that are expected, over ``Elastic.ideal``."""
-        return self.samples / self.problem.ideal
+        """Samples that are expected, over ``ideal``."""
+        return self.samples / self.ideal
 
     def start(self, problem: Elastic) -> None:
         """See ``Policy``.
@@ -361,4 +360,9 @@ def optimal(problem: Elastic) -> Optimal:
         # A loss of state costs the samples since safety, in proportion to the intervals.
         gone = chance[:, :, GONE].sum(axis=2) * problem.lost_samples
         after = after + broken[:, :, None] - gone[:, :, None] * np.arange(every)
-    return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays, writes)
+    nodes = np.zeros((count, max_nodes + 1))
+    nodes[0, chain.start] = 1.0
+    for t in range(1, count):
+        # To waiting nothing ever happens, so what follows it are nodes alone.
+        nodes[t] = nodes[t - 1] @ chances[chain.phase_of(t)][:, 0, 0]
+    return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays, writes, nodes)

@@ -319,7 +319,6 @@ class CoreProgram:
         costs = np.concatenate([m.costs - least[node], m.pair[pair]])
         positive = costs[costs > 0]
         self.scale = max(float(np.median(positive)) if len(positive) else 1.0, 1.0)
-        self.shift = float(least.sum())
         right = np.zeros(count + len(strategy))
         right[:count] = 1.0
         matrix = coo_matrix((entries, (rows, columns)), shape=(len(right), len(costs))).tocsr()

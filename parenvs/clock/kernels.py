@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -367,12 +368,11 @@ def _recorded_calls(
     """Run a module once, and return the calls of its layers in order."""
     calls: list[_Call] = []
     made_by: dict[Any, int] = {}  # node of autograd, or tensor's id -> number of the call
-    run_count: dict[str, int] = {}
-
+    run_count = Counter[str]()
     running: list[_Call] = []
 
     def before_layer(title: str, layer: nn.Module, inputs: Any, keywords: Any) -> None:
-        run_count[title] = run_count.get(title, 0) + 1
+        run_count[title] += 1
         suffix = f"#{run_count[title]}" if run_count[title] > 1 else ""
         reads = {k for x in _tensors((inputs, keywords)) for k in _makers(x, made_by)}
         # a layer that works in place would change what is kept of its input
@@ -472,8 +472,7 @@ def _timed(
         run["gradients"] = [torch.ones_like(x) for x in run["ends"]]
 
     def backward() -> None:
-        if run["ends"] and run["targets"]:
-            torch.autograd.grad(run["ends"], run["targets"], run["gradients"], allow_unused=True)
+        torch.autograd.grad(run["ends"], run["targets"], run["gradients"], allow_unused=True)
 
     forward_timing = members.Timing.of(members.samples(forward, repeats, warm_up, prepare, watch))
     prepare_backward()

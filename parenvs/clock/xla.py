@@ -155,10 +155,11 @@ def measured_scopes(
             "layers names by jax.named_scope, and write loops over them out"
         )
     needing = set(trained)
-    measured = [_timed(layer, values, needing, trained, repeats, warm_up) for layer in layers]
+    time = partial(_timing, repeats, warm_up)
+    measured = [_timed(layer, values, needing, trained, time) for layer in layers]
     timings, activations = zip(*measured, strict=True)
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
-    whole = _whole(function, tuple(positional), named, repeats, warm_up)
+    whole = _whole(function, tuple(positional), named, time)
     return members.Layers.of(
         name,
         [layer.name for layer in layers],
@@ -225,13 +226,13 @@ def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> li
             break
         depth += 1
     layers: list[_Layer] = []
-    run_count: dict[str, int] = {}
+    run_count = Counter[str]()
     # Operations in front of the first scope wait for it; later ones outside join the layer before.
     pending: list[Any] = []
     for path, (_, operation) in zip(paths, operations, strict=True):
         name = path[depth] if len(path) > depth else ""
         if name and (not layers or layers[-1].name.split("#")[0] != name):
-            run_count[name] = run_count.get(name, 0) + 1
+            run_count[name] += 1
             suffix = f"#{run_count[name]}" if run_count[name] > 1 else ""
             layers.append(_Layer(name + suffix, pending))
             pending = []
@@ -256,8 +257,7 @@ def _timed(
     values: dict[Any, Any],
     needing: set[Any],
     trained: set[Any],
-    repeats: int,
-    warm_up: int,
+    time: Callable[..., members.Timing],
 ) -> tuple[tuple[members.Timing, members.Timing], int]:
     """Time a layer alone, add its results to the values; and the bytes that it keeps.
 
@@ -282,11 +282,11 @@ def _timed(
     run = jax.jit(forward)
     outputs, pullback = run(inputs)
     values.update(zip(layer.makes, outputs, strict=True))
-    forward_timing = _timing(repeats, warm_up, run, inputs)
+    forward_timing = time(run, inputs)
     if pullback is None or not any(_is_floating(x) for x in layer.makes):
-        return (forward_timing, members.Timing(0.0, 0.0, 0.0, repeats)), 0
+        return (forward_timing, members.Timing(0.0, 0.0, 0.0, forward_timing.repeats)), 0
     needing |= {x for x in layer.makes if _is_floating(x)}
-    backward_timing = _backward(repeats, warm_up, pullback, outputs)
+    backward_timing = _backward(time, pullback, outputs)
     traced = jax.make_jaxpr(forward)(inputs).jaxpr
     # The weights themselves stay in memory anyway.
     weights = {x for x, y in zip(traced.invars, layer.reads, strict=True) if y in trained}
@@ -298,12 +298,12 @@ def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) ->
     return members.Timing.of(members.samples(partial(_run_to_end, run, *given), repeats, warm_up))
 
 
-def _backward(repeats: int, warm_up: int, pullback: Any, outputs: Any) -> members.Timing:
+def _backward(time: Callable[..., members.Timing], pullback: Any, outputs: Any) -> members.Timing:
     """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
     gradients = jax.tree.map(_gradient_of, outputs)
     apply = jax.jit(lambda function, given: function(given))
     _run_to_end(apply, pullback, gradients)
-    return _timing(repeats, warm_up, apply, pullback, gradients)
+    return time(apply, pullback, gradients)
 
 
 def _gradient_of(value: Any) -> Any:
@@ -329,7 +329,7 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
 
 
 def _whole(
-    function: Any, positional: tuple[Any, ...], named: dict[str, Any], repeats: int, warm_up: int
+    function: Any, positional: Any, named: Any, time: Callable[..., members.Timing]
 ) -> tuple[members.Timing, members.Timing]:
     """Time the forward and the backward pass of a whole function."""
 
@@ -338,8 +338,7 @@ def _whole(
 
     run, given = jax.jit(forward), (positional[0], positional[1:], named)
     outputs, pullback = run(*given)
-    forward_timing = _timing(repeats, warm_up, run, *given)
-    return forward_timing, _backward(repeats, warm_up, pullback, outputs)
+    return time(run, *given), _backward(time, pullback, outputs)
 
 
 _TYPES = {

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from cases import each
 
+from parenvs.agents.elastic.policies import optimal
 from parenvs.errors import ParenvsError
 from parenvs.fields import read
 from parenvs.tasks.elastic.problems import Markov
@@ -17,7 +18,7 @@ def test_markov__courses_follow_the_probabilities(name):
     rng = np.random.default_rng(0)
     drawn = [chain.course(60.0, chain.draw(rng, 60.0, intervals)) for _ in range(count)]
     nodes, joined, left, lost = (np.stack(part) for part in zip(*drawn, strict=True))
-    wanted = chain.distribution(intervals)
+    wanted = optimal(toys.problem(name, intervals)).nodes
     assert wanted.sum(axis=1) == pytest.approx(1.0)
     for t in range(intervals):
         seen = np.bincount(nodes[:, t], minlength=chain.nodes + 1) / count

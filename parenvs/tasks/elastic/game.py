@@ -28,8 +28,8 @@ from parenvs.tasks.elastic.library import (
     Array,
     Library,
     departures,
+    event_chances,
     happened,
-    plan_chances,
 )
 from parenvs.tasks.elastic.problem import (
     INTERVALS,
@@ -65,7 +65,6 @@ class Outlook:
         earned: (EVENTS, 64, 64) float64, see ``Elastic.earned``.
         lost_samples: (64,) float64.
         saved: (64,) float64.
-        best: (65,) float64, samples of an interval of the fastest plan, by nodes.
         used, held: (64,) int64, nodes that train, and the same with spares.
         borders: (64, 65) int64, see ``Library.borders``; the last is repeated.
         fits: (65, 64) bool, whether nodes are enough for a plan.
@@ -90,7 +89,6 @@ class Outlook:
         self.borders = _padded(borders, MAX_PLANS, MAX_NODES + 1)
         self.fits = np.zeros((MAX_NODES + 1, MAX_PLANS), dtype=np.bool_)
         self.fits[:, :count] = library.needed <= np.arange(MAX_NODES + 1)[:, None]
-        self.best = (self.fits[:, :count] * library.rate).max(axis=1) * seconds
         change = np.stack([taken / seconds, egress / library.state.bytes], axis=-1)
         self.change = _padded(change, EVENTS, MAX_PLANS, MAX_PLANS, 2).astype(np.float32)
         self.restart = self.change[0, 0, :, 0].astype(np.float64)
@@ -121,13 +119,10 @@ class Outlook:
         lost; that a part of the state is lost.
         """
         result = np.zeros((len(RATES), MAX_PLANS, 3), dtype=np.float32)
-        sizes = self.library.sizes
-        for size in set(sizes):
-            plans = [k for k, other in enumerate(sizes) if other == size]
-            for row, leave in enumerate(RATES.tolist()):
-                chances = plan_chances(*size, leave).sum(axis=1)
-                hit, ready = chances[1:].sum(), chances[READY + 1 : GONE].sum()
-                result[row, plans] = hit, hit - ready, chances[GONE]
+        for row, leave in enumerate(RATES.tolist()):
+            chances = event_chances(self.library, leave)
+            hit, ready = chances[1:].sum(axis=0), chances[READY + 1 : GONE].sum(axis=0)
+            result[row, : self.count] = np.stack([hit, hit - ready, chances[GONE]], axis=1)
         return result
 
     @cached_property
@@ -400,7 +395,7 @@ class ElasticChoice(games.RowGame):
         length, nodes = len(course), course.lost.shape[1] - 1
         self._grow(length, nodes)
         number = self._library_number(outlook(job.library, job.seconds), rows)
-        best = self.outlooks[number].best[course.nodes]
+        best = job.best[course.nodes]
         # What hindsight is expected to earn from each interval on: its share of the fastest plans'.
         to_come = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
         to_come *= known.best / to_come[0]

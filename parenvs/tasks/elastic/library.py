@@ -446,3 +446,9 @@ def plan_chances(used: int, spares: int, replicas: int, leave: float) -> Array:
             # Spares do not help where no replica of a part of the state is left.
             result[GONE, lost + spares_lost] += chance * (1.0 - intact_chances[lost])
     return result
+
+
+@lru_cache(maxsize=1024)
+def event_chances(library: Library, leave: float) -> Array:
+    """Return the probabilities of what happens to each plan, (EVENTS, K); see ``plan_chances``."""
+    return np.stack([plan_chances(*size, leave).sum(axis=1) for size in library.sizes], axis=1)

@@ -125,12 +125,6 @@ class Source:
         """Return the course in intervals of a length, decided by numbers of ``draw``."""
         raise NotImplementedError
 
-    def expected(self, best: Array, seconds: float, intervals: int) -> float:
-        """Return the expected sum over an episode of ``best``, (N+1,), by the number of nodes."""
-        # The number of nodes does not depend on which nodes leave, so any draw gives it.
-        zeros = np.zeros((self.intervals(seconds), self.most))
-        return float(best[self.course(seconds, zeros).nodes[:intervals]].sum())
-
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Source):
@@ -303,14 +297,6 @@ class Elastic:
         """(N+1,) samples of an interval of the fastest plan, by the number of nodes."""
         fits = self.library.needed <= np.arange(self.nodes + 1)[:, None]
         return (fits * self.library.rate).max(axis=1) * self.seconds
-
-    @cached_property
-    def ideal(self) -> float:
-        """Samples of an episode if the fastest plan always ran and changes were free.
-
-        Of a Markov chain it is the expected number, so that rewards depend on the state alone.
-        """
-        return self.source.expected(self.best, self.seconds, self.intervals) or 1.0
 
     def samples(self, moment: Moment, plan: int) -> float:
         """Return the samples of an interval for which a plan, or ``CHECKPOINT``, is chosen."""

@@ -34,7 +34,7 @@ from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, sho
 from parenvs.fields import Integer, check, checked, number, one_of, read_rows, whole
 from parenvs.files import StrPath
 from parenvs.instances import data_folder
-from parenvs.tasks.elastic.library import Library, binomial
+from parenvs.tasks.elastic.library import Library
 from parenvs.tasks.elastic.movement import State
 from parenvs.tasks.elastic.problem import (
     INTERVALS,
@@ -252,8 +252,8 @@ class Markov(Source):
         if not 1 <= len(self.leave) == len(self.join) <= 64:
             raise ParenvsError("leave and join must be lists of equal length, 1 to 64 phases")
 
-    def phase_of(self, interval: int) -> int:
-        """Return the phase of the day in which nodes leave and come before an interval."""
+    def phase_of(self, interval: Any) -> Any:
+        """Return the phase in which nodes leave and come before an interval, elementwise."""
         return (interval // self.phase) % len(self.leave)
 
     def modes(self, phase: int) -> tuple[tuple[float, float], ...]:
@@ -281,7 +281,7 @@ class Markov(Source):
         nodes, joined, left = np.zeros((3, count), dtype=np.int16)
         lost = np.zeros((count, self.nodes + 1), dtype=np.int8)
         nodes[0] = joined[0] = self.start
-        phase = (np.arange(count) // self.phase) % len(self.leave)
+        phase = self.phase_of(np.arange(count))
         # In single precision, as the drawn numbers are: what they decide is the same everywhere.
         leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
         bulk = uniform[:, 0] < np.float32(self.bulk)
@@ -294,21 +294,6 @@ class Markov(Source):
             joined[t] = np.count_nonzero(happens) - left[t]
             nodes[t] = nodes[t - 1] - left[t] + joined[t]
         return Course(nodes, joined, left, lost)
-
-    def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
-        return float((self.distribution(intervals) @ best).sum())
-
-    def distribution(self, intervals: int) -> np.ndarray:
-        """Return the probability of each number of nodes in each interval, (S, N+1)."""
-        result = np.zeros((intervals, self.nodes + 1))
-        result[0, self.start] = 1.0
-        for t in range(1, intervals):
-            phase = self.phase_of(t)
-            step = sum(
-                p * _transition(self.nodes, q, self.join[phase]) for p, q in self.modes(phase)
-            )
-            result[t] = result[t - 1] @ step
-        return result
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
@@ -342,16 +327,6 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
         return Markov(nodes, start, (calm, busy), (join, round(join / 2, 6)), phase=phase)
     start = int(rng.integers(max(nodes // 8, 1), nodes // 4 + 1))
     return Markov(nodes, start, (rate(1 / 1500, 1 / 300),), (rate(1 / 240, 1 / 60),))
-
-
-@lru_cache(maxsize=256)
-def _transition(nodes: int, leave: float, join: float) -> np.ndarray:
-    result = np.zeros((nodes + 1, nodes + 1))
-    for present in range(nodes + 1):
-        stay, come = binomial(present, 1.0 - leave), binomial(nodes - present, join)
-        # Stays and joins are independent: the distribution of their sum is a convolution.
-        result[present] = np.convolve(stay, come)
-    return result
 
 
 MEASURED = ("gpt-1.5b", "bert-large")

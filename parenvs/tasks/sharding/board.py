@@ -347,10 +347,7 @@ class Board:
 
     def remaining_of(self, chosen: Array) -> Array:
         """Return what a plan, (n,), leaves of the headroom, (T + 1,)."""
-        remaining = self.headroom.copy()
-        for node, strategy in enumerate(chosen.tolist()):
-            self.spend(remaining, node, strategy, -1)
-        return remaining
+        return np.append(self.reduced.slack - self.reduced.profile(chosen), self.headroom[-1])
 
 
 def _usages(reduced: Reduced, sizes: Array, headroom: Array) -> tuple[Usage | None, ...]:

@@ -610,14 +610,14 @@ class _Reduction:
         excess = cost[r] - cost[s]  # and what r costs more at most, over the edges
         for table in tables:
             if not len(r):
-                return np.ones(count, dtype=bool)
+                break
             # One column bounds the maximum from below, and rules out most pairs cheaply.
             more = table[r, table.argmin(1)[s]]
             hopeful = excess + more <= 0
             r, s, excess = r[hopeful], s[hopeful], excess[hopeful]
         for table in tables:
             if not len(r):
-                return np.ones(count, dtype=bool)
+                break
             excess += self.largest_excess(table, r, s)
             fit = excess <= 0
             r, s, excess = r[fit], s[fit], excess[fit]
@@ -643,17 +643,13 @@ class _Reduction:
     def slots(self) -> None:
         """Count time in slots between the times at which some node's interval begins or ends."""
         intervals = [times for terms in self.terms for times in terms]
-        borders = (
-            np.unique(np.array(intervals, dtype=np.int64)) if intervals else np.zeros(1, np.int64)
-        )
+        borders = np.unique(np.array(intervals or [(0, 0)], dtype=np.int64))
+        slot = {time: number for number, time in enumerate(borders.tolist())}
         limit = self.problem.limit
         self.slack = np.full(len(borders) - 1, 0 if limit is None else limit, dtype=np.int64)
-        for terms in self.terms:
-            for (lo, hi), used in list(terms.items()):
-                del terms[lo, hi]
-                if limit is not None:
-                    slots = (int(np.searchsorted(borders, lo)), int(np.searchsorted(borders, hi)))
-                    terms[slots] = used
+        for node, terms in enumerate(self.terms):
+            slots = {(slot[lo], slot[hi]): used for (lo, hi), used in terms.items()}
+            self.terms[node] = {} if limit is None else slots
 
     def binding_times(self) -> bool:
         """Keep the times that can exceed the limit; return whether that changed any node."""

@@ -110,13 +110,12 @@ class Construct:
 
     def put(self, row: int, board: Board) -> None:
         """Give an episode a board, before it starts."""
-        self.boards[row] = board
+        self.boards[row], added = board, [row]
         if self.tables.is_full:
             self.tables.clear()
-            for other_row, kept in enumerate(self.boards):
-                if kept is not None:
-                    self._assign(other_row, kept)
-        self._assign(row, board)
+            added = [k for k, kept in enumerate(self.boards) if kept is not None]
+        for k in added:
+            self.first_node[k], self.first_strategy[k] = self.tables.starts(self.boards[k])
         self.length[row], self.unit[row] = len(board), board.unit
         self.reference[row] = max(board.reference, 1)
         self.is_free[row], self.is_exact[row] = board.is_free, board.is_exact
@@ -126,9 +125,6 @@ class Construct:
         self.remaining = _widened(self.remaining, times)
         if self.by_messages:
             self.remaining_wanted = _widened(self.remaining_wanted, times)
-
-    def _assign(self, row: int, board: Board) -> None:
-        self.first_node[row], self.first_strategy[row] = self.tables.starts(board)
 
     def start(self, rows: Array) -> None:
         """Start episodes, (k,) int64, with nothing decided."""
@@ -149,7 +145,13 @@ class Construct:
 
     def play(self, rows: Array, actions: Array) -> None:
         """Decide the current node of episodes that are not over, by legal actions; both (k,)."""
-        self._place(rows, actions)
+        self.chosen[rows, self.turn[rows]] = actions
+        self._update_costs(rows, actions)
+        self._update_memory(rows, actions)
+        for row, strategy in zip(rows.tolist(), actions.tolist(), strict=True):
+            witness = self.witness[row]
+            if witness is not None:
+                witness.take(int(self.turn[row]), strategy)
         self.turn[rows] += 1
         complete = self.turn[rows] == self.length[rows]
         ended = rows[complete]
@@ -158,7 +160,7 @@ class Construct:
         for row in ended[~self.is_exact[ended]].tolist():
             board = self.boards[row]
             self.cost[row] = board.reduced.cost(self.chosen[row, : len(board)])
-        self._look(rows[~complete] if len(ended) else rows)
+        self._look(rows[~complete])
 
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode; nodes that are not decided take their leanest strategy."""
@@ -171,16 +173,6 @@ class Construct:
         return board.problem.plan(board.liftable.lift(chosen))
 
     # Turns
-
-    def _place(self, rows: Array, chosen: Array) -> None:
-        """Take strategies, (k,), for the current nodes of episodes."""
-        self.chosen[rows, self.turn[rows]] = chosen
-        self._update_costs(rows, chosen)
-        self._update_memory(rows, chosen)
-        for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
-            witness = self.witness[row]
-            if witness is not None:
-                witness.take(int(self.turn[row]), strategy)
 
     def _update_costs(self, rows: Array, chosen: Array) -> None:
         """Add the choices to the costs of neighbors that follow, and to the lower bounds."""
@@ -233,9 +225,8 @@ class Construct:
             if witness is not None:
                 legal = current.legal[begin : begin + current.size[index]]
                 witness.look(int(self.turn[row]), self.costs[row], legal)
-        none = ~np.logical_or.reduceat(current.legal, current.parts)
-        if none.any():
-            self.dead[rows[none]] = self.over[rows[none]] = True
+        dead = rows[~np.logical_or.reduceat(current.legal, current.parts)]
+        self.dead[dead] = self.over[dead] = True
         # Nodes have different numbers of strategies: what a smaller one leaves is cleared.
         self.rows[rows], self.legal[rows] = 0.0, False
         position = ranges(rows * self.width, current.size)
