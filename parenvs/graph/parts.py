@@ -25,9 +25,11 @@ from parenvs.graph.pieces import (
     Sizes,
     Ties,
     bounds,
+    filled,
+    form_of,
     in_form,
+    resized,
     split_sizes,
-    whole,
 )
 from parenvs.graph.reader import proto_of, read_proto, results_of
 from parenvs.graph.roles import find_twins, keys_of
@@ -87,12 +89,9 @@ def split_fused(
     @functools.wraps(function)
     def run(*positional: Any, **named: Any) -> Any:
         values = _interpret(closed, cuts, tree.flatten_up_to((positional, named)), Ties())
+        values = list(map(in_form, values, forms))
         return jax.tree.unflatten(
-            results,
-            [
-                whole(value) if form is None else _by_range(in_form(value, form).parts, form.sizes)
-                for value, form in zip(values, forms, strict=True)
-            ],
+            results, [_by_range(x.parts, x.sizes) if isinstance(x, Pieces) else x for x in values]
         )
 
     ordered, named = jax.tree.unflatten(
@@ -177,12 +176,12 @@ def _find_cuts(
             candidates[number] = splits
     cuts: dict[int, Cut] = {}
     confirmed: set[int] = set()
-    forms: list[Any] = []
 
-    def trace(tried: dict[int, Cut], ties: Ties, given: Any) -> list[Any]:
-        values = _interpret(closed, tried, given, ties)
-        forms[:] = [value.form if isinstance(value, Pieces) else None for value in values]
-        return [whole(value) for value in values]
+    def trace(tried: dict[int, Cut], ties: Ties) -> list[Any]:
+        def run(given: Any) -> list[Any]:
+            return list(map(filled, _interpret(closed, tried, given, ties)))
+
+        return list(map(form_of, jax.eval_shape(run, _abstract(leaves, tried))))
 
     for attempt in range(min(_ROUNDS, max(map(len, candidates.values()), default=0))):
         open_ways = {
@@ -191,16 +190,14 @@ def _find_cuts(
         if not open_ways:
             continue
         tried, ties = {**cuts, **open_ways}, Ties()
-        jax.eval_shape(functools.partial(trace, tried, ties), _abstract(leaves, tried))
+        trace(tried, ties)
         # The roles cost a lowering, so they are asked for only if something was found.
         if ties.confirmed:
             ties.confirmed &= weights()
         tied = ties.confirmed_and_tied()
         confirmed |= ties.confirmed
         cuts |= {k: tried[k] for k in tied}
-    if confirmed:
-        jax.eval_shape(functools.partial(trace, cuts, Ties()), _abstract(leaves, cuts))
-    return cuts, confirmed, forms
+    return cuts, confirmed, trace(cuts, Ties()) if confirmed else []
 
 
 def _interpret(closed: Any, cuts: dict[int, Cut], inputs: Sequence[Any], ties: Ties) -> list[Any]:
@@ -229,5 +226,5 @@ def _split_leaf(leaf: Any, axis: int, sizes: Sizes) -> dict[str, Any]:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         parts = [leaf[(slice(None),) * axis + (slice(*ends),)] for ends in bounds(sizes)]
         return _by_range(parts, sizes)
-    shapes = [(*leaf.shape[:axis], size, *leaf.shape[axis + 1 :]) for size in sizes]
+    shapes = [resized(leaf.shape, axis, size) for size in sizes]
     return _by_range([jax.ShapeDtypeStruct(shape, leaf.dtype) for shape in shapes], sizes)

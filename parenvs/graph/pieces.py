@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -275,6 +275,11 @@ class Form:
         return other is not None and (self.axis, self.sizes) == (other.axis, other.sizes)
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["parts"],
+    meta_fields=["axis", "origins", "kind"],
+)
 @dataclass
 class Pieces:
     """An array that is there in parts along one dimension, see ``Form``.
@@ -286,7 +291,7 @@ class Pieces:
     parts: list[Any]
     origins: frozenset[int] = frozenset()
     kind: Kind = Kind.OTHER
-    whole: Any = None
+    whole: Any = field(default=None, init=False)
 
     @property
     def sizes(self) -> Sizes:
@@ -377,15 +382,21 @@ def whole(value: Any) -> Any:
     return value.whole
 
 
+def resized(shape: Sequence[int], axis: int, size: int) -> Sizes:
+    """Return a shape with another size of one dimension."""
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
 def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
     if isinstance(value, Filled):
-        shapes = [(*value.shape[:axis], size, *value.shape[axis + 1 :]) for size in sizes]
-        return [replace(value, shape=shape) for shape in shapes]
+        return [replace(value, shape=resized(value.shape, axis, size)) for size in sizes]
     return [lax.slice_in_dim(value, start, end, axis=axis) for start, end in bounds(sizes)]
 
 
-def in_form(value: Any, form: Form) -> Pieces:
-    """Return an array in the parts of a form."""
+def in_form(value: Any, form: Form | None) -> Any:
+    """Return an array in the parts of a form, as one if that is None."""
+    if form is None:
+        return whole(value)
     if isinstance(value, Pieces):
         if form.fits(value.form):
             kind = max(form.kind, value.kind)
@@ -396,19 +407,19 @@ def in_form(value: Any, form: Form) -> Pieces:
     return Pieces(form.axis, parts, form.origins, form.kind)
 
 
-def _packed(value: Any, form: Form | None) -> Any:
-    return whole(value) if form is None else in_form(value, form).parts
-
-
-def _unpacked(value: Any, form: Form | None, steps: int = 0) -> Any:
-    """An array of a form; ``steps`` dimensions were added in front since, or taken away."""
-    if form is None:
-        return value
-    return Pieces(form.axis + steps, list(value), form.origins, form.kind)
-
-
-def _form(value: Any) -> Form | None:
+def form_of(value: Any) -> Form | None:
+    """Return how an array is in parts, None if it is one."""
     return value.form if isinstance(value, Pieces) else None
+
+
+def filled(value: Any) -> Any:
+    """Return an array, or one in parts, of which nothing is left to fill."""
+    return in_form(value, form_of(value))
+
+
+def _moved(value: Any, steps: int) -> Any:
+    """An array to which ``steps`` dimensions were added in front, or taken away."""
+    return value.like(value.axis + steps, value.parts) if isinstance(value, Pieces) else value
 
 
 class Interpreter:
@@ -477,15 +488,7 @@ class Interpreter:
     @staticmethod
     def _barrier(operands: list[Any]) -> list[Any]:
         """Hold apart what is computed again, as ``jax.checkpoint`` does."""
-        arrays = [
-            [whole(part) for part in x.parts] if isinstance(x, Pieces) else whole(x)
-            for x in operands
-        ]
-        held = lax.optimization_barrier(arrays)
-        return [
-            x.like(x.axis, parts) if isinstance(x, Pieces) else parts
-            for x, parts in zip(operands, held, strict=True)
-        ]
+        return lax.optimization_barrier(list(map(filled, operands)))
 
     @staticmethod
     def _bind(equation: Any, operands: Sequence[Any]) -> Any:
@@ -542,21 +545,21 @@ class Interpreter:
 
     def _broadcast_in_dim(self, equation: Any, operands: list[Any]) -> Any:
         x, *rest = operands
-        dimensions = equation.params["broadcast_dimensions"]
-        shape, axis = list(equation.params["shape"]), dimensions[x.axis]
+        shape, dimensions = equation.params["shape"], equation.params["broadcast_dimensions"]
+        axis = dimensions[x.axis]
         if rest or shape[axis] != sum(x.sizes):
             return None
-        result = []
-        for part, size in zip(x.parts, x.sizes, strict=True):
-            shape[axis] = size
-            result.append(lax.broadcast_in_dim(whole(part), tuple(shape), dimensions))
+        result = [
+            lax.broadcast_in_dim(whole(part), resized(shape, axis, size), dimensions)
+            for part, size in zip(x.parts, x.sizes, strict=True)
+        ]
         # A bias that is repeated for each sample is no weight any more.
         same = math.prod(result[0].shape) == math.prod(x.parts[0].shape)
         return x.like(axis, result, x.kind if same else max(x.kind, Kind.OTHER))
 
     def _reshape(self, equation: Any, operands: list[Any]) -> Any:
         x, *rest = operands
-        before, after = equation.invars[0].aval.shape, list(equation.params["new_sizes"])
+        before, after = equation.invars[0].aval.shape, equation.params["new_sizes"]
         if rest or equation.params.get("dimensions"):
             return None
         ahead, inner = math.prod(before[: x.axis]), math.prod(before[x.axis + 1 :])
@@ -564,14 +567,11 @@ class Interpreter:
             tail = math.prod(after[axis + 1 :])
             if math.prod(after[:axis]) != ahead or not tail or size < len(x.parts):
                 continue
-            if all(n * inner % tail == 0 for n in x.sizes):
-                sizes = [n * inner // tail for n in x.sizes]
-                if sum(sizes) == size:
-                    result = []
-                    for part, local in zip(x.parts, sizes, strict=True):
-                        after[axis] = local
-                        result.append(lax.reshape(whole(part), tuple(after)))
-                    return x.like(axis, result)
+            sizes = [n * inner // tail for n in x.sizes]
+            if sum(sizes) == size and all(n * inner % tail == 0 for n in x.sizes):
+                pairs = zip(x.parts, sizes, strict=True)
+                result = [lax.reshape(whole(part), resized(after, axis, n)) for part, n in pairs]
+                return x.like(axis, result)
         return None
 
     def _dot_general(self, equation: Any, operands: list[Any]) -> Any:
@@ -580,30 +580,23 @@ class Interpreter:
         # A product of two arrays in parts follows the one of lower rank.
         side = min(sides, key=lambda k: len(operands[k].parts[0].shape))  # weights before data
         x, other = operands[side], operands[1 - side]
-        contracted, batch = list(contracting[side]), list(batching[side])
-        if x.axis in contracted:
-            axis = contracting[1 - side][contracted.index(x.axis)]
-            return functools.reduce(operator.add, self._partwise(equation, side, operands, axis))
+        batch = list(batching[side])
+        paired = [*contracting[side], *batch]
+        parts = [other] * len(x.parts)
+        if x.axis in paired:  # parts are multiplied with those of the other operand
+            axis = (*contracting[1 - side], *batching[1 - side])[paired.index(x.axis)]
+            fits = Form(axis, x.sizes).fits(form_of(other))
+            parts = other.parts if fits else _part(whole(other), axis, x.sizes)
+        pairs = zip(x.parts, parts, strict=True)
+        products = [self._bind(equation, pair if side == 0 else pair[::-1]) for pair in pairs]
+        if x.axis in contracting[side]:
+            return functools.reduce(operator.add, products)
         if x.axis in batch:
-            axis = batching[1 - side][batch.index(x.axis)]
-            return x.multiplied(batch.index(x.axis), self._partwise(equation, side, operands, axis))
-        free = [d for d in range(len(x.parts[0].shape)) if d not in (*contracted, *batch)]
+            return x.multiplied(batch.index(x.axis), products)
+        free = [d for d in range(len(x.parts[0].shape)) if d not in paired]
         rank = equation.outvars[0].aval.ndim
         axis = (len(batch) if side == 0 else rank - len(free)) + free.index(x.axis)
-        return x.multiplied(axis, self._products(equation, side, x.parts, [other] * len(x.parts)))
-
-    def _products(
-        self, equation: Any, side: int, parts: Sequence[Any], others: Sequence[Any]
-    ) -> list[Any]:
-        pairs = zip(parts, others, strict=True)
-        return [self._bind(equation, pair if side == 0 else pair[::-1]) for pair in pairs]
-
-    def _partwise(self, equation: Any, side: int, operands: list[Any], axis: int) -> list[Any]:
-        """Products of parts with those of the other operand, along a dimension of it."""
-        x, other = operands[side], operands[1 - side]
-        fits = isinstance(other, Pieces) and Form(axis, x.sizes).fits(other.form)
-        parts = other.parts if fits else _part(whole(other), axis, x.sizes)
-        return self._products(equation, side, x.parts, parts)
+        return x.multiplied(axis, products)
 
     def _reduced(self, equation: Any, operands: list[Any]) -> Any:
         (x,) = operands
@@ -673,17 +666,18 @@ class Interpreter:
 
     def _dynamic_slice(self, equation: Any, operands: list[Any]) -> Any:
         x, *positions = operands
-        sizes = list(equation.params["slice_sizes"])
+        sizes = equation.params["slice_sizes"]
         starts = constant_starts(positions, equation.invars[0].aval.shape, sizes)
         if starts is not None:
             ends = [start + size for start, size in zip(starts, sizes, strict=True)]
             return self._sliced(x, starts, ends, None)
         if sizes[x.axis] != sum(x.sizes):
             return None
-        result = []
-        for part, size in zip(x.parts, x.sizes, strict=True):
-            sizes[x.axis] = size
-            result.append(lax.dynamic_slice(whole(part), list(map(whole, positions)), sizes))
+        indices = list(map(whole, positions))
+        result = [
+            lax.dynamic_slice(whole(part), indices, resized(sizes, x.axis, size))
+            for part, size in zip(x.parts, x.sizes, strict=True)
+        ]
         return x.like(x.axis, result)
 
     def _dynamic_update_slice(self, equation: Any, operands: list[Any]) -> Any:
@@ -748,13 +742,9 @@ class Interpreter:
             first = starts.index(before)
             if list(sizes[first : first + len(part_sizes)]) != part_sizes:
                 continue
-            shape = list(parts[0].shape)
-            result = []
-            for k, size in enumerate(sizes):
-                shape[axis] = size
-                inside = first <= k < first + len(part_sizes)
-                zeros = Filled(number, tuple(shape), parts[0].dtype, "")
-                result.append(parts[k - first] if inside else zeros)
+            shape, dtype = parts[0].shape, parts[0].dtype
+            result = [Filled(number, resized(shape, axis, size), dtype, "") for size in sizes]
+            result[first : first + len(parts)] = parts
             origins = x.origins if isinstance(x, Pieces) else frozenset()
             return Pieces(axis, result, origins, getattr(x, "made", Kind.OTHER))
         return None
@@ -766,13 +756,11 @@ class Interpreter:
 
         What comes out in parts goes in so, unless it has to be whole elsewhere.
         """
-        forms = [_form(x) for x in carried]
+        forms = list(map(form_of, carried))
         refused: set[int] = set()
         # Parts spread through a loop until what goes in and what comes out agree (a fixed point).
         while True:
-            result = [
-                _form(x) for x in call(list(map(_unpacked, map(_packed, carried, forms), forms)))
-            ]
+            result = list(map(form_of, call(list(map(in_form, carried, forms)))))
             changed = False
             for k, (old, new) in enumerate(zip(forms, result[: len(forms)], strict=True)):
                 if old is not None and new is not None and old.fits(new):
@@ -793,44 +781,29 @@ class Interpreter:
         params = equation.params
         body, first = params["jaxpr"], params["num_consts"]
         last = first + params["num_carry"]
-        constants, carried, rows = operands[:first], operands[first:last], operands[last:]
-        fixed_forms = [_form(x) for x in constants]
-        row_forms = [None if f is None or f.axis == 0 else f for f in map(_form, rows)]
-        fixed = [_packed(x, f) for x, f in zip(constants, fixed_forms, strict=True)]
-        stacks = [_packed(x, f) for x, f in zip(rows, row_forms, strict=True)]
+        carried = operands[first:last]
+        fixed = list(map(filled, operands[:first]))
+        # Of what is in parts along the loop's own dimension, an iteration has no part.
+        rows = [whole(x) if getattr(x, "axis", 0) == 0 else filled(x) for x in operands[last:]]
+        row_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
 
-        def iterate(carried: list[Any], row: Sequence[Any], fixed: Sequence[Any]) -> list[Any]:
-            values = [
-                *map(_unpacked, fixed, fixed_forms),
-                *carried,
-                *(_unpacked(x, f, -1) for x, f in zip(row, row_forms, strict=True)),
-            ]
+        def iterate(carried: list[Any], row: list[Any], fixed: list[Any]) -> list[Any]:
+            values = [*fixed, *carried, *(_moved(x, -1) for x in row)]
             return self.run(body.jaxpr, body.consts, values)
 
         def abstract(carried: list[Any]) -> list[Any]:  # traces one iteration for its forms
-            result: list[Any] = []
-            forms = [_form(x) for x in carried]
+            def call(*given: Any) -> list[Any]:
+                return list(map(filled, iterate(*given)))
 
-            def call(given: list[Any], row: list[Any], fixed: list[Any]) -> list[Any]:
-                result[:] = iterate(list(map(_unpacked, given, forms)), row, fixed)
-                return [_packed(x, _form(x)) for x in result]
-
-            given = [_packed(x, f) for x, f in zip(carried, forms, strict=True)]
-            row_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)
-            jax.eval_shape(call, given, row_shapes, fixed)
-            return result
+            return jax.eval_shape(call, carried, row_shapes, fixed)
 
         forms, result = self._loop_forms(abstract, carried)
-        row_results = result[len(forms) :]
+        count = len(forms)
 
         def step(given: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
-            values = iterate(list(map(_unpacked, given, forms)), row, fixed)
-            local, out = values[: len(forms)], values[len(forms) :]
-            return list(map(_packed, local, forms)), list(map(_packed, out, row_results))
+            values = list(map(in_form, iterate(given, row, fixed), [*forms, *result[count:]]))
+            return values[:count], values[count:]
 
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
-        end, out = lax.scan(step, list(map(_packed, carried, forms)), stacks, **options)
-        return [
-            *map(_unpacked, end, forms),
-            *(_unpacked(x, f, 1) for x, f in zip(out, row_results, strict=True)),
-        ]
+        end, out = lax.scan(step, list(map(in_form, carried, forms)), rows, **options)
+        return [*end, *(_moved(x, 1) for x in out)]
