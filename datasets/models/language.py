@@ -158,7 +158,7 @@ def lstm(
     }
     params = {
         "embedding": floats(vocab, width),
-        "lstm": {f"layer_{i}": layer for i in range(layers)},
+        "lstm": nn.stack_shapes(layers, layer, scanned=False),
         "softmax": {"kernel": floats(vocab, width), "bias": floats(vocab)},
     }
 

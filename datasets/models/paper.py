@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
-from parenvs.datasets.models.blocks import conv, dense, dense_shapes, embed, layer_norm, norm_shapes
+import parenvs.datasets.models.blocks as nn
 from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
 
 MASKED = -1e9
@@ -22,7 +22,7 @@ float32_model = partial(Model, mixed=False)
 
 def ffn_shapes(width: int, hidden: int) -> Tree:
     """Return the shapes of a feed-forward block, named as in arXiv 2007.04069 Table 3."""
-    return {"conv1": dense_shapes(width, hidden), "conv2": dense_shapes(hidden, width)}
+    return {"conv1": nn.dense_shapes(width, hidden), "conv2": nn.dense_shapes(hidden, width)}
 
 
 def attention(
@@ -39,18 +39,18 @@ def attention(
     (batch, heads, queries, keys); ``scale`` multiplies the queries.
     """
     q, k, v = (
-        dense(weights[key], y).reshape(*y.shape[:2], heads, -1)
+        nn.dense(weights[key], y).reshape(*y.shape[:2], heads, -1)
         for key, y in (("q", x), ("k", memory), ("v", memory))
     )
     scores = jnp.einsum("bqhd,bkhd->bhqk", q if scale is None else q * scale, k)
     probabilities = jax.nn.softmax(scores if bias is None else scores + bias)
     context = jnp.einsum("bhqk,bkhd->bqhd", probabilities, v)
-    return dense(weights["o"], context.reshape(*x.shape[:2], -1))
+    return nn.dense(weights["o"], context.reshape(*x.shape[:2], -1))
 
 
 def feed_forward(weights: Tree, x: Array, activation: Callable[[Array], Array]) -> Array:
     """Apply two dense layers with an activation between them."""
-    return dense(weights["conv2"], activation(dense(weights["conv1"], x)))
+    return nn.dense(weights["conv2"], activation(nn.dense(weights["conv1"], x)))
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
@@ -76,13 +76,13 @@ def vgg(
     features = 3
     for block, (convolutions, width) in enumerate(blocks, 1):
         for i in range(1, convolutions + 1):
-            params[f"block{block}_conv{i}"] = dense_shapes(3, 3, features, width)
+            params[f"block{block}_conv{i}"] = nn.dense_shapes(3, 3, features, width)
             features = width
     flat = features * (image >> len(blocks)) ** 2
     params |= {
-        "fc1": dense_shapes(flat, hidden),
-        "fc2": dense_shapes(hidden, hidden),
-        "predictions": dense_shapes(hidden, classes),
+        "fc1": nn.dense_shapes(flat, hidden),
+        "fc2": nn.dense_shapes(hidden, hidden),
+        "predictions": nn.dense_shapes(hidden, classes),
     }
 
     def loss(params: Tree, batch: Tree) -> Array:
@@ -90,15 +90,15 @@ def vgg(
         for block, (convolutions, _) in enumerate(blocks, 1):
             for i in range(1, convolutions + 1):
                 with named_scope(f"block{block}_conv{i}"):
-                    x = jax.nn.relu(conv(params[f"block{block}_conv{i}"], x))
+                    x = jax.nn.relu(nn.conv(params[f"block{block}_conv{i}"], x))
             with named_scope(f"block{block}_pool"):
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         x = x.reshape(batch_size, -1)
         for layer in "fc1", "fc2":
             with named_scope(layer):
-                x = jax.nn.relu(dense(params[layer], x))
+                x = jax.nn.relu(nn.dense(params[layer], x))
         with named_scope("predictions"):
-            logits = dense(params["predictions"], x)
+            logits = nn.dense(params["predictions"], x)
         with named_scope("loss"):
             return cross_entropy(logits, batch["labels"])
 
@@ -130,20 +130,17 @@ def t5(
     have biases and the latter subtract the mean, as in Auto-MAP's T5 (arXiv 2007.04069, Table 3).
     Encoder and decoder have ``layers`` each; inputs and targets have ``tokens`` each.
     """
-
-    def attention_shapes() -> Tree:
-        kernels = {key: floats(d_model, heads * d_kv) for key in "qkv"}
-        return kernels | {"o": floats(heads * d_kv, d_model)}
+    kernels = {key: floats(d_model, heads * d_kv) for key in "qkv"}
+    kernels["o"] = floats(heads * d_kv, d_model)
 
     def stack_shapes(*attentions: str) -> Tree:
-        stack = {"positions": floats(POSITION_BUCKETS, heads), "norm": norm_shapes(d_model)}
-        for i in range(layers):
-            stack[f"layer_{i}"] = {
-                **{block: attention_shapes() for block in attentions},
-                **{f"{block}_norm": norm_shapes(d_model) for block in (*attentions, "ffn")},
-                **ffn_shapes(d_model, d_ff),
-            }
-        return stack
+        layer = {
+            **dict.fromkeys(attentions, kernels),
+            **{f"{block}_norm": nn.norm_shapes(d_model) for block in (*attentions, "ffn")},
+            **ffn_shapes(d_model, d_ff),
+        }
+        stack = {"positions": floats(POSITION_BUCKETS, heads), "norm": nn.norm_shapes(d_model)}
+        return stack | nn.stack_shapes(layers, layer, scanned=False)
 
     params = {
         "embedding": floats(vocab, d_model),
@@ -151,33 +148,31 @@ def t5(
         "decoder": stack_shapes("self", "cross"),
     }
 
-    norm = partial(layer_norm, epsilon=1e-6)
+    norm = partial(nn.layer_norm, epsilon=1e-6)
 
     def stack(params: Tree, x: Array, bias: Array, memory: Array | None = None) -> Array:
-        for i in range(layers):
-            weights = params[f"layer_{i}"]
-            with named_scope(f"layer_{i}"):
-                with named_scope("self"):
-                    y = norm(weights["self_norm"], x)
-                    x += attention(weights["self"], y, y, heads, bias)
-                if memory is not None:
-                    with named_scope("cross"):
-                        y = norm(weights["cross_norm"], x)
-                        x += attention(weights["cross"], y, memory, heads)
-                with named_scope("ffn"):
-                    y = norm(weights["ffn_norm"], x)
-                    x += feed_forward(weights, y, jax.nn.relu)
-        return norm(params["norm"], x)
+        def block(weights: Tree, x: Array) -> Array:
+            with named_scope("self"):
+                y = norm(weights["self_norm"], x)
+                x += attention(weights["self"], y, y, heads, bias)
+            if memory is not None:
+                with named_scope("cross"):
+                    y = norm(weights["cross_norm"], x)
+                    x += attention(weights["cross"], y, memory, heads)
+            with named_scope("ffn"):
+                return x + feed_forward(weights, norm(weights["ffn_norm"], x), jax.nn.relu)
+
+        return norm(params["norm"], nn.run_stack(params, x, block, layers, scanned=False))
 
     def loss(params: Tree, batch: Tree) -> Array:
         embedding, targets = params["embedding"], batch["targets"]
         with named_scope("encoder"):
-            x = embed(embedding, batch["inputs"])
+            x = nn.embed(embedding, batch["inputs"])
             bias = position_bias(params["encoder"]["positions"], tokens, causal=False)
             memory = stack(params["encoder"], x, bias)
         with named_scope("decoder"):
             start = jnp.zeros((batch_size, 1), targets.dtype)
-            x = embed(embedding, jnp.concatenate([start, targets[:, :-1]], 1))
+            x = nn.embed(embedding, jnp.concatenate([start, targets[:, :-1]], 1))
             bias = position_bias(params["decoder"]["positions"], tokens, causal=True)
             x = stack(params["decoder"], x, bias, memory)
         with named_scope("logits"):
@@ -208,8 +203,8 @@ def position_bias(table: Array, tokens: int, causal: bool) -> Array:
         bucket = jnp.minimum(exact + growth.astype(jnp.int32), buckets - 1)
         bucket = jnp.where(distance < exact, distance, bucket)
         if causal:
-            return embed(table, bucket).transpose(2, 0, 1) + jnp.where(ahead > 0, MASKED, 0.0)
-        return embed(table, bucket + jnp.where(ahead > 0, buckets, 0)).transpose(2, 0, 1)
+            return nn.embed(table, bucket).transpose(2, 0, 1) + jnp.where(ahead > 0, MASKED, 0.0)
+        return nn.embed(table, bucket + jnp.where(ahead > 0, buckets, 0)).transpose(2, 0, 1)
 
 
 def bert(
@@ -230,9 +225,9 @@ def bert(
     vocabulary's softmax. The position table has ``positions`` rows, at least ``tokens``.
     """
     layer = {
-        "self": {key: dense_shapes(hidden, hidden) for key in "qkvo"},
-        "self_norm": norm_shapes(hidden),
-        "ffn_norm": norm_shapes(hidden),
+        "self": {key: nn.dense_shapes(hidden, hidden) for key in "qkvo"},
+        "self_norm": nn.norm_shapes(hidden),
+        "ffn_norm": nn.norm_shapes(hidden),
         **ffn_shapes(hidden, intermediate),
     }
     params = {
@@ -240,40 +235,41 @@ def bert(
             "words": floats(vocab, hidden),
             "positions": floats(positions, hidden),
             "types": floats(2, hidden),
-            "norm": norm_shapes(hidden),
+            "norm": nn.norm_shapes(hidden),
         },
-        "encoder": {f"layer_{i}": layer for i in range(layers)},
-        "pooler": dense_shapes(hidden, hidden),
-        "next_sentence": dense_shapes(hidden, 2),
+        "encoder": nn.stack_shapes(layers, layer, scanned=False),
+        "pooler": nn.dense_shapes(hidden, hidden),
+        "next_sentence": nn.dense_shapes(hidden, 2),
         "mlm": {
-            **dense_shapes(hidden, hidden),
-            "norm": norm_shapes(hidden),
+            **nn.dense_shapes(hidden, hidden),
+            "norm": nn.norm_shapes(hidden),
             "output_bias": floats(vocab),
         },
     }
 
     def loss(params: Tree, batch: Tree) -> Array:
-        tables, norm = params["embeddings"], partial(layer_norm, epsilon=1e-12)
+        tables, norm = params["embeddings"], partial(nn.layer_norm, epsilon=1e-12)
         with named_scope("embeddings"):
-            x = embed(tables["words"], batch["input_ids"]) + tables["positions"][:tokens]
-            x = norm(tables["norm"], x + embed(tables["types"], batch["token_type_ids"]))
+            x = nn.embed(tables["words"], batch["input_ids"]) + tables["positions"][:tokens]
+            x = norm(tables["norm"], x + nn.embed(tables["types"], batch["token_type_ids"]))
         with named_scope("encoder"):
             bias = (1.0 - batch["attention_mask"].astype(jnp.float32))[:, None, None, :] * MASKED
-            for i in range(layers):
-                weights = params["encoder"][f"layer_{i}"]
-                with named_scope(f"layer_{i}"):
-                    with named_scope("self"):
-                        y = attention(weights["self"], x, x, heads, bias, (hidden // heads) ** -0.5)
-                        x = norm(weights["self_norm"], x + y)
-                    with named_scope("ffn"):
-                        x = norm(weights["ffn_norm"], x + feed_forward(weights, x, jax.nn.gelu))
+
+            def block(weights: Tree, x: Array) -> Array:
+                with named_scope("self"):
+                    y = attention(weights["self"], x, x, heads, bias, (hidden // heads) ** -0.5)
+                    x = norm(weights["self_norm"], x + y)
+                with named_scope("ffn"):
+                    return norm(weights["ffn_norm"], x + feed_forward(weights, x, jax.nn.gelu))
+
+            x = nn.run_stack(params["encoder"], x, block, layers, scanned=False)
         with named_scope("next_sentence"):
-            pooled = jnp.tanh(dense(params["pooler"], x[:, 0]))
-            logits = dense(params["next_sentence"], pooled)
+            pooled = jnp.tanh(nn.dense(params["pooler"], x[:, 0]))
+            logits = nn.dense(params["next_sentence"], pooled)
             sentence_loss = cross_entropy(logits, batch["nsp_labels"])
         with named_scope("mlm"):
             masked = jnp.take_along_axis(x, batch["mlm_positions"][..., None], axis=1, mode="clip")
-            y = norm(params["mlm"]["norm"], jax.nn.gelu(dense(params["mlm"], masked)))
+            y = norm(params["mlm"]["norm"], jax.nn.gelu(nn.dense(params["mlm"], masked)))
             logits = jnp.einsum("bth,vh->btv", y, tables["words"]) + params["mlm"]["output_bias"]
             return cross_entropy(logits, batch["mlm_labels"]) + sentence_loss
 

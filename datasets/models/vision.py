@@ -101,7 +101,7 @@ def dit(
         "patches": nn.dense_shapes(patch, patch, features, width),
         "step": {"in": nn.dense_shapes(FREQUENCIES, width), "out": nn.dense_shapes(width, width)},
         "classes": floats(classes + 1, width),
-        "dit": {f"layer_{i}": layer for i in range(layers)},
+        "dit": nn.stack_shapes(layers, layer, scanned=False),
         "final": {
             "modulation": nn.dense_shapes(width, 2 * width),
             **nn.dense_shapes(width, patch * patch * 2 * features),
@@ -123,21 +123,22 @@ def dit(
             y = nn.log_features(batch["steps"], FREQUENCIES).astype(x.dtype)
             y = nn.dense(params["step"]["out"], jax.nn.silu(nn.dense(params["step"]["in"], y)))
             y = jax.nn.silu(y + nn.embed(params["classes"], batch["labels"]))
+
+        def block(weights: Tree, x: Array) -> Array:
+            with named_scope("modulation"):
+                # adaLN-Zero: shift, scale and gate, of attention and feed-forward block.
+                modulation = jnp.split(nn.dense(weights["modulation"], y), 6, axis=-1)
+                shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = modulation
+            with named_scope("attention"):
+                z = modulated(x, shift, scale)
+                z = nn.attention(weights["attention"], z, z, heads)
+                x += gate[:, None] * z
+            with named_scope("ffn"):
+                z = nn.feed_forward(weights["ffn"], modulated(x, ffn_shift, ffn_scale))
+                return x + ffn_gate[:, None] * z
+
         with named_scope("dit"):
-            for i in range(layers):
-                weights = params["dit"][f"layer_{i}"]
-                with named_scope(f"layer_{i}"):
-                    with named_scope("modulation"):
-                        # adaLN-Zero: shift, scale and gate, of attention and feed-forward block.
-                        modulation = jnp.split(nn.dense(weights["modulation"], y), 6, axis=-1)
-                        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = modulation
-                    with named_scope("attention"):
-                        z = modulated(x, shift, scale)
-                        z = nn.attention(weights["attention"], z, z, heads)
-                        x += gate[:, None] * z
-                    with named_scope("ffn"):
-                        z = nn.feed_forward(weights["ffn"], modulated(x, ffn_shift, ffn_scale))
-                        x += ffn_gate[:, None] * z
+            x = nn.run_stack(params["dit"], x, block, layers, scanned=False)
         with named_scope("final"):
             shift, scale = jnp.split(nn.dense(params["final"]["modulation"], y), 2, axis=-1)
             x = nn.dense(params["final"], modulated(x, shift, scale))
@@ -196,9 +197,8 @@ def mixer(
             y = nn.layer_norm(weights["tokens_norm"], x).transpose(0, 2, 1)
             x += nn.feed_forward(weights["tokens"], y).transpose(0, 2, 1)
         with named_scope("features"):
-            return x + nn.feed_forward(
-                weights["features"], nn.layer_norm(weights["features_norm"], x)
-            )
+            y = nn.layer_norm(weights["features_norm"], x)
+            return x + nn.feed_forward(weights["features"], y)
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
@@ -299,10 +299,8 @@ def resnet(
     trained_as = "arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum"
     batch = nn.labeled_images(batch_size, image)
     source = "arXiv 1512.03385"
-    statistics = units(statistic_shapes)
-    return Model(
-        "resnet", line, source, params, loss, batch, trained_as, momentum(), statistics=statistics
-    )
+    given = params, loss, batch, trained_as, momentum()
+    return Model("resnet", line, source, *given, statistics=units(statistic_shapes))
 
 
 STEPS, FIRST, LAST = 1000, 0.00085, 0.012
@@ -363,9 +361,7 @@ def unet(
 
     def block_shapes(inputs: int, outputs: int, with_attention: bool) -> Tree:
         result = {"residual": residual_shapes(inputs, outputs)}
-        if with_attention:
-            result["transformer"] = transformer_shapes(outputs)
-        return result
+        return result | ({"transformer": transformer_shapes(outputs)} if with_attention else {})
 
     params: Tree = {
         "step": {"in": nn.dense_shapes(widths[0], wide), "out": nn.dense_shapes(wide, wide)},
@@ -406,14 +402,12 @@ def unet(
             z = nn.layer_norm(weights["self_norm"], y)
             y += nn.attention(weights["self"], z, z, heads)
         with named_scope("cross"):
-            y += nn.attention(
-                weights["cross"], nn.layer_norm(weights["cross_norm"], y), tokens, heads
-            )
+            z = nn.layer_norm(weights["cross_norm"], y)
+            y += nn.attention(weights["cross"], z, tokens, heads)
         with named_scope("ffn"):
             z, ffn = nn.layer_norm(weights["ffn_norm"], y), weights["ffn"]
-            y += nn.dense(
-                ffn["down"], nn.dense(ffn["up"], z) * jax.nn.gelu(nn.dense(ffn["gate"], z))
-            )
+            z = nn.dense(ffn["up"], z) * jax.nn.gelu(nn.dense(ffn["gate"], z))
+            y += nn.dense(ffn["down"], z)
         return x + nn.dense(weights["out"], y).reshape(x.shape)
 
     def loss(params: Tree, batch: Tree) -> Array:
@@ -425,10 +419,10 @@ def unet(
                 if key.endswith("resize"):
                     return nn.conv(weights, twice(x)) if key in up else nn.conv(weights, x, 2)
                 x = residual(weights["residual"], x, step)
-                if "transformer" in weights:
-                    with named_scope("transformer"):
-                        x = transformer(weights["transformer"], x, tokens)
-            return x
+                if "transformer" not in weights:
+                    return x
+                with named_scope("transformer"):
+                    return transformer(weights["transformer"], x, tokens)
 
         with named_scope("noise"):
             added = np.linspace(FIRST**0.5, LAST**0.5, STEPS) ** 2

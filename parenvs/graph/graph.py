@@ -239,10 +239,7 @@ class Graph:
         """Write the graph to ``path``, a compressed ``.npz``."""
         # Notes and twins are written only where there are any, so that old files keep their bytes.
         head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
-        if self.notes:
-            head["notes"] = list(self.notes)
-        if self.twins:
-            head["twins"] = [list(pair) for pair in self.twins]
+        head |= {name: given for name in ("notes", "twins") if (given := getattr(self, name))}
         arrays = {"head": pack_texts([json.dumps(head)])}
         arrays |= {key: getattr(self, key) for key in _ARRAYS}
         with replacing(path) as stream:
@@ -272,11 +269,8 @@ class Graph:
         tensors = range(arrays["element_type"].size)
         if any(tensor not in tensors for pair in head.twins for tensor in pair):
             raise HloError(f"{path}: head: twins must be pairs of tensors; build the file anew")
-        graph = cls(
-            name=head.name, batch_size=head.batch_size, notes=head.notes, twins=head.twins, **arrays
-        )
-        broken = graph.complaint()
-        if broken:
+        graph = cls(**{name: getattr(head, name) for name in _HEAD}, **arrays)
+        if broken := graph.complaint():
             raise HloError(f"{path}: {broken}")
         return graph
 

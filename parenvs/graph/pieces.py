@@ -507,16 +507,14 @@ class Interpreter:
         rows = []
         for x in operands:
             shape = getattr(x, "shape", ())
-            if isinstance(x, Pieces):
-                if not first.form.fits(x.form):
-                    return None
+            if first.form.fits(form_of(x)):
                 rows.append(x.parts)
+            elif isinstance(x, Pieces):
+                return None
             elif len(shape) != len(first.parts[0].shape) or shape[first.axis] == 1:
                 rows.append([x] * len(first.parts))  # a number, or the same for all
-            elif shape[first.axis] == sum(first.sizes):
-                rows.append(_part(x, first.axis, first.sizes))
             else:
-                return None
+                rows.append(_part(x, first.axis, first.sizes))
         result = [self._combined(equation, row) for row in zip(*rows, strict=True)]
         return self._joined(first.axis, result, [x for x in operands if isinstance(x, Pieces)])
 
@@ -660,7 +658,7 @@ class Interpreter:
             for part, (first, last) in zip(x.parts, bounds(x.sizes), strict=True)
             if start <= first and last <= end
         ]
-        if sum(part.shape[x.axis] for part in inside) != end - start or not inside:
+        if not inside or sum(part.shape[x.axis] for part in inside) != end - start:
             return None
         return inside[0] if len(inside) == 1 else x.like(x.axis, inside)
 
@@ -692,7 +690,7 @@ class Interpreter:
         form = pieces[0].form if pieces else None
         if form is None or inner[form.axis] != sum(form.sizes):
             return None
-        if any(not form.fits(y.form) for y in pieces):
+        if not all(form.fits(y.form) for y in pieces):
             return None
         indices = list(map(whole, positions))
         result = [
@@ -717,15 +715,13 @@ class Interpreter:
     def _pad(self, equation: Any, operands: list[Any]) -> Any:
         x, number = operands
         padding = equation.params["padding_config"]
-        padded = [k for k, ends in enumerate(padding) if any(ends)]
+        padded = [(axis, *map(int, ends)) for axis, ends in enumerate(padding) if any(ends)]
         if len(padded) != 1:
             return None
-        [axis] = padded
-        before, after, between = map(int, padding[axis])
+        [(axis, before, after, between)] = padded
         if min(before, after) < 0 or between:
             return None
-        end = equation.outvars[0].aval.shape[axis]
-        return self._zero_padded(x, number, axis, before, end)
+        return self._zero_padded(x, number, axis, before, equation.outvars[0].aval.shape[axis])
 
     def _zero_padded(self, x: Any, number: Any, axis: int, before: int, end: int) -> Any:
         """An array in zeros, along one dimension, if its parts match those of a known split."""
@@ -745,8 +741,7 @@ class Interpreter:
             shape, dtype = parts[0].shape, parts[0].dtype
             result = [Filled(number, resized(shape, axis, size), dtype, "") for size in sizes]
             result[first : first + len(parts)] = parts
-            origins = x.origins if isinstance(x, Pieces) else frozenset()
-            return Pieces(axis, result, origins, getattr(x, "made", Kind.OTHER))
+            return Pieces(axis, result, getattr(x, "origins", frozenset()))
         return None
 
     def _loop_forms(
@@ -765,9 +760,8 @@ class Interpreter:
             for k, (old, new) in enumerate(zip(forms, result[: len(forms)], strict=True)):
                 if old is not None and new is not None and old.fits(new):
                     origins = self.ties.tie(old.origins, new.origins)
-                    kind = max(old.kind, new.kind)
-                    if (origins, kind) != (old.origins, old.kind):
-                        forms[k], changed = replace(old, origins=origins, kind=kind), True
+                    forms[k] = replace(old, origins=origins, kind=max(old.kind, new.kind))
+                    changed |= forms[k] != old
                 elif old is not None:
                     forms[k], changed = None, True
                     refused.add(k)

@@ -287,10 +287,8 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
         return None
 
     def stops(further: int) -> bool:
-        then: dict[int, Numbers | None] = {
-            k: (a + further * (b - a),) for k, (a, b, _) in zip(carried, numbers, strict=True)
-        }
-        return not _goes_on(program, loop, condition, then)
+        values = ((a + further * (b - a),) for a, b, _ in numbers)
+        return not _goes_on(program, loop, condition, dict(zip(carried, values, strict=True)))
 
     # Exponential, then binary search: the test of a linear counter changes once.
     end = 1

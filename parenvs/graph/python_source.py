@@ -25,7 +25,6 @@ from parenvs.files import is_function
 from parenvs.graph import sources
 from parenvs.graph.cache import is_users, load_or_make
 from parenvs.graph.graph import Graph
-from parenvs.graph.reader import proto_of, results_of
 
 
 def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
@@ -116,8 +115,7 @@ def _new(instance: str, arguments: str | None) -> sources.Lowered:
             model, loss = torch_model(function)
         if model is None:
             _check_given(given, function, instance)
-            jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
-            return _lower(jax, jitted, given, instance)
+            return _lower(jax, function, given, instance)
         example = sources.example_inputs(model)
         if given is _NONE and example is None:
             _check_given(given, model.forward, instance)
@@ -231,20 +229,15 @@ def _arguments(given: Any, function: Any, instance: str) -> tuple[tuple[Any, ...
         return _call_form(() if given is _NONE else given() if callable(given) else given)
 
 
-def _lower(jax: Any, jitted: Any, given: Any, where: str) -> sources.Lowered:
+def _lower(jax: Any, function: Any, given: Any, where: str) -> sources.Lowered:
     """Lower with the arguments that ``given`` is or returns, abstract ones if they suffice."""
-    attempts = [lambda: () if given is _NONE else given]
-    if callable(given) and not isinstance(given, type):
-        attempts = [lambda: jax.eval_shape(given), given]
-    for number, arguments in enumerate(attempts, 1):
-        try:
-            positional, named = _call_form(arguments())
-            lowered, notes = sources.lowered_of(jitted, positional, named)
-            return sources.Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))
-        except (Exception, SystemExit) as error:
-            if number == len(attempts):
-                raise _one_line(error, where) from None
-    raise AssertionError("unreachable")
+    is_called = callable(given) and not isinstance(given, type)
+    if is_called:
+        with contextlib.suppress(Exception, SystemExit):
+            return sources.lower_function(function, *_call_form(jax.eval_shape(given)))
+    with _users_code(where):
+        arguments = () if given is _NONE else given() if is_called else given
+        return sources.lower_function(function, *_call_form(arguments))
 
 
 def _call_form(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

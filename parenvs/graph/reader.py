@@ -76,12 +76,10 @@ def by_id(computation: Any) -> list[Any]:
     ids than their users': then it is that of the file, changed where an operand comes too late. An
     instruction in a cycle, or with a missing operand, is kept, for the reader to name.
     """
-    nodes = sorted(computation.instructions, key=lambda node: node.id)
-    if _is_topological(nodes):
-        return nodes
     nodes = list(computation.instructions)
-    if _is_topological(nodes):
-        return nodes
+    for order in (sorted(nodes, key=lambda node: node.id), nodes):
+        if _is_topological(order):
+            return order
     from parenvs.graph.text import topological_order  # it loads scipy
 
     position_of = {node.id: position for position, node in enumerate(nodes)}
@@ -156,6 +154,7 @@ _PASSED = ("async-update", "copy-start", "copy-done")
 """Opcodes of which the first result is the operand: copies between a device's own memories."""
 _FORWARDED = ("tuple", "get-tuple-element", "call", "fusion", "parameter")
 """Opcodes whose result is another instruction's, so that its shape is declared twice."""
+_GROUPS = ("feature_group_count", "batch_group_count")
 _STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
 _LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
 """With ``_STRUCTURE``: fields of an instruction that its factor rule needs."""
@@ -403,9 +402,7 @@ class _Reader:
         for node in by_id(computation):
             shapes[node.id] = node.shape
             operands = [values[i] for i in node.operand_ids]
-            name = node.metadata.op_name
-            if prefix:
-                name = f"{prefix}/{name}" if name else prefix
+            name = "/".join(filter(None, (prefix, node.metadata.op_name)))
             if node.opcode == "parameter":
                 if arguments is not None:
                     values[node.id] = arguments[node.parameter_number]
@@ -496,10 +493,8 @@ class _Reader:
                 returned = self.block(computation, None, name, index)
                 parts.append(checks.Computation(_parameters(computation), self.arrays(returned)))
                 self.add(Row("return", returned, [], parent=index, name=name))
-            fault = checks.wrong_nesting(
-                node.opcode, self.arrays(flat), self.arrays(results), parts
-            )
-            if fault:
+            arrays = self.arrays(flat), self.arrays(results)
+            if fault := checks.wrong_nesting(node.opcode, *arrays, parts):
                 raise HloError(f"instruction {node.name!r}: {fault}")
         return results
 
@@ -527,11 +522,9 @@ class _Reader:
             attribute = row.attribute
             if row.opcode == "while":
                 if trips is None:
-                    warnings.warn(
-                        f"{self.where}: the trip count of {row.name or 'a while'} is not known; it "
-                        "is costed as one",
-                        stacklevel=2,
-                    )
+                    name = row.name or "a while"
+                    words = f"the trip count of {name} is not known; it is costed as one"
+                    warnings.warn(f"{self.where}: {words}", stacklevel=2)
                 fields = {"trip_count": 1 if trips is None else trips}
                 attribute = json.dumps(fields, separators=(",", ":"))
             rows[index] = row._replace(flops=flops, bytes_accessed=moved, attribute=attribute)
@@ -546,23 +539,18 @@ class _Reader:
             literal = node.literal
             values = (literal.s32s, literal.s64s, literal.u32s, literal.u64s, literal.preds)
             numbers = [value for literals in values for value in literals]
-            if numbers and holds_numbers(
-                self.program.shapes[results[0]], self.program.types[results[0]]
-            ):
+            [(kind, shape)] = self.arrays(results)
+            if numbers and holds_numbers(shape, kind):
                 result["value"] = numbers
             elif node.opcode == "compare":
                 result["direction"] = node.comparison_direction
         if node.opcode in opcodes.ELEMENTWISE:
             return result
         result.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
-        for key in _STRUCTURE:
-            if node.HasField(key):
-                result[key] = _plain(getattr(node, key))
+        result.update((key, _plain(getattr(node, key))) for key in _STRUCTURE if node.HasField(key))
         if node.slices:
             result["slices"] = [[s.start, s.limit, s.stride] for s in node.slices]
-        for key in ("feature_group_count", "batch_group_count"):
-            if getattr(node, key) > 1:
-                result[key] = getattr(node, key)
+        result.update((key, count) for key in _GROUPS if (count := getattr(node, key)) > 1)
         if node.custom_call_target:
             result["target"] = node.custom_call_target
         if node.called_ids and node.opcode not in checks.NESTED:

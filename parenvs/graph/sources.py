@@ -203,14 +203,8 @@ def from_jax(function: Callable[..., Any], *args: Any, parts: bool = True, **opt
     Raises:
         ParenvsError: JAX is missing.
     """
-    with need_extra("jax", "planning a function"):
-        import jax
-    from parenvs.graph.reader import proto_of, read_proto, results_of
-
-    jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")
-    lowered, notes = lowered_of(jitted, args, {}, parts)
-    return read_proto(proto_of(lowered), where, results=results_of(lowered), told=notes, **options)
+    return lower_function(function, args, {}, parts).graph(where, **options)
 
 
 def from_torch(
@@ -263,19 +257,21 @@ def in_parts(
     return (function, tuple(args)) if result is None else (result.function, result.positional)
 
 
-def lowered_of(
-    jitted: Any, positional: Sequence[Any], named: dict[str, Any], parts: bool = True
-) -> tuple[Any, tuple[str, ...]]:
-    """Lower a jitted function with arrays or shapes, and return notes on how.
+def lower_function(
+    function: Any, positional: Sequence[Any], named: dict[str, Any], parts: bool = True
+) -> Lowered:
+    """Lower a JAX function, jitted or not, with arrays or shapes; ``parts`` as of ``from_jax``."""
+    with need_extra("jax", "planning a function"):
+        import jax
 
-    ``parts`` is that of ``from_jax``.
-    """
-    import jax
+        from parenvs.graph.parts import split_fused
+    from parenvs.graph.reader import proto_of, results_of
 
-    from parenvs.graph.parts import split_fused
-
+    jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+    notes: tuple[str, ...] = ()
     result = split_fused(jitted, positional, named) if parts and hasattr(jitted, "trace") else None
-    if result is None:
-        return jitted.lower(*positional, **named), ()
-    again = jax.jit(result.function, keep_unused=True)
-    return again.lower(*result.positional, **result.named), (result.note,)
+    if result is not None:
+        jitted, notes = jax.jit(result.function, keep_unused=True), (result.note,)
+        positional, named = result.positional, result.named
+    lowered = jitted.lower(*positional, **named)
+    return Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))

@@ -417,9 +417,9 @@ class _Unroller:
             return None
         if row.opcode == "concatenate":
             return self.joined(row, values)
-        weights = [is_weight(value, self.holds_weight) for value in values]
         if row.opcode == "transpose" and fields_of(row.attribute)["dimensions"][0]:
             return None
+        weights = [is_weight(value, self.holds_weight) for value in values]
         apart = [w or t in self.free for w, t in zip(weights, row.operands, strict=True)]
         if row.opcode in MAPPED and all(apart) and any(weights):
             return Mapped(index, tuple(values), shape, row.opcode != "transpose")
@@ -430,42 +430,37 @@ class _Unroller:
         bounds = self.block_bounds(row)
         if bounds is None:
             return None
-        base, block = values[0], values[1]
+        base, block, *_ = values
         if not isinstance(base, Stack) or base.tensors:
             whole = base.tensors[min(base.tensors)] if isinstance(base, Stack) else base
             base = Stack(self.program.shapes[row.results[0]], {}, whole)
-        start, size = bounds
-        return base.written(start, block, size)
+        return base.written(bounds, block)
 
     def joined(self, row: Row, values: Sequence[Value]) -> Stack | None:
         """Return what a concatenation along the leading dimension joins, as a stack."""
         if fields_of(row.attribute)["dimensions"] != [0]:
             return None
         sizes = [self.program.shapes[t][0] for t in row.operands]
-        places = zip(accumulate(sizes, initial=0), sizes, strict=False)
-        return Stack(self.program.shapes[row.results[0]], dict(zip(places, values, strict=True)))
+        extents = zip(accumulate(sizes, initial=0), sizes, strict=False)
+        return Stack(self.program.shapes[row.results[0]], dict(zip(extents, values, strict=True)))
 
     def tensor(self, value: Value, phase: int) -> int:
         """Return the tensor of a value, which an instruction of ``phase`` computes with."""
-        if isinstance(value, int):
-            return value
-        if isinstance(value, Computed):
-            return value.tensor
+        if isinstance(value, int | Computed):
+            return value if isinstance(value, int) else value.tensor
         if isinstance(value, Part):
             return self.parameter(value, phase)
         # A tensor of a later phase must not be read earlier: it would widen forward cuts.
-        done = [t for p, t in value.tensors.items() if p <= phase]
-        if not done:
-            value.tensors[phase] = self.materialize(value, phase)
-            done = [value.tensors[phase]]
-        return done[0]
+        done = next((t for p, t in value.tensors.items() if p <= phase), None)
+        if done is None:
+            done = value.tensors[phase] = self.materialize(value, phase)
+        return done
 
     def parameter(self, part: Part, phase: int) -> int:
         if part not in self.parts:
             old = self.old.parameter_tensor[part.parameter]
-            self.parts[part] = self.new.tensor(part.shape, self.program.types[old])
-            result = [self.parts[part]]
-            self.write(Row("parameter", [], result, phase=phase, name=self.path(part)))
+            self.parts[part] = result = self.new.tensor(part.shape, self.program.types[old])
+            self.write(Row("parameter", [], [result], phase=phase, name=self.path(part)))
         return self.parts[part]
 
     def materialize(self, value: Reshaped | Mapped | Stack, phase: int) -> int:
@@ -537,9 +532,8 @@ class _Unroller:
                 index = self.maker[result]
                 row = self.new.rows[index]
                 sources = [self.parameter(piece, row.phase) for piece in pieces]
-                self.new.rows[index] = row._replace(
-                    opcode="concatenate", operands=sources, attribute=LEADING
-                )
+                joined = row._replace(opcode="concatenate", operands=sources, attribute=LEADING)
+                self.new.rows[index] = joined
             stack.extend(pieces)
 
     def graph(self) -> Graph:

@@ -95,9 +95,7 @@ class Reshaped:
             group, first = divmod(start, source.shape[1])
             if first + size <= source.shape[1]:
                 row = reshaped(source.cut(group, 1), source.shape[1:])
-                return (
-                    None if isinstance(row, int | None) else reshaped(row.cut(first, size), shape)
-                )
+                return None if row is None else reshaped(row.cut(first, size), shape)
             if not first and not size % source.shape[1]:
                 return reshaped(source.cut(group, size // source.shape[1]), shape)
         return None
@@ -134,11 +132,10 @@ class Mapped:
             if len(blocks) < len(sources):
                 return None
             shape = block_shape = (size, *self.shape[1:])
-            if self.elementwise and all(isinstance(s, Reshaped) for s in blocks):
-                shapes = {s.source.shape for s in blocks if isinstance(s, Reshaped)}
-                if len(shapes) == 1:  # what follows may undo the reshape
-                    (block_shape,) = shapes
-                    blocks = tuple(s.source for s in blocks if isinstance(s, Reshaped))
+            inner = tuple(s.source for s in blocks if isinstance(s, Reshaped))
+            alike = len(inner) == len(blocks) and len({s.shape for s in inner}) == 1
+            if self.elementwise and alike:  # what follows may undo the reshape
+                block_shape, blocks = inner[0].shape, inner
             share = self.share * size / self.shape[0]
             block = Mapped(self.row, blocks, block_shape, self.elementwise, share)
             self.cuts[start, size] = block if block_shape == shape else Reshaped(block, shape)
@@ -181,11 +178,12 @@ class Stack:
             return None
         return self.base.cut(start, size)
 
-    def written(self, start: int, block: Value, size: int) -> Stack:
-        """Return the stack after a block was written into it."""
+    def written(self, extent: tuple[int, int], block: Value) -> Stack:
+        """Return the stack after a block was written at a start, of a size."""
         # Blocks that the new one covers or touches hold old values, and are gone.
-        retained = {k: b for k, b in self.blocks.items() if sum(k) <= start or k[0] >= start + size}
-        return Stack(self.shape, {**retained, (start, size): block}, self.base)
+        start, end = extent[0], sum(extent)
+        retained = {k: b for k, b in self.blocks.items() if sum(k) <= start or k[0] >= end}
+        return Stack(self.shape, {**retained, extent: block}, self.base)
 
     def pieces(self) -> list[Value]:
         """Return the blocks in order, behind the base where they do not cover it."""
@@ -212,7 +210,7 @@ def _covering(blocks: dict[tuple[int, int], Value], start: int, size: int) -> li
     return result if end == start + size else []
 
 
-def reshaped(value: Value | None, shape: Shape) -> Value | None:
+def reshaped(value: Value | None, shape: Shape) -> View | None:
     """Return a view with other dimensions; a tensor's number has no view, and gives None."""
     if isinstance(value, Reshaped):
         value = value.source

@@ -25,7 +25,7 @@ from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -313,20 +313,18 @@ class ShardyOracle:
         from jaxlib.mlir import ir
         from jaxlib.mlir.passmanager import PassManager
 
-        dimensions_of: dict[int, set[int]] = {}
-        for number, dimension in decisions:
-            dimensions_of.setdefault(number, set()).add(dimension)
+        chosen = set(decisions)
         with self._context, ir.Location.unknown():
             module = ir.Module.parse(self._text)
             main = functions(module)["main"]
-            attributes: list[dict[str, Any]] = [{} for _ in _inputs(main)]
-            for number, dimensions in dimensions_of.items():
-                rank = ir.RankedTensorType(_inputs(main)[number]).rank
-                axes = ", ".join(_AXIS if d in dimensions else "{?}" for d in range(rank))
+            kinds = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs
+            attributes: list[dict[str, Any]] = [{} for _ in kinds]
+            for number in {number for number, _ in chosen}:
+                rank = ir.RankedTensorType(kinds[number]).rank
+                axes = ", ".join(_AXIS if (number, d) in chosen else "{?}" for d in range(rank))
                 sharding = ir.Attribute.parse(f"#sdy.sharding<@mesh, [{axes}]>")
                 attributes[number]["sdy.sharding"] = sharding
-            dictionaries = [ir.DictAttr.get(by_name) for by_name in attributes]
-            main.attributes["arg_attrs"] = ir.ArrayAttr.get(dictionaries)
+            main.attributes["arg_attrs"] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, attributes)))
             try:
                 PassManager.parse(_PROPAGATE).run(module.operation)
                 partitioned = _partitioned(functions(module)["main"])
@@ -344,28 +342,19 @@ def functions(module: Any) -> dict[str, Any]:
     }
 
 
-def _inputs(main: Any) -> Any:
-    from jaxlib.mlir import ir
-
-    return ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs
-
-
 def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
     from jaxlib.mlir import ir
 
     if "arg_attrs" not in main.attributes:
         return ()
-    attributes: list[dict[str, Any]] = [
-        {item.name: item.attr for item in items}
-        for items in cast("Any", map(ir.DictAttr, ir.ArrayAttr(main.attributes["arg_attrs"])))
-    ]
+    inputs: Any = map(ir.DictAttr, ir.ArrayAttr(main.attributes["arg_attrs"]))
     # A sharding is written as <@mesh, [{"x"}, {?}]>, in braces the axes of each dimension.
     return tuple(
         (number, dimension)
-        for number, by_name in enumerate(attributes)
-        for dimension, axes in enumerate(
-            _AXES.findall(str(by_name.get("sdy.sharding", "")).partition("]")[0])
-        )
+        for number, items in enumerate(inputs)
+        for item in items
+        if item.name == "sdy.sharding"
+        for dimension, axes in enumerate(_AXES.findall(str(item.attr).partition("]")[0]))
         if '"x"' in axes
     )
 
@@ -373,27 +362,23 @@ def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
 def _communication(module: Any) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the types of the reshards, and the number of each collective."""
     reshards: list[str] = []
-    own_counts: dict[str, Counter[str]] = {}  # collectives of each function itself
-    call_counts: dict[str, Counter[str]] = {}
+    kinds: dict[str, list[str]] = {}  # collectives of each function itself
+    callees: dict[str, list[str]] = {}
     for name, function in functions(module).items():
-        own_counts[name], call_counts[name] = Counter(), Counter()
+        kinds[name], callees[name] = [], []
         for operation in walk(function):
             kind = operation.name.removeprefix("sdy.")
             if kind == "reshard":
                 reshards.append(str(operation.results[0].type))
             elif kind in _COLLECTIVES:
-                own_counts[name][kind] += 1
-            elif operation.name == "func.call":
-                call_counts[name][str(operation.attributes["callee"]).removeprefix("@")] += 1
+                kinds[name].append(kind)
+            elif kind == "func.call":
+                callees[name].append(str(operation.attributes["callee"]).removeprefix("@"))
 
     # A collective in a function runs once per call, so counts add up along the call graph.
     @cache
     def total(name: str) -> Counter[str]:
-        counts = own_counts[name].copy()
-        for callee, times in call_counts[name].items():
-            for kind, count in total(callee).items():
-                counts[kind] += times * count
-        return counts
+        return sum(map(total, callees[name]), Counter(kinds[name]))
 
     return tuple(reshards), dict(sorted(total("main").items()))
 
@@ -489,11 +474,11 @@ class Verification:
 def verify_plan(plan: Plan, source: Any = None) -> Verification:
     """Verify a plan on the graph of its instance, or else on that of ``source``; see ``verify``."""
     need_jax()
-    if source is None:
-        return verify(load_graph(plan.instance), plan)
     try:
         graph = load_graph(plan.instance)
     except UnknownInstanceError:
+        if source is None:
+            raise
         graph = module_of(source).graph
     return verify(graph, plan, source)
 
