@@ -12,53 +12,41 @@ import jax.numpy as jnp
 from jax import lax, named_scope
 from jax.ad_checkpoint import checkpoint_name
 
-from parenvs.datasets.models.model import Array, Tree, floats, integers
+from parenvs.datasets.models.model import Array, Shapes, Tree, floats, integers, weight
 
 Activation = Callable[[Array], Array]
-Shapes = Callable[..., Tree | jax.ShapeDtypeStruct]
 
 
-def dense_shapes(*kernel: int) -> Tree:
-    """Return the shapes of a dense or convolution layer, output features last, with its bias."""
-    return {"kernel": floats(*kernel), "bias": floats(kernel[-1])}
+def linear(weights: Tree, name: str, x: Array, features: int) -> Array:
+    """Multiply the last dimension of ``x`` by a kernel without a bias."""
+    return jnp.dot(x, weight(weights, name, x.shape[-1], features))
 
 
-def norm_shapes(width: int) -> Tree:
-    """Return the shapes of a normalization over ``width`` features."""
-    return {"scale": floats(width), "bias": floats(width)}
-
-
-def dense(weights: Tree | Array, x: Array) -> Array:
-    """Multiply the last dimension of ``x`` by a kernel, and add the bias if there is one."""
-    if isinstance(weights, dict):
-        return jnp.dot(x, weights["kernel"]) + weights["bias"]
-    return jnp.dot(x, weights)
+def dense(weights: Tree, x: Array, features: int) -> Array:
+    """Multiply the last dimension of ``x`` by a kernel, and add the bias."""
+    return linear(weights, "kernel", x, features) + weight(weights, "bias", features)
 
 
 def conv(
-    weights: Tree | Array, x: Array, stride: int = 1, padding: str = "SAME", groups: int = 1
+    weights: Tree,
+    x: Array,
+    features: int,
+    size: int = 3,
+    stride: int = 1,
+    padding: str = "SAME",
+    groups: int = 1,
+    bias: bool = True,
 ) -> Array:
-    """Convolve NHWC images with an HWIO kernel, and add the bias if there is one."""
-    kernel = weights["kernel"] if isinstance(weights, dict) else weights
+    """Convolve NHWC images with a square HWIO kernel, and add the bias if there is one."""
+    kernel = weight(weights, "kernel", size, size, x.shape[-1] // groups, features)
     how: Tree = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "feature_group_count": groups}
     x = lax.conv_general_dilated(x, kernel, (stride, stride), padding, **how)
-    return x + weights["bias"] if isinstance(weights, dict) else x
+    return x + weight(weights, "bias", features) if bias else x
 
 
 def embed(table: Array, ids: Array) -> Array:
     """Gather rows of a table; ids are clipped to its range."""
     return jnp.take(table, ids, axis=0, mode="clip")
-
-
-def stack_shapes(layers: int, layer: Tree, scanned: bool) -> Tree:
-    """Return the shapes of a stack of equal layers.
-
-    With ``scanned`` each array has a leading dimension of layers, else each layer is apart, as
-    ``layer_0``, ``layer_1``, ...
-    """
-    if not scanned:
-        return {f"layer_{i}": layer for i in range(layers)}
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((layers, *x.shape), x.dtype), layer)
 
 
 KEPT = "kept"
@@ -74,13 +62,25 @@ def recomputing(block: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array]
     policy = policies.save_from_both_policies(
         policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
     )
-    return jax.checkpoint(block, policy=policy)
+    recomputed = jax.checkpoint(block, policy=policy)
+    # What collects shapes is no tree of arrays, which jax.checkpoint takes.
+    return lambda w, x: block(w, x) if isinstance(w, Shapes) else recomputed(w, x)
 
 
 def run_stack(
     weights: Tree, x: Array, block: Callable[[Tree, Array], Array], layers: int, scanned: bool
 ) -> Array:
-    """Send ``x`` through the layers of ``stack_shapes``; ``block(weights, x)`` is one of them."""
+    """Send ``x`` through a stack of equal layers; ``block(weights, x)`` is one of them.
+
+    With ``scanned`` each array has a leading dimension of layers, else each layer is apart, as
+    ``layer_0``, ``layer_1``, ...
+    """
+    if isinstance(weights, Shapes):
+        layer = Shapes(weights.dtype)
+        x, shapes = block(layer, x), layer.plain()
+        stacked = jax.tree.map(lambda leaf: floats(layers, *leaf.shape), shapes)
+        weights.update(stacked if scanned else {f"layer_{i}": shapes for i in range(layers)})
+        return x
     if scanned:
         return lax.scan(lambda y, layer: (block(layer, y), None), x, weights)[0]
     for i in range(layers):
@@ -89,25 +89,31 @@ def run_stack(
     return x
 
 
-def rms_norm(scale: Array, x: Array, epsilon: float = 1e-5) -> Array:
+def rms_norm(weights: Tree, name: str, x: Array, epsilon: float = 1e-5) -> Array:
     """Divide the last dimension of ``x`` by its root mean square, and scale it."""
     with named_scope("norm"):
         # Squares of bfloat16 lose too many digits to be averaged.
         y = x.astype(jnp.float32)
         y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)
-        return y.astype(x.dtype) * scale
+        return y.astype(x.dtype) * weight(weights, name, x.shape[-1])
 
 
-def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-5) -> Array:
+def layer_norm(weights: Tree | None, x: Array, epsilon: float = 1e-5) -> Array:
     """Normalize the last dimension of ``x`` (..., width) to mean 0 and variance 1.
 
-    ``weights`` holds ``scale`` and ``bias``, or nothing.
+    ``weights`` are ``scale`` and ``bias``, if there are any.
     """
     with named_scope("norm"):
         y = x.astype(jnp.float32)
         y = y - y.mean(-1, keepdims=True)
         y = (y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
-        return y * weights["scale"] + weights["bias"] if weights else y
+        return y if weights is None else scaled(weights, y)
+
+
+def scaled(weights: Tree, x: Array) -> Array:
+    """Scale the last dimension of ``x``, and add a bias."""
+    width = x.shape[-1]
+    return x * weight(weights, "scale", width) + weight(weights, "bias", width)
 
 
 def group_norm(weights: Tree, x: Array, groups: int = 32, epsilon: float = 1e-5) -> Array:
@@ -117,7 +123,7 @@ def group_norm(weights: Tree, x: Array, groups: int = 32, epsilon: float = 1e-5)
         y = x.astype(jnp.float32).reshape(*x.shape[:3], groups, -1)
         y = y - y.mean((1, 2, 4), keepdims=True)
         y = y * lax.rsqrt(jnp.square(y).mean((1, 2, 4), keepdims=True) + epsilon)
-        return y.astype(x.dtype).reshape(x.shape) * weights["scale"] + weights["bias"]
+        return scaled(weights, y.astype(x.dtype).reshape(x.shape))
 
 
 def rotated(x: Array, theta: float) -> Array:
@@ -183,11 +189,12 @@ def attention(
     theta: float | None = None,
     recompute: bool = False,
     chunk: int | None = None,
+    biases: str = "qkvo",
 ) -> Array:
     """Attend from ``x`` to ``memory``, and return (batch, queries, width).
 
     Args:
-        weights: Projections q, k, v and o: 2-D kernels, each with a bias or without.
+        weights: Projections q, k, v and o, of which ``biases`` have one.
         x: (batch, queries, width).
         memory: (batch, keys, width of the memory).
         heads: Heads of queries.
@@ -196,12 +203,20 @@ def attention(
         theta: Base of rotary positions; None leaves them out.
         recompute: Whether the backward pass recomputes scores (arXiv 2205.05198, section 5).
         chunk: Queries that attend at a time, see ``attend_in_chunks``; None: all at once.
+        biases: Letters of the projections that have one.
     """
-    batch, queries, _ = x.shape
+
+    def projected(key: str, x: Array, features: int) -> Array:
+        if key in biases:
+            return dense(weights[key], x, features)
+        return linear(weights, key, x, features)
+
+    batch, queries, width = x.shape
     groups = kv_heads or heads
-    q = dense(weights["q"], x).reshape(batch, queries, groups, heads // groups, -1)
-    k = dense(weights["k"], memory).reshape(batch, memory.shape[1], groups, -1)
-    v = dense(weights["v"], memory).reshape(batch, memory.shape[1], groups, -1)
+    keyed = width // heads * groups
+    q = projected("q", x, width).reshape(batch, queries, groups, heads // groups, -1)
+    k = projected("k", memory, keyed).reshape(batch, memory.shape[1], groups, -1)
+    v = projected("v", memory, keyed).reshape(batch, memory.shape[1], groups, -1)
     if theta is not None:
         q, k = rotated(q, theta), rotated(k, theta)
     if chunk is not None:
@@ -209,45 +224,21 @@ def attention(
     else:
         core = jax.checkpoint(attend, static_argnums=3) if recompute else attend
         context = core(q, k, v, causal)
-    return dense(weights["o"], context.reshape(batch, queries, -1))
+    return projected("o", context.reshape(batch, queries, -1), width)
 
 
-def attention_shapes(width: int, biases: str = "qkvo", memory: int | None = None) -> Tree:
-    """Return the shapes of an attention as wide as its input.
-
-    ``biases`` names the projections that have one; keys and values are made of ``memory`` features.
-    """
-    inputs = dict.fromkeys("qkvo", width) | dict.fromkeys("kv", memory or width)
-    return {
-        key: (dense_shapes if key in biases else floats)(features, width)
-        for key, features in inputs.items()
-    }
-
-
-def feed_forward(weights: Tree, x: Array, activation: Activation = jax.nn.gelu) -> Array:
+def feed_forward(
+    weights: Tree, x: Array, hidden: int, activation: Activation = jax.nn.gelu
+) -> Array:
     """Apply two dense layers, ``up`` and ``down``, with an activation between them."""
-    return dense(weights["down"], activation(dense(weights["up"], x)))
-
-
-def feed_forward_shapes(width: int, hidden: int) -> Tree:
-    """Return the shapes of a feed-forward block with biases."""
-    return {"up": dense_shapes(width, hidden), "down": dense_shapes(hidden, width)}
-
-
-def layer_shapes(width: int, hidden: int) -> Tree:
-    """Return the shapes of ``transformer_layer``."""
-    return {
-        "attention_norm": norm_shapes(width),
-        "attention": attention_shapes(width),
-        "ffn_norm": norm_shapes(width),
-        "ffn": feed_forward_shapes(width, hidden),
-    }
+    return dense(weights["down"], activation(dense(weights["up"], x, hidden)), x.shape[-1])
 
 
 def transformer_layer(
     weights: Tree,
     x: Array,
     heads: int,
+    hidden: int,
     causal: bool = False,
     recompute: bool = False,
     activation: Activation = jax.nn.gelu,
@@ -258,31 +249,13 @@ def transformer_layer(
         x += attention(weights["attention"], y, y, heads, causal=causal, recompute=recompute)
     with named_scope("ffn"):
         y = layer_norm(weights["ffn_norm"], x)
-        return x + feed_forward(weights["ffn"], y, activation)
+        return x + feed_forward(weights["ffn"], y, hidden, activation)
 
 
-def gated_shapes(width: int, hidden: int, *leading: int, shapes: Shapes = floats) -> Tree:
-    """Return the shapes of a gated feed-forward block, after ``leading`` dimensions."""
-    up, down = (*leading, width, hidden), (*leading, hidden, width)
-    return {"gate": shapes(*up), "up": shapes(*up), "down": shapes(*down)}
-
-
-def gated_feed_forward(weights: Tree, x: Array) -> Array:
-    """Apply SwiGLU (arXiv 2002.05202): ``down (silu(gate x) * up x)``, without biases."""
-    return dense(weights["down"], jax.nn.silu(dense(weights["gate"], x)) * dense(weights["up"], x))
-
-
-def patches(weights: Tree | Array, images: Array, size: int) -> Array:
-    """Make a token of each square of ``size`` pixels: (batch, tokens, width).
-
-    Args:
-        weights: Kernel (size, size, features, width), with a bias or without.
-        images: (batch, height, width, features).
-        size: Height and width of a patch.
-    """
-    kernel = weights["kernel"] if isinstance(weights, dict) else weights
-    x = conv(weights, images.astype(kernel.dtype), size, "VALID")
-    return x.reshape(len(x), -1, x.shape[-1])
+def patches(weights: Tree, images: Array, size: int, width: int) -> Array:
+    """Make a token of each square of ``size`` pixels: (batch, tokens, width)."""
+    x = conv(weights, images.astype(jnp.bfloat16), width, size, size, "VALID")
+    return x.reshape(len(x), -1, width)
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
@@ -306,10 +279,10 @@ def log_features(steps: Array, width: int) -> Array:
     return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)
 
 
-def classified(params: Tree, batch: Tree, features: Callable[[], Array]) -> Array:
+def classified(params: Tree, batch: Tree, classes: int, features: Callable[[], Array]) -> Array:
     """Return the loss of a classifier whose last layer reads ``features()``."""
     with named_scope("predictions"):
-        logits = dense(params["predictions"], features())
+        logits = dense(params["predictions"], features(), classes)
     with named_scope("loss"):
         return cross_entropy(logits, batch["labels"])
 

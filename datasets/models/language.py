@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax, named_scope
 
 import parenvs.datasets.models.blocks as nn
-from parenvs.datasets.models.model import Array, Model, Tree, adagrad, adamw, floats, integers
+from parenvs.datasets.models.model import Array, Model, Tree, adagrad, adamw, integers, weight
 
 
 def gpt(
@@ -28,30 +28,24 @@ def gpt(
     dense, where GPT-3's are dense and locally banded by turns. The backward pass computes the
     attention scores again. Feed-forward blocks are four times as wide as the residual.
     """
-    layer = nn.layer_shapes(width, 4 * width)
-    params = {
-        "embedding": floats(vocab, width),
-        "positions": floats(tokens, width),
-        "decoder": nn.stack_shapes(layers, layer, scanned),
-        "norm": nn.norm_shapes(width),
-    }
 
     def loss(params: Tree, batch: Tree) -> Array:
+        table = weight(params, "embedding", vocab, width)
         with named_scope("embedding"):
-            x = nn.embed(params["embedding"], batch["tokens"]) + params["positions"]
+            x = nn.embed(table, batch["tokens"]) + weight(params, "positions", tokens, width)
         with named_scope("decoder"):
-            block = partial(nn.transformer_layer, heads=heads, causal=True, recompute=True)
+            how: Tree = {"heads": heads, "hidden": 4 * width, "causal": True, "recompute": True}
+            block = partial(nn.transformer_layer, **how)
             x = nn.run_stack(params["decoder"], x, block, layers, scanned)
         with named_scope("head"):
-            x = nn.layer_norm(params["norm"], x)
-            logits = jnp.einsum("btd,vd->btv", x, params["embedding"])
+            logits = jnp.einsum("btd,vd->btv", nn.layer_norm(params["norm"], x), table)
         with named_scope("loss"):
             return nn.cross_entropy(logits, batch["labels"])
 
     line = f"GPT-3, {layers} layers, width {width}, {heads} heads"
     trained_as = "arXiv 2104.04473, section 5.1: GPT-3 of 175 B parameters, batch 1,536"
     batch = nn.labeled_tokens(batch_size, tokens)
-    return Model("gpt", line, "arXiv 2005.14165", params, loss, batch, trained_as, adamw())
+    return Model("gpt", line, "arXiv 2005.14165", loss, batch, trained_as, adamw())
 
 
 CHUNK = 512
@@ -60,39 +54,29 @@ LLAMA_BASE, MIXTRAL_BASE = 5e5, 1e6
 """Bases of the rotary positions: arXiv 2407.21783, Table 3, and Mixtral's configuration."""
 
 
-def _grouped_shapes(width: int, heads: int, kv_heads: int) -> Tree:
-    sizes = {"q": width, "k": width // heads * kv_heads, "v": width // heads * kv_heads}
-    return {**{key: floats(width, size) for key, size in sizes.items()}, "o": floats(width, width)}
-
-
 def _grouped_attention(weights: Tree, x: Array, heads: int, kv_heads: int, base: float) -> Array:
     with named_scope("attention"):
-        y, chunk = nn.rms_norm(weights["attention_norm"], x), min(CHUNK, x.shape[1])
-        y = nn.attention(weights["attention"], y, y, heads, kv_heads, True, base, chunk=chunk)
-        return x + y
+        y, chunk = nn.rms_norm(weights, "attention_norm", x), min(CHUNK, x.shape[1])
+        how: Tree = {"causal": True, "theta": base, "chunk": chunk, "biases": ""}
+        return x + nn.attention(weights["attention"], y, y, heads, kv_heads, **how)
 
 
-def _decoder_shapes(vocab: int, width: int, stack: Tree) -> Tree:
-    return {
-        "embedding": floats(vocab, width),
-        "decoder": stack,
-        "norm": floats(width),
-        "head": floats(width, vocab),
-    }
+def _decoder(
+    block: Callable[[Tree, Array], Array], layers: int, width: int, vocab: int, scanned: bool
+) -> Callable[[Tree, Tree], Array]:
+    """The loss of a decoder with RMSNorm whose tables of inputs and outputs are apart."""
 
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("embedding"):
+            x = nn.embed(weight(params, "embedding", vocab, width), batch["tokens"])
+        with named_scope("decoder"):
+            x = nn.run_stack(params["decoder"], x, block, layers, scanned)
+        with named_scope("head"):
+            logits = nn.rms_norm(params, "norm", x) @ weight(params, "head", width, vocab)
+        with named_scope("loss"):
+            return nn.cross_entropy(logits, batch["labels"])
 
-def _decoder_loss(
-    params: Tree, batch: Tree, block: Callable[[Tree, Array], Array], layers: int, scanned: bool
-) -> Array:
-    """Loss of a decoder with RMSNorm whose tables of inputs and outputs are apart."""
-    with named_scope("embedding"):
-        x = nn.embed(params["embedding"], batch["tokens"])
-    with named_scope("decoder"):
-        x = nn.run_stack(params["decoder"], x, block, layers, scanned)
-    with named_scope("head"):
-        logits = nn.rms_norm(params["norm"], x) @ params["head"]
-    with named_scope("loss"):
-        return nn.cross_entropy(logits, batch["labels"])
+    return loss
 
 
 def llama(
@@ -114,25 +98,19 @@ def llama(
     queries at a time, and the backward pass computes again what is cheap, as fused kernels and
     selective recomputation do. ``trained_as`` names the source of batch and length.
     """
-    layer = {
-        "attention_norm": floats(width),
-        "attention": _grouped_shapes(width, heads, kv_heads),
-        "ffn_norm": floats(width),
-        "ffn": nn.gated_shapes(width, hidden),
-    }
-    params = _decoder_shapes(vocab, width, nn.stack_shapes(layers, layer, scanned))
 
     def block(weights: Tree, x: Array) -> Array:
         x = _grouped_attention(weights, x, heads, kv_heads, LLAMA_BASE)
         with named_scope("ffn"):
-            return x + nn.gated_feed_forward(weights["ffn"], nn.rms_norm(weights["ffn_norm"], x))
+            # SwiGLU (arXiv 2002.05202): down (silu(gate x) * up x).
+            y, ffn = nn.rms_norm(weights, "ffn_norm", x), weights["ffn"]
+            y = jax.nn.silu(nn.linear(ffn, "gate", y, hidden)) * nn.linear(ffn, "up", y, hidden)
+            return x + nn.linear(ffn, "down", y, width)
 
-    def loss(params: Tree, batch: Tree) -> Array:
-        return _decoder_loss(params, batch, nn.recomputing(block), layers, scanned)
-
+    loss = _decoder(nn.recomputing(block), layers, width, vocab, scanned)
     line = f"Llama 3, {layers} layers, width {width}, SwiGLU {hidden}, {heads} heads on {kv_heads}"
     batch = nn.labeled_tokens(batch_size, tokens)
-    return Model("llama", line, "arXiv 2407.21783", params, loss, batch, trained_as, adamw())
+    return Model("llama", line, "arXiv 2407.21783", loss, batch, trained_as, adamw())
 
 
 def lstm(
@@ -150,28 +128,20 @@ def lstm(
     batch shares (section 3.1), which are an input. Each layer is a loop over ``tokens`` steps;
     the output of its ``cells`` is projected to ``width``, which is that of the embedding, too.
     """
-    layer = {
-        "input": floats(width, 4 * cells),
-        "recurrent": floats(width, 4 * cells),
-        "bias": floats(4 * cells),
-        "projection": floats(cells, width),
-    }
-    params = {
-        "embedding": floats(vocab, width),
-        "lstm": nn.stack_shapes(layers, layer, scanned=False),
-        "softmax": {"kernel": floats(vocab, width), "bias": floats(vocab)},
-    }
 
     def recurrence(weights: Tree, x: Array) -> Array:
         """Run a layer over (tokens, batch, width)."""
-        gates = x @ weights["input"] + weights["bias"]  # of all tokens at once
+        # The gates of all tokens at once.
+        gates = x @ weight(weights, "input", width, 4 * cells) + weight(weights, "bias", 4 * cells)
+        recurrent = weight(weights, "recurrent", width, 4 * cells)
+        projection = weight(weights, "projection", cells, width)
 
         def step(state: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Array]:
             hidden, cell = state
             # Input, forget and output gates, and the candidate g of the cell.
-            i, f, g, o = jnp.split(inputs + hidden @ weights["recurrent"], 4, axis=-1)
+            i, f, g, o = jnp.split(inputs + hidden @ recurrent, 4, axis=-1)
             cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-            hidden = (jax.nn.sigmoid(o) * jnp.tanh(cell)) @ weights["projection"]
+            hidden = (jax.nn.sigmoid(o) * jnp.tanh(cell)) @ projection
             return (hidden, cell), hidden
 
         start = jnp.zeros(x.shape[1:], x.dtype), jnp.zeros((x.shape[1], cells), x.dtype)
@@ -180,19 +150,20 @@ def lstm(
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("embedding"):
-            x = nn.embed(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
-            x = x.transpose(1, 0, 2)
+            x = nn.embed(weight(params, "embedding", vocab, width), batch["tokens"])
+            x = x.astype(jnp.bfloat16).transpose(1, 0, 2)
         with named_scope("lstm"):
             x = nn.run_stack(params["lstm"], x, recurrence, layers, scanned=False)
         with named_scope("softmax"):
-            x, kernel = x.transpose(1, 0, 2), params["softmax"]["kernel"]
+            x, kernel = x.transpose(1, 0, 2), weight(params["softmax"], "kernel", vocab, width)
+            bias = weight(params["softmax"], "bias", vocab)
             true = nn.embed(kernel, batch["labels"]).astype(x.dtype)
             # The true word is scored apart: it need not be among the samples.
             logit = (x * true).sum(-1).astype(jnp.float32)
-            logit += nn.embed(params["softmax"]["bias"], batch["labels"])
+            logit += nn.embed(bias, batch["labels"])
             drawn = nn.embed(kernel, batch["samples"]).astype(x.dtype)
             logits = jnp.einsum("btd,sd->bts", x, drawn).astype(jnp.float32)
-            logits += nn.embed(params["softmax"]["bias"], batch["samples"])
+            logits += nn.embed(bias, batch["samples"])
         with named_scope("loss"):
             # -log(e^true / (e^true + sum of e^sampled)), without overflow.
             return (jnp.logaddexp(jax.nn.logsumexp(logits, -1), logit) - logit).mean()
@@ -206,7 +177,7 @@ def lstm(
     }
     source = "arXiv 1602.02410"
     kept = "embedding", "softmax"
-    return Model("lstm", line, source, params, loss, batch, trained_as, adagrad(), kept=kept)
+    return Model("lstm", line, source, loss, batch, trained_as, adagrad(), kept=kept)
 
 
 def mixtral(
@@ -231,54 +202,45 @@ def mixtral(
     what is beyond that passes it by. The loss that balances the experts is left out. Attention
     takes some queries at a time.
     """
-    capacity = 2 * group // experts
-
-    layer = {
-        "attention_norm": floats(width),
-        "attention": _grouped_shapes(width, heads, kv_heads),
-        "experts_norm": floats(width),
-        "experts": {
-            "router": floats(width, experts),
-            **nn.gated_shapes(width, hidden, experts),
-        },
-    }
-    params = _decoder_shapes(vocab, width, nn.stack_shapes(layers, layer, scanned))
+    sizes = experts, hidden, group, 2 * group // experts
 
     def block(weights: Tree, x: Array) -> Array:
         x = _grouped_attention(weights, x, heads, kv_heads, MIXTRAL_BASE)
         with named_scope("experts"):
-            y = nn.rms_norm(weights["experts_norm"], x)
-            return x + mixture(weights["experts"], y, group, capacity)
+            return x + mixture(weights["experts"], nn.rms_norm(weights, "experts_norm", x), *sizes)
 
-    def loss(params: Tree, batch: Tree) -> Array:
-        return _decoder_loss(params, batch, block, layers, scanned)
-
+    loss = _decoder(block, layers, width, vocab, scanned)
     line = f"Mixtral, {layers} layers, width {width}, {experts} experts of {hidden}, two a token"
     trained_as = "Megatron-LM, megatron/core/transformer/moe/README.md: Mixtral 8x7B"
     batch = nn.labeled_tokens(batch_size, tokens)
-    return Model("mixtral", line, "arXiv 2401.04088", params, loss, batch, trained_as, adamw())
+    return Model("mixtral", line, "arXiv 2401.04088", loss, batch, trained_as, adamw())
 
 
-def mixture(weights: Tree, x: Array, group: int, capacity: int) -> Array:
+def mixture(weights: Tree, x: Array, experts: int, hidden: int, group: int, capacity: int) -> Array:
     """Send each token of ``x`` (batch, tokens, width) to two experts, and add what they return.
 
     Args:
         weights: ``router`` (width, experts); ``gate`` and ``up`` (experts, width, hidden) and
             ``down`` (experts, hidden, width).
         x: (batch, tokens, width).
+        experts: Number of experts.
+        hidden: Width inside an expert.
         group: Tokens that are sent together.
         capacity: Tokens of a group that an expert takes.
     """
-    grouped = x.reshape(-1, group, x.shape[-1])
+    width = x.shape[-1]
+    grouped = x.reshape(-1, group, width)
     with named_scope("router"):
-        gates = jax.nn.softmax((grouped @ weights["router"]).astype(jnp.float32))
+        router = weight(weights, "router", width, experts)
+        gates = jax.nn.softmax((grouped @ router).astype(jnp.float32))
         dispatch, combine = two_experts(gates, capacity)
     with named_scope("dispatch"):
         sent = jnp.einsum("gtec,gtd->egcd", dispatch.astype(x.dtype), grouped)
     with named_scope("expert"):
-        gate = jax.nn.silu(jnp.einsum("egcd,edf->egcf", sent, weights["gate"]))
-        up = jnp.einsum("egcd,edf->egcf", sent, weights["up"])
-        outputs = jnp.einsum("egcf,efd->egcd", gate * up, weights["down"])
+        gate, up = (weight(weights, key, experts, width, hidden) for key in ("gate", "up"))
+        y = jax.nn.silu(jnp.einsum("egcd,edf->egcf", sent, gate))
+        y = y * jnp.einsum("egcd,edf->egcf", sent, up)
+        outputs = jnp.einsum("egcf,efd->egcd", y, weight(weights, "down", experts, hidden, width))
     with named_scope("combine"):
         return jnp.einsum("gtec,egcd->gtd", combine.astype(x.dtype), outputs).reshape(x.shape)
 

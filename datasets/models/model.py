@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -12,6 +13,35 @@ from jax import named_scope
 
 Tree = dict[str, Any]
 Array = jax.Array
+
+
+class Shapes(dict[str, Any]):
+    """A tree of parameters while its shapes are collected: what is asked for is entered."""
+
+    def __init__(self, dtype: Any, kept: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.dtype, self.kept = dtype, kept
+
+    def __missing__(self, name: str) -> Shapes:
+        """Enter a part of the tree."""
+        self[name] = Shapes(self.dtype_of(name))
+        return self[name]
+
+    def dtype_of(self, name: str) -> Any:
+        """Return the type in which the model sees a part of the tree."""
+        return jnp.float32 if name in self.kept else self.dtype
+
+    def plain(self) -> Tree:
+        """Return the tree that was collected."""
+        return {k: part.plain() if isinstance(part, Shapes) else part for k, part in self.items()}
+
+
+def weight(weights: Tree, name: str, *shape: int) -> Array:
+    """Return an array of a tree of parameters, which declares its shape."""
+    if not isinstance(weights, Shapes):
+        return weights[name]
+    weights[name] = floats(*shape)
+    return jnp.zeros(shape, weights.dtype_of(name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,28 +151,40 @@ class Model:
         family: Architecture, which models of other sizes share; splits are by family.
         description: One line for listings.
         source: Where the architecture and its sizes come from.
-        params: The parameters, a pytree of ``jax.ShapeDtypeStruct``.
-        loss: ``loss(params, batch)``, a float32 scalar; with ``statistics`` it is
-            ``loss(params, statistics, batch)`` and returns that scalar and the new statistics.
+        loss: ``loss(params, batch)``, a float32 scalar; with statistics it is
+            ``loss(params, statistics, batch)`` and returns that scalar and the new statistics. It
+            asks for each array by ``weight``, which declares its shape.
         batch: The batch, a dict of ``jax.ShapeDtypeStruct``, examples first.
         trained_as: Source of batch size, sequence length and optimizer.
         optimizer: What updates the parameters.
         mixed: Whether the loss sees a bfloat16 copy of the float32 parameters.
         kept: First keys of parameters that are not copied.
-        statistics: Shapes of what the loss updates without a gradient.
+        with_statistics: Whether the loss updates statistics, without a gradient.
     """
 
     family: str
     description: str
     source: str
-    params: Tree
     loss: Callable[..., Any]
     batch: Tree
     trained_as: str = ""
     optimizer: Optimizer = ADAM
     mixed: bool = True
     kept: tuple[str, ...] = ()
-    statistics: Tree | None = None
+    with_statistics: bool = False
+
+    @cached_property
+    def shapes(self) -> list[Tree]:
+        """Shapes of the parameters and, if there are any, of the statistics."""
+        trees = [Shapes(jnp.bfloat16 if self.mixed else jnp.float32, self.kept)]
+        trees += [Shapes(jnp.float32)] if self.with_statistics else []
+        jax.eval_shape(lambda batch: self.loss(*trees, batch), self.batch)
+        return [tree.plain() for tree in trees]
+
+    @property
+    def params(self) -> Tree:
+        """Shapes of the parameters, a tree of ``jax.ShapeDtypeStruct``."""
+        return self.shapes[0]
 
     @property
     def batch_size(self) -> int:
@@ -168,12 +210,12 @@ def forward(model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
     With statistics it is ``forward(params, statistics, batch) -> (loss, statistics)``.
     """
-    if model.statistics is not None:
+    if model.with_statistics:
 
         def forward_with(params: Tree, statistics: Tree, batch: Tree) -> tuple[Array, Tree]:
             return model.loss(model.copies(params), statistics, batch)
 
-        return forward_with, (model.params, model.statistics, model.batch)
+        return forward_with, (*model.shapes, model.batch)
 
     def forward(params: Tree, batch: Tree) -> Array:
         return model.loss(model.copies(params), batch)
@@ -189,7 +231,7 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
     of the bfloat16 copies; the optimizer updates the float32 parameters (arXiv 1710.03740, 3.1).
     """
     state = model.params, model.optimizer.init(model.params)
-    if model.statistics is not None:
+    if model.with_statistics:
 
         def step_with(
             params: Tree, opt_state: Tree, statistics: Tree, batch: Tree
@@ -199,7 +241,7 @@ def train_step(model: Model) -> tuple[Callable[..., tuple[Any, ...]], tuple[Any,
             params, opt_state = model.optimizer.update(params, grads, opt_state)
             return params, opt_state, statistics, loss
 
-        return step_with, (*state, model.statistics, model.batch)
+        return step_with, (*state, *model.shapes[1:], model.batch)
 
     def step(params: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Array]:
         loss, grads = jax.value_and_grad(model.loss)(model.copies(params), batch)

@@ -11,18 +11,13 @@ import jax.numpy as jnp
 from jax import lax, named_scope
 
 import parenvs.datasets.models.blocks as nn
-from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
+from parenvs.datasets.models.model import Array, Model, Tree, floats, integers, weight
 
 MASKED = -1e9
 """Number that is added to the attention scores of masked positions."""
 
 
 float32_model = partial(Model, mixed=False)
-
-
-def ffn_shapes(width: int, hidden: int) -> Tree:
-    """Return the shapes of a feed-forward block, named as in arXiv 2007.04069 Table 3."""
-    return {"conv1": nn.dense_shapes(width, hidden), "conv2": nn.dense_shapes(hidden, width)}
 
 
 def attention(
@@ -32,25 +27,36 @@ def attention(
     heads: int,
     bias: Array | None = None,
     scale: float | None = None,
+    size: int | None = None,
 ) -> Array:
     """Attend from ``x`` (batch, queries, width) to ``memory`` (batch, keys, width).
 
-    The projections q, k, v and o have 2-D kernels. ``bias`` is added to the scores, broadcast to
-    (batch, heads, queries, keys); ``scale`` multiplies the queries.
+    ``bias`` is added to the scores, broadcast to (batch, heads, queries, keys); ``scale``
+    multiplies the queries. Projections have biases, unless heads have a ``size`` of their own.
     """
+
+    def projected(key: str, x: Array, features: int) -> Array:
+        if size is None:
+            return nn.dense(weights[key], x, features)
+        return nn.linear(weights, key, x, features)
+
+    inner = heads * size if size else x.shape[-1]
     q, k, v = (
-        nn.dense(weights[key], y).reshape(*y.shape[:2], heads, -1)
+        projected(key, y, inner).reshape(*y.shape[:2], heads, -1)
         for key, y in (("q", x), ("k", memory), ("v", memory))
     )
     scores = jnp.einsum("bqhd,bkhd->bhqk", q if scale is None else q * scale, k)
     probabilities = jax.nn.softmax(scores if bias is None else scores + bias)
     context = jnp.einsum("bhqk,bkhd->bqhd", probabilities, v)
-    return nn.dense(weights["o"], context.reshape(*x.shape[:2], -1))
+    return projected("o", context.reshape(*x.shape[:2], -1), x.shape[-1])
 
 
-def feed_forward(weights: Tree, x: Array, activation: Callable[[Array], Array]) -> Array:
-    """Apply two dense layers with an activation between them."""
-    return nn.dense(weights["conv2"], activation(nn.dense(weights["conv1"], x)))
+def feed_forward(
+    weights: Tree, x: Array, hidden: int, activation: Callable[[Array], Array]
+) -> Array:
+    """Apply two dense layers, named as in arXiv 2007.04069 Table 3."""
+    y = activation(nn.dense(weights["conv1"], x, hidden))
+    return nn.dense(weights["conv2"], y, x.shape[-1])
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
@@ -72,40 +78,28 @@ def vgg(
     ``blocks`` holds number and width of the 3x3 convolutions of each block, which a 2x2 max pool
     ends; fc1 and fc2 have ``hidden`` features.
     """
-    params: Tree = {}
-    features = 3
-    for block, (convolutions, width) in enumerate(blocks, 1):
-        for i in range(1, convolutions + 1):
-            params[f"block{block}_conv{i}"] = nn.dense_shapes(3, 3, features, width)
-            features = width
-    flat = features * (image >> len(blocks)) ** 2
-    params |= {
-        "fc1": nn.dense_shapes(flat, hidden),
-        "fc2": nn.dense_shapes(hidden, hidden),
-        "predictions": nn.dense_shapes(hidden, classes),
-    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         x = batch["images"]
-        for block, (convolutions, _) in enumerate(blocks, 1):
+        for block, (convolutions, width) in enumerate(blocks, 1):
             for i in range(1, convolutions + 1):
                 with named_scope(f"block{block}_conv{i}"):
-                    x = jax.nn.relu(nn.conv(params[f"block{block}_conv{i}"], x))
+                    x = jax.nn.relu(nn.conv(params[f"block{block}_conv{i}"], x, width))
             with named_scope(f"block{block}_pool"):
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         x = x.reshape(batch_size, -1)
         for layer in "fc1", "fc2":
             with named_scope(layer):
-                x = jax.nn.relu(nn.dense(params[layer], x))
+                x = jax.nn.relu(nn.dense(params[layer], x, hidden))
         with named_scope("predictions"):
-            logits = nn.dense(params["predictions"], x)
+            logits = nn.dense(params["predictions"], x, classes)
         with named_scope("loss"):
             return cross_entropy(logits, batch["labels"])
 
     batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
     depth = sum(convolutions for convolutions, _ in blocks) + 3
     description = f"VGG of {depth} layers, {image}x{image} images"
-    return float32_model("vgg", description, "arXiv 1409.1556", params, loss, batch)
+    return float32_model("vgg", description, "arXiv 1409.1556", loss, batch)
 
 
 POSITION_BUCKETS = 32
@@ -130,50 +124,36 @@ def t5(
     have biases and the latter subtract the mean, as in Auto-MAP's T5 (arXiv 2007.04069, Table 3).
     Encoder and decoder have ``layers`` each; inputs and targets have ``tokens`` each.
     """
-    kernels = {key: floats(d_model, heads * d_kv) for key in "qkv"}
-    kernels["o"] = floats(heads * d_kv, d_model)
-
-    def stack_shapes(*attentions: str) -> Tree:
-        layer = {
-            **dict.fromkeys(attentions, kernels),
-            **{f"{block}_norm": nn.norm_shapes(d_model) for block in (*attentions, "ffn")},
-            **ffn_shapes(d_model, d_ff),
-        }
-        stack = {"positions": floats(POSITION_BUCKETS, heads), "norm": nn.norm_shapes(d_model)}
-        return stack | nn.stack_shapes(layers, layer, scanned=False)
-
-    params = {
-        "embedding": floats(vocab, d_model),
-        "encoder": stack_shapes("self"),
-        "decoder": stack_shapes("self", "cross"),
-    }
-
     norm = partial(nn.layer_norm, epsilon=1e-6)
+    attend = partial(attention, heads=heads, size=d_kv)
 
     def stack(params: Tree, x: Array, bias: Array, memory: Array | None = None) -> Array:
         def block(weights: Tree, x: Array) -> Array:
             with named_scope("self"):
                 y = norm(weights["self_norm"], x)
-                x += attention(weights["self"], y, y, heads, bias)
+                x += attend(weights["self"], y, y, bias=bias)
             if memory is not None:
                 with named_scope("cross"):
                     y = norm(weights["cross_norm"], x)
-                    x += attention(weights["cross"], y, memory, heads)
+                    x += attend(weights["cross"], y, memory)
             with named_scope("ffn"):
-                return x + feed_forward(weights, norm(weights["ffn_norm"], x), jax.nn.relu)
+                return x + feed_forward(weights, norm(weights["ffn_norm"], x), d_ff, jax.nn.relu)
 
         return norm(params["norm"], nn.run_stack(params, x, block, layers, scanned=False))
 
     def loss(params: Tree, batch: Tree) -> Array:
-        embedding, targets = params["embedding"], batch["targets"]
+        embedding, targets = weight(params, "embedding", vocab, d_model), batch["targets"]
+        buckets = POSITION_BUCKETS, heads
         with named_scope("encoder"):
             x = nn.embed(embedding, batch["inputs"])
-            bias = position_bias(params["encoder"]["positions"], tokens, causal=False)
+            table = weight(params["encoder"], "positions", *buckets)
+            bias = position_bias(table, tokens, causal=False)
             memory = stack(params["encoder"], x, bias)
         with named_scope("decoder"):
             start = jnp.zeros((batch_size, 1), targets.dtype)
             x = nn.embed(embedding, jnp.concatenate([start, targets[:, :-1]], 1))
-            bias = position_bias(params["decoder"]["positions"], tokens, causal=True)
+            table = weight(params["decoder"], "positions", *buckets)
+            bias = position_bias(table, tokens, causal=True)
             x = stack(params["decoder"], x, bias, memory)
         with named_scope("logits"):
             logits = jnp.einsum("btd,vd->btv", x * d_model**-0.5, embedding)
@@ -182,7 +162,7 @@ def t5(
 
     batch = {"inputs": integers(batch_size, tokens), "targets": integers(batch_size, tokens)}
     description = f"T5, {layers}+{layers} layers, width {d_model}, FFN {d_ff}, {heads} heads"
-    return float32_model("t5", description, "arXiv 1910.10683", params, loss, batch)
+    return float32_model("t5", description, "arXiv 1910.10683", loss, batch)
 
 
 def position_bias(table: Array, tokens: int, causal: bool) -> Array:
@@ -224,34 +204,15 @@ def bert(
     the released code, only the masked positions (``predictions``), 15 % of 512, go through the
     vocabulary's softmax. The position table has ``positions`` rows, at least ``tokens``.
     """
-    layer = {
-        "self": {key: nn.dense_shapes(hidden, hidden) for key in "qkvo"},
-        "self_norm": nn.norm_shapes(hidden),
-        "ffn_norm": nn.norm_shapes(hidden),
-        **ffn_shapes(hidden, intermediate),
-    }
-    params = {
-        "embeddings": {
-            "words": floats(vocab, hidden),
-            "positions": floats(positions, hidden),
-            "types": floats(2, hidden),
-            "norm": nn.norm_shapes(hidden),
-        },
-        "encoder": nn.stack_shapes(layers, layer, scanned=False),
-        "pooler": nn.dense_shapes(hidden, hidden),
-        "next_sentence": nn.dense_shapes(hidden, 2),
-        "mlm": {
-            **nn.dense_shapes(hidden, hidden),
-            "norm": nn.norm_shapes(hidden),
-            "output_bias": floats(vocab),
-        },
-    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         tables, norm = params["embeddings"], partial(nn.layer_norm, epsilon=1e-12)
+        words = weight(tables, "words", vocab, hidden)
         with named_scope("embeddings"):
-            x = nn.embed(tables["words"], batch["input_ids"]) + tables["positions"][:tokens]
-            x = norm(tables["norm"], x + nn.embed(tables["types"], batch["token_type_ids"]))
+            x = nn.embed(words, batch["input_ids"])
+            x += weight(tables, "positions", positions, hidden)[:tokens]
+            x += nn.embed(weight(tables, "types", 2, hidden), batch["token_type_ids"])
+            x = norm(tables["norm"], x)
         with named_scope("encoder"):
             bias = (1.0 - batch["attention_mask"].astype(jnp.float32))[:, None, None, :] * MASKED
 
@@ -260,17 +221,19 @@ def bert(
                     y = attention(weights["self"], x, x, heads, bias, (hidden // heads) ** -0.5)
                     x = norm(weights["self_norm"], x + y)
                 with named_scope("ffn"):
-                    return norm(weights["ffn_norm"], x + feed_forward(weights, x, jax.nn.gelu))
+                    x += feed_forward(weights, x, intermediate, jax.nn.gelu)
+                    return norm(weights["ffn_norm"], x)
 
             x = nn.run_stack(params["encoder"], x, block, layers, scanned=False)
         with named_scope("next_sentence"):
-            pooled = jnp.tanh(nn.dense(params["pooler"], x[:, 0]))
-            logits = nn.dense(params["next_sentence"], pooled)
+            pooled = jnp.tanh(nn.dense(params["pooler"], x[:, 0], hidden))
+            logits = nn.dense(params["next_sentence"], pooled, 2)
             sentence_loss = cross_entropy(logits, batch["nsp_labels"])
         with named_scope("mlm"):
             masked = jnp.take_along_axis(x, batch["mlm_positions"][..., None], axis=1, mode="clip")
-            y = norm(params["mlm"]["norm"], jax.nn.gelu(nn.dense(params["mlm"], masked)))
-            logits = jnp.einsum("bth,vh->btv", y, tables["words"]) + params["mlm"]["output_bias"]
+            y = jax.nn.gelu(nn.dense(params["mlm"], masked, hidden))
+            logits = jnp.einsum("bth,vh->btv", norm(params["mlm"]["norm"], y), words)
+            logits += weight(params["mlm"], "output_bias", vocab)
             return cross_entropy(logits, batch["mlm_labels"]) + sentence_loss
 
     sequences = "input_ids", "token_type_ids", "attention_mask"
@@ -280,4 +243,4 @@ def bert(
         "nsp_labels": integers(batch_size),
     }
     description = f"BERT, {layers} layers, width {hidden}, FFN {intermediate}, {heads} heads"
-    return float32_model("bert", description, "arXiv 1810.04805", params, loss, batch)
+    return float32_model("bert", description, "arXiv 1810.04805", loss, batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -11,7 +11,16 @@ import numpy as np
 from jax import lax, named_scope
 
 import parenvs.datasets.models.blocks as nn
-from parenvs.datasets.models.model import Array, Model, Tree, adam, floats, integers, momentum
+from parenvs.datasets.models.model import (
+    Array,
+    Model,
+    Tree,
+    adam,
+    floats,
+    integers,
+    momentum,
+    weight,
+)  # fmt: skip
 
 
 def convnext(
@@ -24,23 +33,6 @@ def convnext(
 
     ``stages`` holds width and number of blocks of each stage.
     """
-    params: Tree = {}
-    before = 3
-    for stage, (width, blocks) in enumerate(stages):
-        size = 2 if stage else 4
-        params[f"stage{stage}_down"] = {
-            "norm": nn.norm_shapes(before if stage else width),
-            **nn.dense_shapes(size, size, before, width),
-        }
-        for i in range(blocks):
-            params[f"stage{stage}_block{i}"] = {
-                "depthwise": nn.dense_shapes(7, 7, 1, width),
-                "norm": nn.norm_shapes(width),
-                "ffn": nn.feed_forward_shapes(width, 4 * width),
-                "scale": floats(width),
-            }
-        before = width
-    params |= {"norm": nn.norm_shapes(before), "predictions": nn.dense_shapes(before, classes)}
 
     def loss(params: Tree, batch: Tree) -> Array:
         x = batch["images"].astype(jax.numpy.bfloat16)
@@ -48,24 +40,29 @@ def convnext(
             key = f"stage{stage}_down"
             with named_scope(key):
                 # The stem is normalized behind its convolution, later stages before theirs.
+                weights = params[key]
                 if stage:
-                    x = nn.conv(params[key], nn.layer_norm(params[key]["norm"], x), 2, "VALID")
+                    x = nn.layer_norm(weights["norm"], x)
+                    x = nn.conv(weights, x, width, 2, 2, "VALID")
                 else:
-                    x = nn.layer_norm(params[key]["norm"], nn.conv(params[key], x, 4, "VALID"))
+                    x = nn.conv(weights, x, width, 4, 4, "VALID")
+                    x = nn.layer_norm(weights["norm"], x)
             for i in range(blocks):
                 key = f"stage{stage}_block{i}"
                 with named_scope(key):
                     weights = params[key]
-                    y = nn.conv(weights["depthwise"], x, groups=width)
+                    y = nn.conv(weights["depthwise"], x, width, 7, groups=width)
                     y = nn.layer_norm(weights["norm"], y)
-                    x += weights["scale"] * nn.feed_forward(weights["ffn"], y)
-        return nn.classified(params, batch, lambda: nn.layer_norm(params["norm"], x.mean((1, 2))))
+                    y = nn.feed_forward(weights["ffn"], y, 4 * width)
+                    x += weight(weights, "scale", width) * y
+        norm = params["norm"]
+        return nn.classified(params, batch, classes, lambda: nn.layer_norm(norm, x.mean((1, 2))))
 
     line = f"ConvNeXt, blocks {'-'.join(str(n) for _, n in stages)}, widest {stages[-1][0]}"
     trained_as = "arXiv 2201.03545, Table 5: batch 4,096, AdamW"
     batch = nn.labeled_images(batch_size, image)
     source = "arXiv 2201.03545"
-    return Model("convnext", line, source, params, loss, batch, trained_as, adam(4e-3, decay=0.05))
+    return Model("convnext", line, source, loss, batch, trained_as, adam(4e-3, decay=0.05))
 
 
 FREQUENCIES = 256
@@ -92,28 +89,12 @@ def dit(
     side = image // patch
     tokens = side * side
 
-    layer = {
-        "attention": nn.attention_shapes(width),
-        "ffn": nn.feed_forward_shapes(width, 4 * width),
-        "modulation": nn.dense_shapes(width, 6 * width),
-    }
-    params = {
-        "patches": nn.dense_shapes(patch, patch, features, width),
-        "step": {"in": nn.dense_shapes(FREQUENCIES, width), "out": nn.dense_shapes(width, width)},
-        "classes": floats(classes + 1, width),
-        "dit": nn.stack_shapes(layers, layer, scanned=False),
-        "final": {
-            "modulation": nn.dense_shapes(width, 2 * width),
-            **nn.dense_shapes(width, patch * patch * 2 * features),
-        },
-    }
-
     def modulated(x: Array, shift: Array, scale: Array) -> Array:
-        return nn.layer_norm({}, x, 1e-6) * (1 + scale[:, None]) + shift[:, None]
+        return nn.layer_norm(None, x, 1e-6) * (1 + scale[:, None]) + shift[:, None]
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
-            x = nn.patches(params["patches"], batch["latents"], patch)
+            x = nn.patches(params["patches"], batch["latents"], patch, width)
             position = jnp.arange(tokens)
             sides = [
                 nn.log_features(part, width // 2) for part in (position // side, position % side)
@@ -121,27 +102,31 @@ def dit(
             x += jnp.concatenate(sides, -1).astype(x.dtype)
         with named_scope("condition"):
             y = nn.log_features(batch["steps"], FREQUENCIES).astype(x.dtype)
-            y = nn.dense(params["step"]["out"], jax.nn.silu(nn.dense(params["step"]["in"], y)))
-            y = jax.nn.silu(y + nn.embed(params["classes"], batch["labels"]))
+            y = jax.nn.silu(nn.dense(params["step"]["in"], y, width))
+            y = nn.dense(params["step"]["out"], y, width)
+            table = weight(params, "classes", classes + 1, width)
+            y = jax.nn.silu(y + nn.embed(table, batch["labels"]))
 
         def block(weights: Tree, x: Array) -> Array:
             with named_scope("modulation"):
                 # adaLN-Zero: shift, scale and gate, of attention and feed-forward block.
-                modulation = jnp.split(nn.dense(weights["modulation"], y), 6, axis=-1)
+                modulation = jnp.split(nn.dense(weights["modulation"], y, 6 * width), 6, axis=-1)
                 shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = modulation
             with named_scope("attention"):
                 z = modulated(x, shift, scale)
                 z = nn.attention(weights["attention"], z, z, heads)
                 x += gate[:, None] * z
             with named_scope("ffn"):
-                z = nn.feed_forward(weights["ffn"], modulated(x, ffn_shift, ffn_scale))
+                z = modulated(x, ffn_shift, ffn_scale)
+                z = nn.feed_forward(weights["ffn"], z, 4 * width)
                 return x + ffn_gate[:, None] * z
 
         with named_scope("dit"):
             x = nn.run_stack(params["dit"], x, block, layers, scanned=False)
         with named_scope("final"):
-            shift, scale = jnp.split(nn.dense(params["final"]["modulation"], y), 2, axis=-1)
-            x = nn.dense(params["final"], modulated(x, shift, scale))
+            final = params["final"]
+            shift, scale = jnp.split(nn.dense(final["modulation"], y, 2 * width), 2, axis=-1)
+            x = nn.dense(final, modulated(x, shift, scale), patch * patch * 2 * features)
             x = x.reshape(batch_size, side, side, patch, patch, 2 * features)[..., :features]
         with named_scope("loss"):
             noise = batch["noise"].reshape(batch_size, side, patch, side, patch, features)
@@ -159,7 +144,7 @@ def dit(
         "steps": integers(batch_size),
         "labels": integers(batch_size),
     }
-    return Model("dit", line, "arXiv 2212.09748", params, loss, batch, trained_as, adam(1e-4))
+    return Model("dit", line, "arXiv 2212.09748", loss, batch, trained_as, adam(1e-4))
 
 
 def mixer(
@@ -177,41 +162,28 @@ def mixer(
 
     Blocks that mix tokens have ``token_hidden`` inside, those that mix features ``hidden``.
     """
-    tokens = (image // patch) ** 2
-
-    layer = {
-        "tokens_norm": nn.norm_shapes(width),
-        "tokens": nn.feed_forward_shapes(tokens, token_hidden),
-        "features_norm": nn.norm_shapes(width),
-        "features": nn.feed_forward_shapes(width, hidden),
-    }
-    params = {
-        "patches": nn.dense_shapes(patch, patch, 3, width),
-        "mixer": nn.stack_shapes(layers, layer, scanned),
-        "norm": nn.norm_shapes(width),
-        "predictions": nn.dense_shapes(width, classes),
-    }
 
     def block(weights: Tree, x: Array) -> Array:
         with named_scope("tokens"):
             y = nn.layer_norm(weights["tokens_norm"], x).transpose(0, 2, 1)
-            x += nn.feed_forward(weights["tokens"], y).transpose(0, 2, 1)
+            x += nn.feed_forward(weights["tokens"], y, token_hidden).transpose(0, 2, 1)
         with named_scope("features"):
             y = nn.layer_norm(weights["features_norm"], x)
-            return x + nn.feed_forward(weights["features"], y)
+            return x + nn.feed_forward(weights["features"], y, hidden)
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
-            x = nn.patches(params["patches"], batch["images"], patch)
+            x = nn.patches(params["patches"], batch["images"], patch, width)
         with named_scope("mixer"):
             x = nn.run_stack(params["mixer"], x, block, layers, scanned)
-        return nn.classified(params, batch, lambda: nn.layer_norm(params["norm"], x).mean(1))
+        norm = params["norm"]
+        return nn.classified(params, batch, classes, lambda: nn.layer_norm(norm, x).mean(1))
 
     line = f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}"
     trained_as = "arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay"
     batch = nn.labeled_images(batch_size, image)
     source = "arXiv 2105.01601"
-    return Model("mixer", line, source, params, loss, batch, trained_as, adam(decay=0.1))
+    return Model("mixer", line, source, loss, batch, trained_as, adam(decay=0.1))
 
 
 AVERAGE = 0.9
@@ -231,76 +203,58 @@ def resnet(
     convolutions and the number of blocks of each stage.
     """
 
-    def units(shapes: Callable[..., Tree]) -> Tree:
-        """The tree of all convolutions, ``shapes`` of each kernel's sizes."""
-        features = stages[0][0]
-        result = {"stem": shapes(7, 7, 3, features)}
-        for stage, (width, blocks) in enumerate(stages, 1):
-            for i in range(blocks):
-                result[f"stage{stage}_block{i}"] = block = {
-                    "conv1": shapes(1, 1, features, width),
-                    "conv2": shapes(3, 3, width, width),
-                    "conv3": shapes(1, 1, width, 4 * width),
-                }
-                if i == 0:
-                    block["shortcut"] = shapes(1, 1, features, 4 * width)
-                features = 4 * width
-        return result
-
-    def unit_shapes(*kernel: int) -> Tree:
-        return {"kernel": floats(*kernel), "norm": nn.norm_shapes(kernel[-1])}
-
-    def statistic_shapes(*kernel: int) -> Tree:
-        return {"mean": floats(kernel[-1]), "variance": floats(kernel[-1])}
-
-    params = {**units(unit_shapes), "predictions": nn.dense_shapes(4 * stages[-1][0], classes)}
-
-    def unit(weights: Tree, running: Tree, x: Array, stride: int = 1) -> tuple[Array, Tree]:
+    def unit(
+        weights: Tree, running: Tree, x: Array, width: int, size: int = 1, stride: int = 1
+    ) -> tuple[Array, Tree]:
         """Convolve and normalize; return the new statistics too."""
-        x = nn.conv(weights["kernel"], x, stride)
+        x = nn.conv(weights, x, width, size, stride, bias=False)
         y = x.astype(jnp.float32)
         mean = y.mean((0, 1, 2))
         # Var x = E x^2 - (E x)^2 reads x once.
         variance = jnp.square(y).mean((0, 1, 2)) - jnp.square(mean)
         new = {
-            "mean": AVERAGE * running["mean"] + (1 - AVERAGE) * mean,
-            "variance": AVERAGE * running["variance"] + (1 - AVERAGE) * variance,
+            key: AVERAGE * weight(running, key, width) + (1 - AVERAGE) * value
+            for key, value in (("mean", mean), ("variance", variance))
         }
-        scale = weights["norm"]["scale"] * lax.rsqrt(variance + 1e-5)
-        return ((y - mean) * scale + weights["norm"]["bias"]).astype(x.dtype), new
+        scale = weight(weights["norm"], "scale", width) * lax.rsqrt(variance + 1e-5)
+        y = (y - mean) * scale + weight(weights["norm"], "bias", width)
+        return y.astype(x.dtype), new
 
     def loss(params: Tree, statistics: Tree, batch: Tree) -> tuple[Array, Tree]:
         new: Tree = {}
         with named_scope("stem"):
             images = batch["images"].astype(jnp.bfloat16)
-            x, new["stem"] = unit(params["stem"], statistics["stem"], images, 2)
+            width = stages[0][0]
+            x, new["stem"] = unit(params["stem"], statistics["stem"], images, width, 7, 2)
             padding = (0, 0), (1, 1), (1, 1), (0, 0)
             x = jax.nn.relu(x)
             x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
-        for stage, (_, blocks) in enumerate(stages, 1):
+        for stage, (width, blocks) in enumerate(stages, 1):
             for i in range(blocks):
                 key, stride = f"stage{stage}_block{i}", 2 if stage > 1 and i == 0 else 1
-                weights, running, result = params[key], statistics[key], {}
+                new[key] = {}
+
+                def run(name: str, x: Array, *sizes: int, key: str = key) -> Array:
+                    weights, running = params[key][name], statistics[key][name]
+                    x, new[key][name] = unit(weights, running, x, *sizes)
+                    return x
+
                 with named_scope(key):
-                    y, result["conv1"] = unit(weights["conv1"], running["conv1"], x)
-                    y = jax.nn.relu(y)
-                    y, result["conv2"] = unit(weights["conv2"], running["conv2"], y, stride)
-                    y, result["conv3"] = unit(weights["conv3"], running["conv3"], jax.nn.relu(y))
+                    y = jax.nn.relu(run("conv1", x, width))
+                    y = jax.nn.relu(run("conv2", y, width, 3, stride))
+                    y = run("conv3", y, 4 * width)
                     if i == 0:
                         with named_scope("shortcut"):
-                            x, result["shortcut"] = unit(
-                                weights["shortcut"], running["shortcut"], x, stride
-                            )
+                            x = run("shortcut", x, 4 * width, 1, stride)
                     x = jax.nn.relu(x + y)
-                new[key] = result
-        return nn.classified(params, batch, lambda: x.mean((1, 2))), new
+        return nn.classified(params, batch, classes, lambda: x.mean((1, 2))), new
 
     line = f"ResNet v1.5 of {3 * sum(n for _, n in stages) + 2} layers, {image}x{image} images"
     trained_as = "arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum"
     batch = nn.labeled_images(batch_size, image)
     source = "arXiv 1512.03385"
-    given = params, loss, batch, trained_as, momentum()
-    return Model("resnet", line, source, *given, statistics=units(statistic_shapes))
+    given = loss, batch, trained_as, momentum()
+    return Model("resnet", line, source, *given, with_statistics=True)
 
 
 STEPS, FIRST, LAST = 1000, 0.00085, 0.012
@@ -334,96 +288,33 @@ def unet(
     """
     wide = 4 * widths[0]  # of the diffusion step's embedding
 
-    def residual_shapes(inputs: int, outputs: int) -> Tree:
-        result = {
-            "norm1": nn.norm_shapes(inputs),
-            "conv1": nn.dense_shapes(3, 3, inputs, outputs),
-            "step": nn.dense_shapes(wide, outputs),
-            "norm2": nn.norm_shapes(outputs),
-            "conv2": nn.dense_shapes(3, 3, outputs, outputs),
-        }
-        if inputs != outputs:
-            result["shortcut"] = nn.dense_shapes(1, 1, inputs, outputs)
-        return result
-
-    def transformer_shapes(width: int) -> Tree:
-        return {
-            "norm": nn.norm_shapes(width),
-            "in": nn.dense_shapes(width, width),
-            "self_norm": nn.norm_shapes(width),
-            "self": nn.attention_shapes(width, "o"),
-            "cross_norm": nn.norm_shapes(width),
-            "cross": nn.attention_shapes(width, "o", text[1]),
-            "ffn_norm": nn.norm_shapes(width),
-            "ffn": nn.gated_shapes(width, 4 * width, shapes=nn.dense_shapes),
-            "out": nn.dense_shapes(width, width),
-        }
-
-    def block_shapes(inputs: int, outputs: int, with_attention: bool) -> Tree:
-        result = {"residual": residual_shapes(inputs, outputs)}
-        return result | ({"transformer": transformer_shapes(outputs)} if with_attention else {})
-
-    params: Tree = {
-        "step": {"in": nn.dense_shapes(widths[0], wide), "out": nn.dense_shapes(wide, wide)},
-        "stem": nn.dense_shapes(3, 3, features, widths[0]),
-    }
-    # The way up reads each result of the way down, the last one first.
-    skips, current = [widths[0]], widths[0]
-    for level, width in enumerate(widths):
-        for i in range(blocks):
-            params[f"down{level}_block{i}"] = block_shapes(current, width, attends[level])
-            current = width
-            skips.append(current)
-        if level + 1 < len(widths):
-            params[f"down{level}_resize"] = nn.dense_shapes(3, 3, current, current)
-            skips.append(current)
-    down = [key for key in params if key.startswith("down")]
-    params["middle_block0"] = block_shapes(current, current, True)
-    params["middle_block1"] = block_shapes(current, current, False)
-    for level in reversed(range(len(widths))):
-        for i in range(blocks + 1):
-            inputs, current = current + skips.pop(), widths[level]
-            params[f"up{level}_block{i}"] = block_shapes(inputs, current, attends[level])
-        if level:
-            params[f"up{level}_resize"] = nn.dense_shapes(3, 3, current, current)
-    up = [key for key in params if key.startswith("up")]
-    params["final"] = {"norm": nn.norm_shapes(current), **nn.dense_shapes(3, 3, current, features)}
-
-    def residual(weights: Tree, x: Array, step: Array) -> Array:
-        y = nn.conv(weights["conv1"], jax.nn.silu(nn.group_norm(weights["norm1"], x)))
-        y += nn.dense(weights["step"], step)[:, None, None]
-        y = nn.conv(weights["conv2"], jax.nn.silu(nn.group_norm(weights["norm2"], y)))
-        return y + (nn.conv(weights["shortcut"], x) if "shortcut" in weights else x)
+    def residual(weights: Tree, x: Array, step: Array, width: int) -> Array:
+        y = jax.nn.silu(nn.group_norm(weights["norm1"], x))
+        y = nn.conv(weights["conv1"], y, width)
+        y += nn.dense(weights["step"], step, width)[:, None, None]
+        y = jax.nn.silu(nn.group_norm(weights["norm2"], y))
+        y = nn.conv(weights["conv2"], y, width)
+        return y + (x if x.shape[-1] == width else nn.conv(weights["shortcut"], x, width, 1))
 
     def transformer(weights: Tree, x: Array, tokens: Array) -> Array:
-        y = nn.group_norm(weights["norm"], x, epsilon=1e-6).reshape(len(x), -1, x.shape[-1])
-        y = nn.dense(weights["in"], y)
+        width, attention = x.shape[-1], partial(nn.attention, heads=heads, biases="o")
+        y = nn.group_norm(weights["norm"], x, epsilon=1e-6).reshape(len(x), -1, width)
+        y = nn.dense(weights["in"], y, width)
         with named_scope("self"):
             z = nn.layer_norm(weights["self_norm"], y)
-            y += nn.attention(weights["self"], z, z, heads)
+            y += attention(weights["self"], z, z)
         with named_scope("cross"):
             z = nn.layer_norm(weights["cross_norm"], y)
-            y += nn.attention(weights["cross"], z, tokens, heads)
+            y += attention(weights["cross"], z, tokens)
         with named_scope("ffn"):
             z, ffn = nn.layer_norm(weights["ffn_norm"], y), weights["ffn"]
-            z = nn.dense(ffn["up"], z) * jax.nn.gelu(nn.dense(ffn["gate"], z))
-            y += nn.dense(ffn["down"], z)
-        return x + nn.dense(weights["out"], y).reshape(x.shape)
+            up = nn.dense(ffn["up"], z, 4 * width)
+            z = up * jax.nn.gelu(nn.dense(ffn["gate"], z, 4 * width))
+            y += nn.dense(ffn["down"], z, width)
+        return x + nn.dense(weights["out"], y, width).reshape(x.shape)
 
     def loss(params: Tree, batch: Tree) -> Array:
         tokens = batch["text"].astype(jnp.bfloat16)
-
-        def run(key: str, x: Array, step: Array) -> Array:
-            weights = params[key]
-            with named_scope(key):
-                if key.endswith("resize"):
-                    return nn.conv(weights, twice(x)) if key in up else nn.conv(weights, x, 2)
-                x = residual(weights["residual"], x, step)
-                if "transformer" not in weights:
-                    return x
-                with named_scope("transformer"):
-                    return transformer(weights["transformer"], x, tokens)
-
         with named_scope("noise"):
             added = np.linspace(FIRST**0.5, LAST**0.5, STEPS) ** 2
             signal = jnp.asarray(np.cumprod(1 - added), jnp.float32)
@@ -433,20 +324,41 @@ def unet(
             x = x.astype(jnp.bfloat16)
         with named_scope("step"):
             step = nn.log_features(batch["steps"], widths[0]).astype(jnp.bfloat16)
-            step = nn.dense(params["step"]["in"], step)
-            step = jax.nn.silu(nn.dense(params["step"]["out"], jax.nn.silu(step)))
+            step = jax.nn.silu(nn.dense(params["step"]["in"], step, wide))
+            step = jax.nn.silu(nn.dense(params["step"]["out"], step, wide))
+
+        def block(key: str, x: Array, width: int, attends: bool) -> Array:
+            with named_scope(key):
+                x = residual(params[key]["residual"], x, step, width)
+                if not attends:
+                    return x
+                with named_scope("transformer"):
+                    return transformer(params[key]["transformer"], x, tokens)
+
         with named_scope("stem"):
-            x = nn.conv(params["stem"], x)
+            x = nn.conv(params["stem"], x, widths[0])
+        # The way up reads each result of the way down, the last one first.
         skips = [x]
-        for key in down:
-            x = run(key, x, step)
-            skips.append(x)
-        x = run("middle_block1", run("middle_block0", x, step), step)
-        for key in up:
-            x = x if key.endswith("resize") else jnp.concatenate([x, skips.pop()], -1)
-            x = run(key, x, step)
+        for level, width in enumerate(widths):
+            for i in range(blocks):
+                x = block(f"down{level}_block{i}", x, width, attends[level])
+                skips.append(x)
+            if level + 1 < len(widths):
+                with named_scope(f"down{level}_resize"):
+                    x = nn.conv(params[f"down{level}_resize"], x, width, stride=2)
+                skips.append(x)
+        x = block("middle_block0", x, widths[-1], True)
+        x = block("middle_block1", x, widths[-1], False)
+        for level, width in reversed(list(enumerate(widths))):
+            for i in range(blocks + 1):
+                x = jnp.concatenate([x, skips.pop()], -1)
+                x = block(f"up{level}_block{i}", x, width, attends[level])
+            if level:
+                with named_scope(f"up{level}_resize"):
+                    x = nn.conv(params[f"up{level}_resize"], twice(x), width)
         with named_scope("final"):
-            x = nn.conv(params["final"], jax.nn.silu(nn.group_norm(params["final"]["norm"], x)))
+            x = jax.nn.silu(nn.group_norm(params["final"]["norm"], x))
+            x = nn.conv(params["final"], x, features)
         with named_scope("loss"):
             return jnp.square(x.astype(jnp.float32) - batch["noise"]).mean()
 
@@ -460,7 +372,7 @@ def unet(
         "text": floats(batch_size, *text),
     }
     source = "arXiv 2112.10752; Stable Diffusion v1 model card"
-    return Model("unet", line, source, params, loss, batch, trained_as, adam(1e-4, decay=0.01))
+    return Model("unet", line, source, loss, batch, trained_as, adam(1e-4, decay=0.01))
 
 
 def twice(x: Array) -> Array:
@@ -482,28 +394,20 @@ def vit(
     scanned: bool = False,
 ) -> Model:
     """Return a vision transformer; the defaults are ViT-H/14 (arXiv 2010.11929, Table 1)."""
-    tokens = (image // patch) ** 2 + 1
-
-    params = {
-        "patches": nn.dense_shapes(patch, patch, 3, width),
-        "class": floats(1, 1, width),
-        "positions": floats(1, tokens, width),
-        "encoder": nn.stack_shapes(layers, nn.layer_shapes(width, hidden), scanned),
-        "norm": nn.norm_shapes(width),
-        "predictions": nn.dense_shapes(width, classes),
-    }
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
-            x = nn.patches(params["patches"], batch["images"], patch)
-            first = jnp.broadcast_to(params["class"], (batch_size, 1, width))
-            x = jnp.concatenate([first, x], 1) + params["positions"]
+            x = nn.patches(params["patches"], batch["images"], patch, width)
+            first = jnp.broadcast_to(weight(params, "class", 1, 1, width), (batch_size, 1, width))
+            x = jnp.concatenate([first, x], 1)
+            x += weight(params, "positions", 1, x.shape[1], width)
         with named_scope("encoder"):
-            layer = partial(nn.transformer_layer, heads=heads)
+            layer = partial(nn.transformer_layer, heads=heads, hidden=hidden)
             x = nn.run_stack(params["encoder"], x, layer, layers, scanned)
-        return nn.classified(params, batch, lambda: nn.layer_norm(params["norm"], x[:, 0]))
+        norm = params["norm"]
+        return nn.classified(params, batch, classes, lambda: nn.layer_norm(norm, x[:, 0]))
 
     line = f"ViT, {layers} layers, width {width}, patches of {patch}x{patch} in {image}x{image}"
     trained_as = "arXiv 2010.11929, Table 3: batch 4,096, Adam with weight decay"
     batch = nn.labeled_images(batch_size, image)
-    return Model("vit", line, "arXiv 2010.11929", params, loss, batch, trained_as, adam(decay=0.1))
+    return Model("vit", line, "arXiv 2010.11929", loss, batch, trained_as, adam(decay=0.1))

@@ -58,6 +58,8 @@ class Flow:
         graph: the graph.
         opcode: (I,) name of each instruction's opcode; annotations count as copies.
         operands, results: (I,) lists of tensors.
+        inputs, outputs: tensors of the entry parameters, and of what the module returns.
+        types: (T,) element type of each tensor.
         producer: (T,) instruction that makes each tensor; those inside a loop have theirs.
         before: (T,) tensors that each tensor is made of.
         after: (T,) tensors that are made of each tensor.
@@ -65,6 +67,9 @@ class Flow:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.inputs: list[int] = graph.parameter_tensor.tolist()
+        self.outputs: list[int] = graph.outputs.tolist()
+        self.types: list[int] = graph.element_type.tolist()
         names = graph.opcodes
         self.opcode = [names[code] for code in graph.opcode.tolist()]
         for index in np.flatnonzero(np.array(self.opcode) == "custom-call").tolist():
@@ -73,7 +78,7 @@ class Flow:
                 self.opcode[index] = "copy"
         self.operands = list(map(list, rows_of(graph.operands, graph.operand_offset)))
         self.results = list(map(list, rows_of(graph.results, graph.result_offset)))
-        tensors = len(graph.element_type)
+        tensors = len(self.types)
         self.producer = [-1] * tensors
         for index, results in enumerate(self.results):
             for tensor in results:
@@ -119,7 +124,7 @@ class Flow:
         if kinds is None:
             return self._closure(tensors, self.after)
         # A path ends where the type changes: a cast to whole numbers carries no gradient.
-        fits = np.isin(self.graph.element_type, list(kinds)).tolist()
+        fits = [kind in kinds for kind in self.types]
         after = [[t for t in row if fits[t]] for row in self.after]
         return self._closure((t for t in tensors if fits[t]), after)
 

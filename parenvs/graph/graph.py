@@ -269,7 +269,8 @@ class Graph:
         tensors = range(arrays["element_type"].size)
         if any(tensor not in tensors for pair in head.twins for tensor in pair):
             raise HloError(f"{path}: head: twins must be pairs of tensors; build the file anew")
-        graph = cls(**{name: getattr(head, name) for name in _HEAD}, **arrays)
+        fields_read: Any = arrays | {name: getattr(head, name) for name in _HEAD}
+        graph = cls(**fields_read)
         if broken := graph.complaint():
             raise HloError(f"{path}: {broken}")
         return graph

@@ -197,8 +197,7 @@ def with_roles(
             f"nothing tells whether {listed(guesses)} are weights or data; name them "
             "with variables=, frozen= or batch=",
         )
-    tensors = graph.parameter_tensor.tolist()
-    kinds = graph.element_type[tensors].tolist()
+    tensors, kinds = flow.inputs, [flow.types[t] for t in flow.inputs]
     if variables is not None:
         chosen = _chosen(graph, variables, "variables")
         if isinstance(variables, int):  # counters and keys in an argument are no weights
@@ -288,27 +287,25 @@ def _has_gradient(graph: Graph) -> bool:
 
 def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     """The role of each parameter by the data flow, and the reason in words, (P,)."""
-    tensors = graph.parameter_tensor.tolist()
-    types, shapes = graph.element_type.tolist(), flow.shapes
+    types, shapes = flow.types, flow.shapes
     detected: Detected = {}
-    for tensor in tensors:
+    for tensor in flow.inputs:
         # A floating number may be trained, as a temperature is; a whole one may not.
         if not shapes[tensor] and not (types[tensor] in FLOATING and _has_gradient(graph)):
             detected[tensor] = Role.SCALAR, "it is a number"
     # Keys come first: one that a step carries on would be taken as a counter.
     keys = _by_keys(graph, flow, detected)
     _by_update(graph, flow, detected)
-    for tensor in tensors:
+    for tensor in flow.inputs:
         if not shapes[tensor]:
             detected.setdefault(tensor, (Role.SCALAR, "it is a number"))
         elif types[tensor] not in FLOATING and types[tensor] not in _SMALL:
             detected.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[types[tensor]][0]} values"))
-    returned = set(graph.outputs.tolist())
-    for tensor in filter(returned.__contains__, tensors):
+    for tensor in filter(set(flow.outputs).__contains__, flow.inputs):
         detected.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
     _by_use(graph, flow, detected)
-    retained = [t for t in tensors if detected[t][0] == Role.STATISTICS]
-    batch = [t for t in tensors if detected[t][0] == Role.BATCH]
+    retained = [t for t in flow.inputs if detected[t][0] == Role.STATISTICS]
+    batch = [t for t in flow.inputs if detected[t][0] == Role.BATCH]
     if batch and (keys or retained):
         axes, phase = Axes(flow), graph.phase.tolist()
         # Whether there is a key per sample, and a state per sample, is known once the batch is.
@@ -318,7 +315,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
                 detected[tensor] = Role.BATCH, "random numbers are drawn from it for each sample"
         for tensor in _with_the_batch(axes, retained, batch, size, forward_of(phase)):
             detected[tensor] = Role.BATCH, "each sample carries its own part of it on"
-    return [detected[t] for t in tensors]
+    return [detected[t] for t in flow.inputs]
 
 
 def _with_the_batch(
@@ -343,9 +340,9 @@ def _with_the_batch(
 def _by_keys(graph: Graph, flow: Flow, detected: Detected) -> list[int]:
     """Find random keys by their form, and arrays of keys, which are returned, by their use too."""
     arrays = []
-    for tensor in graph.parameter_tensor.tolist():
+    for tensor in flow.inputs:
         shape = flow.shapes[tensor]
-        if ELEMENT_TYPES[int(graph.element_type[tensor])][0] != "u32" or not shape:
+        if ELEMENT_TYPES[flow.types[tensor]][0] != "u32" or not shape:
             continue
         if len(shape) == 1 and shape[0] <= _KEY_WORDS:
             detected[tensor] = Role.SCALAR, "it has the form of a random key"
@@ -364,7 +361,7 @@ def _is_drawn_from(flow: Flow, tensor: int) -> bool:
 def _by_update(graph: Graph, flow: Flow, detected: Detected) -> None:
     """Find variables, optimizer state and statistics by the outputs that take their place."""
     shapes = flow.shapes
-    names = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
+    names = {t: f"output {k}" for k, t in reversed(list(enumerate(flow.outputs)))}
     updates = find_updates(flow)
     if not _has_gradient(graph):
         for update in updates:
@@ -376,14 +373,14 @@ def _by_update(graph: Graph, flow: Flow, detected: Detected) -> None:
     by_gradient = flow.descendants(t for i in backward for t in flow.results[i])
     forward = {
         t
-        for t in graph.parameter_tensor.tolist()
+        for t in flow.inputs
         if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
     }
     _by_counting(graph, flow, detected, by_gradient, names)
     by_value = flow.descendants((t for i in backward for t in flow.results[i]), FLOATING)
     trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
     replaced = {u.source for u in updates} | {source for _, source in graph.twins}
-    fixed = {t for t in graph.parameter_tensor.tolist() if shapes[t] and t not in replaced}
+    fixed = {t for t in flow.inputs if shapes[t] and t not in replaced}
     for update in updates:
         source, where, is_array = update.source, names[update.output], bool(shapes[update.source])
         if not (is_array or by_value[update.output]):
@@ -411,7 +408,7 @@ def _by_update(graph: Graph, flow: Flow, detected: Detected) -> None:
             why = f"{where} updates it by the new value of other weights, not by its gradient"
         if is_array:
             detected.setdefault(source, (assigned, why))
-    paired = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
+    paired = {*(u.output for u in updates), *flow.inputs}
     for output, source in graph.twins:
         if output not in paired and not by_gradient[output] and shapes[source]:
             why = f"{names[output]}, which has its path, takes its place without a gradient"
@@ -446,14 +443,14 @@ def _by_counting(
     graph: Graph, flow: Flow, detected: Detected, by_gradient: np.ndarray, names: dict[int, str]
 ) -> None:
     """Find whole numbers that a step carries on, as the counters of models side by side."""
-    twins, inputs = set(graph.twins), graph.parameter_tensor.tolist()
-    for output in dict.fromkeys(graph.outputs.tolist()):
-        kind, shape = graph.element_type[output], flow.shapes[output]
-        if int(kind) in FLOATING or not shape or output in inputs:
+    twins, inputs = set(graph.twins), flow.inputs
+    for output in dict.fromkeys(flow.outputs):
+        kind, shape = flow.types[output], flow.shapes[output]
+        if kind in FLOATING or not shape or output in inputs:
             continue
         made_of = flow.ancestors([output])
         for source in walk(flow, output).inputs:
-            if graph.element_type[source] != kind or flow.shapes[source] != shape:
+            if flow.types[source] != kind or flow.shapes[source] != shape:
                 continue
             alone = all(t == source or not flow.shapes[t] for t in inputs if made_of[t])
             if alone or by_gradient[output] or (output, source) in twins:
@@ -462,13 +459,14 @@ def _by_counting(
 
 def _by_readers(graph: Graph, flow: Flow, detected: Detected) -> None:
     """Find optimizer state that has no update: what is read by the update and by nothing before."""
-    returned = set(graph.outputs.tolist())
-    for tensor in graph.parameter_tensor.tolist():
-        is_floating = int(graph.element_type[tensor]) in FLOATING
+    for tensor in flow.inputs:
+        is_floating = flow.types[tensor] in FLOATING
         if tensor in detected or not is_floating or not flow.shapes[tensor]:
             continue
         readers = viewed_readers(flow, tensor)
-        if (readers or tensor in returned) and all(graph.phase[r] == Phase.UPDATE for r in readers):
+        if (readers or tensor in flow.outputs) and all(
+            graph.phase[r] == Phase.UPDATE for r in readers
+        ):
             detected[tensor] = Role.OPTIMIZER, "only the update reads it"
 
 
@@ -480,13 +478,13 @@ def _is_statistic(flow: Flow, update: Update) -> bool:
     if not readers <= ELEMENTWISE or not roots <= {"reduce", "scatter"}:
         return False
     made_of_it = flow.descendants([update.source])
-    outputs = set(flow.graph.outputs.tolist())
-    return len(outputs) > 1 and {t for t in outputs if made_of_it[t]} == {update.output}
+    made = {t for t in flow.outputs if made_of_it[t]}
+    return len(set(flow.outputs)) > 1 and made == {update.output}
 
 
 def _by_use(graph: Graph, flow: Flow, detected: Detected) -> None:
     """Tell the other inputs by how they are read, or by the other inputs of their argument."""
-    tensors = graph.parameter_tensor.tolist()
+    tensors = flow.inputs
     weight = Role.FROZEN if _has_gradient(graph) else Role.VARIABLE
     unknown = [t for t in tensors if t not in detected]
     if not unknown:

@@ -158,15 +158,6 @@ _LISTS = {
     "iota_dimension": "dimensions",
     "slice_sizes": "gather_slice_sizes",
 }
-_DOT = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
-_GATHER = (
-    "offset_dims collapsed_slice_dims start_index_map operand_batching_dims "
-    "start_indices_batching_dims"
-)
-_SCATTER = (
-    "update_window_dims inserted_window_dims scatter_dims_to_operand_dims input_batching_dims "
-    "scatter_indices_batching_dims"
-)
 _CALLED = (
     "to_apply body condition calls select scatter branch_computations true_computation "
     "false_computation"
@@ -298,13 +289,14 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
     opcode = instruction.opcode
     for key, field in _LISTS.items():
         getattr(instruction, field).extend(_integers(given.get(key, "")))
-    for field in _DOT:
+    for field in instruction.dot.DESCRIPTOR.fields_by_name:
         getattr(instruction.dot, field).extend(_integers(given.get(f"{field}_dims", "")))
-    index_lists = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
-    for key in index_lists:
-        getattr(getattr(instruction, opcode), key).extend(_integers(given.get(key, "")))
-    if index_lists:
-        getattr(instruction, opcode).index_vector_dim = int(given["index_vector_dim"])
+    if opcode in ("gather", "scatter"):
+        message = getattr(instruction, opcode)
+        for field in message.DESCRIPTOR.fields_by_name:
+            if field != "index_vector_dim":
+                getattr(message, field).extend(_integers(given.get(field, "")))
+        message.index_vector_dim = int(given["index_vector_dim"])
     instruction.tuple_index = int(given.get("index", 0))
     instruction.feature_group_count = int(given.get("feature_group_count", 1))
     instruction.batch_group_count = int(given.get("batch_group_count", 1))

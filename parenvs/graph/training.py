@@ -73,11 +73,10 @@ class Training:
         updates = find_updates(flow)
         returned = returned_gradients(flow, updates)
         paired = {u.output for u in updates} | set(returned)
-        types = flow.graph.element_type
         candidates = [
             t
-            for t in dict.fromkeys(flow.graph.outputs.tolist())
-            if t not in paired and int(types[t]) in FLOATING and flow.producer[t] >= 0
+            for t in dict.fromkeys(flow.outputs)
+            if t not in paired and flow.types[t] in FLOATING and flow.producer[t] >= 0
         ]
         pairs = [(update.source, update.roots) for update in updates]
         pairs += [(source, walk(flow, output).roots) for output, source in returned.items()]
@@ -167,12 +166,10 @@ def find_updates(flow: Flow) -> list[Update]:
     path of another output after them. The nearest pairs are made first, and an input is not taken
     twice as long as there is another one. One that is returned as it is has no update.
     """
-    graph, shapes = flow.graph, flow.shapes
-    twin_of = dict(graph.twins)
-    claimed = set(twin_of.values())
-    types = graph.element_type.tolist()
-    inputs = set(graph.parameter_tensor.tolist())
-    outputs = dict.fromkeys(graph.outputs.tolist())
+    shapes, types = flow.shapes, flow.types
+    twin_of = dict(flow.graph.twins)
+    claimed, inputs = set(twin_of.values()), set(flow.inputs)
+    outputs = dict.fromkeys(flow.outputs)
     walks: dict[int, Walk] = {}
     pairs: list[tuple[int, int, int, int, int]] = []
     for output in outputs:
@@ -223,15 +220,14 @@ def returned_gradients(
     any, those of the input's path (``Graph.twins``), and the others in order. ``is_gradient``
     defaults to whether the output's roots are needed for the gradients that were found first.
     """
-    graph, shapes = flow.graph, flow.shapes
-    types = graph.element_type.tolist()
-    others = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
+    shapes, types = flow.shapes, flow.types
+    others = {*(u.output for u in updates), *flow.inputs}
     open_outputs = {
         t: walk(flow, t).roots
-        for t in graph.outputs.tolist()
+        for t in flow.outputs
         if t not in others and types[t] in FLOATING and shapes[t]
     }
-    sources = dict.fromkeys(t for t in graph.parameter_tensor.tolist() if types[t] in FLOATING)
+    sources = dict.fromkeys(t for t in flow.inputs if types[t] in FLOATING)
     for update in updates:
         sources.pop(update.source, None)
     pairs: dict[int, int] = {}
@@ -261,7 +257,7 @@ def returned_gradients(
             inner = [root for root in open_outputs[output] if root not in known]
             return bool(known_roots) and not any(needed[root] for root in inner)
 
-    gradient, twins = is_gradient, set(graph.twins)
+    gradient, twins = is_gradient, set(flow.graph.twins)
     pair(lambda source, output: (output, source) in twins and gradient(output))
     pair(lambda source, output: bool(open_outputs[output]) and gradient(output))
     return pairs
@@ -297,7 +293,7 @@ def viewed_readers(flow: Flow, tensor: int) -> list[int]:
 
 def _losses(flow: Flow, changing: set[int], roots: set[int], candidates: list[int]) -> list[int]:
     """Of the outputs that are no updates, those that need least of the roots: the loss, metrics."""
-    fixed = {t for t in flow.graph.parameter_tensor.tolist() if t not in changing}
+    fixed = set(flow.inputs) - changing
     needed: dict[int, int] = {}
     for output in candidates:
         made_of = flow.ancestors([output])
@@ -313,7 +309,7 @@ def _statistics(flow: Flow, roots: set[int], known: set[int], forward: np.ndarra
     A product that is the transpose of how a variable is read (``known``) has the cotangent as an
     operand. What is made of no cotangent, nor of what these are made of, is a moment or a count.
     """
-    given = flow.descendants(flow.graph.parameter_tensor.tolist())
+    given = flow.descendants(flow.inputs)
     operands = [t for root in known for t in flow.operands[flow.producer[root]]]
     cotangents = {t for t in operands if given[t] and not forward[flow.origin(t)]}
     if not cotangents:
@@ -392,7 +388,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
             )
         return replace(graph, phase=np.zeros(len(by_scope), dtype=np.uint8), notes=notes)
     phase = _flow_phases(flow, training)
-    used = flow.producers(flow.ancestors(flow.graph.outputs.tolist()))
+    used = flow.producers(flow.ancestors(flow.outputs))
     phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
     basis = (
         "what its loss needs is forward"
@@ -444,7 +440,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
             phase[index] = _UPDATE
     # Backwards, so that the users of an instruction have their phase before it.
     earliest = [_UPDATE + 1] * len(flow.before)  # more than any phase: nothing uses it
-    for t in flow.graph.outputs.tolist():
+    for t in flow.outputs:
         earliest[t] = _UPDATE
     for index in range(len(phase) - 1, -1, -1):
         if phase[index] < 0:
@@ -482,7 +478,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     other weight's gradient. Instructions that no output needs go, and so does that state.
     """
     updates = find_updates(flow)
-    role = dict(zip(graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True))
+    role = dict(zip(flow.inputs, graph.parameter_role.tolist(), strict=True))
     trained = {r for u in updates if role[u.source] == Role.VARIABLE for r in u.roots}
     dropped, state = set(), set()
     for update in updates:
@@ -493,7 +489,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
             dropped.add(update.output)
     if not dropped:
         return graph
-    outputs = [t for t in graph.outputs.tolist() if t not in dropped]
+    outputs = [t for t in flow.outputs if t not in dropped]
     # A loop or branch that is needed needs all that it takes, whatever becomes of it.
     needed = reachable(outputs, lambda t: flow.operands[flow.producer[t]])
     retained = np.zeros(len(flow.opcode), dtype=bool)

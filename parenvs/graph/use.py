@@ -140,7 +140,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     def of_weights(size: int) -> set[tuple[int, int]]:
         """Where the dimensions of a size go that other inputs have, and are not repeated along."""
         reached: set[tuple[int, int]] = set()
-        for tensor in flow.graph.parameter_tensor.tolist():
+        for tensor in flow.inputs:
             for dimension, length in enumerate(() if data[tensor] else flow.shapes[tensor]):
                 if length == size:
                     reached |= axes.journey(tensor, dimension, instructions).reached
@@ -193,7 +193,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             dimension = int(len(shape) > 1 and shape[1] in sizes_behind)
         if shape and shape[dimension]:
             votes[shape[dimension]] += 1
-            if int(flow.graph.element_type[tensor]) in FLOATING:
+            if flow.types[tensor] in FLOATING:
                 floating.add(shape[dimension])
     if not votes:
         return 1, ""
@@ -374,15 +374,14 @@ class Use:
         return self.flow.graph.strings[self.flow.graph.attribute[index]]
 
     def _is_drawn(self, tensor: int) -> bool:
-        made_of = self.flow.ancestors([tensor])
-        return bool(made_of[self.flow.graph.parameter_tensor].any())
+        return bool(self.flow.ancestors([tensor])[self.flow.inputs].any())
 
     def _is_noise(self, tensor: int) -> bool:
         """Whether a tensor is drawn by a random key."""
-        made_of, types = self.flow.ancestors([tensor]), self.flow.graph.element_type
+        flow, made_of = self.flow, self.flow.ancestors([tensor])
         return any(
-            made_of[t] and self.flow.shapes[t] and ELEMENT_TYPES[int(types[t])][0] == "u32"
-            for t in self.flow.graph.parameter_tensor.tolist()
+            made_of[t] and flow.shapes[t] and ELEMENT_TYPES[flow.types[t]][0] == "u32"
+            for t in flow.inputs
         )
 
     def _is_summed(self, index: int, operands: list[int], data: list[int]) -> bool:

@@ -124,7 +124,7 @@ def test_mixtral__a_mixture_is_the_sum_of_its_experts():
         share = np.where(rank < 2, gates[..., e] / best, 0.0)
         hidden = jax.nn.silu(x @ weights["gate"][e]) * (x @ weights["up"][e])
         expected += share[..., None] * np.asarray(hidden @ weights["down"][e])
-    np.testing.assert_allclose(mixture(weights, x, 8, 8), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(mixture(weights, x, 4, 5, 8, 8), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

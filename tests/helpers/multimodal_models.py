@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
 import parenvs.datasets.models.blocks as nn
-from parenvs.datasets.models.model import Array, Model, Tree, adam, descent, floats, integers
+from parenvs.datasets.models.model import (
+    Array,
+    Model,
+    Tree,
+    adam,
+    descent,
+    floats,
+    integers,
+    weight,
+)
 
 
 def quick_gelu(x: Array) -> Array:
@@ -39,34 +47,11 @@ def clip(
     has the highest id. ``head`` is the width of an attention head.
     """
 
-    def stack(layers: int, width: int) -> Tree:
-        return nn.stack_shapes(layers, nn.layer_shapes(width, 4 * width), False)
-
-    params = {
-        "image": {
-            "patches": floats(patch, patch, 3, image_width),
-            "class": floats(1, 1, image_width),
-            "positions": floats(1, (image // patch) ** 2 + 1, image_width),
-            "first_norm": nn.norm_shapes(image_width),
-            "encoder": stack(image_layers, image_width),
-            "norm": nn.norm_shapes(image_width),
-            "projection": floats(image_width, shared),
-        },
-        "text": {
-            "embedding": floats(vocab, text_width),
-            "positions": floats(tokens, text_width),
-            "encoder": stack(text_layers, text_width),
-            "norm": nn.norm_shapes(text_width),
-            "projection": floats(text_width, shared),
-        },
-        "temperature": floats(1),
-    }
-
-    def encoded(weights: Tree, x: Array, causal: bool) -> Array:
-        layer = partial(
-            nn.transformer_layer, heads=x.shape[-1] // head, causal=causal, activation=quick_gelu
-        )
-        return nn.run_stack(weights, x, layer, len(weights), scanned=False)
+    def encoded(weights: Tree, x: Array, layers: int, causal: bool) -> Array:
+        width = x.shape[-1]
+        how = {"heads": width // head, "hidden": 4 * width, "activation": quick_gelu}
+        layer = partial(nn.transformer_layer, causal=causal, **how)
+        return nn.run_stack(weights, x, layer, layers, scanned=False)
 
     def unit(x: Array) -> Array:
         y = x.astype(jnp.float32)
@@ -75,20 +60,29 @@ def clip(
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("image"):
             weights = params["image"]
-            x = nn.patches(weights["patches"], batch["images"], patch)
-            first = jnp.broadcast_to(weights["class"], (batch_size, 1, image_width))
-            x = jnp.concatenate([first, x], 1) + weights["positions"]
-            x = encoded(weights["encoder"], nn.layer_norm(weights["first_norm"], x), False)
-            images = unit(nn.layer_norm(weights["norm"], x[:, 0]) @ weights["projection"])
+            kernel = weight(weights, "patches", patch, patch, 3, image_width)
+            x = batch["images"].astype(kernel.dtype)
+            how = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+            x = lax.conv_general_dilated(x, kernel, (patch, patch), "VALID", **how)
+            x = x.reshape(batch_size, -1, image_width)
+            first = weight(weights, "class", 1, 1, image_width)
+            x = jnp.concatenate([jnp.broadcast_to(first, (batch_size, 1, image_width)), x], 1)
+            x += weight(weights, "positions", 1, x.shape[1], image_width)
+            x = nn.layer_norm(weights["first_norm"], x)
+            x = encoded(weights["encoder"], x, image_layers, False)
+            x = nn.layer_norm(weights["norm"], x[:, 0])
+            images = unit(x @ weight(weights, "projection", image_width, shared))
         with named_scope("text"):
             weights, ids = params["text"], batch["tokens"]
-            y = nn.embed(weights["embedding"], ids) + weights["positions"]
-            y = nn.layer_norm(weights["norm"], encoded(weights["encoder"], y, True))
+            y = nn.embed(weight(weights, "embedding", vocab, text_width), ids)
+            y += weight(weights, "positions", tokens, text_width)
+            y = encoded(weights["encoder"], y, text_layers, True)
+            y = nn.layer_norm(weights["norm"], y)
             last = (ids == ids.max(-1, keepdims=True)).astype(y.dtype)
             y = jnp.einsum("btd,bt->bd", y, last)
-            texts = unit(y @ weights["projection"])
+            texts = unit(y @ weight(weights, "projection", text_width, shared))
         with named_scope("loss"):
-            scale = jnp.exp(params["temperature"].astype(jnp.float32))
+            scale = jnp.exp(weight(params, "temperature", 1).astype(jnp.float32))
             logits = (images @ texts.T).astype(jnp.float32) * scale
             # Contrastive in both directions: an image's text is the one of its own index.
             pairs = lax.iota(jnp.int32, batch_size)
@@ -99,7 +93,7 @@ def clip(
     batch = {"images": floats(batch_size, image, image, 3), "tokens": integers(batch_size, tokens)}
     source = "arXiv 2103.00020"
     optimizer = adam(4e-4, beta2=0.98, decay=0.2)
-    return Model("clip", line, source, params, loss, batch, trained_as, optimizer)
+    return Model("clip", line, source, loss, batch, trained_as, optimizer)
 
 
 CRITEO = (
@@ -132,44 +126,32 @@ def dlrm(
         top: Widths of the dense layers after the products.
         batch_size: Examples in a batch.
     """
-    vectors = len(rows) + 1
-    pairs = vectors * (vectors - 1) // 2
 
-    def chain(inputs: int, widths: Sequence[int]) -> Tree:
-        return {
-            f"dense_{i}": nn.dense_shapes(*w) for i, w in enumerate(pairwise((inputs, *widths)))
-        }
-
-    params = {
-        "tables": {f"table_{i}": floats(n, width) for i, n in enumerate(rows)},
-        "bottom": chain(numbers, bottom),
-        "top": chain(width + pairs, top),
-    }
-
-    def run(weights: Tree, x: Array, last: bool) -> Array:
-        for i in range(len(weights)):
+    def run(weights: Tree, x: Array, widths: Sequence[int], last: bool) -> Array:
+        for i, features in enumerate(widths):
             with named_scope(f"dense_{i}"):
-                x = nn.dense(weights[f"dense_{i}"], x)
-                x = jax.nn.relu(x) if last or i + 1 < len(weights) else x
+                x = nn.dense(weights[f"dense_{i}"], x, features)
+                x = jax.nn.relu(x) if last or i + 1 < len(widths) else x
         return x
 
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("bottom"):
-            x = run(params["bottom"], batch["numbers"].astype(jnp.bfloat16), True)
+            x = run(params["bottom"], batch["numbers"].astype(jnp.bfloat16), bottom, True)
         with named_scope("tables"):
             features = [x]
-            for i in range(len(rows)):
+            for i, count in enumerate(rows):
                 with named_scope(f"table_{i}"):
-                    row = nn.embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
+                    table = weight(params["tables"], f"table_{i}", count, width)
+                    row = nn.embed(table, batch[f"category_{i}"])
                     features.append(row.astype(x.dtype))
         with named_scope("products"):
             stacked = jnp.stack(features, 1)
             products = jnp.einsum("bid,bjd->bij", stacked, stacked)
             # Products are symmetric, so each pair is taken once, without the squares.
-            below = [products[:, i, :i] for i in range(1, vectors)]
+            below = [products[:, i, :i] for i in range(1, len(rows) + 1)]
             x = jnp.concatenate([x, *below], 1)
         with named_scope("top"):
-            logit = run(params["top"], x, False)[:, 0].astype(jnp.float32)
+            logit = run(params["top"], x, top, False)[:, 0].astype(jnp.float32)
         with named_scope("loss"):
             clicked = batch["clicked"].astype(jnp.float32)
             # Binary cross-entropy from logits: log(1 + e^z) - y z does not overflow.
@@ -183,7 +165,7 @@ def dlrm(
         "clicked": integers(batch_size),
     }
     source = "arXiv 1906.00091; MLPerf Training v0.7"
-    return Model("dlrm", line, source, params, loss, batch, trained_as, descent(), kept=("tables",))
+    return Model("dlrm", line, source, loss, batch, trained_as, descent(), kept=("tables",))
 
 
 def whisper(
@@ -203,28 +185,12 @@ def whisper(
     table serves as embedding and, transposed, as output. Encoder and decoder have ``layers`` each.
     """
 
-    def stack(*attentions: str) -> Tree:
-        layer = {
-            **{key: nn.attention_shapes(width, "qvo") for key in attentions},
-            **{f"{key}_norm": nn.norm_shapes(width) for key in (*attentions, "ffn")},
-            "ffn": nn.feed_forward_shapes(width, 4 * width),
-        }
-        return {f"layer_{i}": layer for i in range(layers)}
-
-    params = {
-        "conv1": nn.dense_shapes(3, frequencies, width),
-        "conv2": nn.dense_shapes(3, width, width),
-        "encoder": {**stack("self"), "norm": nn.norm_shapes(width)},
-        "embedding": floats(vocab, width),
-        "positions": floats(tokens, width),
-        "decoder": {**stack("self", "cross"), "norm": nn.norm_shapes(width)},
-    }
+    attention = partial(nn.attention, heads=heads, biases="qvo")
 
     def convolved(weights: Tree, x: Array, stride: int) -> Array:
-        x = lax.conv_general_dilated(
-            x, weights["kernel"], (stride,), ((1, 1),), dimension_numbers=("NHC", "HIO", "NHC")
-        )
-        return jax.nn.gelu(x + weights["bias"])
+        kernel, how = weight(weights, "kernel", 3, x.shape[-1], width), ("NHC", "HIO", "NHC")
+        x = lax.conv_general_dilated(x, kernel, (stride,), ((1, 1),), dimension_numbers=how)
+        return jax.nn.gelu(x + weight(weights, "bias", width))
 
     def run(params: Tree, x: Array, memory: Array | None) -> Array:
         for i in range(layers):
@@ -232,13 +198,14 @@ def whisper(
             with named_scope(f"layer_{i}"):
                 with named_scope("self"):
                     y = nn.layer_norm(weights["self_norm"], x)
-                    x += nn.attention(weights["self"], y, y, heads, causal=memory is not None)
+                    x += attention(weights["self"], y, y, causal=memory is not None)
                 if memory is not None:
                     with named_scope("cross"):
                         y = nn.layer_norm(weights["cross_norm"], x)
-                        x += nn.attention(weights["cross"], y, memory, heads)
+                        x += attention(weights["cross"], y, memory)
                 with named_scope("ffn"):
-                    x += nn.feed_forward(weights["ffn"], nn.layer_norm(weights["ffn_norm"], x))
+                    y = nn.layer_norm(weights["ffn_norm"], x)
+                    x += nn.feed_forward(weights["ffn"], y, 4 * width)
         return nn.layer_norm(params["norm"], x)
 
     def loss(params: Tree, batch: Tree) -> Array:
@@ -249,10 +216,11 @@ def whisper(
         with named_scope("encoder"):
             memory = run(params["encoder"], x, None)
         with named_scope("decoder"):
-            y = nn.embed(params["embedding"], batch["tokens"]) + params["positions"]
+            table = weight(params, "embedding", vocab, width)
+            y = nn.embed(table, batch["tokens"]) + weight(params, "positions", tokens, width)
             y = run(params["decoder"], y, memory)
         with named_scope("head"):
-            logits = jnp.einsum("btd,vd->btv", y, params["embedding"])
+            logits = jnp.einsum("btd,vd->btv", y, table)
         with named_scope("loss"):
             return nn.cross_entropy(logits, batch["labels"])
 
@@ -265,7 +233,7 @@ def whisper(
     }
     source = "arXiv 2212.04356"
     optimizer = adam(1.75e-4, beta2=0.98, decay=0.1)
-    return Model("whisper", line, source, params, loss, batch, trained_as, optimizer)
+    return Model("whisper", line, source, loss, batch, trained_as, optimizer)
 
 
 MULTIMODAL = {"clip-l14": clip(), "whisper-large": whisper(), "dlrm-criteo": dlrm()}

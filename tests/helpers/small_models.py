@@ -65,6 +65,5 @@ def drawn(model: Model, seed: int = 0) -> tuple[object, ...]:
     params = jax.tree.map(weight, model.params)
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), model.optimizer.init(model.params))
     batch = {key: given(key, shape) for key, shape in model.batch.items()}
-    if model.statistics is None:
-        return params, state, batch
-    return params, state, jax.tree.map(lambda x: jnp.ones(x.shape), model.statistics), batch
+    statistics = [jax.tree.map(lambda x: jnp.ones(x.shape), tree) for tree in model.shapes[1:]]
+    return params, state, *statistics, batch
