@@ -12,7 +12,6 @@ from parenvs.diff import Part, PlanDiff
 from parenvs.errors import printable
 from parenvs.view.words import (
     SEPARATOR,
-    clip,
     clip_start,
     duration,
     merged,
@@ -20,10 +19,9 @@ from parenvs.view.words import (
     reason_lines,
     signed,
     size,
+    wrapped,
 )
 
-WIDTH = 110
-"""Columns of the text."""
 MAX_ROWS = 12
 """Rows of a table."""
 _MOST_REASONS = 3  # of an illegal plan
@@ -37,7 +35,7 @@ def text(diff: PlanDiff, names: tuple[str, str] = ("a", "b")) -> str:
     the seconds and bytes are.
     """
     unit = diff.a.bound_words[1]
-    lines = [clip(f"task {diff.a.plan.task}, {printable(diff.a.plan.instance)}", WIDTH)]
+    lines = wrapped([f"task {diff.a.plan.task}, {printable(diff.a.plan.instance)}"])
     lines += _plans(names, (diff.a, diff.b))
     if diff.seconds is not None:
         lines.append(_verdict(diff.seconds, diff.a.step_seconds, ("takes", "as long"), duration))
@@ -51,7 +49,7 @@ def text(diff: PlanDiff, names: tuple[str, str] = ("a", "b")) -> str:
     rows = merged([change.field for change in diff.changes], keys)
     for name, (k, *_) in rows[:MAX_ROWS]:
         shown = f"  {clip_start(name, _NAME):<{_NAME}}  {' → '.join(keys[k])}"
-        lines.append(clip(shown, WIDTH))
+        lines += wrapped([shown])
     if len(rows) > MAX_ROWS:
         lines.append(f"  and {len(rows) - MAX_ROWS:,} more")
     if diff.parts:
@@ -79,8 +77,8 @@ def _plans(names: tuple[str, str], reports: Sequence[Any]) -> list[str]:
         head = f"{letter}  {clip_start(name, width):<{width}}"
         verdict = [] if report.legal else ["illegal"]
         answer = task_of(report).views().answer(report)
-        lines.append(clip(SEPARATOR.join([head, *verdict, answer]), WIDTH))
-        lines += reason_lines(report.reasons[:_MOST_REASONS], WIDTH)
+        lines += wrapped([SEPARATOR.join([head, *verdict, answer])])
+        lines += reason_lines(report.reasons[:_MOST_REASONS])
         if len(report.reasons) > _MOST_REASONS:
             lines.append(f"  ! and {len(report.reasons) - _MOST_REASONS} more")
     return lines

@@ -19,15 +19,12 @@ import typer
 
 from parenvs import view
 from parenvs.errors import InfeasibleError, ParenvsError, printable
-from parenvs.view.words import printable_text
+from parenvs.view.words import WIDTH, printable_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from parenvs.core.plan import Answer
-
-WIDTH = 110
-"""Columns of what is printed for no terminal, or one that is wider."""
 
 
 class _Output:

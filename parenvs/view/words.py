@@ -9,6 +9,8 @@ from functools import lru_cache
 
 from parenvs.errors import printable
 
+WIDTH = 110
+"""Columns of texts."""
 SEPARATOR = "  ·  "
 """Stands between the parts of a line."""
 _PALETTE = (33, 214, 36, 133, 74, 143, 61, 180)  # of 256 colors, in the order of STAGE_COLORS
@@ -67,24 +69,30 @@ def clip(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
+def wrapped(lines: Iterable[str]) -> list[str]:
+    """The lines, those that are wider than ``WIDTH`` in several, all but the first indented."""
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    return [x for line in lines for x in ([line] if len(line) <= WIDTH else wrapper.wrap(line))]
+
+
 def clip_start(name: str, width: int) -> str:
     """The end of a name, which tells more than its start, in at most ``width`` characters."""
     name = printable(name)
     return name if len(name) <= width else f"…{name[len(name) - max(width - 1, 1) :]}"
 
 
-def columns(rows: Sequence[Sequence[str]], left: int, width: int) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     """Rows of a table as lines: the first ``left`` cells are flush left, the others right.
 
-    Two blanks separate the columns, or one where lines would be wider than ``width``.
+    Two blanks separate the columns, or one where lines would be wider than ``WIDTH``.
     """
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= width else " "
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= WIDTH else " "
     lines = []
     for row in rows:
         cells = [x.ljust(n) for x, n in zip(row[:left], widths, strict=False)]
         cells += [x.rjust(n) for x, n in zip(row[left:], widths[left:], strict=True)]
-        lines.append(clip(gap.join(cells).rstrip(), width))
+        lines.append(gap.join(cells).rstrip())
     return lines
 
 
@@ -103,9 +111,9 @@ def printable_text(text: str, painted: bool = False) -> str:
     return "\n".join("".join(x if k % 2 else printable(x) for k, x in row) for row in parts)
 
 
-def reason_lines(reasons: Iterable[str], width: int) -> list[str]:
-    """Why a plan is illegal, each reason marked with ``!`` and wrapped to ``width`` columns."""
-    marked = textwrap.TextWrapper(width, initial_indent="  ! ", subsequent_indent="    ")
+def reason_lines(reasons: Iterable[str]) -> list[str]:
+    """Why a plan is illegal, each reason marked with ``!`` and wrapped to ``WIDTH`` columns."""
+    marked = textwrap.TextWrapper(WIDTH, initial_indent="  ! ", subsequent_indent="    ")
     return [line for reason in reasons for line in marked.wrap(printable(reason))]
 
 

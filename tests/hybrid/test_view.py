@@ -16,7 +16,7 @@ from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.view.page import style
-from parenvs.view.words import duration
+from parenvs.view.words import WIDTH, duration
 
 SHAPE = TransformerShape("small", 8, 1024, 16, 512, 32_000)
 
@@ -40,7 +40,7 @@ def test_text__says_what_the_judge_says(problem):
     shown = view.text(report)
     assert shown == viewer.text(report)
     lines = shown.splitlines()
-    assert max(map(len, lines)) <= view.WIDTH
+    assert max(map(len, lines)) <= WIDTH
     assert lines[0].startswith("small on 2x8 a100")
     assert "4 stages x dp 2 x tp 2 x chunks 2, ZeRO 1" in lines[0]
     assert f"L {duration(report.length_seconds)}" in lines[1]
@@ -50,6 +50,15 @@ def test_text__says_what_the_judge_says(problem):
     assert {line.split()[0] for line in lines[-4:]} == {"0", "1", "2", "3"}
     for line, stage in zip(lines[-4:], report.stages, strict=True):
         assert f"{stage.memory['total'] / 1e9:.2f}" in line
+
+
+def test_text__of_long_names_and_many_chunks_is_whole(problem):
+    """Lines that are too wide go on in the next one; nothing ends in an ellipsis."""
+    model = HybridModel.of_shape(replace(SHAPE, name="a-long-name " * 12, layers=32))
+    report = report_of(replace(problem, model=model, instance=""), chunks=8)
+    shown = view.text(report) + view.explanation_text(report, alternatives(report))
+    assert "…" not in shown and "8 in 0–28" in shown
+    assert shown.count("a-long-name") == 24
 
 
 def test_map__every_plan_is_a_mark(problem):
@@ -76,7 +85,7 @@ def test_explain__alternatives_are_the_best_with_another_value(problem):
         else:
             assert other.missing_bytes > 0
     shown = view.explanation_text(report, found)
-    assert max(map(len, shown.splitlines())) <= view.WIDTH
+    assert max(map(len, shown.splitlines())) <= WIDTH
     assert f"tensor parallel ranks (tp): {own['tp']}" in shown
 
 

@@ -62,7 +62,11 @@ def test_words():
     assert size(-28.8e9) == "-28.8 GB" and size(-12) == "-12 B"
     assert paint("x", 3, color=False) == "x"
     assert paint("x", 3, color=True) == paint("x", 11, color=True) != paint("x", 4, color=True)
-    assert reason_lines(["a b", "c\x1b"], 6) == ["  ! a", "    b", "  ! c?"]
+    assert reason_lines(["a " * 60, "c\x1b"]) == [
+        f"  ! {'a ' * 53}".rstrip(),
+        "    " + " ".join("a" * 7),
+        "  ! c?",
+    ]
 
 
 @pytest.mark.thorough

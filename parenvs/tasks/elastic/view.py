@@ -24,15 +24,13 @@ from parenvs.view.page import (
     text_inches,
     write_on,
 )
-from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
+from parenvs.view.words import SEPARATOR, duration, plural, reason_lines, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-COLUMNS = 110
-"""Columns of the text."""
 _BARS = " ▁▂▃▄▅▆▇█"
 _MAX_CHANGES = 12
 _BAR_COLUMNS = 96  # of the line over time
@@ -99,8 +97,8 @@ def text(viewable: Run | Elastic, color: bool = False) -> str:
     ``color`` changes nothing: lines over time have one.
     """
     run = run_of(viewable)
-    lines = [clip(title(run), COLUMNS), answer(run)]
-    lines += reason_lines(run.reasons, COLUMNS)
+    lines = wrapped([title(run), answer(run)])
+    lines += reason_lines(run.reasons)
     count = len(run.plans)
     if not count:
         return "\n".join(lines)
@@ -112,7 +110,7 @@ def text(viewable: Run | Elastic, color: bool = False) -> str:
         f"samples  {bars(run.samples, float(run.problem.best[nodes].max()))}",
     ]
     changes = np.flatnonzero(run.changed)
-    lines += [clip(_change(run, t), COLUMNS) for t in changes[:_MAX_CHANGES].tolist()]
+    lines += wrapped(_change(run, t) for t in changes[:_MAX_CHANGES].tolist())
     if len(changes) > _MAX_CHANGES:
         lines.append(f"and {plural(len(changes) - _MAX_CHANGES, 'change')} more")
     return "\n".join(lines)

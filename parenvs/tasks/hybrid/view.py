@@ -13,7 +13,6 @@ from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.view.tables import empty
 from parenvs.view.words import (
     SEPARATOR,
-    clip,
     columns,
     duration,
     milliseconds,
@@ -21,6 +20,7 @@ from parenvs.view.words import (
     plural,
     reason_lines,
     size,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridStageReport
 
-WIDTH = 110
-"""Columns of the text."""
 _BAR = 72  # columns of the bar of a whole step
 _WORDS = {"exchange": "tensor exchange", "tied": "tied weights"}
 PARTS = {
@@ -53,13 +51,13 @@ def text(report: HybridReport | Hybrid, color: bool = False) -> str:
     Lines have no newline at the end: the verdict, the seconds of a step by part, and a table of the
     stages; equal neighbors share a row. ``color`` colors stages with ANSI escapes.
     """
-    lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report))]
+    lines = wrapped([title(report), SEPARATOR.join(verdict(report))])
     if not isinstance(report, HybridReport):
         return "\n".join(lines)
-    lines += reason_lines(report.reasons, WIDTH)
+    lines += reason_lines(report.reasons)
     if not report.stages:
         return "\n".join(lines)
-    lines += [clip(words, WIDTH) for words in notes(report)]
+    lines += wrapped(notes(report))
     lines += ["", *_seconds(report), "", *_table(report, color)]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -180,9 +178,11 @@ def _span(first: int, last: int) -> str:
 
 
 def _layer_ranges(stage: HybridStageReport) -> str:
-    """The layers of a stage, both ends included."""
-    ranges = [_span(first, end - 1) for first, end in stage.layers if end > first]
-    return ", ".join(ranges) or "none"
+    """The layers of a stage, both ends included; of many chunks their number and the span."""
+    ranges = [(first, end - 1) for first, end in stage.layers if end > first]
+    if len(ranges) > 2:
+        return f"{len(ranges)} in {_span(ranges[0][0], ranges[-1][1])}"
+    return ", ".join(_span(*ends) for ends in ranges) or "none"
 
 
 def _seconds(report: HybridReport) -> list[str]:
@@ -204,12 +204,12 @@ def _table(report: HybridReport, color: bool) -> list[str]:
     for (count, figures), run in groupby(enumerate(report.stages), key=lambda x: _figures(x[1])):
         (first, stage), *others = run
         last, end = others[-1] if others else (first, stage)
-        layers = f"{count} each" if others else clip(_layer_ranges(stage), 12)
+        layers = f"{count} each" if others else _layer_ranges(stage)
         devices = _span(stage.device_first, end.device_end - 1)
         full = "!" if stage.memory["total"] > limit else ""
         rows.append([_span(first, last), devices, layers, *figures, full])
         firsts.append(first)
-    head, second, *lines = columns(rows, 4, WIDTH)
+    head, second, *lines = columns(rows, 4)
     painted = (paint(x[:5], k, color) + x[5:] for k, x in zip(firsts, lines, strict=True))
     return [head, second, *painted]
 
@@ -260,14 +260,14 @@ def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict
 
 def explanation_text(report: HybridReport, others: Sequence[Alternative]) -> str:
     """Text of at most 110 columns: the plan, and under each axis the other values of it."""
-    lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
+    lines = [*wrapped([title(report), SEPARATOR.join(verdict(report))]), ""]
     found = "The best uniform plan with another value on one axis:"
     lines.append(f"Why not otherwise? {found if others else 'No uniform plan fits beside it.'}")
     values = report.plan.axes
     for axis, alternatives in groupby(others, key=lambda other: other.axis):
         chosen = "different by stage" if values[axis] is None else values[axis]
         lines += ["", f"{_NAMES[axis]} ({axis.replace('_', '-')}): {chosen}"]
-        lines += [clip(_line(x), WIDTH) for x in alternatives]
+        lines += wrapped(map(_line, alternatives))
     return "\n".join(lines)
 
 

@@ -15,9 +15,9 @@ from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.layout import shape_text
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.view import WIDTH, problem_and_report
+from parenvs.tasks.partition.view import problem_and_report
 from parenvs.tasks.partition.words import Explainer
-from parenvs.view.words import duration, merged, plural
+from parenvs.view.words import WIDTH, duration, merged, plural
 
 STATES = {
     "illegal": "partitioned",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from posixpath import commonpath
@@ -19,12 +18,12 @@ from parenvs.view.tables import empty
 from parenvs.view.words import (
     MAX_COLUMNS,
     SEPARATOR,
-    clip,
     duration,
     kind_of,
     merged,
     plural,
     size,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -160,7 +159,6 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Cell]]:
     return tables, loose
 
 
-WIDTH = 110
 _MAX_LINES = 60  # of the table
 
 
@@ -180,10 +178,9 @@ def text(
     parts = verdict(problem, report, open_)
     if report is not None:
         parts = parts[:2]  # the others are among the figures
-    lines = [clip(title(problem), WIDTH)]
-    lines += textwrap.wrap(SEPARATOR.join(parts), WIDTH, subsequent_indent="  ")
+    lines = wrapped([title(problem), SEPARATOR.join(parts)])
     if report is not None:
-        lines += spelling.reason_lines(report.reasons, WIDTH)
+        lines += spelling.reason_lines(report.reasons)
         if report.legal:
             lines += ["", *_figure_lines(report)]
     return "\n".join([*lines, "", *_table(variables, inputs, color)])
@@ -319,8 +316,8 @@ def _table_row(name: str, equal: list[Cell], color: bool) -> str:
     full_bytes = sum(cell.bytes for cell in equal)
     device_bytes = sum(cell.device_bytes for cell in equal)
     return (
-        f"{dimension}{clip(name, 49):<50}"
-        f"{clip(shape, 19):<20}{len(equal):>7,}{size(full_bytes):>10}{size(device_bytes):>10}"
+        f"{dimension}{name:<50}"
+        f"{shape:<20}{len(equal):>7,}{size(full_bytes):>10}{size(device_bytes):>10}"
         f"{' !' if first.fault else ''}".rstrip()
     )
 

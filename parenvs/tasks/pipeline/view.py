@@ -16,7 +16,6 @@ from parenvs.tasks.pipeline.spaces import CutSpace
 from parenvs.view.tables import empty
 from parenvs.view.words import (
     SEPARATOR,
-    clip,
     clip_start,
     columns,
     duration,
@@ -25,6 +24,7 @@ from parenvs.view.words import (
     plural,
     reason_lines,
     size,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -84,17 +84,14 @@ def _tail(path: Path) -> str:
     return "/".join(path[max(start - path[start].isdecimal(), 0) :]) if path else ""
 
 
-WIDTH = 100
-"""Columns of the text."""
 _TRACK = 90  # columns of the Gantt chart
 _MARKS = (" ░█╱", " ›‹ ")  # compute stage, link: idle, forward, backward, all-reduce
 _FIGURES = ("compute", "transfer", "all-reduce", "memory", "busy")
 _LEGEND = "stage: ░ forward  █ backward  ╱ all-reduce   link: › forward  ‹ backward"
-_MOST_LETTERS = 40  # of a list in the line of an answer
 
 
 def text(viewable: Report | Pipeline, color: bool = False) -> str:
-    """A judged plan as text of at most 100 columns.
+    """A judged plan as text of at most 110 columns.
 
     Args:
         viewable: what the judge says of the plan, or the problem to show the chain alone.
@@ -105,10 +102,10 @@ def text(viewable: Report | Pipeline, color: bool = False) -> str:
         a table of its stages and a coarse Gantt chart.
     """
     pipeline, report = problem_and_report(viewable)
-    lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
+    lines = wrapped([title(pipeline, report), SEPARATOR.join(verdict(pipeline, report))])
     if report is not None:
-        lines += reason_lines(report.reasons, WIDTH)
-        lines += [clip(f"  {remark}", WIDTH) for remark in report.remarks]
+        lines += reason_lines(report.reasons)
+        lines += wrapped(f"  {remark}" for remark in report.remarks)
     if report is not None and report.stages:
         lines += ["", *_table(pipeline, report, color), "", *_gantt(report, color)]
     return "\n".join(lines)
@@ -155,7 +152,7 @@ def answer(report: Report) -> str:
     used = max(stage.memory_bytes for stage in report.stages) / 1e9
     parts = (
         f"{duration(report.length_seconds)} a step",
-        f"{plural(len(report.stages), 'stage')} on {clip(counts, _MOST_LETTERS)} devices",
+        f"{plural(len(report.stages), 'stage')} on {counts} devices",
         f"{used:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
     )
     return SEPARATOR.join(parts)
@@ -187,7 +184,7 @@ def _table(pipeline: Pipeline, report: Report, color: bool) -> list[str]:
         others = [f"{stage.memory_bytes / 1e9:.2f}", f"{stage.efficiency * 100:.1f}"]
         others.append("!" if stage.memory_bytes > limit else "")
         rows.append([*place, end.removeprefix(AFTER), *map(milliseconds, seconds), *others])
-    head, units, *lines = columns(rows, 4, WIDTH)
+    head, units, *lines = columns(rows, 4)
     return [head, units, *(paint(x[:2], k, color) + x[2:] for k, x in enumerate(lines))]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport, pair_entries
 from parenvs.view.page import HEIGHT, RED, WIDTH, Page, legend
-from parenvs.view.words import SEPARATOR, clip, reason_lines, size
+from parenvs.view.words import SEPARATOR, reason_lines, size, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,8 +48,8 @@ def text(report: ShardingReport | Sharding, color: bool = False) -> str:
     problem = report.problem if isinstance(report, ShardingReport) else report
     lines = [title(problem), SEPARATOR.join(verdict(report))]
     if isinstance(report, ShardingReport):
-        lines += reason_lines(report.reasons, 110)
-    return "\n".join(clip(line, 110) for line in lines)
+        lines += reason_lines(report.reasons)
+    return "\n".join(wrapped(lines))
 
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
