@@ -187,7 +187,7 @@ def main() -> None:
         terminal.writable_streams()
         try:
             with terminal.warnings_as_notes():
-                app()
+                app(prog_name="parenvs")
         except SystemExit as ended:
             cause = ended.__context__
             unread = isinstance(cause, BrokenPipeError)  # rich's and typer's word: 1
