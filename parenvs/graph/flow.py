@@ -335,25 +335,23 @@ def _apart(firsts: np.ndarray, earlier: int, later: int) -> bool:
 
 
 def free_instructions(
-    opcodes: Sequence[str],
-    operands: Sequence[Sequence[int]],
-    results: Sequence[Sequence[int]],
-    scalars: set[int],
+    rows: Iterable[tuple[str, Sequence[int], Sequence[int]]], scalars: set[int]
 ) -> np.ndarray:
     """Return which instructions depend on constants, iota and ``scalars`` only, (I,) bool.
 
-    Operands, results and scalars are tensors. An instruction with side effects is not free.
+    ``rows`` are opcode, operands and results of each; operands, results and scalars are tensors.
+    An instruction with side effects is not free.
     """
     free_tensors: set[int] = set()
-    free = np.zeros(len(opcodes), dtype=bool)
-    for index, (opcode, ins, outs) in enumerate(zip(opcodes, operands, results, strict=True)):
+    free = []
+    for opcode, operands, results in rows:
         if opcode == "parameter":
-            free[index] = scalars.issuperset(outs)
+            free.append(scalars.issuperset(results))
         # What draws numbers gives others each time, so it cannot be computed anew anywhere.
-        elif opcode not in _IMPURE and ins:
-            free[index] = free_tensors.issuperset(ins)
+        elif opcode not in _IMPURE and operands:
+            free.append(free_tensors.issuperset(operands))
         else:
-            free[index] = opcode in _SOURCES
-        if free[index]:
-            free_tensors.update(outs)
-    return free
+            free.append(opcode in _SOURCES)
+        if free[-1]:
+            free_tensors.update(results)
+    return np.array(free, dtype=bool)

@@ -279,7 +279,7 @@ class Graph:
         """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
         arrays = {key: getattr(self, key) for key in _ARRAYS}
         kinds = {"phase": len(Phase), "parameter_role": len(Role)}
-        for key, reason in checks.faults(arrays, _TYPES, kinds):
+        for key, reason in checks.faults(arrays, TYPES, kinds):
             return f"{key} is broken; build the file anew ({reason})"
         return ""
 
@@ -297,7 +297,7 @@ def offsets_of(rows: Sequence[Sequence[Any]]) -> np.ndarray:
 _HEAD = ("name", "batch_size", "notes", "twins")
 """Fields that are no arrays."""
 _ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in _HEAD)
-_TYPES = {
+TYPES = {
     **dict.fromkeys(_ARRAYS, "<i4"),
     **dict.fromkeys(("element_type", "opcode", "phase", "parameter_role"), "|u1"),
     **dict.fromkeys(("opcode_names", "string_table"), "|u1"),

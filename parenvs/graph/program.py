@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.graph.checks import ELEMENT_TYPES, NESTED, fields_of, rows_of
-from parenvs.graph.graph import Graph, offsets_of, pack_texts
+from parenvs.graph.graph import TYPES, Graph, offsets_of, pack_texts
 
 Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""
@@ -43,6 +43,10 @@ class Row(NamedTuple):
     parent: int = -1
     name: str = ""
     attribute: str = ""
+
+
+_COLUMNS = ("flops", "bytes_accessed", "phase", "parent")
+"""Fields of rows that are those of a graph."""
 
 
 class Program:
@@ -91,11 +95,13 @@ class Program:
             result.setdefault(row.parent, []).append(index)
         return result
 
-    def arrays(self, paths: Sequence[str], texts: Iterable[str] | None = None) -> dict[str, Any]:
+    def arrays(
+        self, paths: Sequence[str], texts: Iterable[str] | None = None, **lists: Sequence[int]
+    ) -> dict[str, Any]:
         """Return the fields of the ``Graph`` that has these instructions.
 
         ``paths`` are (P,) those of the entry parameters; ``texts`` are the first of the strings
-        (default: names and attributes in the order of the rows).
+        (default: names and attributes in the order of the rows); ``lists`` are other fields.
         """
         rows = self.rows
         names, attributes = [row.name for row in rows], [row.attribute for row in rows]
@@ -103,26 +109,25 @@ class Program:
             texts = chain.from_iterable(zip(names, attributes, strict=True))
         opcodes = _numbered(row.opcode for row in rows)
         strings = _numbered(["", *texts, *attributes, *paths])
-        operands, results = [row.operands for row in rows], [row.results for row in rows]
-        return {
-            "dims": np.array([d for shape in self.shapes for d in shape], dtype=np.int64),
-            "dim_offset": offsets_of(self.shapes),
-            "element_type": np.array(self.types, dtype=np.uint8),
-            "opcode": np.array([opcodes[row.opcode] for row in rows], dtype=np.uint8),
-            "operands": np.array([t for row in operands for t in row], dtype=np.int32),
-            "operand_offset": offsets_of(operands),
-            "results": np.array([t for row in results for t in row], dtype=np.int32),
-            "result_offset": offsets_of(results),
-            "flops": np.array([row.flops for row in rows], dtype=np.float64),
-            "bytes_accessed": np.array([row.bytes_accessed for row in rows], dtype=np.float64),
-            "phase": np.array([row.phase for row in rows], dtype=np.uint8),
-            "parent": np.array([row.parent for row in rows], dtype=np.int32),
-            "op_name": np.array([strings[name] for name in names], dtype=np.int32),
-            "attribute": np.array([strings[text] for text in attributes], dtype=np.int32),
-            "parameter_path": np.array([strings[path] for path in paths], dtype=np.int32),
+        ragged: dict[str, tuple[str, Sequence[Sequence[int]]]] = {
+            "dim": ("dims", self.shapes),
+            "operand": ("operands", [row.operands for row in rows]),
+            "result": ("results", [row.results for row in rows]),
+        }
+        values: dict[str, Any] = {
+            **{key: list(chain.from_iterable(parts)) for key, parts in ragged.values()},
+            **{f"{key}_offset": offsets_of(parts) for key, (_, parts) in ragged.items()},
+            **{key: [getattr(row, key) for row in rows] for key in _COLUMNS},
+            "element_type": self.types,
+            "opcode": [opcodes[row.opcode] for row in rows],
+            "op_name": [strings[name] for name in names],
+            "attribute": [strings[text] for text in attributes],
+            "parameter_path": [strings[path] for path in paths],
             "opcode_names": pack_texts(list(opcodes)),
             "string_table": pack_texts(list(strings)),
+            **lists,
         }
+        return {key: np.array(value, TYPES[key]) for key, value in values.items()}
 
 
 def _numbered(texts: Iterable[str]) -> dict[str, int]:

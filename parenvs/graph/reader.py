@@ -14,7 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError, cut, one_line
@@ -578,12 +577,15 @@ class _Reader:
         return Graph(
             name=name,
             batch_size=1,
-            free=np.zeros(len(rows), dtype=bool),
-            parameter_tensor=np.array([p.tensor for p in parameters], dtype=np.int32),
-            parameter_argument=np.array(arguments, dtype=np.int32),
-            parameter_role=np.zeros(len(parameters), dtype=np.uint8),
-            outputs=np.array(self.outputs, dtype=np.int32),
-            **self.program.arrays([path.replace("\n", " ") for path in paths], texts),
+            **self.program.arrays(
+                [path.replace("\n", " ") for path in paths],
+                texts,
+                free=[False] * len(rows),
+                parameter_tensor=[parameter.tensor for parameter in parameters],
+                parameter_argument=arguments,
+                parameter_role=[0] * len(parameters),
+                outputs=self.outputs,
+            ),
         )
 
 

@@ -216,8 +216,9 @@ def with_roles(
         if batch is None and known is None and not note:
             notes += _data_without_samples(graph, role, int(batch_size))
     scalars = {t for t, assigned in zip(tensors, role, strict=True) if assigned == Role.SCALAR}
-    opcodes = [graph.opcodes[c] for c in graph.opcode]
-    free = free_instructions(opcodes, flow.operands, flow.results, scalars)
+    opcodes = map(graph.opcodes.__getitem__, graph.opcode.tolist())
+    rows = zip(opcodes, flow.operands, flow.results, strict=True)
+    free = free_instructions(rows, scalars)
     roles = np.array(role, dtype=np.uint8)
     graph = replace(graph, batch_size=int(batch_size), parameter_role=roles, free=free, notes=notes)
     if frozen is None:

@@ -553,16 +553,13 @@ class _Unroller:
         return replace(
             self.old,
             batch_size=batch_size,
-            free=free_instructions(
-                [row.opcode for row in rows],
-                [row.operands for row in rows],
-                [row.results for row in rows],
-                scalars,
-            ),
-            parameter_tensor=np.array(tensors, dtype=np.int32),
+            free=free_instructions((row[:3] for row in rows), scalars),
             parameter_argument=self.old.parameter_argument[sources],
             parameter_role=role,
-            outputs=np.array(self.outputs, dtype=np.int32),
             twins=(),
-            **self.new.arrays([self.path(part) for part in parts]),
+            **self.new.arrays(
+                [self.path(part) for part in parts],
+                parameter_tensor=tensors,
+                outputs=self.outputs,
+            ),
         )

@@ -159,9 +159,9 @@ def _with_intended_roles(graph, options):
     told = with_roles(graph, graph.paths, paths or None, batch_size=batch_size)
     scalars = {t for t, role in zip(inputs, roles, strict=True) if role == Role.SCALAR}
     flow = Flow(graph)
-    free = free_instructions(
-        [graph.opcodes[c] for c in graph.opcode], flow.operands, flow.results, scalars
-    )
+    opcodes = [graph.opcodes[c] for c in graph.opcode]
+    rows = zip(opcodes, flow.operands, flow.results, strict=True)
+    free = free_instructions(rows, scalars)
     return replace(told, parameter_role=np.array(roles, dtype=np.uint8), free=free)
 
 

@@ -11,7 +11,6 @@ import functools
 import inspect
 import io
 import logging
-import operator
 import re
 import sys
 import traceback
@@ -32,17 +31,8 @@ from torch.utils import _pytree as pytree
 
 from parenvs.errors import HloError, listed, one_line, shown
 from parenvs.graph.flow import reachable
-from parenvs.graph.pytorch.nodes import (
-    TITLE,
-    ElementType,
-    Exported,
-    Input,
-    Node,
-    RefusedError,
-    Subprogram,
-    TensorType,
-    Value,
-)
+from parenvs.graph.pytorch import nodes
+from parenvs.graph.pytorch.nodes import ROOT, TITLE, Exported, Input, RefusedError
 
 _BLOCK = "wrap_with_set_grad_enabled"
 
@@ -95,10 +85,6 @@ def _mark_uses(graph: Any, node: Any) -> None:
             mark = graph.call_function(torch.ops.parenvs.stop_gradient.default, (node,))
         mark.meta = dict(node.meta)
         user.replace_input_with(node, mark)
-
-
-ROOT = "module"
-"""Where the user's module stands below the module that is exported."""
 
 
 class _StandIn:
@@ -363,13 +349,12 @@ def _table() -> dict[Any, Any]:
 def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) -> Exported:
     """Return a traced program as plain data: inputs with their kinds, and the nodes it needs."""
     signature, title = program.graph_signature, title_of(module)
-    updated = {_path(path): Value(name) for name, path in signature.buffers_to_mutate.items()}
+    updated = {nodes.path_of(path): name for name, path in signature.buffers_to_mutate.items()}
     outputs = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     if getattr(signature, "user_inputs_to_mutate", None):
         raise HloError(f"{title} changes one of its inputs in place; copy it first")
     graph = program.graph
-    retained = {*outputs, *(value.name for value in updated.values())}
-    needed = _needed(graph, retained)
+    needed = _needed(graph, {*outputs, *updated.values()})
     trained = _needed(graph, set(outputs))
     # Weights that the loss needs only behind a stop or whole numbers have no gradient.
     reached = _needed(graph, set(outputs), _has_gradient)
@@ -377,14 +362,14 @@ def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) ->
     first_name = _first_names(module)
     names = argument_names(module, positional, wrapper.targets)
     notes = list(wrapper.notes)
-    inputs, nodes, unused, constant = [], [], [], []
+    inputs, calls, unused, constant = [], [], [], []
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     for node in graph.nodes:
         if node.op == "placeholder":
             spec = specs[node.name]
             kind, target = spec.kind.name, (spec.target or "").removeprefix(f"{ROOT}.")
             target = first_name.get(target, target)
-            path = _path(target)
+            path = nodes.path_of(target)
             if kind == "TOKEN":
                 continue  # the order of what checks and prints
             if kind == "PARAMETER":
@@ -402,15 +387,17 @@ def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) ->
                 role, path = "batch", names.get(node.name, node.name)
             else:
                 raise HloError(f"{title} needs {kind.lower()} {node.name!r} as input")
-            type_ = _type(node.meta["val"])
-            if not isinstance(type_, TensorType):
-                continue  # a number, which is a constant of the program
-            if node in needed or role == "batch":
+            tensor = node.meta["val"]
+            # A number is a constant of the program.
+            if isinstance(tensor, Tensor) and (node in needed or role == "batch"):
                 value = _constant(program, spec.target) if role == "constant" else None
-                inputs.append(Input(node.name, path, type_, role, value))
+                shape, element = nodes.shape_of(tensor), nodes.element_of(tensor.dtype)
+                inputs.append(Input(node.name, path, shape, element, role, value))
         elif node.op == "call_function" and node in needed:
-            nodes.append(_node(node))
-        elif node.op == "get_attr" and node in needed and not _inner(node):
+            calls.append(node)
+            for item in nodes.all_nodes([node]):
+                _check(item)
+        elif node.op == "get_attr" and node in needed and nodes.inner_graph(node) is None:
             raise HloError(f"{title} needs {node.target!r}, which torch.export gives no input for")
     used = {item.path for item in inputs}
     unused = [path for path in unused if path not in used]
@@ -421,7 +408,7 @@ def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) ->
             f"no gradient reaches {listed(constant)} (torch.no_grad, detach, or whole "
             "numbers made of it); taken as frozen, without optimizer state"
         )
-    return Exported(title, tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes))
+    return Exported(title, tuple(inputs), tuple(calls), outputs[0], updated, tuple(notes))
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
@@ -446,25 +433,22 @@ def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None =
     return reachable((node for node in graph.nodes if node.name in names), inputs)
 
 
-def _node(node: Any) -> Node:
-    operation = str(node.target).removeprefix("aten.").removesuffix(".default")
-    if node.target is operator.getitem:
-        operation = "getitem"
-    value = node.meta.get("val")
-    result = tuple(map(_type, value)) if isinstance(value, (tuple, list)) else _type(value)
-    arguments = tuple(map(_argument, node.args))
-    keywords = {key: _argument(value) for key, value in node.kwargs.items()}
+def _check(node: Any) -> None:
+    """Record where a node is called, and raise an error if a shape depends on values."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    lines = (f"{file}:{line}" for file, line in frames[::-1] if is_called_from(file))
+    node.meta[nodes.LINE] = next(lines, "")
+    operation, value = nodes.operation(node), node.meta.get("val")
     if operation == "_embedding_bag":
-        keywords |= _bag_size(node)
-    plain = Node(node.name, operation, arguments, keywords, _scope(node), result, _line(node))
-    for type_ in result if isinstance(result, tuple) else (result,):
-        if isinstance(type_, TensorType) and not all(type(n) is int for n in type_.shape):
+        node.kwargs = {**node.kwargs, **_bag_size(node)}
+    for tensor in value if isinstance(value, (tuple, list)) else (value,):
+        shape = nodes.shape_of(tensor) if isinstance(tensor, Tensor) else ()
+        if not all(type(n) is int for n in shape):
             raise RefusedError(
-                f"{operation} {plain.where}: a shape that depends on values "
-                f"({', '.join(map(str, type_.shape))}): {NO_VALUES}",
+                f"{operation} {nodes.where(node)}: a shape that depends on values "
+                f"({', '.join(map(str, shape))}): {NO_VALUES}",
                 "use a fixed shape and a mask",
             )
-    return plain
 
 
 def _bag_size(node: Any) -> dict[str, int]:
@@ -476,67 +460,6 @@ def _bag_size(node: Any) -> dict[str, int]:
     start, end, step = bounds
     whole = start == 0 and end == indices.meta["val"].numel() and end % step == 0
     return {"bag_size": step} if whole else {}
-
-
-def _argument(value: Any) -> Any:
-    """An argument of a node as plain data; what tells only where and how to store it is None."""
-    if isinstance(value, torch.fx.Node):
-        inner = _inner(value)
-        return Value(value.name) if inner is None else _subprogram(inner)
-    if isinstance(value, (tuple, list)):
-        return [_argument(x) for x in value]
-    if isinstance(value, torch.dtype):
-        return ElementType(_element(value))
-    if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
-        return None
-    return value
-
-
-def _inner(node: Any) -> Any:
-    result = getattr(node.graph.owning_module, node.target, None) if node.op == "get_attr" else None
-    return result if isinstance(result, torch.fx.GraphModule) else None
-
-
-def _subprogram(module: Any) -> Subprogram:
-    graph = module.graph
-    inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    needed = _needed(graph, {node.name for node in output.all_input_nodes})
-    nodes = tuple(_node(n) for n in graph.nodes if n.op == "call_function" and n in needed)
-    returned = output.args[0]
-    results = returned if isinstance(returned, (tuple, list)) else (returned,)
-    return Subprogram(inputs, nodes, tuple(map(_argument, results)))
-
-
-def _line(node: Any) -> str:
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return next((f"{file}:{line}" for file, line in frames[::-1] if is_called_from(file)), "")
-
-
-def _type(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return None
-    shape = tuple(n if type(n) is int else _size(n) for n in value.shape)
-    return TensorType(shape, _element(value.dtype))
-
-
-def _size(size: Any) -> Any:
-    number = getattr(getattr(size, "node", None), "expr", size)
-    return int(number) if getattr(number, "is_number", False) else size
-
-
-def _element(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _path(target: str) -> str:
-    return target.removeprefix(f"{ROOT}.").replace(".", "/")
-
-
-def _scope(node: Any) -> str:
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
-    return "" if path == ROOT else _path(path)
 
 
 def _constant(program: Any, target: str) -> Any:

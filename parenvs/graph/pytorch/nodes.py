@@ -1,8 +1,10 @@
-"""An exported module as plain data: its inputs and its ATen operations, without PyTorch."""
+"""An exported module: its inputs and its ATen operations, nodes of ``torch.fx``."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+import operator
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,69 +27,64 @@ class RefusedError(HloError):
         return type(self), (self.what, self.remedy)
 
 
-@dataclass(frozen=True)
-class Value:
-    """A reference to the result of an earlier node."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class ElementType:
-    """An element type among the arguments of a node, like ``float32``."""
-
-    name: str
+ROOT = "module"
+"""Where the user's module stands below the module that is exported."""
+LINE = "parenvs_line"
+"""Key of a node's records: where it is called, like ``model.py:12``, "" if that is not known."""
 
 
-@dataclass(frozen=True)
-class TensorType:
-    """Shape and element type of a tensor."""
-
-    shape: tuple[int, ...]
-    element: str
-
-
-@dataclass(frozen=True)
-class Node:
-    """One ATen operation.
-
-    Attributes:
-        name: of its result.
-        operation: like ``add.Tensor``; ``getitem`` takes one of several results.
-        arguments: positional ones: numbers, texts, lists, ``Value``, ``ElementType`` and
-            ``Subprogram``.
-        keywords: the others.
-        scope: path of the submodule that it belongs to, like ``h/0/attn``.
-        result: its type; a tuple where there are several, None for what is no tensor.
-        line: where it is called, like ``model.py:12``: the innermost line that is not PyTorch's
-            own; "" if that is not known.
-    """
-
-    name: str
-    operation: str
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    scope: str
-    result: Any
-    line: str = ""
-
-    @property
-    def where(self) -> str:
-        """The submodule and the line, as errors name them."""
-        called = f", called at {self.line}" if self.line else ""
-        return f"in {self.scope or 'the module itself'}{called}"
+def operation(node: Any) -> str:
+    """Return what a node computes, like ``add.Tensor``; ``getitem`` takes one of the results."""
+    if node.target is operator.getitem:
+        return "getitem"
+    return str(node.target).removeprefix("aten.").removesuffix(".default")
 
 
-@dataclass(frozen=True)
-class Subprogram:
-    """A branch of a conditional, or the body of a loop.
+def path_of(target: str) -> str:
+    """Return the path of a submodule or a parameter, like ``h/0/attn``, by PyTorch's name."""
+    return target.removeprefix(f"{ROOT}.").replace(".", "/")
 
-    ``inputs`` are the names of its arguments; an output is a ``Value``, or what is no tensor.
-    """
 
-    inputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    outputs: tuple[Any, ...]
+def scope(node: Any) -> str:
+    """Return the path of the submodule that a node belongs to."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
+    return "" if path == ROOT else path_of(path)
+
+
+def where(node: Any) -> str:
+    """Return the submodule and the line of a node, as errors name them."""
+    line = node.meta.get(LINE)
+    return f"in {scope(node) or 'the module itself'}{f', called at {line}' if line else ''}"
+
+
+def shape_of(tensor: Any) -> tuple[Any, ...]:
+    """Return the shape of a traced tensor; a size that depends on values stays a symbol."""
+    return tuple(n if type(n) is int else _size(n) for n in tensor.shape)
+
+
+def _size(size: Any) -> Any:
+    number = getattr(getattr(size, "node", None), "expr", size)
+    return int(number) if getattr(number, "is_number", False) else size
+
+
+def element_of(dtype: Any) -> str:
+    """Return the name of an element type of PyTorch, like ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def inner_graph(value: Any) -> Any:
+    """Return the graph of a branch or a body among a node's arguments; None for another one."""
+    if getattr(value, "op", "") != "get_attr":
+        return None
+    return getattr(getattr(value.graph.owning_module, value.target, None), "graph", None)
+
+
+def computed(graph: Any) -> list[Any]:
+    """Return the nodes that compute what a branch or a body returns, in order."""
+    *_, output = graph.nodes
+    needed = reachable(output.all_input_nodes, lambda node: node.all_input_nodes)
+    return [node for node in graph.nodes if node.op == "call_function" and node in needed]
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,8 @@ class Input:
         name: in the nodes.
         path: of the parameter or buffer in the module, like ``h/0/attn/weight``, or the name of the
             argument of ``forward``.
-        type: shape and element type.
+        shape: of the tensor.
+        element: name of its element type.
         kind: ``"weight"``, ``"frozen"``, ``"buffer"``, ``"statistics"`` (a buffer that the forward
             pass updates), ``"constant"`` or ``"batch"``.
         value: of a constant, a NumPy array; None on the meta device, where it has none.
@@ -106,7 +104,8 @@ class Input:
 
     name: str
     path: str
-    type: TensorType
+    shape: tuple[int, ...]
+    element: str
     kind: str
     value: Any = None
 
@@ -119,26 +118,25 @@ class Exported:
         name: the module's class.
         inputs: what the nodes read, in the module's order.
         nodes: in the order of their computation.
-        loss: the result that is the loss.
-        updated: path of a buffer -> the result that is its new value.
+        loss: name of the result that is the loss.
+        updated: path of a buffer -> name of the result that is its new value.
         notes: what was assumed, in sentences.
     """
 
     name: str
     inputs: tuple[Input, ...]
-    nodes: tuple[Node, ...]
-    loss: Value
-    updated: dict[str, Value]
+    nodes: tuple[Any, ...]
+    loss: str
+    updated: dict[str, str]
     notes: tuple[str, ...] = ()
 
 
-def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
     """Yield nodes, and those inside of branches and bodies."""
     for node in nodes:
         yield node
-        for program in node.arguments:
-            if isinstance(program, Subprogram):
-                yield from all_nodes(program.nodes)
+        for graph in filter(None, map(inner_graph, node.args)):
+            yield from all_nodes(computed(graph))
 
 
 def check_known(program: Exported, known: Container[str]) -> None:
@@ -147,12 +145,12 @@ def check_known(program: Exported, known: Container[str]) -> None:
     Raises:
         RefusedError: some are not; the line names each with its first submodule and line.
     """
-    missing: dict[str, Node] = {}
+    missing: dict[str, Any] = {}
     for node in all_nodes(program.nodes):
-        if node.operation not in known:
-            missing.setdefault(node.operation, node)
+        if operation(node) not in known:
+            missing.setdefault(operation(node), node)
     if missing:
-        operations = ", ".join(f"{name} ({node.where})" for name, node in missing.items())
+        operations = ", ".join(f"{name} ({where(node)})" for name, node in missing.items())
         raise RefusedError(
             f"{program.name}: no expression for the PyTorch operations {operations}",
             "write these modules with other operations, or report the names",
@@ -170,63 +168,53 @@ _WEIGHT = {"linear": 1, "addmm": 2, "mm": 1, "matmul": 1}
 """Product -> which of its operands the weight is; the outputs are its first dimension for
 ``linear`` and its last one for the others."""
 _BIAS = {"linear": 2, "addmm": 0}
+Users = dict[Any, list[Any]]
+"""Node -> the nodes that read it."""
 
 
 def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
     """Return the sizes that each dimension of a fused weight or bias is made of, by path."""
-    operands_of = {
-        node.name: [x.name for x in _values((*node.arguments, *node.keywords.values()))]
-        for node in exported.nodes
-    }
-    users: dict[str, list[Node]] = {}
+    users: Users = {}
     for node in exported.nodes:
-        for name in operands_of[node.name]:
-            users.setdefault(name, []).append(node)
+        for operand in node.all_input_nodes:
+            users.setdefault(operand, []).append(node)
     weights = {item.name: item for item in exported.inputs if item.kind in ("weight", "frozen")}
-    parts: dict[str, set[int]] = {}  # name of a weight or bias -> numbers of parts by its users
+    parts: dict[Any, set[int]] = {}  # a weight or bias -> numbers of parts by its users
     for node in exported.nodes:
-        read = [name for name in operands_of[node.name] if name in weights]
+        read = [operand for operand in node.all_input_nodes if operand.name in weights]
         if not read:
             continue
-        count = 0
-        if node.operation in _WEIGHT:
-            positions = (_WEIGHT[node.operation], _BIAS.get(node.operation, -1))
-            arguments = [x for k, x in enumerate(node.arguments) if k in positions]
+        name, count = operation(node), 0
+        if name in _WEIGHT:
+            positions = (_WEIGHT[name], _BIAS.get(name, -1))
             # A weight that is multiplied as data is not taken apart behind the product.
-            if {value.name for value in _values(arguments)}.issuperset(read):
+            if {x for k, x in enumerate(node.args) if k in positions}.issuperset(read):
                 count = _split_count(node, users)
-        elif node.operation == "split_with_sizes" and _dimension(node, 1) == 0:
-            count = _equal_parts(node.arguments[1])
-        elif node.operation == "slice.Tensor" and _dimension(node, 0) == 0:
+        elif name == "split_with_sizes" and _dimension(node, 1) == 0:
+            count = _equal_parts(node.args[1])
+        elif name == "slice.Tensor" and _dimension(node, 0) == 0:
             continue  # a part that has been taken already
-        for name in read:
-            parts.setdefault(name, set()).add(count)
+        for operand in read:
+            parts.setdefault(operand, set()).add(count)
     fused: dict[str, tuple[tuple[int, ...], ...]] = {}
-    for name, counts in parts.items():
+    for operand, counts in parts.items():
         (count, *others) = counts
-        shape = weights[name].type.shape
+        weight = weights[operand.name]
+        shape = weight.shape
         # All readers have to agree: a tied weight may be used whole elsewhere.
         if others or not 1 < count <= _MOST_PARTS or not 0 < len(shape) < 3:
             continue
-        products = {node.operation for node in users[name]} & (_WEIGHT.keys() - {"linear"})
+        products = set(map(operation, users[operand])) & (_WEIGHT.keys() - {"linear"})
         axis_split = int(len(shape) > 1 and bool(products))
         if shape[axis_split] % count == 0:
-            fused[weights[name].path] = tuple(
+            fused[weight.path] = tuple(
                 (count, n // count) if axis == axis_split else (n,) for axis, n in enumerate(shape)
             )
     return fused
 
 
-def _values(arguments: Iterable[object]) -> Iterable[Value]:
-    for value in arguments:
-        if isinstance(value, Value):
-            yield value
-        elif isinstance(value, list):
-            yield from _values(value)
-
-
-def _dimension(node: Node, before: int) -> int:
-    return int(dict(enumerate(node.arguments)).get(before + 1, node.keywords.get("dim", 0)))
+def _dimension(node: Any, before: int) -> int:
+    return int(dict(enumerate(node.args)).get(before + 1, node.kwargs.get("dim", 0)))
 
 
 def _equal_parts(sizes: Sequence[int]) -> int:
@@ -234,41 +222,39 @@ def _equal_parts(sizes: Sequence[int]) -> int:
     return sum(sizes) // least if least and all(n % least == 0 for n in sizes) else 0
 
 
-def _split_count(node: Node, users: Mapping[str, list[Node]]) -> int:
+def _split_count(node: Any, users: Users) -> int:
     """Into how many equal parts the last dimension of a product is split, 0 if it is not."""
-    if not isinstance(node.result, TensorType):
-        return 0
-    outputs = node.result.shape[-1]
+    outputs = shape_of(node.meta["val"])[-1]
     counts = set()
     sliced: set[int] = set()  # outputs that slices take
     stack = [node]
     while stack:
         result = stack.pop()
-        shape = result.result.shape
-        last = len(shape) - 1
-        for user in users.get(result.name, ()):
-            if user.operation == "split_with_sizes":
-                if _dimension(user, 1) % len(shape) != last:
+        rank = len(result.meta["val"].shape)
+        for user in users.get(result, ()):
+            name = operation(user)
+            if name == "split_with_sizes":
+                if _dimension(user, 1) % rank != rank - 1:
                     return 0
-                sizes = user.arguments[1]
+                sizes = user.args[1]
                 counts.add(len(sizes) if len(set(sizes)) == 1 else 0)
-            elif user.operation == "slice.Tensor" and _dimension(user, 0) % len(shape) == last:
+            elif name == "slice.Tensor" and _dimension(user, 0) % rank == rank - 1:
                 # PyTorch's slices may leave out their ends, or give one that is far too large.
-                start, end = (*user.arguments[2:4], None, None)[:2]
+                start, end = (*user.args[2:4], None, None)[:2]
                 start, end = start or 0, min(outputs if end is None else end, outputs)
                 length = end - start
                 fits = length > 0 and outputs % length == 0 and start % length == 0
                 counts.add(outputs // length if fits else 0)
                 sliced.update(range(start, end))
-            elif user.operation == "view":
-                count = _split_off(user.result.shape, outputs)
+            elif name == "view":
+                count = _split_off(shape_of(user.meta["val"]), outputs)
                 if count is None:
                     return 0
                 if count == 1:
                     stack.append(user)
                 else:
                     counts.add(count if _selected(user, count, users) else 0)
-            elif user.operation in ("add.Tensor", "alias", "clone", "_to_copy"):
+            elif name in ("add.Tensor", "alias", "clone", "_to_copy"):
                 stack.append(user)
             else:
                 return 0
@@ -291,12 +277,12 @@ def _split_off(new_shape: Sequence[int], outputs: int) -> int | None:
     return None
 
 
-def _selected(node: Node, count: int, users: Mapping[str, list[Node]]) -> bool:
+def _selected(node: Any, count: int, users: Users) -> bool:
     """Whether each part is taken by itself, behind permutations and the like."""
 
-    def inner(name: str) -> list[str]:
-        return [user.name for user in users.get(name, ()) if user.operation in _THROUGH]
+    def inner(node: Any) -> list[Any]:
+        return [user for user in users.get(node, ()) if operation(user) in _THROUGH]
 
-    names = reachable([node.name], inner)
-    ends = {user.operation for name in names for user in users.get(name, ())} - {*_THROUGH}
+    results = reachable([node], inner)
+    ends = {operation(user) for x in results for user in users.get(x, ())} - {*_THROUGH}
     return bool(ends) and ends.issubset(_TAKES) and count <= _MOST_PARTS

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax import Array, lax, named_scope
 
 from parenvs.errors import HloError, ParenvsError, one_line, refuse_unknown
@@ -18,21 +19,11 @@ from parenvs.graph.graph import Role
 from parenvs.graph.pytorch import (  # noqa: F401  # each fills the table of operations
     convolutions,
     merged,
+    nodes,
     reductions,
     shapes,
 )
-from parenvs.graph.pytorch.nodes import (
-    ElementType,
-    Exported,
-    Input,
-    Node,
-    Subprogram,
-    TensorType,
-    Value,
-    all_nodes,
-    check_known,
-    fused_parts,
-)
+from parenvs.graph.pytorch.nodes import Exported, Input
 from parenvs.graph.pytorch.operations import ELEMENTWISE, OPERATIONS, PLACE, RANDOM
 from parenvs.graph.pytorch.randoms import KEY_WORDS, Key
 from parenvs.graph.reader import proto_of
@@ -50,27 +41,26 @@ class Program:
     """
 
     def __init__(self, exported: Exported) -> None:
-        check_known(exported, {*OPERATIONS, _TAKE})
+        nodes.check_known(exported, {*OPERATIONS, _TAKE})
         self.exported = exported
-        self.fused = fused_parts(exported)
+        self.fused = nodes.fused_parts(exported)
 
     def abstract(self, *kinds: str) -> dict[str, jax.ShapeDtypeStruct]:
         """Path -> shape and type of the inputs of some kinds, as ``values`` has to hold them."""
         return {
-            item.path: jax.ShapeDtypeStruct(self.shape(item), _dtype(item.type.element))
+            item.path: jax.ShapeDtypeStruct(sum(self.groups(item), ()), _dtype(item.element))
             for item in self.exported.inputs
             if item.kind in kinds
         }
 
-    def shape(self, item: Input) -> tuple[int, ...]:
-        """The shape of an input: of a weight that is several in one, with its parts apart."""
-        groups = self.fused.get(item.path)
-        return item.type.shape if groups is None else sum(groups, ())
+    def groups(self, item: Input) -> merged.Groups:
+        """The sizes that each dimension of an input is made of, of a weight that is several."""
+        return self.fused.get(item.path, tuple((n,) for n in item.shape))
 
     @property
     def is_random(self) -> bool:
         """Whether the loss depends on random numbers."""
-        return any(_draws(node) for node in all_nodes(self.exported.nodes))
+        return any(_draws(node) for node in nodes.all_nodes(self.exported.nodes))
 
     def __call__(
         self, values: Mapping[str, Array], key: Array | None = None
@@ -86,64 +76,67 @@ class Program:
         results: dict[str, Any] = {}
         for item in self.exported.inputs:
             if item.kind == "constant":
-                dtype = _dtype(item.type.element)
+                dtype = _dtype(item.element)
                 results[item.name] = (
-                    jnp.zeros(item.type.shape, dtype)
+                    jnp.zeros(item.shape, dtype)
                     if item.value is None
                     else jnp.asarray(item.value, dtype)
                 )
             else:
-                groups = self.fused.get(item.path, tuple((n,) for n in item.type.shape))
-                results[item.name] = merged.grouped(values[item.path], groups)
+                results[item.name] = merged.grouped(values[item.path], self.groups(item))
         self._run_all(self.exported.nodes, results, random)
-        loss = merged.plain(results[self.exported.loss.name])
-        updated = {
-            path: merged.plain(results[value.name]) for path, value in self.exported.updated.items()
-        }
-        return jnp.reshape(loss, ()), updated
+        loss = merged.plain(results[self.exported.loss])
+        updated = self.exported.updated.items()
+        new = {path: merged.plain(results[name]) for path, name in updated}
+        return jnp.reshape(loss, ()), new
 
-    def _run_all(self, nodes: Sequence[Node], known: dict[str, Any], key: Key | None) -> None:
-        for scope, group in groupby(nodes, key=lambda node: node.scope):
+    def _run_all(self, calls: Sequence[Any], known: dict[str, Any], key: Key | None) -> None:
+        for scope, group in groupby(calls, key=nodes.scope):
             with ExitStack() as stack:
                 for part in (scope or _OUTSIDE).split("/"):
                     stack.enter_context(named_scope(part))
                 for node in group:
                     known[node.name] = self._run(node, known, key)
 
-    def _inner(self, program: Subprogram, key: Key | None) -> Callable[..., Any]:
+    def _inner(self, graph: Any, key: Key | None) -> Callable[..., Any]:
+        inputs = [node.name for node in graph.nodes if node.op == "placeholder"]
+        *_, output = graph.nodes
+
         def compute(*arrays: Array) -> tuple[Any, ...]:
-            known: dict[str, Any] = dict(zip(program.inputs, arrays, strict=True))
-            self._run_all(program.nodes, known, key)
-            return tuple(merged.plain(_resolved(x, known)) for x in program.outputs)
+            known: dict[str, Any] = dict(zip(inputs, arrays, strict=True))
+            self._run_all(nodes.computed(graph), known, key)
+            results = _resolved(output.args[0], known)
+            return tuple(map(merged.plain, results if isinstance(results, list) else [results]))
 
         return compute
 
-    def _run(self, node: Node, known: dict[str, Any], key: Key | None) -> Any:
+    def _run(self, node: Any, known: dict[str, Any], key: Key | None) -> Any:
+        graphs = map(nodes.inner_graph, node.args)
         arguments: list[Any] = [
-            self._inner(x, key) if isinstance(x, Subprogram) else _resolved(x, known)
-            for x in node.arguments
+            _resolved(x, known) if graph is None else self._inner(graph, key)
+            for x, graph in zip(node.args, graphs, strict=True)
         ]
-        if node.operation == _TAKE:
+        name = nodes.operation(node)
+        if name == _TAKE:
             result = arguments[0][arguments[1]]
             result = result() if callable(result) else result
             if result is None:
                 raise HloError(
                     f"{_where(self.exported, node)}: result {arguments[1]} of "
-                    f"{node.arguments[0].name} is needed, for which there is no expression"
+                    f"{node.args[0].name} is needed, for which there is no expression"
                 )
             return _checked(self.exported, node, lambda: result)
-        name = node.operation
-        keywords = {k: _resolved(x, known) for k, x in node.keywords.items() if k not in PLACE}
+        keywords = {k: _resolved(x, known) for k, x in node.kwargs.items() if k not in PLACE}
         if name in RANDOM:
             keywords["key"] = key
         apply = partial(merged.apply, name, OPERATIONS[name], name in ELEMENTWISE)
         return _checked(self.exported, node, lambda: apply(arguments, keywords))
 
 
-def _checked(exported: Exported, node: Node, compute: Callable[[], Any]) -> Any:
+def _checked(exported: Exported, node: Any, compute: Callable[[], Any]) -> Any:
     """What a node computes, of the type that PyTorch gives it; what fails is named."""
     try:
-        return _checked_type(compute(), node.result)
+        return _checked_type(compute(), node.meta.get("val"))
     except HloError:
         raise
     except NotImplementedError as error:
@@ -155,28 +148,29 @@ def _checked(exported: Exported, node: Node, compute: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _draws(node: Node) -> bool:
+def _draws(node: Any) -> bool:
     """Whether a node needs random numbers: attention and recurrent layers only with dropout."""
-    if node.operation not in RANDOM:
-        return False
-    if node.operation == "scaled_dot_product_attention":
-        return any(x > 0 for x in (*node.arguments[4:5], node.keywords.get("dropout_p", 0.0)))
-    if node.operation.endswith(".input"):
-        share, train = node.arguments[5:7]
+    name = nodes.operation(node)
+    if name == "scaled_dot_product_attention":
+        return any(x > 0 for x in (*node.args[4:5], node.kwargs.get("dropout_p", 0.0)))
+    if name in RANDOM and name.endswith(".input"):
+        share, train = node.args[5:7]
         return bool(share and train)
-    return True
+    return name in RANDOM
 
 
-def _where(exported: Exported, node: Node) -> str:
-    return f"{exported.name}, {node.operation} {node.where}"
+def _where(exported: Exported, node: Any) -> str:
+    return f"{exported.name}, {nodes.operation(node)} {nodes.where(node)}"
 
 
 def _resolved(value: Any, known: Mapping[str, Any]) -> Any:
-    if isinstance(value, Value):
+    if isinstance(value, torch.fx.Node):
         return known[value.name]
-    if isinstance(value, ElementType):
-        return _dtype(value.name)
-    return [_resolved(x, known) for x in value] if isinstance(value, list) else value
+    if isinstance(value, torch.dtype):
+        return _dtype(nodes.element_of(value))
+    if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+        return None  # where and how a tensor is stored
+    return [_resolved(x, known) for x in value] if isinstance(value, (tuple, list)) else value
 
 
 def _dtype(name: str) -> Any:
@@ -186,16 +180,16 @@ def _dtype(name: str) -> Any:
 
 def _checked_type(result: Any, expected: Any) -> Any:
     """Results with PyTorch's element types; their shapes are checked."""
-    if isinstance(expected, tuple):
+    if isinstance(expected, (tuple, list)):
         if not isinstance(result, tuple) or len(result) < len(expected):
             raise TypeError(f"it gives {type(result).__name__}, not {len(expected)} results")
         return result  # each is checked where it is taken
-    if not isinstance(expected, TensorType):
+    if not isinstance(expected, torch.Tensor):
         return result
-    result = result[0] if isinstance(result, tuple) else result
-    if tuple(result.shape) != expected.shape:
-        raise TypeError(f"shape {tuple(result.shape)}, and PyTorch's is {expected.shape}")
-    dtype = _dtype(expected.element)
+    result, shape = result[0] if isinstance(result, tuple) else result, nodes.shape_of(expected)
+    if tuple(result.shape) != shape:
+        raise TypeError(f"shape {tuple(result.shape)}, and PyTorch's is {shape}")
+    dtype = _dtype(nodes.element_of(expected.dtype))
     if isinstance(result, merged.Merged):
         return merged.Merged(lax.convert_element_type(result.array, dtype), result.groups)
     return lax.convert_element_type(result, dtype)
