@@ -173,7 +173,7 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
             flags += flags_in(about["parts"], inner)
         elif about:
             types, bounds = _types(hints[item.name])
-            known = next((x for x in types if x in (int, float, str, bool)), str)
+            known = next((x for x in types if x in (int, float, str, bool, Path)), str)
             kind = about["kind"] or known
             least = next((int(x.ge) for x in bounds if kind is int and x.ge is not None), None)
             given = ("read", "values", "main", "complete")

@@ -6,9 +6,8 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -16,10 +15,10 @@ from parenvs.agents.learning.options import TrainOptions
 from parenvs.cli import options
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
-from parenvs.core.task import ENGINES
+from parenvs.core.task import ENGINES, option
 from parenvs.errors import ParenvsError, need_extra
+from parenvs.fields import Count
 from parenvs.view import terminal
-from parenvs.view.commands import MORE, of
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
@@ -28,11 +27,37 @@ DRAWN_STEPS = 100_000
 """Default environment steps of a training on drawn problems."""
 
 
-_training = partial(typer.Option, rich_help_panel=MORE + "training")
-"""Makes an option of ``train`` that stands in the panel of training, which the short help lacks."""
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run that its configuration does not have; the help of each says what it is."""
+
+    panel: ClassVar[str] = "training"
+
+    num_envs: Count | None = option(
+        None, "Environments that are played at once (default: the agent's)."
+    )
+    env: list[str] | None = option(
+        None, "Argument of the environment, NAME=VALUE like paper=true; may be repeated.", kind=list
+    )
+    engine: str | None = option(
+        None,
+        "Engine that starts the processes (default: ray where it is installed).",
+        values=ENGINES,
+    )
+    address: str | None = option(
+        None, "HOST:PORT of a cluster of Ray, or auto (default: Ray on this machine).", main=True
+    )
+    steps: Count | None = option(
+        None,
+        f"Environment steps (default: {STEPS:,}, {DRAWN_STEPS:,} on generated problems).",
+        main=True,
+    )
+    out: Path | None = option(None, "Write the run to this folder (default: runs/...).", main=True)
+    resume: bool = option(False, "Continue the run in the folder; --out alone will do.", main=True)
+    until_optimal: bool = option(False, "Stop once the proven optimum is reached.")
 
 
-@options.with_flags("options", "search", TrainOptions)
+@options.with_flags("options", "search", TrainOptions, RunOptions)
 def train(
     given: options.Given,
     instance: Annotated[
@@ -45,56 +70,18 @@ def train(
     ] = None,
     task: options.TaskName = None,
     cluster: options.ClusterText = None,
-    envs: Annotated[
-        int | None,
-        _training(
-            "--num-envs", help="Environments that are played at once (default: the agent's)."
-        ),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        _training(
-            "--env",
-            metavar="NAME=VALUE",
-            help="Argument of the environment, like paper=true; may be repeated.",
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        _training(
-            metavar="|".join(ENGINES),
-            help="Engine that starts the processes (default: ray where it is installed).",
-            autocompletion=of(*ENGINES),
-        ),
-    ] = None,
-    address: terminal.Address = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Environment steps (default: {STEPS:,}, {DRAWN_STEPS:,} on generated problems)."
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Write the run to this folder (default: runs/...).")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the folder; --out alone will do.")
-    ] = False,
-    until_optimal: Annotated[
-        bool, _training("--until-optimal", help="Stop once the proven optimum is reached.")
-    ] = False,
     as_json: terminal.Json = False,
 ) -> None:
     """Train an agent on an instance or generated problems; writes checkpoints, logs, best plan."""
-    if steps is not None:
-        terminal.check_range("--steps", steps, 1)
-    terminal.check_range("--num-envs", envs or 1, 1)
-    own, given = options.values_in(TrainOptions, given), options.without(TrainOptions, given)
-    if engine is not None or address is not None:
+    choices = RunOptions(**options.values_in(RunOptions, given))
+    own = options.values_in(TrainOptions, given)
+    given = options.without(RunOptions, options.without(TrainOptions, given))
+    engine, steps, folder, resume = choices.engine, choices.steps, choices.out, choices.resume
+    if engine is not None or choices.address is not None:
         from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
 
-        check_engine(engine or LOCAL, address)
-    settings: dict[str, Any] = {} if envs is None else {"envs": envs}
+        check_engine(engine or LOCAL, choices.address)
+    settings = {} if choices.num_envs is None else {"envs": choices.num_envs}
     kept = None
     if resume and folder is not None and not given and (instance, task, cluster) == (None,) * 3:
         with need_extra("agents", "training"):
@@ -103,10 +90,7 @@ def train(
         own = {**{field.name: getattr(kept, field.name) for field in fields(TrainOptions)}, **own}
         settings = {**kept.settings, **settings}
     training = TrainOptions(**own)
-    run = _Run(
-        training, settings, resume, until_optimal, as_json, (engine, address),
-        dict(map(_argument, arguments or ())),
-    )  # fmt: skip
+    run = _Run(training, choices, settings, as_json, dict(map(_argument, choices.env or ())))
     if kept is not None and folder is not None:
         run.train(folder, kept.env_id, kept.env_kwargs, steps or kept.steps)
         return
@@ -145,7 +129,7 @@ def _train_on_problem(run: _Run, model: options.Model, request: Request, folder:
     with locked(folder):
         with need_extra("agents", "training"):
             from parenvs.agents.learning.config import check_free
-        check_free(folder, run.resume)
+        check_free(folder, run.choices.resume)
         request = _keep_graph(model, request, folder)
         run.train(
             folder, request.env_id, request.env_kwargs, request.steps, best, request.target(best),
@@ -167,11 +151,9 @@ def _argument(text: str) -> tuple[str, Any]:
 @dataclass(frozen=True)
 class _Run:
     options: TrainOptions
+    choices: RunOptions
     settings: dict[str, Any]
-    resume: bool
-    until_optimal: bool
     as_json: bool
-    engine: tuple[str | None, str | None]
     arguments: dict[str, Any]
 
     def folder(self, *names: str) -> Path:
@@ -197,7 +179,7 @@ class _Run:
         if self.arguments:
             # The known optimum is of the environment without them.
             env_kwargs, best, target = {**env_kwargs, **self.arguments}, None, None
-        if self.until_optimal and best is None:
+        if self.choices.until_optimal and best is None:
             words = "which its task and its name tell, not generated problems"
             raise ParenvsError(f"--until-optimal needs one model, {words}: {env_id}")
         with need_extra("agents", "training"):
@@ -212,9 +194,11 @@ class _Run:
             terminal.say_progress if self.as_json else terminal.say
         )  # JSON alone goes to standard output
         try:
+            choices = self.choices
             result = trainer.train(
-                config, folder, self.resume, report, target, self.until_optimal, *self.engine
-            ).result
+                config, folder, choices.resume, report, target, choices.until_optimal,
+                choices.engine, choices.address,
+            ).result  # fmt: skip
         except KeyboardInterrupt:
             if claimed(folder):
                 raise KeyboardInterrupt(f"; continue with --resume --out {folder}") from None
