@@ -8,10 +8,10 @@ import numpy as np
 
 from parenvs.cluster import group_bandwidth, same_server
 from parenvs.core.plan import Answer
-from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
+from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages, tables_of
 from parenvs.tasks.pipeline.profile import RangeTable
 from parenvs.tasks.pipeline.spaces import Cuts, CutSpace, PointSpace, coarse_pivots, cuts_of
-from parenvs.tasks.pipeline.sweeps import tables_of, to_groups
+from parenvs.tasks.pipeline.sweeps import to_groups
 
 _BATCH = 4096  # episodes drawn at once
 _CHEAP = 4  # ``few_points`` takes one point in ``_CHEAP`` where the fewest bytes cross

@@ -37,16 +37,8 @@ from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeErro
 from parenvs.compiled import compiled, warm
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import can_split
-from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.sweeps import (
-    EMPTY,
-    bytes_of,
-    insert_label,
-    prepend_core,
-    prepend_tail,
-    reduce_seconds,
-    tables_of,
-)
+from parenvs.tasks.pipeline.problem import EMPTY, Pipeline, bytes_of, reduce_seconds, tables_of
+from parenvs.tasks.pipeline.sweeps import insert_label, prepend_core, prepend_tail
 
 Targets = Callable[[int, int], np.ndarray]
 """``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""

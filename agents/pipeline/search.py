@@ -22,17 +22,9 @@ import numpy as np
 from parenvs.agents.pipeline.heuristics import to_whole_samples
 from parenvs.compiled import warm
 from parenvs.tasks.pipeline import relocations as moves
-from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.problem import EMPTY, Pipeline, tables_of
 from parenvs.tasks.pipeline.spaces import Cuts, graded
-from parenvs.tasks.pipeline.sweeps import (
-    EMPTY,
-    fitting_seconds,
-    pivots_of,
-    placed,
-    spread,
-    sweep,
-    tables_of,
-)
+from parenvs.tasks.pipeline.sweeps import fitting_seconds, pivots_of, placed, spread, sweep
 
 DISTANCES = (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.06, 0.0)
 """Of the places of a descent, from sweep to sweep, see ``modes_of``."""

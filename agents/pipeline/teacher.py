@@ -17,8 +17,7 @@ from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.compiled import compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.planning import POINTS, PipelinePlanning
-from parenvs.tasks.pipeline.spaces import PointSpace
-from parenvs.tasks.pipeline.sweeps import (
+from parenvs.tasks.pipeline.problem import (
     bytes_of,
     in_front,
     is_near,
@@ -26,6 +25,7 @@ from parenvs.tasks.pipeline.sweeps import (
     reduce_seconds,
     through,
 )
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 LIMIT = 1.2
 """Length of the longest plans whose ends are kept, over that of the shortest."""

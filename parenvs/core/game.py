@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -430,6 +430,17 @@ class Game(ABC):
         self.put(EVERY, problem)
         self.start(EVERY)
 
+    def by_problem(self, rows: np.ndarray) -> Iterator[tuple[Any, Rows]]:
+        """Yield each problem of rows, (k,), and the indices among them of those that hold it."""
+        if self._shared is not None:
+            yield self._shared, EVERY
+            return
+        indices: dict[int, list[int]] = {}
+        for index, row in enumerate(rows.tolist()):
+            indices.setdefault(id(self._problems[row]), []).append(index)
+        for group in indices.values():
+            yield self._problems[rows[group[0]]], np.array(group)
+
     def close(self) -> None:  # noqa: B027  # most games hold nothing else
         """Free what the game holds besides memory."""
 
@@ -454,52 +465,6 @@ def _brief(space: Any) -> str:
     if isinstance(space, Mapping):
         return "{" + ", ".join(f"{key}: {_brief(part)}" for key, part in space.items()) + "}"
     return str(space.shape) if space.shape else str(space)
-
-
-Part = TypeVar("Part")
-
-
-class Groups(Generic[Part]):
-    """The groups of a game's episodes that are stepped together, each by its own part.
-
-    Attributes:
-        first: the first part.
-        only: whether the first part plays all rows.
-    """
-
-    def __init__(self, count: int, first: Part) -> None:
-        self.first, self.only = first, True
-        self._parts: list[Part] = [first]
-        self._of = np.zeros(count, dtype=np.int64)
-
-    def give(self, rows: Rows, is_its: Callable[[Part], bool], make: Callable[[], Part]) -> None:
-        """Assign rows to the first part for which ``is_its`` is true, or to a new part."""
-        number = next((i for i, part in enumerate(self._parts) if is_its(part)), None)
-        if number is None:
-            number = len(self._parts)
-            self._parts.append(make())
-        self._of[rows] = number
-        self.only = not self._of.any()
-        # Parts without rows stay until the first part plays all, so that numbers stay valid.
-        if self.only:
-            del self._parts[1:]
-
-    def part(self, row: int) -> Part:
-        """Return the part that plays a row."""
-        part: Part = self._parts[self._of[row]]
-        return part
-
-    def of(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
-        """Return for each part that plays some of ``rows``: the part, its rows, their positions."""
-        if self.only:
-            return [(self.first, rows, EVERY)]
-        indices = np.arange(len(self._of))[rows]
-        numbers = self._of[indices]
-        groups: list[tuple[Part, Rows, Rows]] = []
-        for number in np.unique(numbers).tolist():
-            positions = np.flatnonzero(numbers == number)
-            groups.append((self._parts[number], indices[positions], positions))
-        return groups
 
 
 AHEAD, BARE = LOOKS = ("ahead", "bare")

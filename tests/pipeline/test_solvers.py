@@ -34,16 +34,10 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas, spaces
 from parenvs.tasks.pipeline.cut import Board
 from parenvs.tasks.pipeline.formulas import simulate
-from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.problem import Pipeline, excess_bytes, in_front, tables_of
 from parenvs.tasks.pipeline.relocations import mending, relocate, relocated, seconds_ahead
 from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace, distinct_pivots, graded
-from parenvs.tasks.pipeline.sweeps import (
-    excess_bytes,
-    fitting_seconds,
-    in_front,
-    sweep,
-    tables_of,
-)
+from parenvs.tasks.pipeline.sweeps import fitting_seconds, sweep
 
 CASES = 150
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.compiled import compiled, running_sums
-from parenvs.core.game import EVERY, Fixed, Groups, Rowed, Rows, Source
+from parenvs.core.game import EVERY, Fixed, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL, load_plan
 from parenvs.core.registry import problem as load_problem
 from parenvs.envs.env import GameEnv, GameVectorEnv
@@ -292,26 +292,29 @@ def _ragged(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, np.
 
 
 @compiled
-def answer(tables, rows, actions, decisions, classes, position, rewards, over):
-    """Answer the questions at stake in some episodes.
+def answer(tables, rows, actions, decisions, classes, position, over):
+    """Answer the questions at stake in some episodes; see ``PartitionGame`` for the arrays.
 
     Args:
         tables: the space.
         rows: (k,) numbers of the episodes.
         actions: (k,) of any size.
-        decisions: (n, V) of all episodes, changed in place.
-        classes: (n, K+2) likewise.
-        position: (n,) likewise, the question at stake.
-        rewards: (k,) zeros, to which rewards are written.
-        over: (k,) to which is written whether the episodes are over.
+        decisions: (n, V) of all episodes, changed in place, as what follows.
+        classes: (n, K+2 or more).
+        position: (n,).
+        over: (n,).
+
+    Returns:
+        Rewards, (k,).
     """
+    rewards = np.zeros(len(rows))
     for i in range(len(rows)):
         row, choice = rows[i], actions[i]
         question = position[row]
         asked = tables.asked[question]
         known = classes[row, asked]
         if choice not in (REPLICATE, PARTITION) or (known not in (OPEN, choice)):
-            rewards[i], over[i] = ILLEGAL, True
+            rewards[i], over[row] = ILLEGAL, True
             continue
         if known == OPEN or not tables.pays_once:
             rewards[i] = tables.paid[question, choice]
@@ -331,100 +334,12 @@ def answer(tables, rows, actions, decisions, classes, position, rewards, over):
         # With inference, decided classes are not asked about.
         while tables.inferred and classes[row, tables.asked[question]] != OPEN:
             question += 1
-        position[row], over[i] = question, question == len(tables.paid)
+        position[row], over[row] = question, question == len(tables.paid)
+    return rewards
 
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
 """Legal actions if the class at stake is replicated (row 0), partitioned (1), or open (-1)."""
-
-
-class Episodes:
-    """The decisions of n episodes; see ``Tables``.
-
-    Args:
-        memory: whether ``figures`` have ``excess_bytes``; with a limit of memory they always do.
-
-    Attributes:
-        decisions: (n, V) int8, as in the observation.
-        class_decisions: (n, K+2) int8.
-        position: (n,) int64, index of the question at stake.
-        earned: (n,) float64, returns so far, with a limit of memory.
-    """
-
-    def __init__(self, count: int, space: PartitionSpace, memory: bool) -> None:
-        self.space, self.memory, self._rows = space, memory, np.arange(count)
-        self.limited = space.problem.step.limit is not None
-        self.decisions = np.tile(space.start, (count, 1))
-        self.class_decisions = np.tile(tables_of(space).start, (count, 1))
-        self.position = np.zeros(count, dtype=np.int64)
-        self.earned = np.zeros(count)
-
-    def start(self, rows: Rows) -> None:
-        """Start episodes with nothing decided but what can never be partitioned."""
-        self.decisions[rows] = self.space.start
-        self.class_decisions[rows] = tables_of(self.space).start
-        self.position[rows], self.earned[rows] = 0, 0.0
-
-    def play(self, rows: Rows, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Decide what is at stake in some episodes.
-
-        Args:
-            rows: the episodes; all others stay as they are.
-            actions: (k,) int64 of any size.
-
-        Returns:
-            Rewards (k,) float64, and which episodes are over, (k,) bool.
-        """
-        rows = self._rows[rows]
-        rewards, over = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
-        state = self.decisions, self.class_decisions, self.position
-        answer(tables_of(self.space), rows, actions, *state, rewards, over)
-        if self.limited:
-            self._enforce_limit(rows, rewards)
-        return rewards, over
-
-    def _enforce_limit(self, rows: np.ndarray, rewards: np.ndarray) -> None:
-        """Set rewards so that complete plans beyond the limit of memory return -1 in all."""
-        complete = np.flatnonzero(self.is_complete()[rows])
-        if complete.size:
-            excess = self.figures(rows[complete])["excess_bytes"]
-            excessive = complete[excess > 0]
-            rewards[excessive] = ILLEGAL - self.earned[rows[excessive]]
-        self.earned[rows] += rewards
-
-    def legal(self, masked: bool) -> np.ndarray:
-        """Return the legal actions, (n, 2) bool; without ``masked`` all are."""
-        # No action contradicts what was inferred, as only open classes are asked about.
-        if masked and not self.space.inferred:
-            asked = tables_of(self.space).asked[self.position]
-            return MASKS.take(self.class_decisions[self._rows, asked], axis=0)
-        return np.ones((len(self.position), 2), dtype=np.bool_)
-
-    def is_complete(self) -> np.ndarray:
-        """Return which plans are complete, (n,) bool."""
-        return self.position == len(self.space.questions)
-
-    def chosen(self, rows: Rows) -> np.ndarray:
-        """Return the classes of the graph that are partitioned so far, (k, C) bool."""
-        return self.space.chosen(self.class_decisions[rows, : len(self.space.classes)])
-
-    def figures(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what infos say of complete plans, (k,) float64 each."""
-        problem, classes = self.space.problem, self.space.classes
-        split = np.ascontiguousarray(self.class_decisions[rows, : len(classes)].T) == PARTITION
-        saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
-        seconds = problem.replicate_seconds - running_sums(saved)[-1]
-        figures = {"cost": seconds, "step_seconds": seconds}
-        if problem.reward == "paper":
-            # Not as a product of matrices, which rounds batches otherwise than single episodes.
-            paid = np.where(split, problem.returns.weights[classes, None], 0.0)
-            figures["cost"] = 1.0 / (problem.returns.base + running_sums(paid)[-1])
-        if self.memory or self.limited:
-            peaks = np.array([problem.peak(chosen) for chosen in self.chosen(rows)])
-            figures["excess_bytes"] = excess = peaks - problem.memory_limit
-            if self.limited:  # plans beyond it are illegal
-                figures["cost"] = np.where(excess > 0, np.nan, figures["cost"])
-        return figures
 
 
 SETTINGS = (
@@ -451,6 +366,12 @@ class PartitionGame(Rowed):
         memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
             they always do.
         paper: plays the task of arXiv 2007.04069: its state, questions and conflicts.
+
+    Attributes:
+        decisions: (n, V or more) int8, as in the observation.
+        classes: (n, K+2 or more) int8, the decisions on classes, see ``Tables``.
+        position: (n,) int64, index of the question at stake.
+        earned: (n,) float64, returns so far, with a limit of memory.
     """
 
     scope: ClassVar[str]
@@ -523,9 +444,14 @@ class PartitionGame(Rowed):
         )
         self.masked = inputs and not paper if masked is None else masked
         self.memory = memory
-        self.space = space
+        self.space = self._shared = space
         self.source: Source = Fixed(space)
-        self.groups = Groups(count, Episodes(count, space, memory))
+        self._problems = [space] * count
+        self.decisions = np.zeros((count, len(space.dimensions)), dtype=np.int8)
+        # Whatever the problem, it has no more classes than dimensions.
+        self.classes = np.zeros((count, len(space.dimensions) + 2), dtype=np.int8)
+        self.position = np.zeros(count, dtype=np.int64)
+        self.earned = np.zeros(count)
         self.action_space = spaces.Discrete(2)
         observed: dict[str, spaces.Space[Any]] = {
             "decisions": spaces.Box(-1, 1, (len(space.dimensions),), np.int8),
@@ -533,89 +459,134 @@ class PartitionGame(Rowed):
         }
         if not paper:
             observed["stake"] = spaces.Box(-1.0, 1.0, (STAKES,), np.float32)
-        self._observed = set(observed)
         self.observation_space = spaces.Dict(observed)
         if rows is not None:
             self.show_rows(2, rows)
         self._check_memory()
+        self.start(EVERY)
 
     @property
     def legal(self) -> np.ndarray:
-        legal = np.empty((self.count, 2), dtype=np.bool_)
-        for episodes, rows, _ in self.groups.of(EVERY):
-            legal[rows] = episodes.legal(self.masked)[rows]
+        legal = np.ones((self.count, 2), dtype=np.bool_)
+        for space, index in self.by_problem(self._rows):
+            # No action contradicts what was inferred, as only open classes are asked about.
+            if self.masked and not space.inferred:
+                asked = tables_of(space).asked[self.position[index]]
+                legal[index] = MASKS.take(self.classes[self._rows[index], asked], axis=0)
         return legal
 
     def put(self, rows: Rows, problem: PartitionSpace) -> None:
-        new = partial(Episodes, self.count, problem, self.memory)
-        self.groups.give(rows, lambda episodes: episodes.space is problem, new)
+        more = len(problem.dimensions) - self.decisions.shape[1]
+        if more > 0:  # rows show problems of any size alike
+            self.decisions, self.classes = (
+                np.pad(values, ((0, 0), (0, more))) for values in (self.decisions, self.classes)
+            )
 
     def start(self, rows: Rows) -> None:
-        for episodes, group, _ in self.groups.of(rows):
-            episodes.start(group)
-        self.over[rows] = False
+        rows = self._rows[rows]
+        for space, index in self.by_problem(rows):
+            start = tables_of(space).start
+            self.decisions[rows[index], : len(space.start)] = space.start
+            self.classes[rows[index], : len(start)] = start
+        self.position[rows], self.earned[rows], self.over[rows] = 0, 0.0, False
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
-        rewards = np.empty(len(actions))
-        for episodes, group, positions in self.groups.of(rows):
-            rewards[positions], self.over[group] = episodes.play(group, actions[positions])
+        rows, rewards = self._rows[rows], np.empty(len(actions))
+        state = self.decisions, self.classes, self.position, self.over
+        for space, index in self.by_problem(rows):
+            part = answer(tables_of(space), rows[index], actions[index], *state)
+            if space.problem.step.limit is not None:
+                self._enforce_limit(space, rows[index], part)
+            rewards[index] = part
         return rewards
+
+    def _enforce_limit(self, space: PartitionSpace, rows: np.ndarray, rewards: np.ndarray) -> None:
+        """Set rewards so that complete plans beyond the limit of memory return -1 in all."""
+        complete = np.flatnonzero(self.position[rows] == len(space.questions))
+        if complete.size:
+            excess = self._figures(space, rows[complete])["excess_bytes"]
+            excessive = complete[excess > 0]
+            rewards[excessive] = ILLEGAL - self.earned[rows[excessive]]
+        self.earned[rows] += rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         if self.shown:
-            return self._row_observation(rows)
-        groups, parts = self.groups.of(rows), []
-        for episodes, group, _ in groups:
-            position = episodes.position[group]
-            stake = episodes.space.stakes.take(position, axis=0)
-            parts.append((episodes.decisions[group], position, stake))
-        values: Sequence[np.ndarray] = parts[0]
-        if len(groups) > 1:
-            order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
-            values = [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
-        observed = zip(("decisions", "position", "stake"), values, strict=True)
-        return {name: array for name, array in observed if name in self._observed}
+            return self._row_observation(self._rows[rows])
+        observed: dict[str, Any] = {"position": self.position[rows]}
+        observed["decisions"] = self.decisions[rows]
+        if "stake" in self.observation_space.spaces:
+            observed["stake"] = self._stakes(self._rows[rows])
+        return observed
 
-    def _row_observation(self, rows: Rows) -> dict[str, np.ndarray]:
-        indices = self._rows[rows]
-        columns = {name: np.zeros((len(indices), 2)) for name in self.columns}
-        context = np.zeros((len(indices), len(self.contexts)), dtype=np.float32)
-        for episodes, group, positions in self.groups.of(indices):
-            space, decisions = episodes.space, episodes.decisions[group]
-            stake = space.stakes.take(episodes.position[group], axis=0)
-            for name, values in zip(CLASS, stake.T, strict=True):
-                columns[name][positions, PARTITION] = values
-            columns["rule"][positions] = SHARP * columns[WORTH[space.problem.reward]][positions]
-            context[positions, 0] = episodes.position[group] / len(space.questions)
-            context[positions, 1] = (decisions == PARTITION).mean(axis=1)
-            context[positions, 2] = (decisions == OPEN).mean(axis=1)
-            context[positions, 3] = np.log2(space.problem.cluster.devices) / 10
+    def _stakes(self, rows: np.ndarray) -> np.ndarray:
+        """(k, 5) float32, see ``PartitionSpace.stakes``."""
+        stakes = np.empty((len(rows), STAKES), dtype=np.float32)
+        for space, index in self.by_problem(rows):
+            stakes[index] = space.stakes.take(self.position[rows[index]], axis=0)
+        return stakes
+
+    def _row_observation(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        columns = {name: np.zeros((len(rows), 2)) for name in self.columns}
+        context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
+        for name, values in zip(CLASS, self._stakes(rows).T, strict=True):
+            columns[name][:, PARTITION] = values
         columns["partition"][:, PARTITION] = 1.0
+        for space, index in self.by_problem(rows):
+            columns["rule"][index] = SHARP * columns[WORTH[space.problem.reward]][index]
+            context[index, 0] = self.position[rows[index]] / len(space.questions)
+            decisions = self.decisions[rows[index], : len(space.dimensions)]
+            context[index, 1] = (decisions == PARTITION).mean(axis=1)
+            context[index, 2] = (decisions == OPEN).mean(axis=1)
+            context[index, 3] = np.log2(space.problem.cluster.devices) / 10
         return self.as_rows(columns, context, self.legal[rows], self.over[rows])
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         outcome: dict[str, np.ndarray] = {}
-        indices = self._rows[rows]
-        for episodes, group, positions in self.groups.of(indices):
-            complete = episodes.is_complete()[group]
-            at = np.arange(len(indices))[positions][complete]
-            figures = episodes.figures(np.asarray(group)[complete]) if len(at) else {}
+        rows = self._rows[rows]
+        for space, index in self.by_problem(rows):
+            at = np.arange(len(rows))[index]
+            at = at[self.position[rows[at]] == len(space.questions)]
+            figures = self._figures(space, rows[at]) if len(at) else {}
             for name, values in figures.items():
-                outcome.setdefault(name, np.full(len(indices), np.nan))[at] = values
+                outcome.setdefault(name, np.full(len(rows), np.nan))[at] = values
         return outcome
+
+    def _figures(self, space: PartitionSpace, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what infos say of complete plans, (k,) float64 each."""
+        problem, classes = space.problem, space.classes
+        decisions = self.classes[rows, : len(classes)]
+        split = np.ascontiguousarray(decisions.T) == PARTITION
+        saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
+        seconds = problem.replicate_seconds - running_sums(saved)[-1]
+        figures = {"cost": seconds, "step_seconds": seconds}
+        if problem.reward == "paper":
+            # Not as a product of matrices, which rounds batches otherwise than single episodes.
+            paid = np.where(split, problem.returns.weights[classes, None], 0.0)
+            figures["cost"] = 1.0 / (problem.returns.base + running_sums(paid)[-1])
+        limited = problem.step.limit is not None
+        if self.memory or limited:
+            peaks = np.array([problem.peak(chosen) for chosen in space.chosen(decisions)])
+            figures["excess_bytes"] = excess = peaks - problem.memory_limit
+            if limited:  # plans beyond it are illegal
+                figures["cost"] = np.where(excess > 0, np.nan, figures["cost"])
+        return figures
 
     def plan(self, row: int) -> PartitionPlan:
         """Return the plan built so far; undecided dimensions are replicated."""
-        return self.problem(row).plan(self.groups.part(row).chosen(row))
+        space = self._problems[row]
+        chosen = space.chosen(self.classes[row, : len(space.classes)])
+        plan: PartitionPlan = space.problem.plan(chosen)
+        return plan
 
     def problem(self, row: int) -> Partitioning:
-        return self.groups.part(row).space.problem
+        problem: Partitioning = self._problems[row].problem
+        return problem
 
     def undecided(self, row: int) -> set[str]:
         """Return the paths of the entry parameters that have an undecided dimension."""
-        episodes = self.groups.part(row)
-        space, problem = episodes.space, episodes.space.problem
-        return problem.paths_of(space.dimensions[episodes.decisions[row] == OPEN])
+        space: PartitionSpace = self._problems[row]
+        decisions = self.decisions[row, : len(space.dimensions)]
+        return space.problem.paths_of(space.dimensions[decisions == OPEN])
 
     @property
     def episode_steps(self) -> int:

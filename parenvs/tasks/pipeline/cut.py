@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS, server_of
 from parenvs.compiled import bare, compiled
-from parenvs.core.game import EVERY, Fixed, Rowed, Rows, Source
+from parenvs.core.game import Fixed, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.envs.env import GameEnv, GameVectorEnv
@@ -28,10 +28,9 @@ from parenvs.tasks.pipeline.plan import (
     TIED,
     PipelinePlan,
 )
-from parenvs.tasks.pipeline.problem import Pipeline, Report
-from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.pipeline.spaces import RADIUS, CutSpace
-from parenvs.tasks.pipeline.sweeps import (
+from parenvs.tasks.pipeline.problem import (
+    Pipeline,
+    Report,
     compute_seconds,
     excess_bytes,
     first_from,
@@ -39,6 +38,8 @@ from parenvs.tasks.pipeline.sweeps import (
     sync_seconds,
     tables_of,
 )
+from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.spaces import RADIUS, CutSpace
 
 TABULATED = 512
 """Candidates up to which figures of the last stages are tabulated."""
@@ -463,7 +464,7 @@ class PipelineCut(Rowed):
     def start(self, rows: Rows) -> None:
         rows = self._rows[rows]
         self.steps[rows], self.over[rows], self._cuts[rows] = 0, False, -1.0
-        for board, index in self._by_board(rows):
+        for board, index in self.by_problem(rows):
             self._open_window(board.kernel, rows[index], -1)
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
@@ -480,7 +481,7 @@ class PipelineCut(Rowed):
         self.chosen[rows, step] = actions
         self.steps[rows] = step + 1
         is_last = step + 1 == self.episode_steps
-        for board, index in self._by_board(rows):
+        for board, index in self.by_problem(rows):
             row, cut = rows[index], actions[index]
             self._cuts[row, step[index]] = board.shares[cut]
             self._open_window(board.kernel, row, cut)
@@ -512,7 +513,7 @@ class PipelineCut(Rowed):
         """Return what is observed of episodes as rows; ``features`` are those without rows."""
         pivot, stage, devices, reward = np.zeros((4, *legal.shape))
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
-        for board, index in self._by_board(rows):
+        for board, index in self.by_problem(rows):
             kernel, row, stages = board.kernel, rows[index], self.episode_steps + 1
             step = self.steps[row]
             last = np.where(step > 0, self.chosen[row, step - 1], board.end + 1)
@@ -586,15 +587,6 @@ class PipelineCut(Rowed):
         """Steps of an episode in which no action is illegal."""
         return self.chosen.shape[1]
 
-    def _by_board(self, rows: np.ndarray) -> Iterator[tuple[Board, Rows]]:
-        """Yield each problem and the indices of its rows."""
-        if self._shared is not None:
-            yield self._shared, EVERY
-            return
-        held = [self._problems[row] for row in rows.tolist()]
-        for board in dict.fromkeys(held):
-            yield board, np.flatnonzero([other is board for other in held])
-
     def _features(self, rows: Rows) -> np.ndarray:
         rows = self._rows[rows]
         # Behind the last step there are no candidates.
@@ -604,7 +596,7 @@ class PipelineCut(Rowed):
             opening = np.where(steps, self.chosen[rows, 0] - low + 1, 0)
             return self._shared.openings.take(opening, axis=0)
         features = np.zeros((len(rows), int(self.action_space.n), 3), dtype=np.float32)
-        for board, index in self._by_board(rows):
+        for board, index in self.by_problem(rows):
             part = self._rows[: len(rows)][index]
             write_features(
                 board.kernel, board.last_stages, self.chosen[rows], steps, part, features

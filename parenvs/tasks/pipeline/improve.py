@@ -19,22 +19,20 @@ from parenvs.fields import whole
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline import relocations as moves
 from parenvs.tasks.pipeline.plan import PIPELINE_OPTIONS, PipelinePlan
-from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.spaces import graded
-from parenvs.tasks.pipeline.sweeps import (
+from parenvs.tasks.pipeline.problem import (
+    Pipeline,
     bytes_of,
     compute_seconds,
     first_from,
-    fitting_seconds,
     in_front,
     is_near,
     link_seconds,
-    pivots_of,
-    placed,
     reduce_seconds,
     tables_of,
     through,
 )
+from parenvs.tasks.pipeline.spaces import graded
+from parenvs.tasks.pipeline.sweeps import fitting_seconds, pivots_of, placed
 
 POOL = 1024
 """Problems of a tier that are played without ``fresh``."""

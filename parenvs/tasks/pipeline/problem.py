@@ -11,11 +11,13 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from parenvs import cluster as network
 from parenvs.cluster import SYNC_METHODS, Cluster
+from parenvs.compiled import bare, compiled
 from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.errors import InfeasibleError, ProfileError, refuse_unknown
 from parenvs.fields import Count, number, settle, whole
@@ -34,7 +36,7 @@ from parenvs.tasks.pipeline.plan import (
     over_memory,
     without_variable,
 )
-from parenvs.tasks.pipeline.profile import ChainSums, StageProfile, mismatches
+from parenvs.tasks.pipeline.profile import ChainSums, RangeTable, StageProfile, mismatches
 
 MAX_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the time of the simulation grows with it."""
@@ -506,3 +508,208 @@ def _with_ends(cuts: np.ndarray, end: int) -> np.ndarray:
     boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), dtype=np.int64)
     boundaries[0], boundaries[1:-1], boundaries[-1] = 0, cuts.transpose(axes), end
     return boundaries
+
+
+# The same costs in compiled loops, of one stage after the other.
+
+through = compiled(formulas.through)
+compute_seconds = compiled(formulas.compute_seconds)
+transfer_seconds = compiled(formulas.transfer_seconds)
+_in_flight = compiled(formulas.in_flight)
+_weight_bytes = compiled(formulas.weight_bytes)
+_recomputed_bytes = compiled(formulas.recomputed_bytes)
+_kept_bytes = compiled(formulas.kept_bytes)
+_stage_bytes = compiled(formulas.stage_bytes)
+_exchange_seconds = compiled(formulas.exchange_seconds)
+_ring_bytes = compiled(network.ring_bytes)
+_central_bytes = compiled(network.central_bytes)
+
+
+class Tables(NamedTuple):
+    """What costs of a stage [p, q) on the devices [e, d) are looked up in.
+
+    Attributes:
+        work, forward, backward, parameters, variables, frozen, resident: prefix sums, (n+1,).
+        crossing: (n+1,) bytes that cross a cut before each pivot.
+        largest: (levels, n) largest cut of 1, 2, 4, ... pivots from each on.
+        rank: (n+1,) pivots that read a tied weight before each pivot.
+        again, frozen_again, shared: bytes of tied weights, by the ranks of both ends.
+        is_group: (D+1,) bool, whether a stage may have so many devices.
+        bandwidth: (2,) bytes/s across servers and in one.
+        exchange: bytes/s at which stages sum gradients of tied weights.
+        stages, micro_batches: S and M.
+        server: devices of a server.
+        copies: copies of the parameters on each device.
+        limit: bytes that a device may hold.
+        whole: whether devices share no sample.
+        keeps: whether activations are kept; else they are recomputed.
+        central: whether a central server sums gradients; else rings do.
+    """
+
+    work: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+    parameters: np.ndarray
+    variables: np.ndarray
+    frozen: np.ndarray
+    resident: np.ndarray
+    crossing: np.ndarray
+    largest: np.ndarray
+    rank: np.ndarray
+    again: np.ndarray
+    frozen_again: np.ndarray
+    shared: np.ndarray
+    is_group: np.ndarray
+    bandwidth: np.ndarray
+    exchange: float
+    stages: int
+    micro_batches: int
+    server: int
+    copies: float
+    limit: float
+    whole: bool
+    keeps: bool
+    central: bool
+
+
+_NONE, _INDICES, _TABLE = np.zeros(2), np.zeros(2, dtype=np.int64), np.zeros((1, 1))
+EMPTY = Tables(
+    *(_NONE,) * 4, _INDICES, *(_NONE,) * 3, _TABLE, _INDICES, *(_TABLE,) * 3,
+    np.zeros(2, dtype=np.bool_), _NONE, 1.0, 2, 1, 1, 1.0, 1.0, False, False, False,
+)  # fmt: skip
+"""Tables of no problem, for whose types loops are compiled."""
+
+
+def tables_of(pipeline: Pipeline, pivots: np.ndarray | None = None) -> Tables:
+    """Return the tables of a problem.
+
+    Args:
+        pipeline: the problem.
+        pivots: where plans may cut, ascending, 0 and n included; they count as 0, 1, 2, ... in what
+            takes the tables (default: all).
+    """
+    cluster, tied = pipeline.cluster, pipeline.tied_weights
+    largest = pipeline.cuts_after.rows
+    if pivots is None:
+        pivots = np.arange(len(pipeline.profile) + 1)
+    else:
+        largest = RangeTable(pipeline.largest_cut(pivots[:-1], pivots[1:]), greatest=True).rows
+    none = np.zeros((1, 1))
+    return Tables(
+        pipeline.seconds_sum[pivots], pipeline.forward_sum[pivots], pipeline.backward_sum[pivots],
+        pipeline.parameter_sum[pivots], pipeline.variable_sum[pivots], pipeline.frozen_sum[pivots],
+        pipeline.resident_sum[pivots], pipeline.cut_before[pivots], largest,
+        np.zeros_like(pivots) if tied is None else tied.rank[pivots],
+        *((none, none, none) if tied is None else (tied.again, tied.frozen, tied.shared)),
+        pipeline.is_group, np.array([cluster.inter_bw, cluster.intra_bw], dtype=np.float64),
+        # The other stage that holds a tied weight may be in any server.
+        float(cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw),
+        int(pipeline.stages), int(pipeline.micro_batches), cluster.devices_per_server,
+        float(pipeline.copies), float(pipeline.memory_limit), not pipeline.fractions,
+        pipeline.recompute == "none", pipeline.sync == "parameter-server",
+    )  # fmt: skip
+
+
+@bare
+def is_near(tables, e, d):
+    """1 if the devices [e, d) lie in one server, else 0."""
+    return 1 if e // tables.server == (d - 1) // tables.server else 0
+
+
+@bare
+def link_seconds(tables, p, near):
+    """Seconds of a transfer before pivot p, one direction, ``near`` in one server."""
+    return transfer_seconds(tables.crossing[p], tables.bandwidth[near])
+
+
+@bare
+def bytes_of(tables, p, q, group, left):
+    """Bytes on each device of a stage, with which ``left`` stages end the plan."""
+    rank, end_rank = tables.rank[p], tables.rank[q]
+    variable = tables.parameters[q] - tables.parameters[p] + tables.again[rank, end_rank]
+    frozen = tables.frozen[q] - tables.frozen[p] + tables.frozen_again[rank, end_rank]
+    weights = _weight_bytes(variable, tables.copies, frozen)
+    flight = _in_flight(left, tables.micro_batches)
+    if tables.keeps:
+        activations = _kept_bytes(tables.resident[q] - tables.resident[p], flight)
+    else:
+        level = 0
+        while 2 << level <= q - p:
+            level += 1
+        largest = max(tables.largest[level, p], tables.largest[level, q - (1 << level)])
+        activations = _recomputed_bytes(largest, tables.crossing[p], flight)
+    return _stage_bytes(weights, activations, group)
+
+
+@bare
+def sync_seconds(size, shared, group, bandwidth, exchange, central):
+    """Seconds to synchronize ``size`` bytes over a group, and ``shared`` ones with other stages.
+
+    It takes numbers alone: tables that a call passes on in a loop are counted each time.
+    """
+    passed = _central_bytes(2.0 * size, group) if central else _ring_bytes(2.0 * size, group)
+    return passed / bandwidth + _exchange_seconds(shared, exchange)
+
+
+@bare
+def reduce_seconds(tables, p, q, near, group):
+    """Seconds to synchronize gradients of a stage over a group, ``near`` in one server."""
+    rank, end_rank = tables.rank[p], tables.rank[q]
+    return sync_seconds(
+        tables.parameters[q] - tables.parameters[p] + tables.again[rank, end_rank],
+        tables.shared[rank, end_rank], group, tables.bandwidth[near], tables.exchange,
+        tables.central,
+    )  # fmt: skip
+
+
+@bare
+def in_front(tables, cuts, devices, stages):
+    """Seconds that pass the first stages of a plan, those that hide all-reduces, core and tail.
+
+    The transfer behind the stages does not count.
+    """
+    passed = core = hidden = tail = 0.0
+    for s in range(stages):
+        p, q, e, d = cuts[s], cuts[s + 1], devices[s], devices[s + 1]
+        if s:
+            link = link_seconds(tables, p, is_near(tables, devices[s - 1], d))
+            passed += link + link
+            hidden += link
+            core = max(core, through(passed, link + link, tables.micro_batches))
+        backward = compute_seconds(tables.backward[q] - tables.backward[p], d - e)
+        x = compute_seconds(tables.forward[q] - tables.forward[p], d - e) + backward
+        passed += x
+        hidden += backward
+        core = max(core, through(passed, x, tables.micro_batches))
+        reduce = reduce_seconds(tables, p, q, is_near(tables, e, d), d - e)
+        # What hides it is the sum less its last term, as in ``core_and_tail``.
+        tail = max(tail, reduce - (hidden - backward))
+    return passed, hidden, core, tail
+
+
+@bare
+def excess_bytes(tables, cuts, devices):
+    """Bytes by which the fullest stage of a plan is too large.
+
+    They are infinite where a stage has no variable, or devices that share a sample.
+    """
+    stages, most = len(cuts) - 1, -np.inf
+    for s in range(stages):
+        p, q, group = cuts[s], cuts[s + 1], devices[s + 1] - devices[s]
+        if group < 1 or not tables.is_group[group] or tables.variables[q] <= tables.variables[p]:
+            return np.inf
+        most = max(most, bytes_of(tables, p, q, group, stages - s))
+    return most - tables.limit
+
+
+@bare
+def first_from(values, least):
+    """The first of ascending values, (n,), that is at least ``least``; n if none is."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -13,15 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from parenvs.compiled import compiled
-from parenvs.tasks.pipeline.sweeps import (
-    Tables,
-    first_from,
-    fitting_seconds,
-    in_front,
-    spread,
-    sweep,
-    to_groups,
-)
+from parenvs.tasks.pipeline.problem import Tables, first_from, in_front
+from parenvs.tasks.pipeline.sweeps import fitting_seconds, spread, sweep, to_groups
 
 Kinds = tuple[tuple[int, int, int], ...]
 """Pivots to either side of a cut, devices to either side, and 1 if places are tilted."""
