@@ -173,7 +173,8 @@ class Fused:
         self.lens, self.draws, self.count, self.seats = Lens.of(env), True, share.size, 1
         self.turns = self.episodes = 0
         self.returns: list[float] = []
-        self.best = None  # problems change, so that episodes do not compare
+        # Problems change, so that episodes do not compare.
+        self.best = None
         if compiled is None and env.device.type != "cpu":
             compiled = torch.compile
         self._turn = self._played if compiled is None else compiled(self._played)

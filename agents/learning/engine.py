@@ -438,11 +438,13 @@ class Server:
             connection.answer_challenge(link, self.key)
             self.links[received(link.recv_bytes())] = link
         except (AuthenticationError, EOFError, OSError):
-            link.close()  # nothing of what a stranger sends is unpickled
+            # Nothing of what a stranger sends is unpickled.
+            link.close()
 
     def serve(self) -> None:
         """Serve until the turns of all learners are over."""
-        heard: dict[int, Any] = {}  # learner -> its message, which is not answered yet
+        # Learner -> its message, which is not answered yet.
+        heard: dict[int, Any] = {}
         active = dict.fromkeys(range(self.learners), 0)  # steps of learners that go on
         while active:
             silent = {self.links[rank]: rank for rank in active if rank not in heard}

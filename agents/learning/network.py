@@ -103,7 +103,8 @@ class Network:
                 f"of context, and the environment shows {rows.shape[2]} and {context.shape[1]}"
             )
         legal = observation["action_mask"].astype(np.bool_)
-        owner, _ = np.nonzero(legal)  # illegal rows are left out of all that follows
+        # Illegal rows are left out of all that follows.
+        owner, _ = np.nonzero(legal)
         rows, count = halved(rows[legal]), legal.sum(axis=1)
         first = np.concatenate([[0], count.cumsum()[:-1]])
         hidden = _product(rows, self.weights["action.weight"].T)

@@ -283,11 +283,14 @@ class Play:
             taken = chosen.numpy() + self.lens.first
             step = self.envs.step(taken)
             self.history.append(taken)
-            self.turns += self.total  # steps are counted over all learners, who are in lockstep
+            # Steps are counted over all learners, who are in lockstep.
+            self.turns += self.total
             self._totals += step.rewards
-            with np.errstate(over="ignore"):  # what is not finite is refused before it is learned
+            # What is not finite is refused before it is learned.
+            with np.errstate(over="ignore"):
                 rewards = torch.from_numpy(step.rewards.astype(np.float32))
-            if step.last is not None:  # what is left to earn, where episodes were cut off
+            # What is left to earn, where episodes were cut off.
+            if step.last is not None:
                 discount = getattr(algorithm, "discount", 1.0)
                 rewards[step.cut] += discount * algorithm.values(step.last)
             steps.append({

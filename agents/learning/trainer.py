@@ -245,7 +245,8 @@ class Training:
         self.target_seconds: float | None = None
         self._shown, self._due, self._before, self._lost = 0.0, 0.0, 0.0, 0
         self._begin, self._log = time.process_time(), cast(Any, None)
-        self._first = b""  # the last state, where there is no checkpoint
+        # The last state, where there is no checkpoint.
+        self._first = b""
         if not self._resume() and self.team.apart:
             self._hold(self._state())
 

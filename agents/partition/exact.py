@@ -73,7 +73,8 @@ def exact_partition(
         at = problem.footprint.memory(chosen).at
         # The limit at one more moment: the programs only get harder, so bounds stay valid.
         program.limit_memory(at, memory_limit, chosen)
-    if not proven:  # partitions that need no search may be as good
+    # Partitions that need no search may be as good.
+    if not proven:
         heavy = classes[weights[classes] > 0]
         order = heavy[np.argsort(-weights[heavy], kind="stable")]
         greedy = compatible(order, problem.classes.rivals, len(weights))

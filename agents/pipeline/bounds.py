@@ -53,7 +53,8 @@ SLACK = 1e-12
 the rounding of the few sums that a bound is made of, and far below any difference that matters."""
 BLOCKS = 128
 """Most blocks of pivots."""
-_PLACES = 8192  # most pairs of a block and a device by default: fewer blocks on large clusters
+# Most pairs of a block and a device by default: fewer blocks on large clusters.
+_PLACES = 8192
 _ELEMENTS = 65_536  # of one matrix
 
 
@@ -352,14 +353,18 @@ SLOTS = 2
 """Parts of a server that are told apart."""
 PHASES = ((16,), 1), ((16, 4, 1), 1), ((16, 4, 1), 4), ((16, 4, 1), 8)
 """Of the searches for a bound, one after the other: pivots of a block, and cells."""
-MOST_BLOCKS = 1024  # of a relaxation; those of longer chains have more pivots
+# Of a relaxation; those of longer chains have more pivots.
+MOST_BLOCKS = 1024
 STEP, WIDTH = 5e-3, 1e-2
 """Relative: steps of the bound and of intervals of the tail."""
 WORK = 200_000_000
 """Extensions of cells in all, at most."""
-_FIRST = 0.04  # relative: by how much the first bound that is tried is below the plan
-_ROUNDING = 1e-9  # relative: limits are looser by so much, far above the rounding of their sums
-_PAD = 1e-6  # relative: the seconds of the cells of a block reach so far beyond those known
+# Relative: by how much the first bound that is tried is below the plan.
+_FIRST = 0.04
+# Relative: limits are looser by so much, far above the rounding of their sums.
+_ROUNDING = 1e-9
+# Relative: the seconds of the cells of a block reach so far beyond those known.
+_PAD = 1e-6
 
 
 class Chain(NamedTuple):
@@ -481,7 +486,8 @@ def _extend(chain, s, core, tail, prices, cells, now, then, least, most):
                     top = min(top, max(group, server))
                 if bottom > top:
                     continue
-                is_open = True  # else, stages that end later have too much work, too
+                # Where none is open, stages that end later have too much work, too.
+                is_open = True
                 top = min(top, most_devices[k] - used)
                 if bottom > top:
                     continue

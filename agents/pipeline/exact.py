@@ -36,9 +36,12 @@ AMONG = "128 points and 64 units"
 _FEW_POINTS = 16  # over which ``exact_points`` searches first
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""
-_SHARE = 0.5  # of the time limit: when the search for an incumbent ends
-_BOUND = 0.5  # of the time that is left to a search: what its bound may take at the end
-_TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
+# Of the time limit: when the search for an incumbent ends.
+_SHARE = 0.5
+# Of the time that is left to a search: what its bound may take at the end.
+_BOUND = 0.5
+# Bytes; plans that differ by less count as equal.
+_TOLERANCE = 0.5
 
 
 def prepare() -> None:
@@ -303,7 +306,8 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
     variables = pipeline.variable_sum
     weights = formulas.weight_bytes(pipeline.parameter_sum, pipeline.copies)
     weights_limit = limit * (1 + 1e-12)
-    needed_devices = np.full(n + 1, devices + 1)  # more than there are where k stages cannot do it
+    # More than there are where k stages cannot do it.
+    needed_devices = np.full(n + 1, devices + 1)
     needed_devices[n] = 0
     choices: list[np.ndarray] = []
     for k in range(1, stages + 1):

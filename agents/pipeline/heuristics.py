@@ -14,7 +14,8 @@ from parenvs.tasks.pipeline.spaces import Cuts, CutSpace, PointSpace, coarse_piv
 from parenvs.tasks.pipeline.sweeps import to_groups
 
 _BATCH = 4096  # episodes drawn at once
-_CHEAP = 4  # ``few_points`` takes one point in ``_CHEAP`` where the fewest bytes cross
+# ``few_points`` takes one point in ``_CHEAP`` where the fewest bytes cross.
+_CHEAP = 4
 
 
 def answer_of(pipeline: Pipeline, plan: Cuts, evaluations: int) -> Answer:

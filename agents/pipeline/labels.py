@@ -44,8 +44,10 @@ Targets = Callable[[int, int], np.ndarray]
 """``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""
 MANY = 200
 """Fewest pivots for which the bounds of ``Prefixes`` repay their cost."""
-_STATES = 20_000  # states of a layer whose bounds are computed at once
-_PAIRS = 20_000_000  # pairs of state and label between two looks at the clock, about 50 ms
+# States of a layer whose bounds are computed at once.
+_STATES = 20_000
+# Pairs of state and label between two looks at the clock, about 50 ms.
+_PAIRS = 20_000_000
 _FRONT = 64  # labels of a front before its arrays grow
 
 
@@ -74,7 +76,8 @@ class Labels(NamedTuple):
 def _doubled(values):
     rows, columns = values.shape
     grown = np.empty((rows, 2 * columns), dtype=values.dtype)
-    for row in range(rows):  # numba compiles loops in a tenth of the time of slices
+    # Numba compiles loops in a tenth of the time of slices.
+    for row in range(rows):
         for column in range(columns):
             grown[row, column] = values[row, column]
     return grown
@@ -150,7 +153,8 @@ def _extend_labels(tables, labels, states, k, first, end, last, saved):
                 tail = prepend_tail(labels.tail[label], backward, reduce, max)
                 if core + tail > sum_most:
                     continue
-                if is_fit == 0:  # looked at once a stage, when a label comes so far
+                # Looked at once a stage, when a label comes so far.
+                if is_fit == 0:
                     is_fit = 1 if bytes_of(tables, p, q, group, k) <= tables.limit else -1
                     if is_fit < 0:
                         continue

@@ -52,7 +52,8 @@ from parenvs.view.words import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-_POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends
+# Of the time limit of ``exact``: when its search over points ends.
+_POINT_SHARE = 0.25
 TURNS = 64
 """Relocations of an episode that plans with a network."""
 ANY_STAGES = ("exact",)
@@ -188,7 +189,8 @@ def _exact_pipeline(request: PipelineRequest) -> Answer:
     problem, begin, start = request.problem, time.perf_counter(), None
     limit = SECONDS if request.time_limit is None else request.time_limit
     if is_large(problem, distinct_pivots(problem)):
-        with suppress(InfeasibleError):  # more stages than a ``PointSpace`` can have, or no plan
+        # More stages than a ``PointSpace`` can have, or no plan.
+        with suppress(InfeasibleError):
             start = _whole_answer(exact_points(request.points, time_limit=_POINT_SHARE * limit))
     left = max(limit - (time.perf_counter() - begin), 0.0)
     answer = exact_full(problem, start, left)
@@ -201,11 +203,13 @@ def _random_pipeline(request: PipelineRequest) -> Answer:
 
 
 def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
-    with warnings.catch_warnings():  # what the environment warns of is said by the error below
+    # What the environment warns of is said by the error below.
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no plan fits the memory")
         result = request.train(agent)
     if result.value < 0:
-        within_memory(request.problem)  # raises if no plan fits, with the bytes that are missing
+        # Raises if no plan fits, with the bytes that are missing.
+        within_memory(request.problem)
         raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")
     return answer_of(request.problem, request.space.plan(result.actions), result.episodes)
 

@@ -51,10 +51,14 @@ _LADDER = frozenset(x for k in range(1, 14) for x in (2**k, 3 * 2 ** (k - 1)))
 """Numbers of stages that are tried first."""
 _FEWER = 0.75
 """Devices of the next part of the cluster that is tried first, relative to the last one."""
-_QUICK, _THOROUGH = 16, 120  # sweeps of a search: of all shapes, of those near the best
-_FEW_SHARE, _CLIMB_SHARE = 0.2, 0.5  # of the time limit: when both kinds of them end
-_SURVEY_SECONDS = 0.2  # for the devices that are not the best, each number of them
-_TURNS = (0.5, 2.0, 8.0, np.inf)  # seconds of the turns of the searches over all pivots
+# Sweeps of a search: of all shapes, of those near the best.
+_QUICK, _THOROUGH = 16, 120
+# Of the time limit: when both kinds of them end.
+_FEW_SHARE, _CLIMB_SHARE = 0.2, 0.5
+# For the devices that are not the best, each number of them.
+_SURVEY_SECONDS = 0.2
+# Seconds of the turns of the searches over all pivots.
+_TURNS = (0.5, 2.0, 8.0, np.inf)
 
 
 @dataclass

@@ -69,7 +69,8 @@ def transformer(rng: np.random.Generator, n: int) -> ChainArrays:
 def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
     """Draw two kinds of layers (T5); the encoder's output crosses every cut of the decoder."""
     head, vocabulary = int(rng.integers(1, 5)), log_uniform(rng, 6, 90)
-    body = n - head - 2  # at least one pivot for the embedding on either side
+    # At least one pivot for the embedding on either side.
+    body = n - head - 2
     in_encoder = round(rng.uniform(0.3, 0.7) * body)
     attention, forward = _attention(rng), _feed_forward(rng)
     encoder = _stack(rng, np.concatenate([attention, forward]), in_encoder)
@@ -135,7 +136,8 @@ def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
     rows = [np.tile([0.05, 0.01, 1.0], (n - 1 - blocks * per_block, 1))]
     for depth, count in zip(level, _counts(rng, blocks, len(level)), strict=True):
         section = np.tile(block * [1.0, 4.0**depth, shrink**-depth], (count, 1))
-        if skips:  # outputs of the levels above are kept for the way up
+        # Outputs of the levels above are kept for the way up.
+        if skips:
             section[:, CUT] += (shrink ** -np.arange(depth)).sum()
         rows.append(section)
     rows.append(np.array([[0.05, 0.01, 1.0]]))
@@ -310,9 +312,11 @@ def _finished(
     forward = np.where(costless, 0.0, forward)
     backward = rng.uniform(1.3, 2.2) * forward * rng.lognormal(0.0, time_noise, n)
     missing = MIN_VARIABLES - np.count_nonzero(parameters)
-    if missing > 0:  # like biases: small, but enough for a stage of its own
+    # Like biases: small, but enough for a stage of its own.
+    if missing > 0:
         empty = np.flatnonzero(parameters == 0)
-        small = 0.01 * parameters.max() or 1.0  # all sizes are equal if no pivot has a variable
+        # All sizes are equal if no pivot has a variable.
+        small = 0.01 * parameters.max() or 1.0
         parameters[rng.choice(empty, missing, replace=False)] = small
     cut[-1] = 0.0
     return ChainArrays(forward, backward, cut, parameters)

@@ -181,7 +181,8 @@ def compare(
         try:
             answers.append(_answer(request, name, choice))
         except ParenvsError as error:
-            if agent:  # the user named this agent, so its failure is the command's
+            # The user named this agent, so its failure is the command's.
+            if agent:
                 raise
             failed[name] = str(error)
     if not answers:

@@ -104,7 +104,8 @@ def _study(files: Files, given: options.Given, instance: str | None, cluster: st
     settings = options.values_in(HybridOptions, given)
     model = options.Model(TASKS["hybrid"], instance, cluster, {**settings})
     stack = settings.pop("stack", None)
-    if model.keeps_graph:  # plans name the graph, which the journal goes on with
+    # Plans name the graph, which the journal goes on with.
+    if model.keeps_graph:
         instance = str(Path(files.journal).with_suffix(".npz"))
         model.read().save(instance)
         settings = {name: x for name, x in settings.items() if name in ("batch", "precision")}

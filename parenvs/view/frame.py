@@ -11,9 +11,11 @@ import numpy as np
 
 _HIGH, _WIDE = 20, 10  # pixels of a character
 _LINES, _COLUMNS = 40, 112
-_POINTS = 16.6  # of a pixel each; such letters are as wide as a character
+# Of a pixel each; such letters are as wide as a character.
+_POINTS = 16.6
 _COLOR = re.compile(r"\x1b\[(?:38;5;(\d+)|0)m")
-_LEVELS = (0, 95, 135, 175, 215, 255)  # of red, green and blue in the palette of terminals
+# Of red, green and blue in the palette of terminals.
+_LEVELS = (0, 95, 135, 175, 215, 255)
 
 
 def picture(text: str) -> np.ndarray:

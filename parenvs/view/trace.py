@@ -63,7 +63,8 @@ def in_use(start: np.ndarray, end: np.ndarray, base: float, most: float) -> Any:
     """
     times = np.concatenate([[0.0], start.ravel(), end.ravel()])
     change = np.repeat([0, 1, -1], [1, start.size, end.size])
-    order = np.lexsort((change, times))  # what is released makes room for what begins then
+    # What is released makes room for what begins then.
+    order = np.lexsort((change, times))
     count = change[order].cumsum()
     return times[order], base + (most - base) * count / count.max()
 

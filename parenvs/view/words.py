@@ -127,7 +127,8 @@ def _digits(value: float, digits: int) -> str:
 
 MAX_COLUMNS = 48
 """Columns of a table of layers, beyond which it becomes a list."""
-_MAX_RANGES = 4  # of numbers of layers, in a name that stands for several
+# Of numbers of layers, in a name that stands for several.
+_MAX_RANGES = 4
 
 
 def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
@@ -180,7 +181,8 @@ def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, li
         path, number = paths[index], ""
         before, after = path, ""
         numbers = list(re.finditer(r"\d+", layer or name))
-        if numbers:  # the layer begins the path; without one, the name is the path
+        # The layer begins the path; without one, the name is the path.
+        if numbers:
             start, end = numbers[-1].span()
             before, number, after = path[:start], path[start:end], path[end:]
         groups.setdefault((before, after, keys[index]), []).append((number, index))

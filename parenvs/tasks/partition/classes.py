@@ -209,7 +209,8 @@ class _Reader:
         graph = self.graph
         operands, results = self.operands[index], self.results[index]
         groups = [results] if opcode == "conditional" else [results, operands]
-        taken = 1  # operands of a conditional: the first chooses, each branch takes its share
+        # Operands of a conditional: the first chooses, each branch takes its share.
+        taken = 1
         for inner in np.flatnonzero(graph.parent == index).tolist():
             name = graph.opcodes[graph.opcode[inner]]
             values = self.results[inner]
@@ -601,7 +602,8 @@ def _resize_constants(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> No
     toucher, tensor = np.concatenate([(reader, operand), graph.makes(instructions)], axis=1)
     constants = reader[free[operand]], operand[free[operand]]
     has_constant = np.bincount(constants[0], minlength=len(instructions)) > 0
-    partners: dict[int, list[int]] = {}  # instruction with a free operand -> resized tensors
+    # Instruction with a free operand -> resized tensors.
+    partners: dict[int, list[int]] = {}
     pairs = np.stack([toucher, tensor], axis=1)[has_constant[toucher] & resized[tensor]]
     for index, partner in pairs.tolist():
         partners.setdefault(index, []).append(partner)

@@ -24,11 +24,15 @@ FONT = 7.5
 """Points of the words in and beside cells."""
 _FILLS = {view.REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
 _EDGES = {BLOCKED: "#CACACA", UNDECIDED: "#8E8E8E"}
-_LETTERS, _TILT = 30, 60  # of the name of a column or a row, and its degrees
-_NARROW, _TALLEST, _LABEL = 0.13, 0.28, 0.125  # inches of a column with a name, a row, and its name
+# Of the name of a column or a row, and its degrees.
+_LETTERS, _TILT = 30, 60
+# Inches of a column with a name, a row, and its name.
+_NARROW, _TALLEST, _LABEL = 0.13, 0.28, 0.125
 _NAMES, _HEAD = 1.7, 1.5  # inches for the names of rows and of columns
-_SIDE, _GAP = 2.75, 0.4  # inches: width of the column at the right, gap beside it
-_ACROSS = 60  # cells in a row of variables outside of any layer
+# Inches: width of the column at the right, gap beside it.
+_SIDE, _GAP = 2.75, 0.4
+# Cells in a row of variables outside of any layer.
+_ACROSS = 60
 
 
 def name_of(state: int) -> str:

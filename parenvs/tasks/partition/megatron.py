@@ -212,7 +212,8 @@ class _Flow:
         # A block reads and writes the residual stream: one class before and behind it.
         into = {x for index in self.columns[label] for x in self._input_classes[index]}
         out = {x for index in self.rows[label] for x in self._output_classes[index]}
-        return bool(into & out) or not into  # not into: blocked by the instruction that makes it
+        # Not into: blocked by the instruction that makes it.
+        return bool(into & out) or not into
 
     def is_dense_chain(self, label: int) -> bool:
         """Whether a class is the width between two dense layers of a chain, or its last width."""

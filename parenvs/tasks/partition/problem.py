@@ -179,7 +179,8 @@ def _broken_rules(
     """Blocked classes, conflicts, and dimensions that must be partitioned as well, in words."""
     graph, words = classes.graph, Explainer(classes)
     start = {path: int(graph.dim_offset[tensor]) for path, tensor in classes.tensor.items()}
-    named: dict[int, int] = {}  # class -> position of the first dimension that the plan names
+    # Class -> position of the first dimension that the plan names.
+    named: dict[int, int] = {}
     for path, dimension in plan.partition.items():
         position = start[path] + dimension
         named.setdefault(int(classes.label[position]), position)
@@ -201,7 +202,8 @@ def _broken_rules(
     for path, dimension in implied.items():
         if path in plan.partition:
             continue
-        if len(reasons) >= MAX_REASONS:  # a chain takes a search, and only these are shown
+        # A chain takes a search, and only these are shown.
+        if len(reasons) >= MAX_REASONS:
             reasons.append(path)
             continue
         position = start[path] + dimension
@@ -742,7 +744,8 @@ def _cached_classes(
     micro_batch: int | None,
 ) -> Partitioning:
     """Load the problem with the default scope and reward, which do not change the classes."""
-    arguments, reading, _ = how  # the time of the file's last change is part of the key
+    # The time of the file's last change is part of the key.
+    arguments, reading, _ = how
     graph = load_graph(instance, arguments=arguments, **dict(reading))
     build = partial(Partitioning.build, instance=instance, micro_batch=micro_batch)
     return build(graph, cluster, rules, uneven)

@@ -209,7 +209,8 @@ class PartitionTask(Task):
             return "PartitionPlan-v2", {}, ()
         if instance in self.sets or self.names(instance) or instance.endswith(".json"):
             return "PartitionPlan-v2", {"instance": instance}, ()
-        return None  # trained on the problem of the instance, in its scope's environment
+        # Trained on the problem of the instance, in its scope's environment.
+        return None
 
     def teacher(self, game: Game) -> Callable[[], np.ndarray] | None:
         from parenvs.agents.partition.teacher import teach

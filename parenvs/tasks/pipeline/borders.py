@@ -179,7 +179,8 @@ def key_of(path: Path, level: int) -> Path | None:
     if not numbered:
         return None
     index = numbered[min(level, len(numbered)) - 1]
-    part = _PART.fullmatch(path[index])  # a part of a stack: layers/q[3] is of layer layers/[3]
+    # A part of a stack: layers/q[3] is of layer layers/[3].
+    part = _PART.fullmatch(path[index])
     return (*path[:index], part[2]) if part else path[: index + 1]
 
 
@@ -224,11 +225,13 @@ def _level_borders(
     following = [*(first for first, *_ in groups[1:]), 0][: len(groups)]
     for (first, last, keys), next_first in zip(groups, following, strict=True):
         if merged and not _any_between(reads, first, max(next_first - 1, last)):
-            start, _, before = merged.pop()  # it has no weights: part of the layer in front
+            # It has no weights: part of the layer in front.
+            start, _, before = merged.pop()
             first, keys = start, before + keys
         merged.append((first, last, keys))
     while merged and not _any_between(products, *merged[0][:2]):
-        merged.pop(0)  # a table of words, in front of the first layer
+        # A table of words, in front of the first layer.
+        merged.pop(0)
     if len(merged) < 2:
         return None
     bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, reads)
@@ -488,7 +491,8 @@ def nearest_borders(cuts: Sequence[int], borders: np.ndarray) -> list[int]:
     count = len(borders)
     # A dynamic program over cuts: the last one lies on a border in front of the next.
     distance = np.abs(np.subtract.outer(np.asarray(cuts), np.asarray(borders))).astype(float)
-    best = np.zeros(count + 1)  # least sum of the cuts so far, on borders below each one
+    # Least sum of the cuts so far, on borders below each one.
+    best = np.zeros(count + 1)
     choices: list[np.ndarray] = []
     for distances in distance:
         total = best[:-1] + distances

@@ -140,7 +140,8 @@ def write_features(kernel, table, chosen, steps, index, features):
                 near = 1 if kernel.server[before] == kernel.last_server[cut] else 0
                 transfer = max(transfer, kernel.links[near, last])
             before, last = last, cut
-        slow = fast = 0.0  # the transfer over the last cut, which the candidate makes near or not
+        # The transfer over the last cut, which the candidate makes near or not.
+        slow = fast = 0.0
         if steps[i]:
             slow, fast = kernel.links[0, last], kernel.links[1, last]
         near = 1 if kernel.server[last] == kernel.last_server[end] else 0

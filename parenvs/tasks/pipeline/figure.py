@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from parenvs.tasks.pipeline.problem import Pipeline, Report
 
-_LEFT, _RIGHT = 1.75, 0.3  # inches beside the axes; the names of the rows stand at the left
+# Inches beside the axes; the names of the rows stand at the left.
+_LEFT, _RIGHT = 1.75, 0.3
 _LINK = 0.42  # height of a link's row in those of stages
 
 

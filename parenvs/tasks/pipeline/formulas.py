@@ -187,7 +187,8 @@ def prepend_core(
         maximum: greater of two, elementwise; ``max`` for plain numbers.
     """
     largest = maximum((micro_batches - 1) * seconds, core)
-    largest += seconds  # in place: label searches do this to millions of labels
+    # In place: label searches do this to millions of labels.
+    largest += seconds
     return largest
 
 

@@ -88,7 +88,8 @@ class Board:
             self.start, is_shorter = plans[number], True
             cuts, devices = self.start
             self.seconds = moves.mend(self.tables, cuts, devices, first, free, lengths[number])
-            while is_shorter:  # else any relocation would seem to be worth what mending is
+            # Else any relocation would seem to be worth what mending is.
+            while is_shorter:
                 upper = moves.mend(self.tables, cuts, devices, modes, free, self.seconds)
                 is_shorter = upper < self.seconds * (1 - GAIN)
                 self.seconds = upper
@@ -393,7 +394,8 @@ class PipelineImprovement(games.RowGame):
         super().__init__(count, 2 * self.others if self.pairs else self.relocations, rows)
         self.cuts, self.devices = np.zeros((2, count, count_of_stages + 1), dtype=np.int64)
         self.seconds, self.turn = np.zeros(count), np.zeros(count, dtype=np.int64)
-        self.removed = np.full(count, -1)  # the cut that a first action of a pair chose, from 0 on
+        # The cut that a first action of a pair chose, from 0 on.
+        self.removed = np.full(count, -1)
         self.tried = np.zeros((count, self.relocations), dtype=np.bool_)
         self.plans = np.zeros((count, 5))
         size = count if self.pairs else 0

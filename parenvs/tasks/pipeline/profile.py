@@ -266,7 +266,8 @@ class StageProfile:
             data = "".join(f"{line}\n" for line in lines).encode()
         except UnicodeEncodeError as error:
             raise ProfileError(f"profile {self.name}: a name is no text ({error})") from None
-        if b"\0" in data:  # before Python 3.11, the csv module cannot read a NUL
+        # Before Python 3.11, the csv module cannot read a NUL.
+        if b"\0" in data:
             raise ProfileError(f"profile {self.name}: a name holds a NUL; rename it")
         with replacing(path) as stream:
             stream.write(data)
@@ -321,7 +322,8 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Blank lines and comments are left out, except inside a quoted name of several lines.
     """
-    first = 0  # line that the current record starts on, 0 between records
+    # Line that the current record starts on, 0 between records.
+    first = 0
 
     def lines() -> Iterator[str]:
         nonlocal first

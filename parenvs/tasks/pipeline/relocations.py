@@ -26,8 +26,10 @@ NEAR = 1
 """Cuts to either side of a change that are mended first."""
 HOPE = 1.05
 """Relative: how much longer a plan may then be for all cuts to be mended."""
-_LITTLE = 1e-3  # relative: a sweep that shortens a plan by more is repeated
-_WHOLE = 4  # devices to either side where devices share no sample
+# Relative: a sweep that shortens a plan by more is repeated.
+_LITTLE = 1e-3
+# Devices to either side where devices share no sample.
+_WHOLE = 4
 
 
 def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> np.ndarray:

@@ -553,7 +553,8 @@ def _latest_starts(pipeline: Pipeline, pivots: np.ndarray, devices: np.ndarray) 
     has_variable = variables[all_end] > variables[all_first]
     all_first, all_end = all_first[has_variable], all_end[has_variable]
     latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
-    last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
+    # From which the k-1 stages from each point on can run.
+    last_unit = np.full(m + 1, -1)
     last_unit[m] = len(devices) - 1
     latest[0, m, m] = len(devices) - 1
     # The last unit that starts at device d or before, for every d.

@@ -45,7 +45,8 @@ from parenvs.tasks.pipeline.spaces import Cuts, distinct_pivots
 
 GAIN = 1e-9
 """Relative: plans that are shorter by less are not looked for."""
-_FRONT = 192  # labels of a place before they are thinned out; those beyond are left out
+# Labels of a place before they are thinned out; those beyond are left out.
+_FRONT = 192
 
 prepend_core = compiled(formulas.prepend_core)
 prepend_tail = compiled(formulas.prepend_tail)
@@ -84,7 +85,8 @@ def insert_label(cores, tails, parents, row, count, core, tail, parent):
     Returns the front's size. A label that a full front has no room for is left out.
     """
     low, high = 0, count
-    while low < high:  # the labels before ``low`` have at most this core
+    # The labels before ``low`` have at most this core.
+    while low < high:
         middle = (low + high) // 2
         if cores[row, middle] <= core:
             low = middle + 1
@@ -197,7 +199,8 @@ def sweep(tables, cuts, devices, mode, free, upper, most):
             slow[i] = 2 * link_seconds(tables, pivots[i], 0)
             fast[i] = 2 * link_seconds(tables, pivots[i], 1)
     stage_end, seconds = np.empty(size, np.int32), np.empty((size, 2))
-    starts = np.zeros(count + 1, np.int64)  # where the stages that start at a place begin
+    # Where the stages that start at a place begin.
+    starts = np.zeros(count + 1, np.int64)
     size = 0
     for s in range(stages):
         for i in range(begin[s], begin[s + 1]):

@@ -259,7 +259,8 @@ class PipelineTask(Task):
             return "PipelineImprove-v0", {"instance": instance}, ()
         if instance in self.sets or self.names(instance):
             return "PipelinePlan-v0", {"instance": instance, "rows": "ahead"}, ()
-        return None  # trained on the problem of the instance, in ``PipelineCut-v0``
+        # Trained on the problem of the instance, in ``PipelineCut-v0``.
+        return None
 
     def teacher(self, game: Game) -> Callable[[], np.ndarray] | None:
         from parenvs.agents.pipeline.teacher import teach

@@ -85,7 +85,8 @@ def _tail(path: Path) -> str:
 
 
 _TRACK = 90  # columns of the Gantt chart
-_MARKS = (" ░█╱", " ›‹ ")  # compute stage, link: idle, forward, backward, all-reduce
+# Compute stage, link: idle, forward, backward, all-reduce.
+_MARKS = (" ░█╱", " ›‹ ")
 _FIGURES = ("compute", "transfer", "all-reduce", "memory", "busy")
 _LEGEND = "stage: ░ forward  █ backward  ╱ all-reduce   link: › forward  ‹ backward"
 
