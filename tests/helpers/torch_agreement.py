@@ -60,7 +60,7 @@ def agreement(module, inputs=(), keywords=None, loss=None, targets=(), double=Tr
     before |= {path: array(tensor) for path, tensor in zip(batch, given, strict=True)}
     with jax.enable_x64(True) if double else nullcontext():
         values = {
-            one.path: jax.numpy.asarray(before[one.path].reshape(program.shape(one)))
+            one.path: jax.numpy.asarray(before[one.path].reshape(sum(program.groups(one), ())))
             for one in program.exported.inputs
             if one.kind != "constant"
         }

@@ -190,15 +190,12 @@ def _resized(
     shape: Sizes, output: Sizes | None, factors: Sequence[float] | None
 ) -> list[tuple[int, int, float]]:
     """Axis, new size and step between samples of each dimension that is resized."""
+    first = len(shape) - len(output or factors or ())
+    old = list(enumerate(shape))[first:]
     if output:
-        axes = range(len(shape) - len(output), len(shape))
-        return [(axis, size, shape[axis] / size) for axis, size in zip(axes, output, strict=True)]
-    assert factors is not None  # either is given
-    axes = range(len(shape) - len(factors), len(shape))
-    return [
-        (axis, math.floor(shape[axis] * factor), 1 / factor)
-        for axis, factor in zip(axes, factors, strict=True)
-    ]
+        return [(axis, size, n / size) for (axis, n), size in zip(old, output, strict=True)]
+    pairs = zip(old, factors or (), strict=True)
+    return [(axis, math.floor(n * factor), 1 / factor) for (axis, n), factor in pairs]
 
 
 @operation("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import RANDOM, operation, register
+from parenvs.graph.pytorch.operations import RANDOM, Operation, operation, register
 from parenvs.graph.pytorch.shapes import sort
 
 Dims = int | Sequence[int] | None
@@ -22,6 +22,13 @@ def _axes(dims: Dims) -> tuple[int, ...] | None:
     if isinstance(dims, int):
         return (dims,)
     return tuple(dims) if dims else None
+
+
+def _reduction(function: Callable[..., Array]) -> Operation:
+    def reduce(x: Array, dim: Dims = None, keepdim: bool = False, **how: Any) -> Array:
+        return function(x, _axes(dim), keepdims=keepdim, **how)
+
+    return reduce
 
 
 def _sum_type(x: Array, dtype: Any) -> Any:
@@ -36,14 +43,8 @@ def _sum(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -
     return jnp.sum(x, _axes(dim), dtype=_sum_type(x, dtype), keepdims=keepdim)
 
 
-@operation("max.dim")
-def _max_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    return jnp.max(x, dim, keepdims=keepdim), jnp.argmax(x, dim, keepdims=keepdim)
-
-
-@operation("min.dim")
-def _min_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-    return jnp.min(x, dim, keepdims=keepdim), jnp.argmin(x, dim, keepdims=keepdim)
+def _extreme(*functions: Callable[..., Array]) -> Operation:
+    return lambda x, dim, keepdim=False: tuple(f(x, dim, keepdims=keepdim) for f in functions)
 
 
 def moments(
@@ -311,25 +312,21 @@ def _grouped_product(
 
 register(
     {
-        "mean mean.dim": lambda x, dim=None, keepdim=False, dtype=None: jnp.mean(
-            x, _axes(dim), dtype=dtype, keepdims=keepdim
-        ),
-        "prod prod.dim_int": lambda x, dim=None, keepdim=False, dtype=None: jnp.prod(
-            x, _axes(dim), dtype=dtype, keepdims=keepdim
-        ),
-        "amax": lambda x, dim=None, keepdim=False: jnp.max(x, _axes(dim), keepdims=keepdim),
-        "amin": lambda x, dim=None, keepdim=False: jnp.min(x, _axes(dim), keepdims=keepdim),
+        "mean mean.dim": _reduction(jnp.mean),
+        "prod prod.dim_int": _reduction(jnp.prod),
+        "amax": _reduction(jnp.max),
+        "amin": _reduction(jnp.min),
+        "any any.dim any.dims": _reduction(lambda x, *axes, **how: jnp.any(x != 0, *axes, **how)),
         "max": jnp.max,
         "min": jnp.min,
         "argmax": lambda x, dim=None, keepdim=False: jnp.argmax(x, dim, keepdims=keepdim),
         "argmin": lambda x, dim=None, keepdim=False: jnp.argmin(x, dim, keepdims=keepdim),
-        "any any.dim any.dims": lambda x, dim=None, keepdim=False: jnp.any(
-            x != 0, _axes(dim), keepdims=keepdim
-        ),
         "var.correction": lambda x, dim=None, correction=None, keepdim=False: _var_mean(
             x, dim, correction, keepdim
         )[0],
         "cumprod": lambda x, dim, dtype=None: jnp.cumprod(x, dim, dtype=dtype),
+        "max.dim": _extreme(jnp.max, jnp.argmax),
+        "min.dim": _extreme(jnp.min, jnp.argmin),
         "median.dim nanmedian.dim": lambda x, dim=-1, keepdim=False: _ranked(
             x, (x.shape[dim] - 1) // 2, dim, keepdim
         ),
