@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -76,6 +76,7 @@ class Compiled:
             dispatcher = _numba().njit(nogil=True, no_cfunc_wrapper=True, **self._options)(
                 self.py_func
             )
+            dispatcher.get_call_template = partial(_called, dispatcher.get_call_template)
             # Without a folder that can be written, every process compiles for itself.
             with suppress(RuntimeError):
                 dispatcher._cache = _disk_cache(self.py_func)
@@ -86,6 +87,12 @@ class Compiled:
     def _numba_type_(self) -> Any:
         # Numba reads this where a compiled function calls another.
         return _numba().types.Dispatcher(self.dispatcher)
+
+
+def _called(template: Callable, arguments: Any, named: Any) -> Any:
+    # Numba would compile a function that others call once for each constant that they pass.
+    plain = _numba().types.unliteral
+    return template(tuple(map(plain, arguments)), {name: plain(x) for name, x in named.items()})
 
 
 class Shared(Compiled):

@@ -124,5 +124,7 @@ def relocated(tables, cuts, devices, s, t, near, every, now):
         free[:] = True
         upper = mend(tables, moved, moved_devices, every, free, upper)
     if upper < now:
-        cuts[:], devices[:], now = moved, moved_devices, upper
+        now = upper
+        for i in range(len(cuts)):  # an assignment of slices would compile the text of its error
+            cuts[i], devices[i] = moved[i], moved_devices[i]
     return now
