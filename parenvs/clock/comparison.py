@@ -19,7 +19,7 @@ from parenvs.core.stages import Step
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, listed
 from parenvs.exports.torch import TorchPlan, export
-from parenvs.graph.graph import Graph, Role
+from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout
 from parenvs.machine import cores, processor
 from parenvs.view.words import duration, plural, size
@@ -478,19 +478,19 @@ def _add_gradients(
     if exported.data == 1:
         return
     ranks = exported.data * exported.model
-    trained = [] if layout is None else [
-        path.replace("/", ".")
-        for path, role in zip(layout.graph.paths, layout.graph.parameter_role.tolist(), strict=True)
-        if role == Role.VARIABLE
-    ]  # fmt: skip
+    trained, frozen = [], []
+    if layout is not None:
+        trained = [layout.graph.paths[i].replace("/", ".") for i in layout.graph.variables]
+        frozen = [path.replace("/", ".") for path in layout.graph.frozen]
     if exported.zero:
         # PyTorch pads the first dimension of each parameter to whole shares
         padded = float(sum(_local(exported, name, exported.data) for name in trained))
+        gathered = padded + sum(_local(exported, name, exported.data) for name in frozen)
         # Without stages FSDP gathers and reduces in every micro-batch, with stages once a step.
         passes = exported.micro_batches if exported.pipe == 1 else 1
         # ZeRO-3 frees gathered weights, so the backward pass gathers them again.
         gathers = 2 * passes if exported.zero == 3 else 1
-        traffic["all-gather"] += gathers * padded * ranks
+        traffic["all-gather"] += gathers * gathered * ranks
         traffic["reduce-scatter"] += passes * padded * ranks
     else:
         weights = step.trained or float(sum(_local(exported, name) for name in trained))

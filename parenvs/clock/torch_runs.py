@@ -424,7 +424,8 @@ def states(answers: Sequence[dict[str, Any]]) -> States | None:
 
 
 def _optimizer(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:
-    trained = [x for x in parameters if x.requires_grad]
+    # A stage may have frozen weights alone, and optimizers need a parameter.
+    trained = [x for x in parameters if x.requires_grad] or [nn.Parameter(torch.empty(0))]
     return torch.optim.Adam(trained, RATE) if adam else torch.optim.SGD(trained, RATE)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError, listed
 
 _NUMBER = re.compile(r"\d+")
 
@@ -67,6 +67,7 @@ class Stages:
         tensor_overlap: whether collectives of tp overlap with matrix products.
         target: the problem that ``judge`` takes; None for the plan's instance.
         shared: trainable weights that layers of several stages use.
+        frozen: weights that are not trained.
     """
 
     plan: Any
@@ -91,6 +92,7 @@ class Stages:
     tensor_overlap: bool = False
     target: Any = None
     shared: tuple[str, ...] = ()
+    frozen: Sequence[str] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -138,12 +140,17 @@ class Stages:
                 )
         return values[0]
 
-    def refuse_stacks(self, framework: str) -> None:
-        """Refuse a model with several stacks of layers, such as an encoder and a decoder.
+    def refuse_models(self, framework: str) -> None:
+        """Refuse frozen weights, several stacks of layers (encoder and decoder), or no attention.
 
         Raises:
-            ParenvsError: it has more than one, or no attention.
+            ParenvsError: the model has one of these.
         """
+        if self.frozen:
+            raise ParenvsError(
+                f"instance: {framework}'s settings train every weight, and {self.plan.instance} "
+                f"has frozen ones ({listed(self.frozen, 1)}); export --to torch"
+            )
         if self.attention == "none":
             raise ParenvsError(
                 f"instance: {framework} trains transformers, and {self.plan.instance} has no "

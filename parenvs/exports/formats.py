@@ -240,7 +240,7 @@ def megatron_flags(planned: Stages) -> tuple[str, Stages]:
     Raises:
         InfeasibleError: Megatron cannot express the plan; the line names the field.
     """
-    planned.refuse_stacks("Megatron")
+    planned.refuse_models("Megatron")
     precision = planned.precision
     refuse_others(planned, "Megatron", ("1f1b", "interleaved"), (*_PLAIN, *_RECIPES))
     tp, zero = planned.same("tp", "Megatron"), planned.same("zero", "Megatron")
@@ -442,7 +442,7 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
     Raises:
         InfeasibleError: torchtitan cannot express the plan; the line names the field.
     """
-    planned.refuse_stacks("torchtitan")
+    planned.refuse_models("torchtitan")
     precision, context = planned.precision, planned.context
     refuse_others(planned, "torchtitan", _SCHEDULES, (*_DTYPES, *_CONVERTERS))
     tp, dp, zero = (planned.same(field, "torchtitan") for field in ("tp", "dp", "zero"))

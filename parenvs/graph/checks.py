@@ -209,6 +209,7 @@ class Head(msgspec.Struct):
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
     notes: tuple[str, ...] = ()
     twins: tuple[tuple[int, int], ...] = ()
+    buffers: tuple[str, ...] | None = None
 
 
 Faults = Iterator[tuple[str, str]]

@@ -26,6 +26,8 @@ VIEWS = frozenset(_VIEWS.split())
 """Opcodes whose result is their operand, cast or in another layout."""
 PARTS = frozenset(("slice", "concatenate", "dynamic-slice"))
 """Opcodes whose result holds elements of their operands as they are."""
+PRODUCTS = ("dot", "convolution")
+"""Opcodes of matrix products."""
 BARRIERS = ("opt-barrier", "optimization-barrier")
 """Opcodes that hand each of their operands on as it is."""
 CARRIES = ("while", "conditional")
@@ -217,6 +219,21 @@ class Flow:
         for outer, opcode in enumerate(self.opcode):  # a loop that never runs returns its operands
             if opcode == "while":
                 yield from zip(self.operands[outer], self.results[outer], strict=False)
+
+
+def needless_gradients(flow: Flow) -> np.ndarray:
+    """(I,) operands of each product that need no gradient, if it reads what frozen weights make."""
+    graph, needless = flow.graph, np.zeros(len(flow.opcode))
+    trained, frozen = (
+        flow.descendants(graph.parameter_tensor[graph.parameter_role == role].tolist())
+        for role in (Role.VARIABLE, Role.FROZEN)
+    )
+    fixed = frozen & ~trained
+    for index in np.flatnonzero(np.isin(flow.opcode, PRODUCTS)).tolist():
+        operands = flow.operands[index][:2]
+        if fixed[operands].any():
+            needless[index] = np.count_nonzero(~trained[operands])
+    return needless
 
 
 @dataclass(frozen=True)

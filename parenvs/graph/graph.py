@@ -80,6 +80,7 @@ class Graph:
         notes: what the reader assumed, in sentences; no part of the fingerprint.
         twins: pairs of an output's and an entry parameter's tensor that have one path in the
             function's results and arguments, where these are known; no part of the fingerprint.
+        buffers: paths of a PyTorch module's buffers, else None; no part of the fingerprint.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Graph:
     string_table: np.ndarray
     notes: tuple[str, ...] = ()
     twins: tuple[tuple[int, int], ...] = ()
+    buffers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -174,6 +176,12 @@ class Graph:
         return np.flatnonzero(np.isin(self.parameter_role, (Role.VARIABLE, Role.FROZEN)))
 
     @cached_property
+    def frozen(self) -> list[str]:
+        """Paths of the frozen weights that are no buffers."""
+        frozen = np.flatnonzero(self.parameter_role == Role.FROZEN).tolist()
+        return [self.paths[i] for i in frozen if self.paths[i] not in (self.buffers or ())]
+
+    @cached_property
     def paths(self) -> list[str]:
         """Path of each entry parameter."""
         return [self.strings[i] for i in self.parameter_path]
@@ -237,9 +245,9 @@ class Graph:
 
     def save(self, path: StrPath) -> None:
         """Write the graph to ``path``, a compressed ``.npz``."""
-        # Notes and twins are written only where there are any, so that old files keep their bytes.
-        head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
-        head |= {name: given for name in ("notes", "twins") if (given := getattr(self, name))}
+        # Defaults are not written, so that old files keep their bytes.
+        written = [x for x in _HEAD if getattr(self, x) != getattr(Graph, x, None)]
+        head: Any = {"schema": SCHEMA, **{name: getattr(self, name) for name in written}}
         arrays = {"head": pack_texts([json.dumps(head)])}
         arrays |= {key: getattr(self, key) for key in _ARRAYS}
         with replacing(path) as stream:
@@ -294,7 +302,7 @@ def offsets_of(rows: Sequence[Sequence[Any]]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
 
 
-_HEAD = ("name", "batch_size", "notes", "twins")
+_HEAD = ("name", "batch_size", "notes", "twins", "buffers")
 """Fields that are no arrays."""
 _ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in _HEAD)
 TYPES = {

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Lowered:
         roles: role of each argument of the step, if known.
         notes: what was assumed, in sentences.
         results: names of the outputs of a JAX function.
+        buffers: see ``Graph``.
         kept: whether it was read from the user's cache, see ``parenvs.graph.cache``.
     """
 
@@ -56,6 +57,7 @@ class Lowered:
     roles: tuple[Role, ...] = ()
     notes: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    buffers: tuple[str, ...] | None = None
     kept: bool = False
 
     def graph(self, where: str | None = None, **options: Any) -> Graph:
@@ -64,7 +66,8 @@ class Lowered:
 
         options.setdefault("name", self.name)
         role = {"known": self.roles or None, "told": self.notes, "results": self.results}
-        return read_proto(self.proto, where or self.name, **role, **options)
+        graph = read_proto(self.proto, where or self.name, **role, **options)
+        return replace(graph, buffers=self.buffers)
 
 
 def of_program(thing: Any) -> Any:
@@ -138,7 +141,8 @@ def lower_module(
             f"{listed(paths, 1)} hold several weights in one, which are taken apart; they are "
             f"planned as ({shape}), part by part",
         )
-    return Lowered(step.lowered(), program.name, step.roles, notes)
+    buffers = tuple(item.path for item in program.inputs if item.kind == "buffer")
+    return Lowered(step.lowered(), program.name, step.roles, notes, buffers=buffers)
 
 
 def _eval_remedy(module: Any, lower_step: Callable[[], Any]) -> str:

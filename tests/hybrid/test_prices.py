@@ -1,6 +1,6 @@
 """What costs must hold, by hand and over all uniform plans; devices; baselines."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from parenvs.agents.hybrid.baseline import rule_of_thumb
 from parenvs.cluster import DEVICES, GIB, Cluster
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid import formulas
-from parenvs.tasks.hybrid.layers import Layer, TransformerBlock
+from parenvs.tasks.hybrid.layers import TransformerBlock
 from parenvs.tasks.hybrid.model import HybridModel, shapes
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.stack import STACKS, Stack
@@ -69,37 +69,6 @@ def test_zero_3__experts_are_gathered_among_those_that_hold_them(expert):
     step = formulas.step(model, cluster, machine, uniform_stages(model, plans, 1))
     # ``start`` has two gathers and a scatter of one layer.
     assert step.start[0, 0] / 3 == pytest.approx(seconds)
-
-
-@dataclass(frozen=True)
-class Frozen(TransformerBlock):
-    """A block whose weights are not trained."""
-
-    frozen = True
-
-    def trained(self, split):
-        return 0.0, 0.0
-
-
-def test_frozen_weights__have_no_gradients_and_are_gathered():
-    problem = toy("2x8:a100", 32, {"name": "llama-2024"})
-    model = problem.model
-    (kind,) = model.kinds
-    chain = formulas.Chain([Frozen(kind.shape)], model.embedding, model.head, model.tied_parameters)
-    assert isinstance(kind, Layer) and not kind.frozen
-    for zero in range(4):
-        plans = Uniform(tp=1, pp=1, dp=16, micro_batch=1, batch=32, zero=zero)
-        stages = uniform_stages(model, plans, 1)
-        whole, frozen = (formulas.memory(x, problem.machine, stages) for x in (model, chain))
-        trained = formulas.parameters(chain, stages, trained=True)[0]
-        layers = 8 * sum(kind.parameters(stages.split))
-        assert formulas.parameters(model, stages)[0] - trained == pytest.approx(layers)
-        assert frozen.weights == whole.weights
-        assert frozen.optimizer == pytest.approx(whole.optimizer * trained / (trained + layers))
-        assert frozen.gradients < whole.gradients
-        steps = [formulas.step(x, problem.cluster, problem.machine, stages) for x in (model, chain)]
-        assert steps[1].length < steps[0].length
-        assert (steps[1].gathers <= steps[0].gathers).all()
 
 
 def test_constants__bytes_by_hand():

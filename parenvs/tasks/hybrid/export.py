@@ -138,6 +138,7 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         tensor_overlap=stack.tensor_overlap > 0,
         target=None if graph is None else model,
         shared=shared,
+        frozen=model.frozen,
         notes=(order,) if plan.servers else (),
         **{name: getattr(plan, name) for name in alike},
     )

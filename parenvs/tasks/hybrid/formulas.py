@@ -413,7 +413,7 @@ def looked_up(model: Model, machine: Machine, stages: Stages) -> Chain:
         layer and figures_of(layer, machine, stages.split, shape, splits)
         for layer in (model.embedding, model.head, *model.kinds)
     )
-    return Chain(kinds, front, back, model.tied_parameters)
+    return Chain(kinds, front, back, model.tied_parameters, model.tied_share)
 
 
 def delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
@@ -431,7 +431,7 @@ def delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
             table[_KERNELS] /= stages.speed
         tables.append(table)
     front, back, *kinds = tables
-    return Chain(kinds, front, back, chain.tied_parameters)
+    return Chain(kinds, front, back, chain.tied_parameters, chain.tied_share)
 
 
 def _wide(figures: Figure, shape: tuple[int, ...]) -> np.ndarray:
@@ -528,8 +528,7 @@ def parameters(model: Model, stages: Stages, trained: bool = False) -> Pair:
         for sums, part in zip((dense, experts), of(layer), strict=True):
             if np.any(part):
                 sums[stage] += _wide(part, shape)[stage]
-    # A frozen table is in neither end's count of trained parameters.
-    tied = 0.0 if trained and _is_frozen(model.head) else model.tied_parameters
+    tied = model.tied_parameters * (model.tied_share if trained else 1.0)
     if stages.pieces is not None:
         for stage, _ in stages.ends(0):
             # Embedding and head in one stage hold the shared table once.
@@ -538,13 +537,6 @@ def parameters(model: Model, stages: Stages, trained: bool = False) -> Pair:
     if not stages.several:
         dense[0] -= tied / stages.tp[0]
     return dense, experts
-
-
-def _is_frozen(layer: Any) -> bool:
-    if isinstance(layer, np.ndarray):
-        at = of_stage.PARAMETERS
-        return not np.array_equal(layer[at : at + 2], layer[at + 2 : at + 4])
-    return layer is not None and bool(layer.frozen)
 
 
 def reduction(held: Pair, machine: Machine, stages: Stages, backward: np.ndarray) -> Pair:
@@ -565,11 +557,9 @@ def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
     # Schedules whose chains turn round have embedding and head in one stage.
     alone = stages.pieces is not None and dict(stages.ends(0)).keys() & dict(stages.ends(-1))
-    if alone or _is_frozen(model.head) or not np.any(model.tied_parameters) or not stages.several:
+    tied = model.tied_parameters * model.tied_share
+    if alone or not tied or not stages.several:
         return np.zeros(np.shape(stages.tp)[1:])
     # Where tp differs, the end with fewer ranks has the larger parts, and takes longer.
     ranks = np.minimum(stages.tp[0], stages.tp[-1])
-    seconds = of_stage.pair_seconds(
-        machine.rates, stages.gradient_bytes * model.tied_parameters / ranks
-    )
-    return np.where(np.greater(model.tied_parameters, 0), seconds, 0.0)
+    return np.asarray(of_stage.pair_seconds(machine.rates, stages.gradient_bytes * tied / ranks))

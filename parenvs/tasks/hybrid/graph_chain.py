@@ -64,6 +64,8 @@ class GraphLayer(Layer):
             is_layer = 0 < self.label <= program.layers
             with_weights, of_data = program.remade_shares if is_layer else (0, 0)
             backward = BACKWARD_RATIO * forward + with_weights * forward
+            outside = (rows.product_at == FORWARD) & ~rows.product_core
+            backward -= (products * rows.product_needless[:, None])[outside].sum(axis=0)
             if not is_fused:
                 core_backward = (BACKWARD_RATIO + of_data) * core  # fused attention always does
         ahead, back = self._exchange(machine, rows, tp, shared, part, products)
@@ -120,12 +122,8 @@ class GraphLayer(Layer):
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         return self._parameters(split, False), 0.0
 
-    @property
-    def frozen(self) -> bool:
-        return not all(trains for _, trains in self.work.weights.get(self.label, []))
-
     def trained(self, split: Split) -> tuple[Figure, Figure]:
-        return self._parameters(split, self.frozen), 0.0
+        return self._parameters(split, True), 0.0
 
     def _parameters(self, split: Split, trained: bool) -> Figure:
         tp = np.asarray(split.tp)
@@ -225,6 +223,7 @@ def chain_of(
     # Something is in front of the first layer, or behind the last.
     front = bounds[0] > 0 or 0 in program.label
     back = bounds[-1] < count or program.layers + 1 in program.label
+    tied = work.tied_elements()
     embedding = GraphLayer(work, 0) if front else None
     head = GraphLayer(work, program.layers + 1) if back else None
     return {
@@ -234,7 +233,8 @@ def chain_of(
         "crossing": tuple(crossing.tolist()),
         "embedding": embedding,
         "head": head,
-        "tied_parameters": work.tied_elements() if back else 0.0,
+        "tied_parameters": tied if back else 0.0,
+        "tied_share": work.tied_elements(1, True) / tied if tied else 1.0,
         "notes": program.notes,
     }
 
@@ -254,6 +254,6 @@ def _signature(layer: GraphLayer) -> object:
         product_sizes = work.products[first].sizes if first in work.products else ()
         kind = (kernel.phase, program.flow.opcode[first], number in work.cores.kernels)
         rows.append((*kind, product_sizes, sizes(kernel.reads), sizes(kernel.writes)))
-    weights = sizes(t for t, _ in work.weights.get(label, []))
+    weights = [sizes(t for t, x in work.weights.get(label, []) if x == y) for y in (True, False)]
     kept = sizes(work.kept_tensors.get(label, ()))
-    return tuple(sorted(rows)), weights, kept, label in work.cores.causal
+    return tuple(sorted(rows)), *weights, kept, label in work.cores.causal

@@ -16,7 +16,15 @@ from functools import cached_property
 import numpy as np
 
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
-from parenvs.graph.flow import VIEWS, ChainBytes, Flow, chain_bytes, weight_reads
+from parenvs.graph.flow import (
+    PRODUCTS,
+    VIEWS,
+    ChainBytes,
+    Flow,
+    chain_bytes,
+    needless_gradients,
+    weight_reads,
+)
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE
 from parenvs.graph.unroll import unrolled
@@ -118,6 +126,11 @@ class Program:
         flops = _product_flops(self.graph, inside & (self.graph.phase == FORWARD))
         of_weights, of_data = (a / b if b else 0.0 for a, b in zip(self.remade, flops, strict=True))
         return of_weights, of_data
+
+    @cached_property
+    def needless(self) -> np.ndarray:
+        """(I,) see ``needless_gradients``."""
+        return needless_gradients(self.flow)
 
     @cached_property
     def on_data(self) -> np.ndarray:
@@ -347,8 +360,6 @@ PARTS = frozenset(("slice", "pad", "concatenate", "reverse"))
 """Opcodes that pick or place parts of tensors, by index arithmetic."""
 FUSIBLE = ELEMENTWISE | PARTS | {"reduce", "map"}
 """Opcodes that are joined; relabelling ones (``Program.sources``) take part in no kernel."""
-PRODUCTS = ("dot", "convolution")
-"""Opcodes of matrix products."""
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.graph.flow import PRODUCTS
 from parenvs.graph.graph import Role
 from parenvs.graph.opcodes import bytes_of
 from parenvs.tasks.hybrid.graph_program import (
     BACKWARD,
     FORWARD,
     FUSIBLE,
-    PRODUCTS,
     Cores,
     Kernel,
     Program,
@@ -391,6 +391,7 @@ class Rows:
         product_at: (R,) phase of each, ``Phase``.
         product_core: (R,) bool, whether it is of an attention core.
         product_runs: (R,) how often it runs.
+        product_needless: (R,) see ``needless_gradients``.
         flops: (K,) of each other kernel.
         flops_grow: (K,) bool.
         traffic: (K, 4) what each reads and writes.
@@ -403,6 +404,7 @@ class Rows:
     product_at: np.ndarray
     product_core: np.ndarray
     product_runs: np.ndarray
+    product_needless: np.ndarray
     flops: np.ndarray
     flops_grow: np.ndarray
     traffic: np.ndarray
@@ -528,7 +530,7 @@ class Work:
                 for side, position in dimensions:
                     shared[side] *= of_dimension[position]
                 growing = np.arange(PARTS) == (-1 if grows is None else grows)
-                products.append((shared, growing, *place, index))
+                products.append((shared, growing, *place, program.needless[index], index))
                 continue
             fused, share = opcode[index] in FUSIBLE, of_instruction[index]
             flops = 0.0 if fused else program.graph.flops[index] * share
@@ -614,11 +616,12 @@ class Work:
         """Whether a weight is read by the head, and by something in front of it."""
         return labels[0] < labels[-1] == self.program.layers + 1
 
-    def tied_elements(self, tp: int = 1) -> float:
-        """Numbers, on a rank, of the weights that the head shares with something in front of it."""
+    def tied_elements(self, tp: int = 1, trained: bool = False) -> float:
+        """Numbers, on a rank, of (trained) weights that the head and an earlier layer share."""
+        graph, labels = self.program.graph, self.program.weight_labels
         held = self.program.elements * self.held(tp, False)
-        tensor, labels = self.program.graph.parameter_tensor, self.program.weight_labels
-        return float(sum(held[tensor[i]] for i in labels if self.is_tied(labels[i])))
+        which = [i for i in (graph.variables if trained else graph.weights) if i in labels]
+        return float(sum(held[graph.parameter_tensor[i]] for i in which if self.is_tied(labels[i])))
 
     @property
     def shared(self) -> dict[str, list[int]]:
@@ -638,7 +641,9 @@ class Work:
         inside = (program.label > 0) & (program.label <= program.layers)
         ahead = float(forward.sum())
         # Gradients of inputs and of weights: two products for each of the forward pass.
-        back = 2 * ahead if program.twice else float(flops[phase == BACKWARD].sum())
+        back = float(flops[phase == BACKWARD].sum())
+        if program.twice:
+            back = 2 * ahead - float((forward * program.needless).sum())
         again = float(forward[inside].sum()) if recompute else 0.0
         return (ahead + back + again) * samples / program.graph.batch_size
 
@@ -713,7 +718,7 @@ class Work:
 def _rows_of(products: list[tuple[Any, ...]], others: list[tuple[Any, ...]], sums: Sums) -> Rows:
     """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
     wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)
-    no_products = [wide, wide > 0, number, flag, number]
+    no_products = [wide, wide > 0, number, flag, number, number]
     no_others = [number, flag, wide, number, flag, number]
     columns: list[np.ndarray] = []
     for rows, empty in ((products, no_products), (others, no_others)):

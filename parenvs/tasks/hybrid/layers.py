@@ -98,11 +98,6 @@ class Layer(ABC):
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """Return the parameters on a device: those every replica holds, and its experts'."""
 
-    @property
-    def frozen(self) -> bool:
-        """Whether some of its weights are not trained."""
-        return False
-
     def trained(self, split: Split) -> tuple[Figure, Figure]:
         """Return those of ``parameters`` that are trained."""
         return self.parameters(split)
@@ -145,7 +140,9 @@ def figures_of(
     return figures
 
 
-Chain = namedtuple("Chain", ("kinds", "embedding", "head", "tied_parameters"))
+Chain = namedtuple(
+    "Chain", ("kinds", "embedding", "head", "tied_parameters", "tied_share"), defaults=(1.0,)
+)
 """What formulas ask of a chain: its layers, or their ``figures_of`` plans."""
 
 

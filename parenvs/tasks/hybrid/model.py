@@ -43,6 +43,7 @@ class HybridModel:
         embedding: what the first stage holds beside its layers, or None.
         head: what the last stage holds beside its layers, or None.
         tied_parameters: parameters that embedding and head share.
+        tied_share: share of them that is trained.
         shape: the shape, if it was made of one.
         work: what the layers of the graph do, if it was made of one.
         notes: what was guessed, in sentences.
@@ -56,6 +57,7 @@ class HybridModel:
     embedding: Layer | None = None
     head: Layer | None = None
     tied_parameters: float = 0.0
+    tied_share: float = 1.0
     shape: TransformerShape | None = None
     work: Work | None = None
     notes: tuple[str, ...] = ()
@@ -107,9 +109,15 @@ class HybridModel:
         return self.work is None or bool(self.work.cores.kernels)
 
     @property
+    def frozen(self) -> list[str]:
+        """Weights that are not trained, without buffers."""
+        return [] if self.work is None else self.work.program.graph.frozen
+
+    @property
     def is_half(self) -> bool:
-        """Whether it runs in half precision by default: a shape, or a graph whose products do."""
-        return self.work is None or self.work.program.is_half
+        """Whether it runs in half precision by default: a shape, a module, or if products do."""
+        work = self.work
+        return work is None or work.program.graph.buffers is not None or work.program.is_half
 
     @classmethod
     def of_shape(cls, shape: TransformerShape) -> HybridModel:

@@ -206,7 +206,7 @@ def _known(problem: Hybrid, sizes: Sequence[int]) -> np.ndarray:
         **problem.machine.rates._asdict(),
         "limit": problem.memory_limit,
         "tied": tied,
-        "tied_learned": 0.0 if model.head is not None and model.head.frozen else tied,
+        "tied_learned": tied * model.tied_share,
         **software.of_arrays,
         "layers": len(model),
         "kinds": len(model.kinds),

@@ -30,7 +30,7 @@ from parenvs.tasks.hybrid.uniform import Uniform, even_bounds, stage_speeds
 BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 """Precisions that plans have by default: the first of them that the device has."""
 BEST_FULL_PRECISIONS = ("tf32", "fp32")
-"""The same for graphs whose products are in full precision."""
+"""The same for JAX functions and files whose products are in full precision."""
 DEFAULT_STACKS = {
     "v100": "megatron-2021",
     **dict.fromkeys(("gb200", "gb300", "b200", "b300"), "nemo-2026"),
@@ -247,7 +247,6 @@ class Hybrid:
                 self.model,
                 embedding=self.model.embedding if first == 0 else None,
                 head=self.model.head if end > last else None,
-                tied_parameters=self.model.tied_parameters if len(plan.stages) == 1 else 0.0,
             )
             counts = layers[:, :, which]
             stages = self._arrays(

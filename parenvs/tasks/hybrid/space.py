@@ -83,8 +83,8 @@ FRAMEWORKS = {
         shard=(1, 2, 3),
         # Devices wait for their sends in schedules of one chunk.
         sends=lambda x: {"blocking": x.blocking | ((x.pp > 1) & (x.chunks == 1))},
-        # It trains transformers.
-        also=lambda x, model: model.attends,
+        # It trains transformers, all of their weights.
+        also=lambda x, model: model.attends and not model.frozen,
     ),
     "torchtitan": Framework(
         schedules=("zb-v",),
@@ -93,7 +93,9 @@ FRAMEWORKS = {
         sends=lambda x: {"gradient_bytes": 4.0},
         # Transformers; tp shares the tokens, too; shared states, whole groups of context ranks.
         also=lambda x, model: (
-            ((x.tp == 1) | x.sequence_parallel) & (x.shard % x.context == 0) & model.attends
+            ((x.tp == 1) | x.sequence_parallel)
+            & (x.shard % x.context == 0)
+            & (model.attends and not model.frozen)
         ),
     ),
     "deepspeed": Framework(

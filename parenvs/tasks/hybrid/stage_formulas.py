@@ -367,11 +367,14 @@ def state_bytes(
     if rates.states:
         plain = width * (held[0] + held[1])
         # Only the total is known of such a stack: gradients stand for all but the weights.
-        return plain, (rates.states - 1) * plain, 0.0 * plain
-    layer, shapes = 0.0, 0.0  # the largest, and numbers of its weights, those of a shape once
+        return plain, (rates.states - 1) * (width * (held[2] + held[3])), 0.0 * plain
+    # Of the largest layer: weights, those that are trained, and those of products, a shape once.
+    layer, trained, shapes = 0.0, 0.0, 0.0
     for kind in range(kinds):
         own = figures[kind][PARAMETERS] + figures[kind][PARAMETERS + 1]
         layer = np.maximum(layer, choose(counts[0][kind] > 0, own, 0.0))
+        own = figures[kind][PARAMETERS + 2] + figures[kind][PARAMETERS + 3]
+        trained = np.maximum(trained, choose(counts[0][kind] > 0, own, 0.0))
         own = choose(counts[0][kind] > 0, figures[kind][WEIGHTS], 0.0)
         shapes = np.maximum(shapes, own)
     # Only replicas that hold the same experts can share their states.
@@ -382,7 +385,7 @@ def state_bytes(
     sums = choose(zero >= 2, part, 1.0) * held[2] + choose(zero >= 2, dealt, 1.0) * held[3]
     # A layer's gradients are whole until they are scattered.
     copies = np.maximum(rates.copied_layers, choose(zero >= 2, 1.0, 0.0))
-    copied = choose(sharing > 1, copies * layer, 0.0)
+    copied = choose(sharing > 1, copies * trained, 0.0)
     gradients = np.maximum(gradient_bytes, rates.gradient_least) * (sums + copied)
     if rates.dummy_gradients:
         gradients = gradients + width * shapes

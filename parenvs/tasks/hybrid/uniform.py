@@ -119,7 +119,7 @@ class Uniform:
             front, back, *kinds = (
                 None if table is None else table[:, alike[which]] for table in tables
             )
-            chain = Chain(kinds, front, back, model.tied_parameters)
+            chain = Chain(kinds, front, back, model.tied_parameters, model.tied_share)
             yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
     def _splits(self) -> tuple[Split, np.ndarray]:

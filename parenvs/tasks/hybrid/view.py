@@ -100,12 +100,13 @@ def answer(report: HybridReport) -> str:
     if not report.stages:
         return "malformed"
     held = max(stage.memory["total"] for stage in report.stages) / 1e9
+    machine = report.machine
     parts = [
         f"{duration(report.step_seconds)} a step",
         degrees(report),
         *([f"MFU {report.mfu:.1%}"] if report.flops else []),
         f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB",
-        f"stack {report.machine.stack.name} of {report.machine.stack.date}",
+        f"stack {machine.stack.name} of {machine.stack.date} in {machine.precision}",
     ]
     return SEPARATOR.join(parts)
 

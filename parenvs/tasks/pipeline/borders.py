@@ -369,6 +369,7 @@ def stages(
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
     make = _chain_layers if isinstance(target, StageProfile) else _graph_layers
     names, bounds, run, notes = make(plan, target)
+    source = report.pipeline.profile.graph
     if report.remarks:
         raise InfeasibleError(f"micro_batch: {report.remarks[0]}; plan anew without --fractions")
     ends = [0, *(int(np.searchsorted(bounds, cut)) for cut in run.cuts), len(names)]
@@ -392,6 +393,7 @@ def stages(
         batch=plan.micro_batch * plan.micro_batches,
         micro_batch=plan.micro_batch // groups[0],
         target=target,
+        frozen=() if source is None else source.frozen,
         notes=tuple(notes),
     )
 

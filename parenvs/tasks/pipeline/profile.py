@@ -24,7 +24,7 @@ from parenvs.cluster import EFFICIENCY, Cluster, Device
 from parenvs.errors import ParenvsError, ProfileError, shown
 from parenvs.fields import Count, checked
 from parenvs.files import StrPath, replacing
-from parenvs.graph.flow import Reads, chain_bytes
+from parenvs.graph.flow import Flow, Reads, chain_bytes, needless_gradients
 from parenvs.graph.graph import Graph
 from parenvs.graph.unroll import unrolled
 from parenvs.instances import check_no_reading, exists, load_graph, text_of, unknown
@@ -158,10 +158,10 @@ class StageProfile:
         Forward seconds are FLOPs / (efficiency * peak), the peak that of the type of elements.
         Bytes do not count: unfused HLO lists the memory traffic of every elementwise operation,
         most of which a compiler's fusion removes.
-        Backward seconds are ``BACKWARD_RATIO`` times the forward seconds. Times and activations are
-        scaled from the graph's batch to the micro-batch. Weights belong to the pivots that read
-        them, see ``parenvs.graph.flow``; loops over layers are written out, see
-        ``parenvs.graph.unroll``.
+        Backward seconds are ``BACKWARD_RATIO`` times the forward seconds, less the gradients that
+        frozen weights do not need. Times and activations are scaled from the graph's batch to the
+        micro-batch. Weights belong to the pivots that read them, see ``parenvs.graph.flow``; loops
+        over layers are written out, see ``parenvs.graph.unroll``.
 
         Args:
             graph: the forward pass, or a training step, of which the forward part is taken.
@@ -180,7 +180,7 @@ class StageProfile:
             name=graph.name,
             names=graph.op_names(pivots),
             forward=forward,
-            backward=BACKWARD_RATIO * forward,
+            backward=(BACKWARD_RATIO - needless_gradients(Flow(graph))[pivots]) * forward,
             cut_bytes=sizes.cut * scale,
             parameter_bytes=sizes.variables,
             resident_bytes=graph.tensor_bytes_of(pivots) * scale,
