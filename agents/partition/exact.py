@@ -12,7 +12,7 @@ import numpy as np
 
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.partition.classes import compatible
+from parenvs.tasks.partition.classes import compatible, conflict_matrix
 from parenvs.tasks.partition.problem import Partitioning
 
 _ROUNDS = 200
@@ -205,15 +205,6 @@ def solve(
     if lowest is None and solution.status == _OPTIMAL:
         lowest = solution.fun
     return solution, np.inf if lowest is None or not np.isfinite(lowest) else -float(lowest)
-
-
-def conflict_matrix(pairs: np.ndarray, count: int) -> Any:
-    """(pairs, count) sparse, a row of two ones for each pair of classes, (pairs, 2)."""
-    from scipy.sparse import coo_array
-
-    rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
-    entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
-    return coo_array(entries, shape=(len(pairs), count)).tocsr()
 
 
 def _infeasible_message(program: _Program, limit: float, deadline: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.agents.partition.exact import conflict_matrix, solve
+from parenvs.agents.partition.exact import solve
 from parenvs.tasks.partition.choice import PartitionChoice
 from parenvs.tasks.partition.game import OPEN, PARTITION, REPLICATE
 from parenvs.tasks.partition.linear import Linear
@@ -72,14 +72,8 @@ class Continuations:
         needed = self.needed - self.saved[:, split].sum(axis=1)
         tight = needed > 0
         if len(free):
-            place = {int(number): index for index, number in enumerate(free)}
-            pairs = [
-                (index, place[rival])
-                for number, index in place.items()
-                for rival in problem.rivals[number].tolist()
-                if number < rival and rival in place
-            ]
-            conflicts = conflict_matrix(np.array(pairs, dtype=np.int64).reshape(-1, 2), len(free))
+            conflicts = problem.conflicts[:, free]
+            conflicts = conflicts[conflicts.sum(axis=1) == 2]
             rows = self.saved[np.ix_(tight, free)]
             solution, _ = solve(problem.gain[free], conflicts, rows, needed[tight], np.inf, GAP)
             if solution.x is None:

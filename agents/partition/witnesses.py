@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.agents.partition.exact import conflict_matrix, solve
+from parenvs.agents.partition.exact import solve
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.linear import Linear
 
@@ -99,9 +99,7 @@ def _solve_rows(
     problem: Linear, weights: np.ndarray, rows: np.ndarray, needed: np.ndarray, gap: float
 ) -> tuple[np.ndarray | None, float]:
     """Return a plan of the largest weight with ``rows @ plan >= needed``, and a bound of these."""
-    pairs = [(k, r) for k, rivals in enumerate(problem.rivals) for r in rivals.tolist() if k < r]
-    conflicts = conflict_matrix(np.array(pairs, dtype=np.int64).reshape(-1, 2), len(weights))
-    solution, bound = solve(weights, conflicts, rows, needed, SECONDS, gap)
+    solution, bound = solve(weights, problem.conflicts, rows, needed, SECONDS, gap)
     if solution.x is None:
         return None, bound
     plan: np.ndarray = solution.x > 0.5

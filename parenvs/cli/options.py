@@ -129,7 +129,7 @@ class Flag:
     read: Callable[[Any], Any] | None = None
     values: tuple[str, ...] = ()
     main: bool = False
-    complete: tuple[str, ...] = ()
+    complete: tuple[str, ...] | Callable[..., Any] = ()
     default: Any = None
     least: int | None = None
 
@@ -345,7 +345,9 @@ def _parameter(name: str, flags: Mapping[str, Flag], plans: bool) -> inspect.Par
     several = f"of task {owner}" if alone else "of several tasks"
     panel = MORE + (owner if is_shared else several)
     known = tuple(dict.fromkeys(value for flag in flags.values() for value in flag.values))
-    completions = known or first.complete
+    completions: Any = known or first.complete or None
+    if isinstance(completions, tuple):
+        completions = words_of(*completions)
     is_main = owner == "" or ((plans or is_shared) and any(flag.main for flag in flags.values()))
     if is_shared and first.default not in (None, 0):
         lines.append(f"(default: {first.default})")
@@ -360,7 +362,7 @@ def _parameter(name: str, flags: Mapping[str, Flag], plans: bool) -> inspect.Par
         f"--{name}",
         help=" ".join(lines),
         metavar="|".join(known) if is_short else None,
-        autocompletion=words_of(*completions) if completions else None,
+        autocompletion=completions,
         rich_help_panel=None if is_main else panel,
     )
     return _keyword(_identifier(name), (list[str] if kind is list else kind) | None, default)

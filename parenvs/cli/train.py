@@ -17,7 +17,7 @@ from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
 from parenvs.core.task import ENGINES, option
 from parenvs.errors import ParenvsError, need_extra
-from parenvs.fields import Count
+from parenvs.fields import Count, Index
 from parenvs.view import terminal
 
 if TYPE_CHECKING:
@@ -264,55 +264,44 @@ def _keep_graph(model: options.Model, request: Request, run_folder: Path) -> Req
     return replace(request, problem=replace(request.problem, instance=str(graph)))
 
 
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Options of an evaluation; the help of each says what it is."""
+
+    episodes: Count | None = option(None, "Sampled episodes (default: 100; not with --set).")
+    seed: Index = option(0, "Seed of everything random.")
+    set: str | None = option(None, "Play a set of problems: plan-test, ...", complete=options.sets)
+    family: str | None = option(None, "With --set: problems of this family only.")
+    against: list[str] | None = option(
+        None, "With --set: folder of another agent's run, to compare; may be repeated.", kind=list
+    )
+    out: Path | None = option(None, "Write the returns on a --set to this .json file.")
+    trust: bool = option(False, "Let a run on a Python function run the function's file.")
+
+
+@options.with_flags(EvaluateOptions)
 def evaluate(
+    given: options.Given,
     folder: Annotated[
         list[Path], typer.Argument(help="Folder of a training run; with --set several seeds.")
     ],
-    episodes: Annotated[
-        int | None, typer.Option(help="Sampled episodes (default: 100; not with --set).")
-    ] = None,
-    seed: terminal.Seed = 0,
-    set_: Annotated[
-        str | None,
-        typer.Option(
-            "--set", help="Play a set of problems: plan-test, ...", autocompletion=options.sets
-        ),
-    ] = None,
-    family: Annotated[
-        str | None, typer.Option(help="With --set: problems of this family only.")
-    ] = None,
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="With --set: folder of another agent's run, to compare; may be repeated."
-        ),
-    ] = None,
-    scores: Annotated[
-        Path | None, typer.Option("--out", help="Write the returns on a --set to this .json file.")
-    ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Let a run on a Python function run the function's file."),
-    ] = False,
     as_json: terminal.Json = False,
 ) -> None:
     """Evaluate a trained agent with masks, against the exact optimum, or on a set of problems."""
+    choices = EvaluateOptions(**options.values_in(EvaluateOptions, given))
     from parenvs.cli import tables
 
-    if episodes is not None:
-        terminal.check_range("--episodes", episodes, 1)
-    terminal.check_range("--seed", seed, 0)
     with need_extra("agents", "training"):
         from parenvs.agents.learning.play import one_thread
         from parenvs.agents.learning.trainer import load_config, player
-    if set_ is not None:
-        if episodes is not None:
+    if choices.set is not None:
+        if choices.episodes is not None:
             raise ParenvsError(
                 "--episodes is not an option of --set, which plays each problem once"
             )
-        _evaluate_set(folder, set_, family, seed, against or [], scores, trust, as_json)
+        _evaluate_set(folder, choices.set, choices, as_json)
         return
-    if len(folder) > 1 or against or family is not None or scores is not None:
+    if len(folder) > 1 or given.keys() & {"against", "family", "out"}:
         raise ParenvsError("several runs, --family, --against and --out are options of --set")
     import gymnasium as gym
 
@@ -320,8 +309,9 @@ def evaluate(
     from parenvs.agents.learning.config import building
     from parenvs.core.sets import validation_of
 
-    model, config = player(folder[0], trust), load_config(folder[0], trust)
-    count = 100 if episodes is None else episodes
+    run, trust = folder[0], choices.trust
+    model, config = player(run, trust), load_config(run, trust)
+    count, seed = choices.episodes or 100, choices.seed
     if model.env_id not in environments():
         with one_thread():
             returns = model.returns(config.env_id, config.env_kwargs, count, seed)
@@ -333,13 +323,13 @@ def evaluate(
             terminal.say(f"{config.env_id}: {words}")
         return
     with one_thread():
-        with building(folder[0]):
+        with building(run):
             env = gym.make(config.env_id, **config.env_kwargs)
         if env.get_wrapper_attr("draws"):
             near = validation_of(model.env_id, config.env_kwargs)
             hint = "SET" if near is None else near.name.replace("validation", "test")
             raise ParenvsError(
-                f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
+                f"{run}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {hint}"
             )
         terminal.say_tables(tables.evaluation(play(model, env, count, seed)), as_json=as_json)
@@ -358,23 +348,16 @@ def _player(run: Path, name: str, trust: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def _evaluate_set(
-    folders: Sequence[Path],
-    name: str,
-    family: str | None,
-    seed: int,
-    against: Sequence[Path],
-    scores: Path | None,
-    trust: bool,
-    as_json: bool,
+    folders: Sequence[Path], name: str, choices: EvaluateOptions, as_json: bool
 ) -> None:
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.play import one_thread
     from parenvs.cli import tables
 
     results = []
-    for runs in filter(None, (folders, against)):
+    for runs in filter(None, (folders, [*map(Path, choices.against or ())])):
         with one_thread():
-            players = [_player(run, name, trust) for run in runs]
+            players = [_player(run, name, choices.trust) for run in runs]
             rules = players[0][1]
             for run, (_, rules_of_run) in zip(runs, players, strict=True):
                 if rules_of_run != rules:
@@ -382,8 +365,9 @@ def _evaluate_set(
                         f"{run}: trained by other rules than {runs[0]}: {rules_of_run}"
                     )
             policies = [policy for policy, _ in players]
-            results.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
-    result, other = results[0], results[1] if against else None
+            result = evaluate_set(policies, name, choices.family, seed=choices.seed, settings=rules)
+            results.append(result)
+    result, other, scores = results[0], results[1] if choices.against else None, choices.out
     if scores is None:
         terminal.say_tables(tables.set_evaluation(result, other), as_json=as_json)
         return

@@ -13,7 +13,6 @@ from gymnasium.utils.env_checker import check_env
 
 import parenvs
 from benchmarks.partition_sets import pool_row
-from parenvs.agents.partition.exact import conflict_matrix
 from parenvs.agents.partition.teacher import teach
 from parenvs.agents.partition.witnesses import find_witnesses, shortest
 from parenvs.core.sets import family_named
@@ -27,6 +26,7 @@ from parenvs.datasets.partition.problems import (
 )
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.partition.choice import PartitionChoiceEnv, PartitionChoiceVectorEnv
+from parenvs.tasks.partition.classes import conflict_matrix
 
 SMALL = "partition-train/vgg-003"
 

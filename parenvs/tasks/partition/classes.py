@@ -385,6 +385,15 @@ def compatible(order: Iterable[int], rivals: Callable[[int], np.ndarray], count:
     return chosen
 
 
+def conflict_matrix(pairs: np.ndarray, count: int) -> Any:
+    """(pairs, count) sparse, a row of two ones for each pair of classes, (pairs, 2)."""
+    from scipy.sparse import coo_array
+
+    rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
+    entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
+    return coo_array(entries, shape=(len(pairs), count)).tocsr()
+
+
 def dimension_classes(
     graph: Graph, rules: str = "shardy", uneven: str = "pad", devices: int = 0
 ) -> DimensionClasses:

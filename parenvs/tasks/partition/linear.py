@@ -18,7 +18,7 @@ import numpy as np
 
 from parenvs.core.game import Rows
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.classes import batch_classes, compatible, owner_of
+from parenvs.tasks.partition.classes import batch_classes, compatible, conflict_matrix, owner_of
 from parenvs.tasks.partition.game import OPEN, PARTITION, REPLICATE, PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
 
@@ -165,6 +165,12 @@ class Linear:
         return price, scores(price)
 
     @cached_property
+    def conflicts(self) -> Any:
+        """(pairs, K) sparse, a row of two ones for each pair of classes that exclude each other."""
+        pairs = [(k, x) for k, rivals in enumerate(self.rivals) for x in rivals.tolist() if k < x]
+        return conflict_matrix(np.array(pairs, dtype=np.int64).reshape(-1, 2), len(self.gain))
+
+    @cached_property
     def relaxed(self) -> Relaxed:
         """The linear relaxation: classes are split in part, two that exclude each other one in sum.
 
@@ -176,21 +182,17 @@ class Linear:
         saved = self.saved_bytes[:, self.fullest].T / self.limit
         excess = self.replicated_bytes[self.fullest] / self.limit - 1.0
         tight = excess > 0
-        pairs = [(k, x) for k, rivals in enumerate(self.rivals) for x in rivals.tolist() if k < x]
-        place = np.arange(len(pairs)).repeat(2), np.array(pairs, dtype=np.int64).ravel()
-        shape = len(pairs), len(self.gain)
-        both = coo_array((np.ones(2 * len(pairs)), place), shape=shape)
         found = linprog(
             -self.gain,
-            A_ub=vstack([coo_array(-saved[tight]), both]),
-            b_ub=np.concatenate([-excess[tight], np.ones(len(pairs))]),
+            A_ub=vstack([coo_array(-saved[tight]), self.conflicts]),
+            b_ub=np.concatenate([-excess[tight], np.ones(self.conflicts.shape[0])]),
             bounds=(0, 1),
             method="highs",
         )
         duals, prices = -found.ineqlin.marginals, np.zeros(len(excess))
         prices[tight], conflicts = np.split(duals, [np.count_nonzero(tight)])
         own = self.gain + prices @ saved
-        return Relaxed(found.x, own - both.T @ conflicts, own, prices)
+        return Relaxed(found.x, own - self.conflicts.T @ conflicts, own, prices)
 
     @classmethod
     def of(cls, problem: Partitioning, name: str = "") -> Linear:

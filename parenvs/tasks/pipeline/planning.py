@@ -439,16 +439,10 @@ class PipelinePlanning(games.Rowed):
 
     def _by_board_and_choices(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
         """Yield a problem, a number of choices made, and the indices of rows with both."""
-        choices = self.choices[rows]
-        if self._shared is not None:
-            for number in np.unique(choices).tolist():
-                yield self._shared, number, np.flatnonzero(choices == number)
-            return
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, (row, number) in enumerate(zip(rows.tolist(), choices.tolist(), strict=True)):
-            groups.setdefault((id(self._problems[row]), number), []).append(index)
-        for (_, number), indices in groups.items():
-            yield self._problems[rows[indices[0]]], number, np.array(indices)
+        choices, numbers = self.choices[rows], np.arange(len(rows))
+        for board, index in self.by_problem(rows):
+            for number in dict.fromkeys(choices[index].tolist()):
+                yield board, number, numbers[index][choices[index] == number]
 
     def _update_legal(self, rows: np.ndarray) -> None:
         self._legal[rows] = False
