@@ -21,6 +21,8 @@ from parenvs.graph.graph import TYPES, Graph, offsets_of, pack_texts
 
 Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""
+Values = Mapping[int, Numbers | None]
+"""What a loop carries, by position."""
 MOST_NUMBERS = 1024
 """Tensors with more elements are not followed."""
 LARGEST = 2**64
@@ -227,6 +229,7 @@ class Loop(NamedTuple):
     """A ``while``: its two computations, and the tensors that are carried.
 
     Attributes:
+        program: what it is part of.
         inputs: tensors that the body starts from.
         body: indices of its instructions, without its parameter and its return.
         outputs: tensors that it returns, in the order of ``inputs``.
@@ -235,6 +238,7 @@ class Loop(NamedTuple):
         test: tensor that tells whether the loop goes on.
     """
 
+    program: Program
     inputs: Sequence[int]
     body: Sequence[int]
     outputs: Sequence[int]
@@ -253,16 +257,38 @@ class Loop(NamedTuple):
             inner = [k for k in block if rows[k].opcode not in ("parameter", "return")]
             parts.append((inputs, inner, rows[block[-1]].operands))
         (inputs, body, outputs), (tested, condition, test) = parts
-        return cls(inputs, body, outputs, tested, condition, test[0])
+        return cls(program, inputs, body, outputs, tested, condition, test[0])
+
+    @property
+    def rows(self) -> list[Row]:
+        """The instructions of the body."""
+        return [self.program.rows[k] for k in self.body]
+
+    def needed(self, indices: Sequence[int], tensors: set[int]) -> tuple[list[int], set[int]]:
+        """Return the instructions that compute ``tensors``, and all tensors that they need."""
+        needed, result = set(tensors), []
+        for index in reversed(indices):
+            row = self.program.rows[index]
+            if not needed.isdisjoint(row.results):
+                needed.update(row.operands)
+                result.append(index)
+        return result[::-1], needed
+
+    def goes_on(self, condition: Sequence[int], values: Values) -> bool | None:
+        """Return whether the loop runs again with carried values, None if that is not known."""
+        known = _known(self.tested, values)
+        learn(self.program, condition, known)
+        return bool(known[self.test][0]) if self.test in known else None
 
 
-def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> int | None:
+def trip_count(loop: Loop, start: Sequence[Numbers | None]) -> int | None:
     """Return how often a loop runs from known ``start`` values of its inputs, None if unknown."""
-    condition, needed = _needed(program, loop.condition, {loop.test})
+    program = loop.program
+    condition, needed = loop.needed(loop.condition, {loop.test})
     carried = {k for k, t in enumerate(loop.tested) if t in needed}
     # Closure: carried values that the test depends on, through any number of iterations.
     while True:
-        body, used = _needed(program, loop.body, {loop.outputs[k] for k in carried})
+        body, used = loop.needed(loop.body, {loop.outputs[k] for k in carried})
         more = carried | {k for k, t in enumerate(loop.inputs) if t in used}
         if more == carried:
             break
@@ -270,7 +296,7 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
     # Only what the test needs is run: the loop's work may have any size.
     values = [{k: start[k] for k in carried}]  # before each iteration
     for trips in range(_STEPS):
-        goes_on = _goes_on(program, loop, condition, values[-1])
+        goes_on = loop.goes_on(condition, values[-1])
         if not goes_on:
             return trips if goes_on is not None else None
         known = _known(loop.inputs, values[-1])
@@ -293,7 +319,7 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
 
     def stops(further: int) -> bool:
         values = ((a + further * (b - a),) for a, b, _ in numbers)
-        return not _goes_on(program, loop, condition, dict(zip(carried, values, strict=True)))
+        return not loop.goes_on(condition, dict(zip(carried, values, strict=True)))
 
     # Exponential, then binary search: the test of a linear counter changes once.
     end = 1
@@ -304,29 +330,8 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
     return _STEPS - 2 + bisect_left(range(end + 1), True, key=stops)
 
 
-def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict[int, Numbers]:
+def _known(tensors: Sequence[int], values: Values) -> dict[int, Numbers]:
     return {tensors[k]: value for k, value in values.items() if value is not None}
-
-
-def _goes_on(
-    program: Program, loop: Loop, condition: Sequence[int], values: Mapping[int, Numbers | None]
-) -> bool | None:
-    known = _known(loop.tested, values)
-    learn(program, condition, known)
-    return bool(known[loop.test][0]) if loop.test in known else None
-
-
-def _needed(
-    program: Program, indices: Sequence[int], tensors: set[int]
-) -> tuple[list[int], set[int]]:
-    """Return the instructions that compute ``tensors``, and all tensors that they need."""
-    needed, result = set(tensors), []
-    for index in reversed(indices):
-        row = program.rows[index]
-        if not needed.isdisjoint(row.results):
-            needed.update(row.operands)
-            result.append(index)
-    return result[::-1], needed
 
 
 def trip_counts(program: Program) -> dict[int, int | None]:
@@ -340,7 +345,7 @@ def trip_counts(program: Program) -> dict[int, int | None]:
             if row.opcode == "while":
                 loop = Loop.of(program, inside[index])
                 start = [known.get(t) for t in row.operands]
-                counts[index] = trip_count(program, loop, start)
+                counts[index] = trip_count(loop, start)
                 # What a loop hands on unchanged has its value inside, too, and behind the loop.
                 invariants: dict[int, Numbers] = {}
                 carried = zip(loop.inputs, loop.outputs, row.results, start, strict=True)

@@ -116,19 +116,10 @@ def _new(instance: str, arguments: str | None) -> sources.Lowered:
         if model is None:
             _check_given(given, function, instance)
             return _lower(jax, function, given, instance)
-        example = sources.example_inputs(model)
-        if given is _NONE and example is None:
-            _check_given(given, model.forward, instance)
+        inputs, named = _inputs(model, loss, given, instance, memory=False)
+        count = len(inputs) - (loss is not None)
         with _users_code(instance):
-            if given is not _NONE or example is None:
-                given = () if given is _NONE else given
-                example = _call_form(without_memory(given) if callable(given) else given)
-            inputs, named = example
-            _check_target(loss, inputs, instance)
-            targets = inputs[len(inputs) - (loss is not None) :]
-            return sources.lower_module(
-                model, inputs[: len(inputs) - len(targets)], named, loss, targets
-            )
+            return sources.lower_module(model, inputs[:count], named, loss, inputs[count:])
 
 
 def torch_module(
@@ -145,10 +136,7 @@ def torch_module(
             model, loss = torch_model(function, memory=True)
         if model is None:
             raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
-        example = sources.example_inputs(model) if given is _NONE else None
-        positional, named = example or _arguments(given, model.forward, instance)
-    _check_target(loss, positional, instance)
-    return model, loss, positional, named
+        return model, loss, *_inputs(model, loss, given, instance)
 
 
 def called(instance: str) -> Any:
@@ -183,6 +171,8 @@ def jax_function(
 
 _NONE = object()
 """In the place of arguments that are not given."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
 
 
 @contextlib.contextmanager
@@ -214,19 +204,25 @@ def _check_given(given: Any, function: Any, instance: str) -> None:
         )
 
 
-def _check_target(loss: Any, positional: tuple[Any, ...], instance: str) -> None:
+def _inputs(model: Any, loss: Any, given: Any, instance: str, memory: bool = True) -> Arguments:
+    """Return the arguments of a PyTorch module, with what the loss compares with."""
+    example = sources.example_inputs(model) if given is _NONE else None
+    positional, named = example or _arguments(given, model.forward, instance, memory)
     if loss is not None and not positional:
         raise ParenvsError(
             f"{instance}: it has a loss, so the last of its arguments (a tuple or list) has to be "
             "what the loss compares the output with"
         )
+    return positional, named
 
 
-def _arguments(given: Any, function: Any, instance: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments with values."""
+def _arguments(given: Any, function: Any, instance: str, memory: bool = True) -> Arguments:
+    """Return positional and keyword arguments, those of a function with ``memory`` or without."""
     _check_given(given, function, instance)
     with _users_code(instance):
-        return _call_form(() if given is _NONE else given() if callable(given) else given)
+        if callable(given):
+            given = given() if memory else without_memory(given)
+        return _call_form(() if given is _NONE else given)
 
 
 def _lower(jax: Any, function: Any, given: Any, where: str) -> sources.Lowered:
@@ -240,7 +236,7 @@ def _lower(jax: Any, function: Any, given: Any, where: str) -> sources.Lowered:
         return sources.lower_function(function, *_call_form(arguments))
 
 
-def _call_form(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _call_form(value: Any) -> Arguments:
     """Return the positional and the keyword arguments that a value stands for."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return (), value

@@ -51,21 +51,21 @@ _HEAVY = ("dot", "convolution", "while", "conditional", "custom-call")
 
 
 def goes_through_layers(
-    program: Program, loop: Loop, start: Sequence[Numbers | None], weights: Collection[int]
+    loop: Loop, start: Sequence[Numbers | None], weights: Collection[int]
 ) -> bool:
     """Return whether an iteration's own weights outweigh those that all iterations share.
 
     Its own are blocks of stacked weights, at indices made of the counter; ``weights`` are inputs
     that hold weights and are the same in every iteration.
     """
+    shapes = loop.program.shapes
     first = {t: v for t, v in zip(loop.inputs, start, strict=True) if v is not None}
-    learn(program, loop.body, first)
-    second = {
-        t: first[out] for t, out in zip(loop.inputs, loop.outputs, strict=True) if out in first
-    }
-    learn(program, loop.body, second)
+    learn(loop.program, loop.body, first)
+    pairs = zip(loop.inputs, loop.outputs, strict=True)
+    second = {t: first[out] for t, out in pairs if out in first}
+    learn(loop.program, loop.body, second)
     stacks, shared, own = set(weights), set(), 0
-    for row in map(program.rows.__getitem__, loop.body):
+    for row in loop.rows:
         used = stacks.intersection(row.operands)
         if not used:
             continue
@@ -73,15 +73,15 @@ def goes_through_layers(
         if row.opcode in ("dynamic-slice", "gather") and any(
             first.get(t) != second.get(t) for t in row.operands[1:]
         ):
-            own += math.prod(program.shapes[row.results[0]])
+            own += math.prod(shapes[row.results[0]])
         elif row.opcode in MAPPED or row.opcode in VIEWS:
             stacks.update(row.results)
         else:
             shared |= used
-    return own > sum(math.prod(program.shapes[t]) for t in shared)
+    return own > sum(math.prod(shapes[t]) for t in shared)
 
 
-def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> bool:
+def is_independent(loop: Loop, start: Sequence[Numbers | None]) -> bool:
     """Return whether no iteration works on what an earlier one computed.
 
     Counters, sums over the iterations and stacks of their results are no work.
@@ -91,7 +91,7 @@ def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]
         for before, after, value in zip(loop.inputs, loop.outputs, start, strict=True)
         if before != after and value is None
     }
-    for row in map(program.rows.__getitem__, loop.body):
+    for row in loop.rows:
         if not carried.isdisjoint(row.operands):
             if row.opcode in _HEAVY:
                 return False
@@ -263,7 +263,7 @@ class _Unroller:
             self.copy(index, rename)
             return
         # So that the limit is not only found after it has been reached.
-        written = sum(self.program.rows[k].opcode not in _PERHAPS for k in loop.body)
+        written = sum(inner.opcode not in _PERHAPS for inner in loop.rows)
         if trips > MOST_ITERATIONS or trips * written > self.limit - len(self.new.rows):
             raise TooLargeError
         title = self.title(row, loop, carried, rename)
@@ -290,19 +290,19 @@ class _Unroller:
             for before, after, value in zip(loop.inputs, loop.outputs, carried, strict=True)
             if before == after and is_weight(value, self.holds_weight)
         }
-        if not goes_through_layers(self.program, loop, start, weights):
+        if not goes_through_layers(loop, start, weights):
             return 0
-        return trip_count(self.program, loop, start) or 0
+        return trip_count(loop, start) or 0
 
     def is_one_of_many(self, row: Row, loop: Loop, start: Sequence[Numbers | None]) -> bool:
         """Return whether each iteration of a loop runs the whole model on another micro-batch."""
-        if {Phase.FORWARD, Phase.BACKWARD} <= {self.program.rows[k].phase for k in loop.body}:
+        if {Phase.FORWARD, Phase.BACKWARD} <= {inner.phase for inner in loop.rows}:
             return True
         if row.phase != Phase.FORWARD or row.parent >= 0:
             return False
         pivots = self.old.flops[self.old.pivots()].sum()
         # A loop over micro-batches of a forward pass is nearly all of its work.
-        return row.flops >= WHOLE * pivots > 0 and is_independent(self.program, loop, start)
+        return row.flops >= WHOLE * pivots > 0 and is_independent(loop, start)
 
     def holds_weight(self, parameter: int) -> bool:
         return self.old.parameter_role[parameter] not in _NO_WEIGHT
@@ -314,7 +314,7 @@ class _Unroller:
             t: self.known[v] for t, v in values.items() if isinstance(v, int) and v in self.known
         }
         learn(self.program, loop.body, known)
-        for row in map(self.program.rows.__getitem__, loop.body):
+        for row in loop.rows:
             if row.opcode not in ("dynamic-slice", "gather"):
                 continue
             value = self.value.get(row.operands[0])
@@ -331,7 +331,7 @@ class _Unroller:
         inputs = dict(zip(loop.inputs, carried, strict=True))
         paths = [
             self.old.paths[part.parameter].split("/")[:-1]
-            for inner in map(self.program.rows.__getitem__, loop.body)
+            for inner in loop.rows
             if inner.opcode in _READS
             for part in parts_of(inputs.get(inner.operands[0], 0))
             if self.holds_weight(part.parameter)

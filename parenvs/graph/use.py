@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
 from parenvs.errors import HloError
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING, fields_of
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
 from parenvs.graph.graph import Phase
-from parenvs.graph.opcodes import ELEMENTWISE, OUT, Factor, Instruction, Kind, factors_of
+from parenvs.graph.opcodes import ELEMENTWISE, OUT, Factor, Instruction, Kind, Shape, factors_of
 
 STEPPED, CONTRACTED, REDUCED, SHARED = "stepped", "contracted", "reduced", "shared"
 """What ends a dimension, or is done to it: a loop goes through it, a product or a reduction sums
@@ -40,28 +40,28 @@ class Journey:
     done: dict[str, list[int]] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=4096)
+def _factors(
+    opcode: str, attribute: str, operands: tuple[Shape, ...], results: tuple[Shape, ...]
+) -> tuple[Factor, ...]:
+    try:
+        return factors_of(Instruction(opcode, fields_of(attribute), operands, results))
+    except HloError:
+        return ()
+
+
 class Axes:
     """The dimensions of a module's tensors on their way."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self._factors: dict[tuple[object, ...], tuple[Factor, ...]] = {}
 
     def factors(self, index: int) -> tuple[Factor, ...]:
         """Factors of an instruction; none if no rule knows its opcode."""
         flow, graph = self.flow, self.flow.graph
-        operands = tuple(flow.shapes[t] for t in flow.operands[index])
-        results = tuple(flow.shapes[t] for t in flow.results[index])
-        attribute = int(graph.attribute[index])
-        key = (flow.opcode[index], attribute, operands, results)
-        if key not in self._factors:
-            fields = fields_of(graph.strings[attribute])
-            try:
-                factors = factors_of(Instruction(flow.opcode[index], fields, operands, results))
-            except HloError:
-                factors = ()
-            self._factors[key] = factors
-        return self._factors[key]
+        rows = flow.operands[index], flow.results[index]
+        shapes = (tuple(flow.shapes[t] for t in row) for row in rows)
+        return _factors(flow.opcode[index], graph.strings[graph.attribute[index]], *shapes)
 
     def journey(self, tensor: int, dimension: int, instructions: Container[int]) -> Journey:
         """Follow a dimension through some of the instructions, into loops and out of them."""

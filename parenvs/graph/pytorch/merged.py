@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -179,12 +180,10 @@ def _split_as(x: Tensor, groups: Groups) -> Array:
 
 def _results(result: Any, head: Groups) -> Any:
     """The result of a function of an array, seen in the groups of its leading dimensions."""
-    if isinstance(result, tuple):
-        return tuple(_results(item, head) for item in result)
-    if result is None:
-        return None
     count = sum(map(len, head))
-    return grouped(result, head + tuple((n,) for n in result.shape[count:]))
+    return jax.tree.map(
+        lambda array: grouped(array, head + tuple((n,) for n in array.shape[count:])), result
+    )
 
 
 def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
@@ -194,12 +193,10 @@ def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
     array = _reshaped(x.array, sum(groups, ()))
     axis = sum(map(len, groups[:dim]))
 
-    def regroup(result: Any) -> Any:
-        if isinstance(result, tuple):
-            return tuple(map(regroup, result))
+    def regroup(result: Array) -> Tensor:
         return grouped(result, (*groups[:dim], (result.shape[axis],), *groups[dim + 1 :]))
 
-    return regroup(function(array, axis))
+    return jax.tree.map(regroup, function(array, axis))
 
 
 def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **rest: Any) -> Any:
@@ -207,9 +204,9 @@ def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **
     axes = [axis for d in sorted(reduced) for axis in x.axes(d)]
     result = function(x.array, axes, True, **rest)
     groups = tuple((1,) * len(group) if d in reduced else group for d, group in enumerate(x.groups))
-    kept = grouped(_reshaped(result, sum(groups, ())), groups)
-    shape = [1 if d in reduced else n for d, n in enumerate(x.shape)]
-    return view(kept, shape if keepdim else [n for d, n in enumerate(shape) if d not in reduced])
+    kept = grouped(result, groups)
+    remaining = [n for d, n in enumerate(x.shape) if d not in reduced]
+    return view(kept, kept.shape if keepdim else remaining)
 
 
 def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
