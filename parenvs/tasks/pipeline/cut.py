@@ -129,6 +129,8 @@ def write_features(kernel, table, chosen, steps, index, features):
     end = len(kernel.device) - 2
     stages = np.empty((3, end))
     for i in index:
+        if steps[i] == chosen.shape[1]:
+            continue
         before = last = end + 1
         shortest, longest, reduce, transfer = np.inf, 0.0, 0.0, 0.0
         for k in range(steps[i]):
