@@ -73,7 +73,7 @@ LEFT_OUT = (
 )  # fmt: skip
 """Commands that need a machine to themselves, or minutes."""
 CLUSTERS = ("A", "B", "C", "1x4:v100", "2x2:a100", "1x8:h100")
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "torch", "jax")
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate", "torch", "jax")
 WHOLE = ("1", "2", "3", "4", "8")
 VALUES: dict[str, Sequence[str]] = {
     "cluster": CLUSTERS, "seed": ("0", "1", "7"), "steps": ("1", "64", "300"),

@@ -139,7 +139,7 @@ def random_plan(
     return uniform_answer(space, int(rng.choice(np.flatnonzero(space.fits))), "random", begin)
 
 
-LAUNCHERS, RUNNERS = ("megatron", "torchtitan", "deepspeed"), ("torch", "jax")
+LAUNCHERS, RUNNERS = ("megatron", "torchtitan", "deepspeed", "accelerate"), ("torch", "jax")
 """Frameworks that train shapes by name, and those that run a graph's own program."""
 _ALONE = {"tp": 1, "pp": 1, "context": 1, "expert": 1, "shard": 0}
 _REPLICAS: list[dict[str, Any]] = [{**_ALONE, "zero": (level,)} for level in (0, 1, 2, 3)]
@@ -154,6 +154,10 @@ USUAL: dict[str, tuple[str, list[dict[str, Any]]]] = {
         ],
     ),
     "deepspeed": ("the lowest ZeRO that fits", [*_REPLICAS, {"tp": 1, "context": 1}]),
+    "accelerate": (
+        "FSDP of its default answers",
+        [{**_REPLICAS[3], "recompute": (mode,)} for mode in ("none", "full")],
+    ),
     "torch": ("data parallel, FSDP if that does not fit", [_REPLICAS[0], _REPLICAS[3]]),
     "jax": ("data parallel, FSDP if that does not fit", [_REPLICAS[0], _REPLICAS[3]]),
 }

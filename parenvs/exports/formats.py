@@ -570,6 +570,138 @@ def read_torchtitan(text: str, layers: int) -> Stages:
     )  # fmt: skip
 
 
+ACCELERATE = "Accelerate 1.15"
+"""Version whose configuration this is."""
+
+
+def accelerate_config(planned: Stages) -> tuple[str, Stages]:
+    """Return the configuration as YAML, and the stages as they run, with notes on that.
+
+    Raises:
+        InfeasibleError: Accelerate cannot express the plan; the line names the field.
+    """
+    refuse(
+        (len(planned.stages) > 1, "stages: Accelerate has no pipelines; plan with --stages 1"),
+        (planned.expert > 1, "expert: Accelerate has no axis of experts; plan with --expert 1"),
+    )
+    refuse_others(planned, "Accelerate", ("1f1b", "early", "interleaved"), _PLAIN)
+    ((stage,), context, shard) = planned.stages, planned.context, planned.shard
+    dp, tp, zero, half = planned.replicas[0], stage.tp, stage.zero, planned.precision in _HALF
+    ranks, remainder = divmod(shard or dp * context, context)
+    refuse(
+        (
+            not zero and (tp > 1 or context > 1),
+            "stages[0].zero: Accelerate shares matrices and tokens beside FSDP2 alone; plan with "
+            "--zero 3",
+        ),
+        (
+            tp > 1 and dp * context == 1,
+            "stages[0].tp: Accelerate needs replicas, or ranks of context, beside tp for FSDP2",
+        ),
+        (
+            remainder,
+            f"shard: Accelerate shares states among whole groups of context ranks, and {shard} is "
+            f"no multiple of {context}",
+        ),
+    )
+    if {*planned.modes} - {"none", "full"} or len({*planned.modes}) > 1:
+        planned = recomputed(planned, "full", "Accelerate")
+    if planned.sequence_parallel:
+        words = "sequence_parallel: the tensor parallelism of Transformers does not share tokens"
+        planned = run_with(planned, words, sequence_parallel=False)
+    if zero == 1:
+        words, zero = "zero: FSDP2 shares gradients with the states; ZeRO 1 becomes 2", 2
+        planned = run_with(planned, words, stages=(replace(planned.run.stages[0], zero=2),))
+    summed = 2 if zero and half else 4
+    if planned.gradient_bytes not in (0, summed):
+        words = f"gradient_bytes: Accelerate sums gradients in {8 * summed} bits here"
+        planned = run_with(planned, words, gradient_bytes=summed)
+    redone = "full" in planned.modes
+    settings: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if zero else "MULTI_GPU",
+        "mixed_precision": planned.precision if half else "no",
+        "num_machines": -(-planned.devices // planned.plan.cluster.devices_per_server),
+        "num_processes": planned.devices,
+        "machine_rank": 0,
+    }
+    if zero:
+        settings["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": zero == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": redone,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+        degrees = {"dp_replicate": dp // ranks, "dp_shard": ranks, "tp": tp, "cp": context}
+        settings["parallelism_config"] = {
+            f"parallelism_config_{name}_size": size for name, size in degrees.items()
+        }
+    trainer = {
+        "per_device_train_batch_size": planned.micro_batch,
+        "gradient_accumulation_steps": planned.micro_batches,
+        **({} if zero or not redone else {"gradient_checkpointing": True}),
+    }
+    if tp > 1:
+        words = 'stages[0].tp: load the model with from_pretrained(..., tp_plan="auto")'
+        planned = noted(planned, words)
+    lines = [
+        f"# {ACCELERATE}; {planned.plan.instance} on {planned.plan.cluster}",
+        f"# TrainingArguments({', '.join(f'{name}={value}' for name, value in trainer.items())})",
+        *_yaml(settings),
+    ]
+    return "\n".join([*lines, ""]), planned
+
+
+_HALF = ("bf16", "fp16")
+
+
+def _yaml(settings: Mapping[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}:", *_yaml(value, indent + "  ")]
+        else:
+            text = json.dumps(value)
+            lines.append(f"{indent}{name}: {value if isinstance(value, str) else text}")
+    return lines
+
+
+def read_accelerate(text: str, layers: int) -> Stages:
+    """Return the stages that a configuration says, as Accelerate takes it.
+
+    Args:
+        text: the configuration, YAML, and in a comment what ``TrainingArguments`` has of the batch.
+        layers: of the model.
+
+    Raises:
+        ParenvsError: a key is missing or is no number; the line names it.
+    """
+    settings = settings_in(text, r"(\w+)(?:: *|=)([^\s,()]+)")
+    number = partial(number_in, settings)
+    tp, context = (number(f"parallelism_config_{x}_size", 1) for x in ("tp", "cp"))
+    ranks = number("num_processes") // tp
+    copies = number("parallelism_config_dp_replicate_size", 1)
+    kept = settings.get("fsdp_reshard_after_forward", "true") in ("false", "SHARD_GRAD_OP")
+    zero = 0 if settings.get("distributed_type") != "FSDP" else 2 if kept else 3
+    precision = settings.get("mixed_precision", "no")
+    micro, times = number("per_device_train_batch_size"), number("gradient_accumulation_steps", 1)
+    redone = (settings.get(name, "") for name in _REDONE)
+    return stages_from(
+        parts_of([layers]), 1, ranks, tp, zero,
+        modes=["full" if "true" in map(str.lower, redone) else "none"] * layers,
+        batch=micro * times * (ranks // context),
+        micro_batch=micro,
+        context=context,
+        shard=ranks // copies if copies > 1 and zero else 0,
+        precision=precision if precision in _HALF else "fp32",
+        gradient_bytes=2 if zero and precision in _HALF else 4,
+        gradient_overlap=None,
+    )  # fmt: skip
+
+
+_REDONE = ("fsdp_activation_checkpointing", "gradient_checkpointing")
+"""Settings that recompute activations."""
 ROUNDED = 5e-4
 """Share by which a step may be longer without a word."""
 
@@ -645,7 +777,8 @@ def read_back(text: str, layers: int) -> Stages:
     """Return the stages that the settings of a launcher say.
 
     Args:
-        text: flags of Megatron, TOML of torchtitan or JSON of DeepSpeed, told apart by their form.
+        text: flags of Megatron, TOML of torchtitan, JSON of DeepSpeed or YAML of Accelerate, told
+            apart by their form.
         layers: of the model, where they do not say it.
 
     Raises:
@@ -653,6 +786,8 @@ def read_back(text: str, layers: int) -> Stages:
     """
     if text.lstrip().startswith("{"):
         return read_deepspeed(text, layers)
+    if re.search(r"(?m)^distributed_type:", text):
+        return read_accelerate(text, layers)
     if "[parallelism]" in text:
         return read_torchtitan(text, layers)
     return read_megatron(text, layers)
@@ -694,4 +829,5 @@ FORMATS: dict[str, Callable[[Plan, Graph | None], Exported]] = {
     "megatron": _launcher(megatron_flags),
     "torchtitan": _launcher(torchtitan_config),
     "deepspeed": _launcher(deepspeed_config),
+    "accelerate": _launcher(accelerate_config),
 }

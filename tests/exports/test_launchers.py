@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from cases import each, slow
 
 import parenvs
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.exports.formats import export, megatron_layout
+from parenvs.exports.formats import export, megatron_layout, read_back
 from parenvs.exports.stages import stages_of
 
 SHAPE = {"name": "small", "layers": 10, "hidden": 64, "heads": 8, "sequence": 32}
@@ -88,7 +89,7 @@ def test_megatron__uneven_stages(plan):
     assert "--decoder-first-pipeline-num-layers" not in values(export(even, "megatron").text)
 
 
-@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed", "accelerate"])
 @pytest.mark.parametrize(
     ("shape", "cluster", "batch", "stack"),
     [
@@ -104,7 +105,8 @@ def test_for__plans_run_as_they_are(framework, shape, cluster, batch, stack):
     assert f"that {framework} runs as they are" in answer.among
     assert export(answer.plan, framework).loss == 0
     every = parenvs.plan(problem, "uniform", constraints={"uneven": True})
-    assert answer.cost >= every.cost * (1 - 1e-9)
+    if framework != "accelerate":  # it sums gradients in 16 bits, where the stack takes 32
+        assert answer.cost >= every.cost * (1 - 1e-9)
     again = parenvs.plan(problem, "uniform", constraints={"framework": framework})
     assert again.proven and again.cost <= answer.cost * (1 + 1e-9)
 
@@ -152,6 +154,55 @@ def test_torchtitan__degrees_and_modules(plan):
     rows = [json.loads(x) for x in re.findall(r'^  (\[".*"\]),$', turned.text, re.M)]
     assert [len(row) for row in rows] == [2, 3, 2, 6]  # in the model's order
     assert (rows[1][0], rows[2][0], rows[3][-1]) == ("layers.1", "layers.4", "output")
+
+
+def test_accelerate__degrees_and_what_it_refuses():
+    """The file's numbers by hand; every refusal names the field; what a user's own file says."""
+    problem = parenvs.problem("llama3-8b", "2x8:h100", task="hybrid", batch=64)
+    one = HybridStage(((0, 32),), 16, tp=2, zero=3, recompute={"full": 32})
+    plan = problem.plan([one], 2, context=2, shard=4, gradient_bytes=2, gradient_overlap=True)
+    result = export(plan, "accelerate")
+    found = yaml.safe_load(result.text)
+    assert found["parallelism_config"] == {
+        "parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 2,
+        "parallelism_config_tp_size": 2, "parallelism_config_cp_size": 2,
+    }  # fmt: skip
+    assert (found["num_machines"], found["num_processes"], found["machine_rank"]) == (2, 16, 0)
+    assert found["fsdp_config"]["fsdp_reshard_after_forward"] is True
+    assert found["fsdp_config"]["fsdp_activation_checkpointing"] is True
+    assert "per_device_train_batch_size=2, gradient_accumulation_steps=8" in result.text
+    assert [note.partition(":")[0] for note in result.notes] == ["stages[0].tp"]
+    halves = [HybridStage(((k, k + 16),), 8, tp=8) for k in (0, 16)]
+    for words, refused_plan in (
+        ("stages: Accelerate has no pipelines", problem.plan(halves, 1)),
+        ("stages[0].zero: Accelerate shares", problem.plan([replace(one, tp=8, zero=0)], 2)),
+        ("precision: Accelerate has no fp8", replace(plan, precision="fp8")),
+    ):
+        refused(words, refused_plan, "accelerate")
+    # As ``accelerate config`` writes it, of FSDP alone; the batch is the trainer's.
+    own = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+    with pytest.raises(ParenvsError, match="per_device_train_batch_size is missing"):
+        read_back(own, 32)
+    said = read_back(own + "# per_device_train_batch_size=4, gradient_accumulation_steps=2", 32)
+    assert (said.batch, said.micro_batch, said.stages[0].zero, said.replicas) == (64, 4, 3, (8,))
+
+
+def test_accelerate__takes_the_file(tmp_path):
+    """Its own classes read every key and hold the degrees to its rules."""
+    accelerate = pytest.importorskip("accelerate")
+    arguments = pytest.importorskip("accelerate.commands.config.config_args")
+    problem = parenvs.problem("gpt-1.7b", "2x8:h100", task="hybrid", batch=64)
+    for limits in ({"tp": 2, "sequence_parallel": False}, {"context": 2}, {"zero": (0,)}, {}):
+        limits = {"framework": "accelerate", **limits}
+        (tmp_path / "a.yaml").write_text(
+            export(parenvs.plan(problem, constraints=limits).plan, "accelerate").text
+        )
+        config = arguments.load_config_from_file(str(tmp_path / "a.yaml"))
+        sizes = config.parallelism_config.items()
+        sizes = {name.removeprefix("parallelism_config_"): size for name, size in sizes}
+        if sizes:
+            made = accelerate.parallelism_config.ParallelismConfig(**sizes)
+            assert made.total_size == config.num_processes == 16
 
 
 def test_deepspeed__even_parts_and_what_moved(plan):

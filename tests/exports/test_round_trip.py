@@ -14,7 +14,7 @@ from parenvs.tasks.hybrid import export
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.space import Constraints
 
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed")
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate")
 PROBLEMS = (
     ("gpt-1.7b", "2x8:a100", 64, "megatron-2022", "bf16"),
     ("mixtral-8x7b", "8x8:h100", 256, "nemo-2024", "fp8"),
@@ -54,7 +54,8 @@ def test_round_trip__the_plan_told_is_the_plan_read(framework, case):
         assert (again, found.loss) == (answer.plan, 0), found.text
         assert problem.report(again).length_seconds == answer.report.length_seconds
         count += 1
-    assert count >= 2 or (framework, case[-1]) == ("deepspeed", "fp8")  # which it does not run
+    runs_few = case[-1] == "fp8" or framework == "accelerate"  # no pipelines, precisions of 16 bits
+    assert count >= 2 or (framework in ("deepspeed", "accelerate") and runs_few)
 
 
 def test_round_trip__stages_that_differ_and_layers_of_two_modes():
@@ -104,7 +105,7 @@ def test_runs_in__every_framework_or_the_field_against_it():
     words = runs_words(found)
     assert re.fullmatch(
         r"runs in: megatron, torchtitan( \(\+[\d.]+%\))?, deepspeed \(\+[\d.]+%\); "
-        r"not in jax \(stages\), torch \(instance\)", words
+        r"not in jax, accelerate \(stages\), torch \(instance\)", words
     ), words  # fmt: skip
     assert runs_words(dict.fromkeys(found, "task: of no stages")).startswith(
         "runs in: no framework as it is; not in jax, torch, megatron"

@@ -107,6 +107,20 @@ FRAMEWORKS = {
         # Matrices are split by the topology of pipelines, and layers are dealt out evenly.
         also=lambda x, model: ((x.tp == 1) | (x.pp > 1)) & (len(model) % x.pp == 0),
     ),
+    "accelerate": Framework(
+        recompute=("none", "full"),
+        zero=(0, 2, 3),
+        alone=("pp", "chunks", "expert"),
+        shard=(2, 3),
+        # FSDP2 sums gradients in the 16 bits of its products, DDP in fp32.
+        sends=lambda x: {"gradient_bytes": np.where(x.zero > 0, 2.0, 4.0)},
+        # Matrices and tokens are shared beside FSDP2 alone, by Transformers, which share no tokens
+        # between the ranks of tp; states, among whole groups of context ranks.
+        also=lambda x, model: (
+            ((x.tp * x.context == 1) | ((x.zero > 0) & (x.dp * x.context > 1)))
+            & (np.logical_not(x.sequence_parallel) & (x.shard % x.context == 0) & model.attends)
+        ),
+    ),
     "torch": Framework((), ("none",), (0, 2, 3), ("context", "expert"), also=_torch),
     "jax": Framework(
         recompute=("none",),
