@@ -370,8 +370,7 @@ def improve(
             # A margin above rounding, so that a copy is made for real gains alone.
             if current < lowest - 1e-6:
                 lowest = current
-                for node in range(count):
-                    best[node] = chosen[node]
+                best[:] = chosen
     return current
 
 
@@ -491,10 +490,9 @@ def priced_costs(m: Arrays, price: Array, out: Array) -> None:
         price: (T + 1,) sums of the prices of all times before each one.
         out: overwritten.
     """
+    out[:] = m.costs
     for node in range(len(m.size)):
         begin, end = m.offset[node], m.offset[node + 1]
-        for s in range(begin, end):
-            out[s] = m.costs[s]
         for term in range(m.term_start[node], m.term_start[node + 1]):
             rate = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
             # A term costs its usage times the sum of the prices while it is in use.
