@@ -77,6 +77,7 @@ def submission(
 def _entry(task: str, hardware: str | None = None, **fields: Any) -> Entry:
     for key in ("authors", "trained_on", "seeds"):
         fields[key] = tuple(fields.get(key, ()))
+    fields.setdefault("learned", bool(fields["trained_on"]))
     hardware = this_hardware() if hardware is None else hardware
     return Entry(task=task, hardware=hardware, commit=commit(), **fields)
 
@@ -107,7 +108,6 @@ def script_submission(
         lambda problem: run(task, problem, script, PLAIN)[0],
         entry=entry or script.stem,
         method=" ".join(summary.split()) or f"The script {script.name}.",
-        learned=bool(trained_on),
         trained_on=trained_on,
         search_budget=ONE,
         script=sha256,
@@ -148,7 +148,6 @@ def run_submission(
             entry=entry or run.resolve().name.lower(),
             method=f"The best actions of {config.agent}, trained by parenvs train for "
             f"{config.steps:,} steps in {env_id}.",
-            learned=True,
             trained_on=(f"other: {env_id} {where}".strip()[:200],),
             seeds=(config.seed,),
             search_budget=ONE,
@@ -194,7 +193,6 @@ def agent_submission(
         "entry": entry or Path(agent).stem,
         "authors": authors,
         "method": description.method,
-        "learned": bool(trained_on),
         "trained_on": trained_on,
         "seeds": (seed,) if description.seeded else (),
         "search_budget": description.search_budget.format(steps=steps),

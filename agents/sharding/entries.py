@@ -158,12 +158,8 @@ def problems(instances: board.Instances = None) -> Iterator[ShardingProblem]:
     for export in _EXPORTS:
         for limit in export.limits:
             name = f"{export.graph}-{export.label}-{limit}MB"
-            settings: dict[str, Any] = {
-                "tier": EXPORTS,
-                "graph": export.graph,
-                "cluster": export.cluster,
-                "limit": limit * 10**6,
-            }
+            place = {"graph": export.graph, "cluster": export.cluster}
+            settings: dict[str, Any] = {"tier": EXPORTS, **place, "limit": limit * 10**6}
             if instances is None or name in instances:
                 target = _limited(export.graph, export.cluster, settings["limit"], name)
                 rows.append((name, target.fingerprint, settings))
@@ -176,16 +172,12 @@ def problems(instances: board.Instances = None) -> Iterator[ShardingProblem]:
         yield ShardingProblem(name, ShardingPlan.task, "", name, fingerprint, settings)
 
 
-_Pairs = list[tuple[board.TaskProblem, float | None]]
+_Pairs = list[tuple[Any, float | None]]
 
 
 def _contest(pairs: _Pairs) -> list[tuple[files.ContestRecord, float | None]]:
     """Return records of the contest's problems, and costs; empty if none was judged."""
-    rows = [
-        (files.CONTEST_RECORDS[problem.name.removeprefix(_PREFIX)], cost)
-        for problem, cost in pairs
-        if problem.added
-    ]
+    rows = [(files.CONTEST_RECORDS[x.letter], cost) for x, cost in pairs if x.added]
     return rows if any(cost is not None for _, cost in rows) else []
 
 

@@ -575,7 +575,7 @@ class Dual:
 
     def priced(self, price: Array) -> Array:
         """Write the costs of strategies at prices of memory, (T,), into ``costs``; return them."""
-        priced_costs(self.model, np.concatenate([[0.0], np.cumsum(price)]), self.costs)
+        priced_costs(self.model, np.append(0.0, price.cumsum()), self.costs)
         return self.costs
 
     def step(self, best: float) -> float:

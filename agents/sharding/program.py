@@ -78,7 +78,7 @@ def certify(
     allowed = reduced.costs < NEVER
     allowed = allowed if kept is None else allowed & kept
     node_costs = np.where(allowed, reduced.costs, 0)
-    sums = np.concatenate([[0.0], np.cumsum(price)])
+    sums = np.append(0.0, price.cumsum())
     largest = _largest(reduced, model, usages, node_costs, sums, moved, strategy)
     # Fixed point with as many binary digits as leave every sum below 2^61.
     shift = min(_BITS - int(np.ceil(np.log2(min(largest, 2.0**200)))) - 1, _FINEST)
@@ -89,7 +89,7 @@ def certify(
     whole_messages = np.rint(moved * float(2**shift)).astype(np.int64)
     np.add.at(node_costs, strategy, whole_messages)
     price_shift, whole_price = _fixed_point(price)
-    before = np.concatenate([[0], np.cumsum(whole_price)])
+    before = np.append(0, whole_price.cumsum())
     rates = np.diff(before[model.term_times], axis=1)[usages.term, 0]
     np.add.at(node_costs, usages.strategy, _scaled(usages.used, rates, price_shift - shift))
     priced = whole_price > 0
@@ -234,7 +234,7 @@ def restricted(reduced: Reduced, kept: Array) -> Reduced:
     usage = kept[ranges(reduced.offset[reduced.term_node], sizes[reduced.term_node])]
 
     def offset(lengths: Array) -> Array:
-        return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return np.append(0, lengths.cumsum())
 
     return replace(
         reduced,
@@ -593,7 +593,7 @@ class Tree:
         A relaxed solution averages strategies of much and of little memory where no plan can.
         """
         model, first = self.program.model, self.program.reduced.offset[:-1]
-        sums = np.concatenate([[0.0], np.cumsum(price)])
+        sums = np.append(0.0, price.cumsum())
         rates = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
         price_of = np.bincount(self.usage.strategy, rates * self.usage.used, minlength=len(share))
         mean = np.add.reduceat(share * price_of, first)

@@ -278,10 +278,8 @@ def collectives_of(text: str) -> dict[str, Collectives]:
         if match is None or match["half"] == "-done":
             continue
         sizes = [
-            math.prod(map(int, filter(None, array["sizes"].split(","))))
-            * int(array["bits"] or 8)
-            / 8
-            for array in _TYPE.finditer(match["types"])
+            math.prod(map(int, filter(None, x["sizes"].split(",")))) * int(x["bits"] or 8) / 8
+            for x in _TYPE.finditer(match["types"])
         ]
         if match["half"] == "-start" and match["kind"] != "all-reduce":
             sizes = sizes[len(sizes) // 2 :]  # operands come first

@@ -68,10 +68,7 @@ def run(
     load = system_load()
     answers = torch_runs.start(source, arguments, exported, steps, prediction.adam, kind)
     # A predicted step without the update is compared with one without it.
-    times = [
-        np.add(x["step"], x["update"]) if prediction.updates else np.array(x["step"])
-        for x in answers
-    ]
+    times = [np.add(x["step"], x["update"] if prediction.updates else 0.0) for x in answers]
     return Run(
         plan=os.fspath(file),
         words=exported.words or "one device",

@@ -435,9 +435,8 @@ class ElasticChoice(games.RowGame):
             return np.stack([getattr(outlook, name) for outlook in self.outlooks])
 
         self._earned = stacked("earned").ravel()
-        self._plan_columns = {
-            name: stacked(name).ravel() for name in ("lost_samples", "saved", "used", "held")
-        }
+        self._used, self._held = stacked("used").ravel(), stacked("held").ravel()
+        self._saved, self._lost_samples = stacked("saved").ravel(), stacked("lost_samples").ravel()
         self._restart = stacked("restart")
         width = max(x.library.borders.shape[1] for x in self.outlooks)
         self._borders = stacked("borders")[..., :width].reshape(-1, width)
@@ -479,7 +478,7 @@ class ElasticChoice(games.RowGame):
         current, k = number * MAX_PLANS + plan, np.arange(len(number))
         actions = self._base.take(number * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
         # The plan in force is current only while its nodes are there.
-        actions[k, plan, -2] = self._plan_columns["held"][current] <= nodes
+        actions[k, plan, -2] = self._held[current] <= nodes
         if self.looks:
             fits = self.mask[rows, :MAX_PLANS, None]
             state = (number * EVENTS + self.event[rows]) * MAX_PLANS + plan
@@ -506,7 +505,7 @@ class ElasticChoice(games.RowGame):
     def _is_whole(self, part: games.Rows) -> Array:
         """Return whether a plan is in force and none of its nodes is missing, (k,) bool."""
         current = self.library_number[part] * MAX_PLANS + self.plans[part]
-        is_there: Array = self._plan_columns["held"][current] <= self.nodes[part]
+        is_there: Array = self._held[current] <= self.nodes[part]
         return is_there & (self.event[part] == 0) & (self.plans[part] > 0)
 
     def _departure_rate(self, part: games.Rows) -> Any:
@@ -536,7 +535,7 @@ class ElasticChoice(games.RowGame):
 
     def _write_context(self, part: games.Rows, number: Array, current: Array) -> None:
         event, interval, length = self.event[part], self.interval[part], self.length[part]
-        used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
+        used, needed = self._used[current], self._held[current]
         means = self._means[:, :, part]
         leaving = means[:, 0] / np.maximum(means[:, 2], 1.0)
         columns = (
@@ -568,10 +567,10 @@ class ElasticChoice(games.RowGame):
         samples = self._earned[state * MAX_PLANS + plan]
         stays = (plan == old) & (event == 0)
         written = stays & (saving | (since + 1 == self._every[number]))
-        samples -= np.where(written, self._plan_columns["saved"][current], 0.0)
+        samples -= np.where(written, self._saved[current], 0.0)
         gone = (event == GONE).nonzero()[0]
         # What was trained since the state was safe is lost with it.
-        samples[gone] -= since[gone] * self._plan_columns["lost_samples"][current[gone]]
+        samples[gone] -= since[gone] * self._lost_samples[current[gone]]
         self.total[part] += samples
         self.chosen[rows, self.interval[part]] = actions
         self.interval[part] += 1
@@ -595,7 +594,7 @@ class ElasticChoice(games.RowGame):
         if losing.size:
             hit, lost = rows[losing], self._lost[rows[losing], interval[losing]]
             current = self.library_number[hit] * MAX_PLANS + self.plans[hit]
-            used, needed = (self._plan_columns[name][current] for name in ("used", "held"))
+            used, needed = self._used[current], self._held[current]
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
             self.event[hit] = happened(lost, used, needed, self._borders[current])
 

@@ -17,7 +17,15 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.messages import arrays_of, begins, sweep
-from parenvs.tasks.sharding.problem import NEVER, Array, Reduced, Sharding, largest_sum, reduce
+from parenvs.tasks.sharding.problem import (
+    NEVER,
+    Array,
+    Reduced,
+    Sharding,
+    as_floats,
+    largest_sum,
+    reduce,
+)
 
 SWEEPS = 60
 """Sweeps of message passing."""
@@ -124,7 +132,7 @@ class Board:
         usage = _usages(reduced, sizes, headroom)
         if headroom.min() < 0:
             raise InfeasibleError(f"{instance}: no plan keeps the limit")
-        costs = np.where(reduced.costs >= NEVER, np.inf, reduced.costs.astype(float))
+        costs = as_floats(reduced.costs)
         if np.isinf(np.minimum.reduceat(costs, reduced.offset[:-1])).any():
             raise InfeasibleError(f"{instance}: a node has no strategy that is allowed")
         return cls(instance, reduced, reduced.offset, costs, usage, headroom)
@@ -147,21 +155,13 @@ class Board:
         """Neighbors of each node, ascending."""
         reduced, sizes = self.reduced, self.sizes
         neighbors: list[list[Neighbor]] = [[] for _ in sizes]
-        values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+        values = as_floats(reduced.edge_costs)
         for (a, b), begin in zip(reduced.ends.tolist(), reduced.edge_offset.tolist(), strict=False):
             table = values[begin : begin + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b])
             forbids = not bool(np.isfinite(table).all())
             neighbors[a].append(Neighbor(b, np.ascontiguousarray(table.T), forbids))
             neighbors[b].append(Neighbor(a, table, forbids))
         return tuple(tuple(sorted(near, key=lambda other: other.node)) for near in neighbors)
-
-    @cached_property
-    def later(self) -> tuple[tuple[Neighbor, ...], ...]:
-        """Neighbors of each node that are decided after it."""
-        return tuple(
-            tuple(other for other in others if other.node > node)
-            for node, others in enumerate(self.neighbors)
-        )
 
     @cached_property
     def mass(self) -> Array:
@@ -259,7 +259,8 @@ class Board:
         total, chosen = self.costs + self.messages, np.zeros(len(self), dtype=np.int64)
         for node in range(len(self)):
             chosen[node] = total[self.offset[node] : self.offset[node + 1]].argmin()
-            for other in self.later[node]:
+            for other in self.neighbors[node]:
+                # To earlier nodes nothing matters any more.
                 span = slice(self.offset[other.node], self.offset[other.node + 1])
                 total[span] += other.table[:, chosen[node]]
         return chosen
@@ -294,7 +295,6 @@ class Board:
                 amounts.append(usage.amount.ravel())
         # Shares of the largest make nodes of all sizes alike.
         largest = np.maximum.reduceat(self.mass, first)
-        forbidden = reduced.edge_costs >= NEVER
         return {
             "offset": first,
             "size": sizes,
@@ -313,7 +313,7 @@ class Board:
             "amount": begins(np.repeat(sizes, intervals)),
             "amounts": np.concatenate(amounts),
             "mass": self.mass / np.maximum(np.repeat(largest, sizes), 1.0),
-            "pairs": np.where(forbidden, np.inf, reduced.edge_costs.astype(np.float64)),
+            "pairs": as_floats(reduced.edge_costs),
         }
 
     @property
@@ -424,8 +424,9 @@ class Witness:
         board, changes = self.board, {node: strategy}
         remaining = self.remaining.copy()
         board.replace(remaining, node, int(self.chosen[node]), strategy)
-        for other in board.later[node]:
-            if other.forbids and np.isinf(other.table[self.chosen[other.node], strategy]):
+        for other in board.neighbors[node]:
+            is_later = other.forbids and other.node > node
+            if is_later and np.isinf(other.table[self.chosen[other.node], strategy]):
                 value = self._replacement(other.node, changes, costs, remaining)
                 if value < 0:
                     return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.compiled import compiled
-from parenvs.tasks.sharding.problem import NEVER, Array, Reduced
+from parenvs.tasks.sharding.problem import Array, Reduced, as_floats
 
 
 def ranges(begin: Array, length: Array) -> Array:
@@ -84,15 +84,15 @@ def arrays_of(reduced: Reduced) -> Arrays:
     order = np.lexsort((target, source))
     position = np.argsort(order)
     lengths = np.tile(np.diff(reduced.edge_offset), 2)[order]
-    table = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    table = np.append(0, lengths.cumsum())
     pair = np.empty(int(table[-1]))
-    values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+    values = as_floats(reduced.edge_costs)
     for edge in range(edges):
         costs = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
         first, second = table[position[edge]], table[position[edge + edges]]
         pair[first : first + len(costs)] = costs
         pair[second : second + len(costs)] = costs.reshape(sizes[a[edge]], -1).T.ravel()
-    message = np.concatenate([[0], np.cumsum(sizes[source[order]])]).astype(np.int64)
+    message = np.append(0, sizes[source[order]].cumsum())
     nodes = np.arange(len(reduced) + 1)
     by_node = np.argsort(reduced.term_node, kind="stable")
     return Arrays(

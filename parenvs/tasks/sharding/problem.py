@@ -249,6 +249,11 @@ NEVER = 2**60
 """Forbidden costs within a reduced problem; two of them can be added in int64."""
 
 
+def as_floats(costs: Array) -> Array:
+    """Return costs of a reduced problem as float64, infinite where they are ``NEVER``."""
+    return np.where(costs >= NEVER, np.inf, costs.astype(float))
+
+
 @dataclass(frozen=True, eq=False)
 class Reduced:
     """A reduced problem of n nodes, m edges, u usage terms and T times.
