@@ -18,11 +18,11 @@ from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic.game import ElasticChoice, Job
-from parenvs.tasks.elastic.library import CHECKPOINT
+from parenvs.tasks.elastic.library import CHECKPOINT, Array
 from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, hindsight
 
 ENV_ID = "ElasticPlan-v2"
-Best = Callable[[Any, np.ndarray], int]
+Best = Callable[[Any, Array], int]
 """Gives the best action of an observation and a mask, (65,) bool."""
 
 
@@ -54,7 +54,7 @@ class AgentPolicy:
 def of_network(network: Network, name: str = LEARNED) -> AgentPolicy:
     """Return a network as a policy."""
 
-    def best(seen: Any, mask: np.ndarray) -> int:
+    def best(seen: Any, mask: Array) -> int:
         batch = {**{key: seen[key][None] for key in seen}, "action_mask": mask[None]}
         return int(network.rate(batch)[0].argmax())
 
@@ -95,7 +95,7 @@ def policy_of(source: str) -> Callable[[], Policy]:
         )
     agent = player(source)
 
-    def best(seen: Any, mask: np.ndarray) -> int:
+    def best(seen: Any, mask: Array) -> int:
         return int(agent.predict(seen, mask)[0])
 
     return lambda: AgentPolicy(Path(source).name, best, **rules_of(config))
@@ -156,7 +156,7 @@ ElasticRequest.planners, ElasticRequest.usual = ELASTIC_PLANNERS, KeepDegrees.na
 ElasticRequest.users = {"steps": ()}
 
 
-def teach(game: Any) -> Callable[[], np.ndarray] | None:
+def teach(game: Any) -> Callable[[], Array] | None:
     """Return a function of what actions are worth, (n, 65); None if nothing is known of the game.
 
     The unit is what hindsight earns in a mean interval of the course.
@@ -165,7 +165,7 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
         return None
     seen: dict[int, tuple[Job, Foresight]] = {}
 
-    def worth() -> np.ndarray:
+    def worth() -> Array:
         nonlocal seen
         rows = np.flatnonzero(~game.over).tolist()
         played = {id(game.jobs[row]) for row in rows}

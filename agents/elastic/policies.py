@@ -13,6 +13,7 @@ from parenvs.tasks.elastic.library import (
     EVENTS,
     GONE,
     PRIOR,
+    Array,
     Library,
     binomial,
     departures,
@@ -68,7 +69,7 @@ class KeepDegrees(Fastest):
 
     def start(self, problem: Elastic) -> None:
         super().start(problem)
-        self.allowed: np.ndarray | None = None
+        self.allowed: Array | None = None
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         fits = self.problem.fits(moment.nodes)
@@ -114,7 +115,7 @@ class LookAhead:
     def start(self, problem: Elastic) -> None:
         self.problem = problem
         self.left, self.joined, self.there = np.zeros((3, WINDOW))
-        self.cache: dict[tuple[float, tuple[int, ...]], np.ndarray] = {}
+        self.cache: dict[tuple[float, tuple[int, ...]], Array] = {}
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         slot = moment.interval % WINDOW
@@ -145,11 +146,11 @@ class LookAhead:
         leave = departures(self.left.sum(), self.there.sum(), self.prior)
         return float(leave), float((self.joined - self.left).sum()) / seen
 
-    def allowed(self, nodes: int) -> np.ndarray:
+    def allowed(self, nodes: int) -> Array:
         """(K,) bool, plans that so many nodes are enough for."""
         return self.problem.fits(nodes)
 
-    def _value(self, leave: float, nodes: tuple[int, ...]) -> np.ndarray:
+    def _value(self, leave: float, nodes: tuple[int, ...]) -> Array:
         """Return the expected samples after each choice, (K,), for predicted numbers of nodes."""
         if not nodes:
             return np.zeros(len(self.problem.library))
@@ -183,7 +184,7 @@ class Parcae(LookAhead):
         # Expected departures are spread over all nodes alike.
         return min(max(-trend, 0.0) / max(moment.nodes, 1), 0.5), trend
 
-    def allowed(self, nodes: int) -> np.ndarray:
+    def allowed(self, nodes: int) -> Array:
         return self.problem.fits(nodes) & (self.problem.library.spares == 0)
 
 
@@ -243,7 +244,7 @@ def play(problem: Elastic, course: Course, policy: Policy) -> Run:
     return replace(run, problem=problem)
 
 
-def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
+def transitions(library: Library, chain: Markov, phase: int) -> Array:
     """Return the probability of what happens to a plan with the next number of nodes.
 
     Returns:
@@ -254,7 +255,7 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
     for likely, leave in chain.modes(phase):
         for n in range(max_nodes + 1):
             come = binomial(max_nodes - n, chain.join[phase])
-            done: dict[tuple[int, int, int], np.ndarray] = {}
+            done: dict[tuple[int, int, int], Array] = {}
             for k, size in enumerate(library.sizes):
                 used, spares, _ = size
                 if used + spares > n:
@@ -283,10 +284,10 @@ class Optimal:
 
     problem: Elastic
     samples: float
-    change: np.ndarray
-    stays: np.ndarray
-    writes: np.ndarray
-    nodes: np.ndarray
+    change: Array
+    stays: Array
+    writes: Array
+    nodes: Array
     name: str = field(default="optimal", init=False)
 
     @property

@@ -17,6 +17,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from parenvs.clock import members
+from parenvs.clock.members import Layers, Timing
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, one_line
 from parenvs.graph.flow import reachable
@@ -252,15 +253,9 @@ def layer_modules(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def profiled(
-    source: str,
-    arguments: str | None,
-    name: str = "module",
-    repeats: int = 20,
-    warm_up: int = 3,
-    device: str = "cpu",
-    threads: int = 1,
-    processes: int = 1,
-) -> members.Layers:
+    source: str, arguments: str | None, name: str, repeats: int, warm_up: int, device: str,
+    threads: int, processes: int,
+) -> Layers:  # fmt: skip
     """Measure each layer of a module, in several processes at once if asked for.
 
     Stages of a pipeline share caches and memory. So several processes measure at the same time, and
@@ -285,12 +280,12 @@ def profiled(
     if processes == 1:
         torch.set_num_threads(threads)
         return _measured(0, *given)
-    return members.Layers.slowest(
+    return Layers.slowest(
         together(_measured, processes, given, device, threads=threads, limit=LIMIT_SECONDS)
     )
 
 
-def _measured(rank: int, source: str, arguments: str | None, *settings: Any) -> members.Layers:
+def _measured(rank: int, source: str, arguments: str | None, *settings: Any) -> Layers:
     module, loss, inputs, keywords = torch_module(source, arguments)
     if dist.is_initialized():
         dist.barrier()
@@ -306,7 +301,7 @@ def measured_layers(
     repeats: int = 20,
     warm_up: int = 3,
     device: str = "cpu",
-) -> members.Layers:
+) -> Layers:
     """Measure each layer of a module.
 
     Args:
@@ -346,7 +341,7 @@ def measured_layers(
             raise ProfileError(f"profile {name}: {call.name} fails alone ({error})") from None
     tensors = [x for x in pytree.tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
     batch = len(tensors[0]) if tensors and tensors[0].ndim else 1
-    return members.Layers.of(
+    return Layers.of(
         name,
         [call.name for call in calls],
         timings,
@@ -448,7 +443,7 @@ def _timed(
     repeats: int,
     warm_up: int,
     watch: Callable[[], Callable[[], float]],
-) -> tuple[members.Timing, members.Timing]:
+) -> tuple[Timing, Timing]:
     """Time the forward and the backward pass of a layer alone."""
     weights = [x for x in module.parameters() if x.requires_grad]
     run: dict[str, Any] = {}
@@ -474,11 +469,11 @@ def _timed(
     def backward() -> None:
         torch.autograd.grad(run["ends"], run["targets"], run["gradients"], allow_unused=True)
 
-    forward_timing = members.Timing.of(members.samples(forward, repeats, warm_up, prepare, watch))
+    forward_timing = Timing.of(members.samples(forward, repeats, warm_up, prepare, watch))
     prepare_backward()
     if not (run["ends"] and run["targets"]):  # nothing to train in it, and nothing before it
-        return forward_timing, members.Timing(0.0, 0.0, 0.0, repeats)
-    return forward_timing, members.Timing.of(
+        return forward_timing, Timing(0.0, 0.0, 0.0, repeats)
+    return forward_timing, Timing.of(
         members.samples(backward, repeats, warm_up, prepare_backward, watch)
     )
 

@@ -27,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from parenvs.clock import compilation, members
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
+from parenvs.clock.members import Layers, Timing
 from parenvs.clock.pairing import Pairing, masters
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import ParenvsError, ProfileError, listed, one_line
@@ -86,13 +87,8 @@ class _Layer:
 
 
 def profiled(
-    source: str,
-    arguments: str | None,
-    name: str = "function",
-    repeats: int = 20,
-    warm_up: int = 3,
-    device: str = "cpu",
-) -> members.Layers:
+    source: str, arguments: str | None, name: str, repeats: int, warm_up: int, device: str
+) -> Layers:
     """Measure each named scope of a JAX function ``FILE.py:NAME``.
 
     Args:
@@ -120,7 +116,7 @@ def measured_scopes(
     name: str = "function",
     repeats: int = 20,
     warm_up: int = 3,
-) -> members.Layers:
+) -> Layers:
     """Measure each named scope of a function.
 
     Args:
@@ -160,7 +156,7 @@ def measured_scopes(
     timings, activations = zip(*measured, strict=True)
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
     whole = _whole(function, tuple(positional), named, time)
-    return members.Layers.of(
+    return Layers.of(
         name,
         [layer.name for layer in layers],
         timings,
@@ -257,8 +253,8 @@ def _timed(
     values: dict[Any, Any],
     needing: set[Any],
     trained: set[Any],
-    time: Callable[..., members.Timing],
-) -> tuple[tuple[members.Timing, members.Timing], int]:
+    time: Callable[..., Timing],
+) -> tuple[tuple[Timing, Timing], int]:
     """Time a layer alone, add its results to the values; and the bytes that it keeps.
 
     ``with_gradient`` has the variables with gradients; the layer's are added.
@@ -284,7 +280,7 @@ def _timed(
     values.update(zip(layer.makes, outputs, strict=True))
     forward_timing = time(run, inputs)
     if pullback is None or not any(_is_floating(x) for x in layer.makes):
-        return (forward_timing, members.Timing(0.0, 0.0, 0.0, forward_timing.repeats)), 0
+        return (forward_timing, Timing(0.0, 0.0, 0.0, forward_timing.repeats)), 0
     needing |= {x for x in layer.makes if _is_floating(x)}
     backward_timing = _backward(time, pullback, outputs)
     traced = jax.make_jaxpr(forward)(inputs).jaxpr
@@ -294,11 +290,11 @@ def _timed(
     return (forward_timing, backward_timing), sum(map(_size, residuals))
 
 
-def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) -> members.Timing:
-    return members.Timing.of(members.samples(partial(_run_to_end, run, *given), repeats, warm_up))
+def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) -> Timing:
+    return Timing.of(members.samples(partial(_run_to_end, run, *given), repeats, warm_up))
 
 
-def _backward(time: Callable[..., members.Timing], pullback: Any, outputs: Any) -> members.Timing:
+def _backward(time: Callable[..., Timing], pullback: Any, outputs: Any) -> Timing:
     """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
     gradients = jax.tree.map(_gradient_of, outputs)
     apply = jax.jit(lambda function, given: function(given))
@@ -329,8 +325,8 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
 
 
 def _whole(
-    function: Any, positional: Any, named: Any, time: Callable[..., members.Timing]
-) -> tuple[members.Timing, members.Timing]:
+    function: Any, positional: Any, named: Any, time: Callable[..., Timing]
+) -> tuple[Timing, Timing]:
     """Time the forward and the backward pass of a whole function."""
 
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
@@ -517,8 +513,8 @@ def run(
         devices=layout.devices,
         losses=tuple(measured["losses"]),
         single=tuple(measured["single"]),
-        step=members.Timing.of(measured["step"]),
-        single_step=members.Timing.of(measured["single_step"]),
+        step=Timing.of(measured["step"]),
+        single_step=Timing.of(measured["single_step"]),
         seconds=None if timed is None else seconds_of(timed, graph),
         traffic=traffic_of([measured["traffic"]] * layout.devices, traffic),
         memory=(measured["peak_bytes"],) * layout.devices,

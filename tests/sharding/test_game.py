@@ -275,7 +275,7 @@ def test_env__observation_of_the_first_node():
     observation, _ = make(problem=board.problem, reduction=False).reset()
     costs = board.costs[: board.sizes[0]]
     ahead = np.zeros(len(costs))
-    for other in board.later[0]:
+    for other in board.neighbors[0]:
         theirs = board.costs[board.offset[other.node] : board.offset[other.node + 1]]
         ahead += [min(theirs + column) - min(theirs) for column in other.table.T]
     unit = max(board.reference / len(board), 1.0)

@@ -35,7 +35,7 @@ from parenvs.fields import Integer, check, checked, number, one_of, read_rows, w
 from parenvs.files import StrPath
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library
-from parenvs.tasks.elastic.movement import State
+from parenvs.tasks.elastic.movement import Array, State
 from parenvs.tasks.elastic.problem import (
     INTERVALS,
     MAX_INTERVALS,
@@ -92,7 +92,7 @@ class Trace(Source):
             )
         return count
 
-    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+    def course(self, seconds: float, uniform: Array | None = None) -> Course:
         """Return the course in intervals of a length.
 
         Args:
@@ -271,11 +271,11 @@ class Markov(Source):
         """Return the default number of intervals, whatever their length."""
         return INTERVALS
 
-    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> Array:
         """Draw what decides a course, (S, 1+N) float32: of bulk preemptions, and of each node."""
         return rng.random((intervals, self.nodes + 1), dtype=np.float32)
 
-    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+    def course(self, seconds: float, uniform: Array | None = None) -> Course:
         assert uniform is not None
         count = len(uniform)
         nodes, joined, left = np.zeros((3, count), dtype=np.int16)
@@ -521,7 +521,7 @@ def _shipped_trace(name: str) -> Trace:
 
 NODES = 32
 """Nodes at most; as many as the measured steps go."""
-Regime = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+Regime = tuple[int, Array, Array, Array]
 """What decides a course: nodes at the start, and before each interval, (S,), the probability that a
 node leaves, that a missing one comes, and the share of the nodes, next to each other in age, that
 leave together."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parenvs.errors import printable
-from parenvs.tasks.elastic.library import GONE
+from parenvs.tasks.elastic.library import GONE, Array
 from parenvs.tasks.elastic.problem import Elastic, Run, replay
 from parenvs.view.page import (
     INK,
@@ -84,7 +84,7 @@ def clock(run: Run, interval: int) -> str:
     return f"{hours}:{minutes_left:02d} h" if hours else f"{minutes}:{seconds:02d} min"
 
 
-def bars(values: np.ndarray, top: float) -> str:
+def bars(values: Array, top: float) -> str:
     """One letter for each part of the time, as high as the mean of its values."""
     parts = np.array_split(values, min(len(values), _BAR_COLUMNS))
     level = [float(part.mean()) / (top or 1.0) * (len(_BARS) - 1) for part in parts]
@@ -172,7 +172,7 @@ def stacked(page: Page, top: float, heights: Iterable[float], gap: float) -> lis
     return panels
 
 
-def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
+def _draw_nodes(axes: Axes, run: Run, edges: Array) -> None:
     library, count = run.problem.library, len(run.plans)
     nodes = run.course.nodes[: max(count, 1)]
     used, spares = library.used[run.plans], library.spares[run.plans]
@@ -184,7 +184,7 @@ def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     axes.set_ylim(0, run.problem.nodes * 1.05)
 
 
-def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
+def _plans(axes: Axes, run: Run, edges: Array, inches: float) -> None:
     plans = run.plans
     starts = np.flatnonzero(np.diff(plans, prepend=-1)).tolist()
     for first, end in pairwise([*starts, len(plans)]):
@@ -198,7 +198,7 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
     axes.set(ylim=(0, 1), yticks=[])
 
 
-def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
+def _samples(axes: Axes, run: Run, edges: Array) -> None:
     count = len(run.plans)
     best = run.problem.best[run.course.nodes[: max(count, 1)]] / run.problem.seconds
     words = "the fastest plan, without changes"
@@ -209,7 +209,7 @@ def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
     axes.set_ylim(0, float(run.problem.library.rate.max()) * 1.08)
 
 
-def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
+def _changes(axes: Axes, run: Run, edges: Array) -> None:
     kinds = ((False, "#3B75B5", "a change of plan"), (True, RED, "after a stop: a node had left"))
     for stopped, color, words in kinds:
         which = np.flatnonzero((run.seconds > 0) & (run.stopped == stopped))

@@ -26,7 +26,7 @@ from parenvs.errors import ParenvsError, PlanError, UnknownInstanceError, did_yo
 from parenvs.fields import read, whole, words
 from parenvs.files import StrPath, no_duplicates, replacing
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding, ShardingPlan
+from parenvs.tasks.sharding.problem import FORBIDDEN, Array, Sharding, ShardingPlan
 
 MOST_BYTES = 2**29
 """Limit of the bytes of a file unpacked."""
@@ -110,7 +110,7 @@ def save_iopddl(problem: Sharding, path: StrPath) -> None:
 def to_json(problem: Sharding) -> dict[str, Any]:
     """Return a problem as the object that files of the format hold."""
 
-    def split(values: np.ndarray, offset: np.ndarray) -> list[list[int]]:
+    def split(values: Array, offset: Array) -> list[list[int]]:
         return [values[begin:end].tolist() for begin, end in pairwise(offset.tolist())]
 
     return {
@@ -379,7 +379,7 @@ class Exchange:
 
     partitioning: Partitioning
     problem: Sharding
-    classes: np.ndarray
+    classes: Array
 
     @classmethod
     def of(cls, partitioning: Partitioning, limit: float | None = None) -> Exchange:
@@ -421,7 +421,7 @@ class Exchange:
         )  # fmt: skip
         return cls(partitioning, problem, classes)
 
-    def strategies(self, chosen: np.ndarray) -> np.ndarray:
+    def strategies(self, chosen: Array) -> Array:
         """(n,) strategies of the IOPDDL problem that partition these classes, (C,) bool.
 
         A group of tensors takes the strategy that its ties to the classes leave.
@@ -436,7 +436,7 @@ class Exchange:
                 taken[b] = int(np.argmin(row))
         return taken
 
-    def chosen(self, plan: ShardingPlan) -> np.ndarray:
+    def chosen(self, plan: ShardingPlan) -> Array:
         """(C,) bool, the classes that a plan of the IOPDDL problem partitions.
 
         Raises:
@@ -455,7 +455,7 @@ class Exchange:
 
 def _groups(
     partitioning: Partitioning, node_of: dict[int, int]
-) -> dict[tuple[int, int, tuple[int, ...]], np.ndarray]:
+) -> dict[tuple[int, int, tuple[int, ...]], Array]:
     """(first moment, end, classes) -> bytes if none of these is partitioned, or each one."""
     footprint, graph = partitioning.footprint, partitioning.graph
     moments = max(len(footprint.order), 1)
@@ -463,7 +463,7 @@ def _groups(
     lives = [(tensor, 0, moments) for tensor in parameters.tolist()]
     stays = np.stack(footprint.lifetimes, axis=1)
     lives += [(tensor, first, last + 1) for tensor, first, last in stays.tolist()]
-    groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}
+    groups: dict[tuple[int, int, tuple[int, ...]], Array] = {}
     for tensor, lo, hi in sorted(lives, key=lambda life: life[0]):
         labels = footprint.label[graph.dim_offset[tensor] : graph.dim_offset[tensor + 1]].tolist()
         classes = tuple(sorted({x for x in labels if x in node_of and footprint.share[x] < 1}))

@@ -712,7 +712,6 @@ class Improve:
         self.width, self.looks = width, not set(BLOCK_AHEAD).isdisjoint(columns)
         self._columns = [list(BLOCK_COLUMNS).index(name) for name in columns]
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
-        self.turn = np.zeros(count, dtype=np.int64)
         self.legal = np.zeros((count, width), dtype=np.bool_)
         self.rows = np.zeros((count, width, len(columns)), dtype=np.float32)
         self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), dtype=np.float32)
@@ -726,7 +725,6 @@ class Improve:
 
     def start(self, rows: Array) -> None:
         """Start episodes, (k,) int64, with the greedy plans of their boards."""
-        self.turn[rows] = 0
         self.over[rows] = False
         for row in rows.tolist():
             self._states[row] = _ImproveEpisode(self.boards[row])
@@ -735,10 +733,9 @@ class Improve:
     def play(self, rows: Array, actions: Array) -> None:
         """Solve legal blocks of episodes that are not over; see ``Construct.play``."""
         for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
-            self._states[row].move(action, int(self.turn[row]))
-            self.turn[row] += 1
+            self._states[row].move(action)
             self._look(row)
-            self.over[row] = self.turn[row] == MOVES or not self.legal[row].any()
+            self.over[row] = self._states[row].turn == MOVES or not self.legal[row].any()
 
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode as it is now."""
@@ -746,12 +743,12 @@ class Improve:
         return board.problem.plan(board.liftable.lift(self._states[row].chosen))
 
     def _look(self, row: int) -> None:
-        state, turn = self._states[row], int(self.turn[row])
-        rows = state.rows(turn, self.looks)[:, self._columns]
+        state = self._states[row]
+        rows = state.rows(self.looks)[:, self._columns]
         rows[~state.is_legal] = 0.0
         self.rows[row], self.legal[row] = 0.0, False
         self.rows[row, : len(rows)], self.legal[row, : len(rows)] = rows, state.is_legal
-        self.contexts[row], self.cost[row] = state.contexts(turn), state.cost
+        self.contexts[row], self.cost[row] = state.contexts(), state.cost
 
 
 class _ImproveEpisode:
@@ -777,16 +774,17 @@ class _ImproveEpisode:
         self.solved_at = np.full(len(board), -1)
         self.changed = np.ones(len(board), dtype=np.bool_)
         self.last_gains = np.zeros(len(board))
-        self.last_gain = 0.0
+        self.last_gain, self.turn = 0.0, 0
         self.costs: list[Array] = [np.zeros(0)] * len(board)
         self.node_cost = np.zeros(len(board))
         self.possible_saving = np.zeros(len(board))
         self._measure(range(len(board)))
 
-    def move(self, root: int, turn: int) -> None:
+    def move(self, root: int) -> None:
         block = self.blocks.blocks[root]
         strategies = block.solve(self.chosen, self.remaining)
-        self.solved_at[root], self.changed[root] = turn, False
+        self.solved_at[root], self.changed[root] = self.turn, False
+        self.turn += 1
         before = self.cost
         if strategies is not None:
             moved = np.array(block.nodes)[strategies != self.chosen[block.nodes]].tolist()
@@ -822,7 +820,7 @@ class _ImproveEpisode:
                 singles[node] = self.node_cost[node] - self.costs[node][fits].min()
         return singles
 
-    def rows(self, turn: int, looks: bool) -> Array:
+    def rows(self, looks: bool) -> Array:
         blocks, unit = self.blocks, self.board.unit
         # Features that look ahead cost time, so they are computed only where shown.
         ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
@@ -837,21 +835,23 @@ class _ImproveEpisode:
             *ahead,
             blocks.size,
             blocks.degree,
-            np.where(self.solved_at < 0, 1.0, np.minimum((turn - self.solved_at) / MOVES, 1.0)),
+            np.where(
+                self.solved_at < 0, 1.0, np.minimum((self.turn - self.solved_at) / MOVES, 1.0)
+            ),
             self.changed,
             self.last_gains,
             blocks.free(self.remaining),
         ]
         return np.stack(columns, axis=1).astype(np.float32)
 
-    def contexts(self, turn: int) -> list[float]:
+    def contexts(self) -> list[float]:
         board = self.board
         saved = np.log(max(board.reference, 1) / max(self.cost, 1)) / _DEPTH
         share = self.remaining[:-1] / np.maximum(board.headroom[:-1], 1)
         fullest = min(max(float(share.min(initial=1.0)), 0.0), 1.0)
         nodes = float(np.log2(len(board)) / 12)
         opened = float(self.is_legal.mean())
-        return [turn / MOVES, opened, min(float(saved), 1.0), self.last_gain, fullest, nodes]
+        return [self.turn / MOVES, opened, min(float(saved), 1.0), self.last_gain, fullest, nodes]
 
 
 def _log_scaled(values: Array | float) -> Array:

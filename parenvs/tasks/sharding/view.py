@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parenvs.errors import printable
-from parenvs.tasks.sharding.problem import Sharding, ShardingReport, pair_entries
+from parenvs.tasks.sharding.problem import Array, Sharding, ShardingReport, pair_entries
 from parenvs.view.page import HEIGHT, RED, WIDTH, Page, legend
 from parenvs.view.words import SEPARATOR, reason_lines, size, wrapped
 
@@ -99,7 +99,7 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     return page.figure
 
 
-def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
+def _costs(axes: Axes, problem: Sharding, chosen: Array) -> None:
     nodes = problem.costs[problem.offset[:-1] + chosen].astype(float)
     edges = np.zeros(len(problem))
     for end in problem.ends.T:
@@ -109,7 +109,7 @@ def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
     axes.bar(numbers, edges, 1.0, bottom=nodes, color=_EDGE, label="half of each of its edges")
 
 
-def _usage(axes: Axes, problem: Sharding, used: np.ndarray, **style: Any) -> None:
+def _usage(axes: Axes, problem: Sharding, used: Array, **style: Any) -> None:
     """Fill what nodes, (n,), use from one place at which it changes to the next, by number."""
     _, nodes, signs = problem.events
     total = np.cumsum(used[nodes].astype(float) * signs)
