@@ -22,7 +22,7 @@ from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs.agents.elastic.policies import RULES, optimal
 from parenvs.agents.evaluation.statistics import bootstrap_interval, mean_known
 from parenvs.instances import data_folder
-from parenvs.tasks.elastic.movement import Degrees, State, fetched
+from parenvs.tasks.elastic.movement import Costs, Degrees, State, fetched
 from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Policy, Run, follow, hindsight
 from parenvs.tasks.elastic.problems import (
     ELASTIC_SETS,
@@ -65,7 +65,7 @@ def gpt3(name: str) -> State:
 def movement(name: str, new: Degrees, published: float) -> Row:
     """The seconds of a change, published and predicted."""
     moved = fetched(gpt3(name), Degrees(4, 2, 1), new)
-    return {"published": published, "seconds": moved.seconds()}
+    return {"published": published, "seconds": Costs.fixed + Costs().moving(moved)}
 
 
 def movement_cases() -> Iterator[Case]:

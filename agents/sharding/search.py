@@ -78,9 +78,7 @@ class Clock:
         processor: whether seconds are those of the process, for a machine that others use, too.
     """
 
-    def __init__(
-        self, seconds: float | None, steps: int | None = None, processor: bool = False
-    ) -> None:
+    def __init__(self, seconds: float | None, steps: int | None, processor: bool = False) -> None:
         self.now = time.process_time if processor else time.monotonic
         self.begin, self.seconds, self.steps, self.round = self.now(), seconds, steps, 0
 

@@ -83,13 +83,6 @@ def _divided(layer: Layer) -> tuple[float, float]:
     return 2.0 * (whole - halved), 2.0 * halved - whole
 
 
-FIXED_SECONDS, EGRESS_BYTES, SLICED_BYTES = 2.83, 4.70e9, 12.76e9
-"""Seconds of a change, and bytes a second that a host sends and slices.
-
-A fit of three constants to nine published times of Tenplex (R2 0.97, errors -16 to +21 %, in
-sample); those of another cluster take their place by the arguments of ``Movement.seconds``."""
-
-
 class Degrees(NamedTuple):
     """Degrees of a plan: T tensor, P pipeline, D data."""
 
@@ -126,15 +119,6 @@ class Movement:
     network_bytes: float
     egress_bytes: float
     sliced_bytes: float
-
-    def seconds(
-        self,
-        fixed: float = FIXED_SECONDS,
-        egress: float = EGRESS_BYTES,
-        sliced: float = SLICED_BYTES,
-    ) -> float:
-        """Return the seconds of the change; arguments are seconds and bytes a second."""
-        return fixed + self.egress_bytes / egress + self.sliced_bytes / sliced
 
 
 def overlap(shard: Any, shards: int, other_shard: Any, other_shards: int) -> Any:
@@ -492,10 +476,11 @@ class Costs:
         save: seconds in which training waits for a checkpoint to be written.
         load: seconds to read one.
 
-    Changes are a fit to Tenplex (SOSP 2024), restarts and checkpoints are of Parcae (NSDI 2024).
+    Changes are a fit of three constants to nine published times of Tenplex (SOSP 2024; R2 0.97,
+    errors -16 to +21 %, in sample), restarts and checkpoints are of Parcae (NSDI 2024).
     """
 
-    fixed: float = FIXED_SECONDS
+    fixed: float = 2.83
     join: float = 0.0
     leave: float = 0.0
     build: tuple[tuple[float, float], ...] = ((1, 0.0),)
@@ -503,11 +488,15 @@ class Costs:
         (1, 28.76), (2, 33.587), (4, 36.189), (8, 40.882), (12, 39.02), (16, 42.892), (20, 36.749),
         (24, 37.849), (32, 37.588),
     )  # fmt: skip
-    egress: float = EGRESS_BYTES
-    sliced: float = SLICED_BYTES
+    egress: float = 4.70e9
+    sliced: float = 12.76e9
     save: float = 7.0
     load: float = 7.0
     every: int = 10
+
+    def moving(self, movement: Movement) -> float:
+        """Return the seconds in which bytes are sent and cut."""
+        return movement.egress_bytes / self.egress + movement.sliced_bytes / self.sliced
 
     def planned(self, movement: Movement, new: Degrees, joins: bool) -> float:
         """Return the seconds of a change that was planned, or for which spares were ready.
@@ -522,8 +511,8 @@ class Costs:
         # One group per replica and per stage, one of all ranks, one per replica and stage.
         groups = data + stages + 1 + data * stages
         formed = groups * (self.join if joins else self.leave)
-        moved = movement.seconds(0.0, self.egress, self.sliced)
-        return self.fixed + formed + _interpolated(self.build, stages) + moved
+        built = _interpolated(self.build, stages)
+        return self.fixed + formed + built + self.moving(movement)
 
     def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:
         """Return the seconds of a stop, until a plan trains.
@@ -534,7 +523,7 @@ class Costs:
             devices: of a node.
         """
         # Without replicas the state comes from a checkpoint, at a measured time.
-        moved = self.load if movement is None else movement.seconds(0.0, self.egress, self.sliced)
+        moved = self.load if movement is None else self.moving(movement)
         return _interpolated(self.restart, new.hosts(devices)) + moved
 
     @classmethod
