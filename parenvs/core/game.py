@@ -287,9 +287,11 @@ class Game(ABC):
         """
         return np.ones((self.count, int(self.action_space.n)), dtype=np.bool_)
 
-    @abstractmethod
     def put(self, rows: Rows, problem: Any) -> None:
         """Give rows a problem of a source; their episodes have to be started then."""
+        self._shared = None
+        for row in self._rows[rows].tolist():
+            self._problems[row] = problem
 
     @abstractmethod
     def start(self, rows: Rows) -> None:
@@ -426,8 +428,8 @@ class Game(ABC):
         """Give all rows a problem that can be rendered before the first reset."""
         problem = self.source.preview()
         self._problems = [problem] * self.count
-        self._shared = problem
         self.put(EVERY, problem)
+        self._shared = problem
         self.start(EVERY)
 
     def by_problem(self, rows: np.ndarray) -> Iterator[tuple[Any, Rows]]:

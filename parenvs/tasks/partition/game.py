@@ -444,9 +444,8 @@ class PartitionGame(Rowed):
         )
         self.masked = inputs and not paper if masked is None else masked
         self.memory = memory
-        self.space = self._shared = space
+        self.space = space
         self.source: Source = Fixed(space)
-        self._problems = [space] * count
         self.decisions = np.zeros((count, len(space.dimensions)), dtype=np.int8)
         # Whatever the problem, it has no more classes than dimensions.
         self.classes = np.zeros((count, len(space.dimensions) + 2), dtype=np.int8)
@@ -463,6 +462,7 @@ class PartitionGame(Rowed):
         if rows is not None:
             self.show_rows(2, rows)
         self._check_memory()
+        self.put(EVERY, space)
         self.start(EVERY)
 
     @property
@@ -476,6 +476,7 @@ class PartitionGame(Rowed):
         return legal
 
     def put(self, rows: Rows, problem: PartitionSpace) -> None:
+        super().put(rows, problem)
         more = len(problem.dimensions) - self.decisions.shape[1]
         if more > 0:  # rows show problems of any size alike
             self.decisions, self.classes = (

@@ -461,9 +461,6 @@ class PipelineCut(Rowed):
         write_mask(self._window, legal)
         return legal
 
-    def put(self, rows: Rows, problem: Board) -> None:
-        pass
-
     def start(self, rows: Rows) -> None:
         rows = self._rows[rows]
         self.steps[rows], self.over[rows], self._cuts[rows] = 0, False, -1.0

@@ -402,10 +402,6 @@ class PipelineImprovement(games.RowGame):
         self.rows = np.zeros((size, self.relocations, len(self.shown)), dtype=np.float32)
         self._is_new = np.ones(count, dtype=np.bool_)  # whether rows of the plan are to be computed
 
-    def put(self, rows: games.Rows, problem: Board) -> None:
-        for row in self._rows[rows].tolist():  # decoders put problems without a source
-            self._problems[row] = problem
-
     def start(self, rows: games.Rows) -> None:
         self.fresh(rows)
         self.turn[rows], self.tried[rows], self.removed[rows] = 0, False, -1

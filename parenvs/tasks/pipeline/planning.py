@@ -348,8 +348,7 @@ class PipelinePlanning(games.Rowed):
         return self._legal[:, :ACTIONS]
 
     def put(self, rows: games.Rows, problem: Board) -> None:
-        for row in self._rows[rows].tolist():  # decoders put problems without a source
-            self._problems[row] = problem
+        super().put(rows, problem)
         self.stages[rows] = problem.space.stages
         for key, values in problem.observed.items():
             self._observed[key][rows] = values
