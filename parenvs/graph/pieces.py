@@ -120,7 +120,7 @@ def split_sizes(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
     the backward pass not.
     """
     weights: set[Sizes] = set()
-    every: set[Sizes] = set()
+    others: set[Sizes] = set()
     for equations in flat_equations(jaxpr):
         readers: dict[Any, list[Equation]] = {}
         for item in equations:
@@ -130,18 +130,15 @@ def split_sizes(jaxpr: Any) -> tuple[set[Sizes], set[Sizes]]:
             if is_backward(item.scope):
                 continue
             if item.name == "split":
-                sizes = _nested_split_sizes(item, readers)
-                weights.add(sizes)
-                every |= {sizes, tuple(map(int, item.params["sizes"]))}
+                weights.add(_nested_split_sizes(item, readers))
+                others.add(tuple(map(int, item.params["sizes"])))
             for atom, shape in zip(item.outputs, item.output_shapes, strict=True):
-                slices = set(_tiles(shape, readers.get(atom, ())).values())
-                weights |= slices
-                every |= slices
+                weights.update(_tiles(shape, readers.get(atom, ())).values())
             if item.name == "reshape":
                 for sizes, input_sizes in _splits_of_reshape(item, readers):
                     weights.add(input_sizes)
-                    every |= {sizes, input_sizes}
-    return weights, every
+                    others.add(sizes)
+    return weights, weights | others
 
 
 def _splits_of_reshape(
