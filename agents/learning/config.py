@@ -6,7 +6,7 @@ A run's folder may come from a stranger: nothing in it is run, unless the caller
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,11 @@ class Distribution(NamedTuple):
     plays: str
     learns: str
 
+    @property
+    def options(self) -> dict[str, bool]:
+        """Counts of processes -> whether they say something to it."""
+        return {"actors": self.plays in (ACTORS, ENVS), "learners": self.learns != ALONE}
+
 
 SINGLE = "single"
 DISTRIBUTIONS = {
@@ -59,6 +64,22 @@ def distribution_of(name: str, staleness: int | None = None) -> Distribution:
     if staleness is not None and DISTRIBUTIONS[name].learns != SERVED:
         raise ParenvsError(f"staleness is of the distribution server, not of {name}")
     return DISTRIBUTIONS[name]
+
+
+def refuse_ignored(name: str, given: Iterable[str]) -> None:
+    """Refuse options that a distribution would ignore.
+
+    Raises:
+        ParenvsError: it ignores one; the line names those that do not.
+    """
+    used = distribution_of(name).options
+    for option in given:
+        if not used.get(option, True):
+            users = [other for other, x in DISTRIBUTIONS.items() if x.options[option]]
+            raise ParenvsError(
+                f"--{option}: distribution {name} ignores it; leave it out, or take one of "
+                f"{', '.join(users)}"
+            )
 
 
 CONFIG, MODEL = "config.json", "model.pt"

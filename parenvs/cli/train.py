@@ -74,7 +74,7 @@ def train(
 ) -> None:
     """Train an agent on an instance or generated problems; writes checkpoints, logs, best plan."""
     choices = RunOptions(**options.values_in(RunOptions, given))
-    own = options.values_in(TrainOptions, given)
+    own = typed = options.values_in(TrainOptions, given)
     given = options.without(RunOptions, options.without(TrainOptions, given))
     engine, steps, folder, resume = choices.engine, choices.steps, choices.out, choices.resume
     if engine is not None or choices.address is not None:
@@ -90,6 +90,10 @@ def train(
         own = {**{field.name: getattr(kept, field.name) for field in fields(TrainOptions)}, **own}
         settings = {**kept.settings, **settings}
     training = TrainOptions(**own)
+    if {*typed} & {"actors", "learners"}:
+        with need_extra("agents", "training"):
+            from parenvs.agents.learning.config import refuse_ignored
+        refuse_ignored(training.distribution, typed)
     run = _Run(training, choices, settings, as_json, dict(map(_argument, choices.env or ())))
     if kept is not None and folder is not None:
         run.train(folder, kept.env_id, kept.env_kwargs, steps or kept.steps)

@@ -1,4 +1,5 @@
 import pytest
+from cases import each
 from commands import caller
 
 ENV = "ElasticPlan-v2"
@@ -27,3 +28,14 @@ def test_train__an_environment_by_its_id(monkeypatch, capfd, tmp_path):
     status, _, err = run("train", ENV, "--agent", "pp0")
     assert status == 2 and "unknown agent 'pp0' (did you mean 'ppo'?)" in " ".join(err.split())
     assert not (tmp_path / "runs").exists()
+
+
+@each(
+    ("name", "option", "others"),
+    [("single", "actors", "actors, inference, environments"), ("fused", "actors", "inference"),
+     ("actors", "learners", "learners, environments, server, fused")],
+)  # fmt: skip
+def test_train__refuses_what_a_distribution_ignores(run, name, option, others):
+    status, _, err = run("train", "pipeline", "--distribution", name, f"--{option}", "2")
+    assert status == 2 and err.count("\n") == 1
+    assert f"--{option}: distribution {name} ignores it" in err and others in err
