@@ -262,12 +262,8 @@ def author_fault(name: str) -> str:
 
 def _is_text(value: Any, max_length: int) -> bool:
     """Return whether a page can show a value as text: no control and no bidi characters."""
-    return (
-        isinstance(value, str)
-        and len(value) <= max_length
-        and value.isprintable()
-        and bool(_UNSEEN.sub("", value).strip())
-    )
+    is_short = isinstance(value, str) and len(value) <= max_length
+    return is_short and value.isprintable() and bool(_UNSEEN.sub("", value).strip())
 
 
 def _is_list(value: Any, max_count: int, is_valid: Callable[[Any], bool]) -> bool:

@@ -87,20 +87,15 @@ def run(task: str, problem: TaskProblem, script: Path, runner: str) -> tuple[Any
         ParenvsError: the script cannot be run, fails, or writes anything else; one line.
     """
     settings = problem.settings
-    job = {"task": task, "seed": settings["seed"], "number": settings["number"]}
+    words = {"task": task, "seed": settings["seed"], "number": settings["number"]}
+    job = json.dumps(words).encode()
     if "{script}" not in runner:
         raise ParenvsError(f"--runner {runner!r} has no {{script}}")
     # No shell: the path of a script is one argument, whatever is in it.
     command = [part.replace("{script}", str(script.resolve())) for part in shlex.split(runner)]
     where = f"{script.name}, problem {problem.name}"
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(job).encode(),
-            capture_output=True,
-            timeout=SECONDS,
-            check=True,
-        )
+        done = subprocess.run(command, input=job, capture_output=True, timeout=SECONDS, check=True)
     except subprocess.TimeoutExpired:
         raise ParenvsError(f"{where}: no plan after {SECONDS:.0f} s") from None
     except subprocess.CalledProcessError as error:

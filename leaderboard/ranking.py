@@ -193,10 +193,8 @@ def unconfirmed(standings: Sequence[Standing]) -> dict[str, set[str]]:
     for problem, rows in costs.items():
         # No plan reaches the reference: 0, which no other plan can be as fast as.
         best = min((seconds for reaches, seconds, _ in rows if reaches), default=0.0)
-        others = {
-            name for reaches, seconds, name in rows
-            if not reaches and seconds <= best * (1 + TOLERANCE)
-        }  # fmt: skip
+        limit = best * (1 + TOLERANCE)
+        others = {name for reaches, seconds, name in rows if not reaches and seconds <= limit}
         if others:
             pairs[problem] = others
     return pairs

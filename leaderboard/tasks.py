@@ -225,11 +225,7 @@ def _task_of_json(content: dict[str, Any]) -> Task:
     problems = {}
     for settings in content["problems"]:
         fields = {key: settings.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
-        problems[fields["name"]] = problem_class(
-            kind=content["kind"],
-            reward=content["reward"],
-            reference=Reference(**settings.pop("reference")),
-            settings=settings,
-            **fields,
-        )
+        fields |= {key: content[key] for key in ("kind", "reward")}
+        reference = Reference(**settings.pop("reference"))
+        problems[fields["name"]] = problem_class(reference=reference, settings=settings, **fields)
     return Task(**{**content, "problems": problems})

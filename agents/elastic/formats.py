@@ -202,10 +202,8 @@ def play(
         seed: the checker's seed, which selects the courses.
     """
     player: Policy = RULES[policy.rule]() if isinstance(policy, Rule) else policy
-    return {
-        name: [
-            follow(problem, problem.drawn(number), player).chosen.tolist()
-            for number in seeds(problem, seed)
-        ]
-        for name, problem in problems.items()
-    }
+    choices = {}
+    for name, problem in problems.items():
+        runs = [follow(problem, problem.drawn(x), player) for x in seeds(problem, seed)]
+        choices[name] = [run.chosen.tolist() for run in runs]
+    return choices

@@ -133,12 +133,10 @@ class Usages(NamedTuple):
 
 def usages_of(model: Arrays) -> Usages:
     """Return the usages of a problem's strategies."""
-    sizes, node = model.size, model.owner
-    return Usages(
-        ranges(model.offset[node], sizes[node]),
-        np.repeat(np.arange(len(node)), sizes[node]),
-        model.usage[ranges(model.term_at, sizes[node])],
-    )
+    node = model.owner
+    size, term = model.size[node], np.arange(len(node))
+    used = model.usage[ranges(model.term_at, size)]
+    return Usages(ranges(model.offset[node], size), np.repeat(term, size), used)
 
 
 def _fixed_point(price: Array) -> tuple[int, Array]:
@@ -436,10 +434,8 @@ class CoreProgram:
         taken = np.zeros(len(self.reduced.costs))
         taken[self.reduced.offset[:-1] + chosen] = 1.0
         solution = highspy.HighsSolution()
-        solution.col_value = [
-            *taken.tolist(),
-            *(taken[self.ends[0]] * taken[self.ends[1]]).tolist(),
-        ]
+        pairs = taken[self.ends[0]] * taken[self.ends[1]]
+        solution.col_value = [*taken.tolist(), *pairs.tolist()]
         self.solver.setSolution(solution)
 
     def relax(self, kept: Array, seconds: float) -> Relaxation | None:

@@ -62,11 +62,8 @@ def products(
     def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         m, k, n = shape
-        a, b, out = (
-            torch.ones(size, dtype=_TYPES[precision], device=kind)
-            for size in ((m, k), (k, n), (m, n))
-        )
-        return partial(torch.matmul, a, b, out=out)
+        ones = partial(torch.ones, dtype=_TYPES[precision], device=kind)
+        return partial(torch.matmul, ones((m, k)), ones((k, n)), out=ones((m, n)))
 
     before = torch.get_float32_matmul_precision()
     time = partial(members.repeated, repeats=repeats, watch=watch_of(kind))
@@ -197,10 +194,8 @@ def together(
         ParenvsError: one of them failed; the line says which.
     """
     store = store_at(LOOPBACK, MEET_SECONDS)
-    groups = [
-        (work, (rank, processes, kind, store.port, threads, limit), given)
-        for rank in range(processes)
-    ]
+    group = (processes, kind, store.port, threads, limit)
+    groups = [(work, (rank, *group), given) for rank in range(processes)]
     with awake_cores() if kind == "cpu" else nullcontext():
         return members.run_members(_run_in_group, groups, (*_PRELOAD, *preload))
 

@@ -187,13 +187,8 @@ class Member:
         """Become one of a group of processes."""
         self._leave()
         self.spared = {target for _, target in _sockets()}
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore(name, self.store),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=LIMIT_SECONDS),
-        )
+        store, limit = dist.PrefixStore(name, self.store), timedelta(seconds=LIMIT_SECONDS)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
 
     def move(
         self, plan: Plan, exported: TorchPlan, devices: int, takers: int

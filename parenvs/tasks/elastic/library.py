@@ -263,10 +263,8 @@ class Library:
             content: of ``gpt-1.5b.json`` or ``bert-large.json`` of the shipped measurements.
             state: the model's.
         """
-        plans = [
-            (Degrees(1, int(pipeline), int(data)), float(rate))
-            for data, pipeline, _, rate in content["measured"]
-        ]
+        rows = content["measured"]  # of data and pipeline degree, and what these take
+        plans = [(Degrees(1, int(p), int(d)), float(rate)) for d, p, _, rate in rows]
         costs = Costs.of_parcae(content["model_build_ms"])
         return cls(f"{content['model']}-measured", state, costs, 1, chosen(plans, 1))
 

@@ -170,12 +170,8 @@ def fetched(state: State, old: Degrees, new: Degrees, devices: int = 4) -> Movem
         # What tensor parallelism divides in each stage, of each shard.
         by_stage = _within(state, new.pipeline) @ state.split / new.tensor
         sliced = float(np.repeat(by_stage, new.tensor)[shard_of_rank].sum())
-    return Movement(
-        float(fetched_bytes.sum()),
-        float(remote.sum()),
-        float(np.bincount(source, remote.sum(axis=1)).max()),
-        sliced,
-    )
+    egress = np.bincount(source, remote.sum(axis=1)).max()
+    return Movement(float(fetched_bytes.sum()), float(remote.sum()), float(egress), sliced)
 
 
 class Layout(NamedTuple):
@@ -256,12 +252,9 @@ def minimal(
     split = len(size) // (old.grid + 1) * old.grid
     # Equal tensor degrees move whole shards; others are cut or put together.
     is_cut = old.degrees.tensor != new.degrees.tensor
-    return Movement(
-        float(counts @ size),
-        float(missing @ size),
-        float((host_atoms @ demand).max()),
-        float(counts[:split] @ size[:split]) if is_cut else 0.0,
-    )
+    sliced = float(counts[:split] @ size[:split]) if is_cut else 0.0
+    egress = float((host_atoms @ demand).max())
+    return Movement(float(counts @ size), float(missing @ size), egress, sliced)
 
 
 class Flow(NamedTuple):
