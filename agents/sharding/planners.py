@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -84,18 +85,16 @@ def solve_iopddl(
         reduced, chosen, rounds = search.reduced, search.chosen, clock.round
         bound = search.bound + reduced.constant
     strategies = reduced.lift(chosen)
-    cost = problem.cost(strategies)
-    return Answer(
-        problem=problem,
-        plan=problem.plan(strategies),
-        cost=cost,
-        method="iopddl",
-        proven=bound >= cost,
-        bound=bound,
-        evaluations=rounds,
-        seconds=clock.spent,
-        notes=notes,
-    )
+    proof = {"proven": bound >= problem.cost(strategies), "bound": bound, "notes": notes}
+    return _answer(problem, strategies, "iopddl", rounds, clock.spent, **proof)
+
+
+def _answer(
+    problem: Sharding, strategies: np.ndarray, method: str, judged: int, spent: float, **proof: Any
+) -> Answer:
+    plan, cost = problem.plan(strategies), problem.cost(strategies)
+    figures: dict[str, Any] = {"evaluations": judged, "seconds": spent, **proof}
+    return Answer(problem=problem, plan=plan, cost=cost, method=method, **figures)
 
 
 EPISODES = 64
@@ -113,7 +112,7 @@ def greedy(problem: Sharding) -> Answer:
     """
     begin = time.perf_counter()
     board = _board(problem)
-    return _answer(board, board.greedy, "greedy", 1, begin)
+    return _lifted(board, board.greedy, "greedy", 1, begin)
 
 
 def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) -> Answer:
@@ -139,7 +138,7 @@ def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) 
         chosen = game.chosen[cheapest, : len(board)]
         if np.isfinite(game.cost[cheapest]) and board.reduced.cost(chosen) < lowest:
             best, lowest = chosen.copy(), board.reduced.cost(chosen)
-    return _answer(board, best, "random", evaluations, begin)
+    return _lifted(board, best, "random", evaluations, begin)
 
 
 def _board(problem: Sharding) -> Board:
@@ -150,16 +149,9 @@ def _board(problem: Sharding) -> Board:
         return board_of(problem, reduction=False)
 
 
-def _answer(board: Board, chosen: np.ndarray, method: str, judged: int, begin: float) -> Answer:
+def _lifted(board: Board, chosen: np.ndarray, method: str, judged: int, begin: float) -> Answer:
     problem, strategies = board.problem, board.liftable.lift(chosen)
-    return Answer(
-        problem=problem,
-        plan=problem.plan(strategies),
-        cost=problem.cost(strategies),
-        method=method,
-        evaluations=judged,
-        seconds=time.perf_counter() - begin,
-    )
+    return _answer(problem, strategies, method, judged, time.perf_counter() - begin)
 
 
 @dataclass(frozen=True)
