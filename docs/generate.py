@@ -466,7 +466,8 @@ def names_page() -> str:
             else:
                 lines += [f".. autoclass:: parenvs.{name}", "   :members:", ""]
         lines += ["```", ""]
-    return "\n".join(lines)
+    commands = ["```{toctree}", ":caption: Commands", ":glob:", "", "commands/*", "```", ""]
+    return "\n".join([*lines, *commands])
 
 
 def linked(text: str, page: str, source: str | None = None) -> str:
@@ -498,7 +499,7 @@ def linked(text: str, page: str, source: str | None = None) -> str:
 
 
 def front(text: str) -> str:
-    """The first page, its words in capitals replaced by what README, tables and contents say."""
+    """The first page, its words in capitals replaced by what README and tables say."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     parts = {
         "HEAD": "**" + readme.partition("\n\n**")[2].partition("<p align")[0],
@@ -507,9 +508,7 @@ def front(text: str) -> str:
     }
     for word, part in parts.items():
         text = text.replace(f"\n{word}\n", f"\n{linked(part, 'docs/index.md', 'README.md')}\n")
-    named = set(re.findall(r"^[\w/*.-]+$", text, flags=re.M))
-    pages = sorted(path.stem for path in DOCS.glob("*.md") if path.stem != "index")
-    return text.replace("OTHERS", "\n".join(page for page in pages if page not in named))
+    return text
 
 
 def first_table(name: str, mark: str) -> str:
