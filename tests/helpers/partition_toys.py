@@ -162,7 +162,9 @@ def _with_intended_roles(graph, options):
     opcodes = [graph.opcodes[c] for c in graph.opcode]
     rows = zip(opcodes, flow.operands, flow.results, strict=True)
     free = free_instructions(rows, scalars)
-    return replace(told, parameter_role=np.array(roles, dtype=np.uint8), free=free)
+    # What was told drops gradients of weights that the reader found and these roles leave out.
+    size, roles = told.batch_size, np.array(roles, dtype=np.uint8)
+    return replace(graph, batch_size=size, parameter_role=roles, free=free)
 
 
 def floating(graph, tensor):
