@@ -221,7 +221,7 @@ def with_roles(
     free = free_instructions(rows, scalars)
     roles = np.array(role, dtype=np.uint8)
     graph = replace(graph, batch_size=int(batch_size), parameter_role=roles, free=free, notes=notes)
-    if frozen is None and variables is None:
+    if frozen is None:
         return graph
     changes = [(before, after) for (before, _), after in zip(detected, role, strict=True)]
     pairs = zip(tensors, changes, strict=True)
