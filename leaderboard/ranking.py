@@ -68,7 +68,7 @@ class Standing:
 
     @property
     def simulated(self) -> float | None:
-        """Mean of reference / simulated length; without a plan, that of the trivial plan."""
+        """Geometric mean of reference / simulated; without a plan, that of the trivial plan."""
         counted = [verdict for verdict in self.checked.verdicts if verdict.counts]
         if all(verdict.simulated is None for verdict in counted):
             return None
@@ -156,23 +156,25 @@ def standings_json(entries: Sequence[CheckedEntry]) -> dict[str, Any]:
 def compare(standings: Sequence[Standing]) -> dict[str, Marks]:
     """Return the marks of all entries of a task, by name.
 
+    An entry of a worse score that is as fast in simulation is marked as equal to the better ones.
+
     Args:
         standings: of ``ranking``.
     """
-    lengths = {standing.name: standing.simulated for standing in standings}
+    speeds = {standing.name: standing.simulated for standing in standings}
     twins = _same_plans(standings)
     marks = {}
     for standing in standings:
-        length = lengths[standing.name]
+        speed = speeds[standing.name]
         equal = tuple(
             better.name
             for better in standings
             if better.score > standing.score
-            and (other := lengths[better.name]) is not None
-            and length is not None
-            and round(length, DIGITS) >= round(other, DIGITS)
+            and (better_speed := speeds[better.name]) is not None
+            and speed is not None
+            and round(speed, DIGITS) >= round(better_speed, DIGITS)
         )
-        marks[standing.name] = Marks(length, equal, twins.get(standing.name, ""))
+        marks[standing.name] = Marks(speed, equal, twins.get(standing.name, ""))
     return marks
 
 

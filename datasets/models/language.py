@@ -131,7 +131,7 @@ def lstm(
 
     def recurrence(weights: Tree, x: Array) -> Array:
         """Run a layer over (tokens, batch, width)."""
-        # The gates of all tokens at once.
+        # What inputs give the gates needs no recurrence: one product in front of the loop.
         gates = x @ weight(weights, "input", width, 4 * cells) + weight(weights, "bias", 4 * cells)
         recurrent = weight(weights, "recurrent", width, 4 * cells)
         projection = weight(weights, "projection", cells, width)

@@ -152,10 +152,11 @@ def heavy_head(rng: np.random.Generator, n: int) -> ChainArrays:
     rows[:, CUT] = np.exp(np.cumsum(rng.normal(0.0, rng.uniform(0.0, 0.1), n)))
     count = int(rng.integers(1, 5))
     heavy = slice(0, count) if rng.random() < 0.5 else slice(n - count, n)
-    columns = ((WEIGHTS,), (COMPUTE,), (COMPUTE, WEIGHTS))[rng.integers(3)]
+    heavy_columns = ((WEIGHTS,), (COMPUTE,), (COMPUTE, WEIGHTS))[rng.integers(3)]
+    # Heavy pivots have weights, even where they were drawn without.
     rows[heavy, WEIGHTS] = rng.uniform(0.2, 1.0, count)
     for column, low, high in ((COMPUTE, 0.5, 0.8), (WEIGHTS, 0.5, 0.95)):
-        if column in columns:
+        if column in heavy_columns:
             # A share s of the total is s / (1 - s) of all others.
             share = rng.uniform(low, high)
             others = rows[:, column].sum() - rows[heavy, column].sum()

@@ -263,6 +263,7 @@ def generated_cluster(
 
 
 def _draw_once(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
+    """Scale a chain of a family so that the problem has the ratios that are drawn."""
     cluster, stages = _cluster_and_stages(rng, ranges)
     micro_batches = _log_integer(rng, *ranges.micro_batches)
     n = _log_integer(rng, *ranges.pivots)

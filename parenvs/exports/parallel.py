@@ -500,6 +500,7 @@ class Parallel:
         return torch.cat([x.chunk(self.plan.data)[rank] for x in micro]).to(self.device)
 
     def _distributed(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """Return this rank's samples of an input, and its shard of them as a DTensor."""
         if (self.plan.zero or self.plan.apart) and tensor.ndim and len(tensor) > 1:
             tensor = tensor.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
         if self._grid is None:

@@ -143,10 +143,10 @@ class Flow:
         return self.opcode[index] if index >= 0 else "parameter"
 
     def sources(self, tensor: int) -> list[int]:
-        """Tensors whose elements ``tensor`` takes one for one, with others of the same shape.
+        """Operands whose elements ``tensor`` holds, or combines with others one by one.
 
-        That is through casts, layouts, elementwise operations, slices, concatenations, loops and
-        branches; not through broadcasts, nor numbers that are combined with an array.
+        Results of casts, layouts, slices, concatenations, loops and branches hold them; elementwise
+        operations combine them. Operands of another shape, numbers and broadcasts, are none.
         """
         index, opcode = self.producer[tensor], self.opcode_of(tensor)
         if opcode in (*CARRIES, "parameter", "concatenate") or opcode in VIEWS:

@@ -341,7 +341,7 @@ def serve(pipe: Any, settings: Settings) -> None:
 
 _PRELOAD = ("parenvs.jobs.member", "torch._dynamo", "scipy.optimize")
 # Seconds without a reply after which a process is taken for dead.
-_HANGS = LIMIT_SECONDS + 30.0
+_HANG_SECONDS = LIMIT_SECONDS + 30.0
 
 
 Arguments = Mapping[int, Sequence[Any]] | Sequence[Any]
@@ -437,11 +437,18 @@ class Fleet:
                 processes[number].pipe.send((order, tuple(values)))
 
     def receive(self, nodes: Sequence[int]) -> list[Any]:
-        """Wait for the replies of nodes to their last order, see ``ask``."""
+        """Return the replies of nodes to their last order, see ``ask``, in the nodes' order.
+
+        Processes that do not answer in time are killed, and all others of their node.
+
+        Raises:
+            LostError: a process of some node ended without a reply.
+            ParenvsError: an order failed.
+        """
         pairs = self._processes_of(nodes)
         processes = [process for _, process in pairs]
         replies: dict[int, Any] = {}
-        deadline = time.monotonic() + _HANGS
+        deadline = time.monotonic() + _HANG_SECONDS
         while waiting := {x.pipe: k for k, x in enumerate(processes) if x.waits}:
             ready = self._ready(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:

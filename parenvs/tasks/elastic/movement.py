@@ -199,16 +199,17 @@ class Layout(NamedTuple):
         """Return the layout of degrees, whose T divides the grid."""
         hosts, tensor = degrees.hosts(devices), degrees.tensor
         layers = _within(state, degrees.pipeline) > 0
-        # Shard t of T has the t-th of T equal runs of the grid's parts.
+        # Shard t of T has the t-th of T equal runs of the grid's parts, (T, grid).
         parts = np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
         split = layers[:, None, :, None] & parts[None, :, None, :]
         whole = np.broadcast_to(layers[:, None], (len(layers), tensor, layers.shape[1]))
         shards = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
-        holds = np.zeros((hosts * devices, shards.shape[2]), dtype=bool)
+        held = np.zeros((hosts * devices, shards.shape[2]), dtype=bool)
+        # Ranks count stages, in them replicas, in these shards.
         ranks = np.repeat(shards, degrees.data, axis=0)
-        holds[: degrees.ranks] = ranks.reshape(degrees.ranks, -1)
-        needed = holds.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
-        return cls(degrees, devices, grid, holds, needed)
+        held[: degrees.ranks] = ranks.reshape(degrees.ranks, -1)
+        asked = held.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
+        return cls(degrees, devices, grid, held, asked)
 
     def contents(self, hosts: int, lost: Sequence[int] = ()) -> Array:
         """Return the atoms on each device, (hosts, devices, A) bool.

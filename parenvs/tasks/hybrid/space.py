@@ -281,7 +281,10 @@ class Constraints(Limits):
         ]
 
     def contexts(self, problem: Hybrid) -> list[int]:
-        """Return the numbers of ranks that may share the tokens of a sample."""
+        """Return the numbers of ranks that may share the tokens of a sample.
+
+        They are powers of two that leave each rank ``TOKENS_EACH`` tokens, or the pinned number.
+        """
         shape = problem.model.shape
         if shape is None:
             return [1] if self.context in (None, 1) else []
@@ -289,6 +292,7 @@ class Constraints(Limits):
         counts = [2**i for i in range(most.bit_length())]
         if self.context is not None:
             counts = [self.context]
+        # A rank has two blocks of tokens, an early and a late one, so that causal work is even.
         return [count for count in counts if count == 1 or shape.sequence % (2 * count) == 0]
 
     def experts(self, problem: Hybrid) -> list[int]:

@@ -294,7 +294,7 @@ class Footprint:
 
     def _alive(self, size: np.ndarray) -> np.ndarray:
         """(m,) bytes of the tensors that are no parameters; they have ``size`` (T,) bytes each."""
-        # Sums of births and deaths: linear in the tensors, where moments times tensors were not.
+        # Sums of births and deaths; a mask (moments, tensors) would be too large.
         tensor, first, last = self.lifetimes
         step = np.zeros(len(self.order) + 1)
         np.add.at(step, first, size[tensor])

@@ -63,10 +63,10 @@ def local_minima(pipeline: Pipeline) -> np.ndarray:
     plateau_end = np.flatnonzero(np.append((crossing[1:] != crossing[:-1]) | new_device, True))
     plateau_bytes, plateau_device = crossing[plateau_end], device[plateau_end]
     other_device = plateau_device[1:] != plateau_device[:-1]
-    # Plateaus of another device cut are no neighbors, so each device cut keeps a minimum.
-    rises = np.append(other_device | (plateau_bytes[1:] > plateau_bytes[:-1]), True)
-    falls = np.append(True, other_device | (plateau_bytes[1:] < plateau_bytes[:-1]))
-    return plateau_end[rises & falls] + 1
+    less_than_next = np.append(other_device | (plateau_bytes[1:] > plateau_bytes[:-1]), True)
+    less_than_last = np.append(True, other_device | (plateau_bytes[1:] < plateau_bytes[:-1]))
+    # Nothing is cut before pivot 0, which was left out.
+    return plateau_end[less_than_next & less_than_last] + 1
 
 
 @dataclass(frozen=True)

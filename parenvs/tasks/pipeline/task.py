@@ -239,7 +239,7 @@ class PipelineTask(Task):
 
         if "stages" in options:
             return problem(instance, cluster, "pipeline", **options), dict(search)
-        # Any chain can have one stage.
+        # One stage is legal for any chain; the planner chooses their number.
         pipeline = problem(instance, cluster, "pipeline", stages=1, **options)
         is_given = "devices_used" in options
         clusters = [pipeline.cluster] if is_given else pipeline.cluster.parts()

@@ -260,7 +260,7 @@ class Board:
         for node in range(len(self)):
             chosen[node] = total[self.offset[node] : self.offset[node + 1]].argmin()
             for other in self.neighbors[node]:
-                # To earlier nodes nothing matters any more.
+                # Earlier nodes have chosen: what is added to them is not read.
                 span = slice(self.offset[other.node], self.offset[other.node + 1])
                 total[span] += other.table[:, chosen[node]]
         return chosen

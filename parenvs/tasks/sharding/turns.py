@@ -50,7 +50,7 @@ CONTEXTS = {
     "free": "share of the headroom that is free while the node uses memory",
     "nodes": "log2 of the nodes / 12",
 }
-# Columns that need messages, and costs of neighbors that follow.
+# Without these columns, messages and costs of later neighbors need not be kept up to date.
 _BY_MESSAGES, _BY_NEIGHBORS = {"rule", "messages", "pressure"}, {"ahead", "both"}
 # What logarithms of excesses are divided by.
 _DEPTH = 4.0
