@@ -92,7 +92,7 @@ VALUES: dict[str, Sequence[str]] = {
     "answer": ("answer.json",), "task": tuple(TASKS), "instance": ("vgg-19", "hybrid/7", "p"),
     "module": ("vgg-19",), "journal": ("tune.jsonl",), "site": ("site.jsonl",), "tell": ("0.5",),
     "gib": ("20",), "plan": ("hybrid-0.json",), "failed": ("no network",), "time-limit": ("60",),
-    "oom-pattern": ("memory",), "run": ("false",), "trace": ("t.json", "t.json.gz"),
+    "oom-pattern": ("memory",), "run": ("false",), "trace": ("t.json.gz",), "ranks": ("all",),
 }  # fmt: skip
 """Option -> values; whole numbers and flags need none, nor do those of tasks that name theirs."""
 OUTS = {"train": "trained", "iopddl export": "p2.json.gz", "leaderboard table": "table.md"}

@@ -14,7 +14,13 @@ from parenvs import view
 from parenvs.cli import options
 from parenvs.core.registry import TASKS, task_of, task_of_name
 from parenvs.core.task import FRAMEWORKS, GraphOptions, Task
-from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
+from parenvs.errors import (
+    InfeasibleError,
+    ParenvsError,
+    PlanError,
+    UnknownInstanceError,
+    refuse_unknown,
+)
 from parenvs.view import terminal
 
 
@@ -84,8 +90,9 @@ def explain(
     cluster: options.ClusterText = None,
     trace: Annotated[Path | None, terminal.trace_option()] = None,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="In the trace, a process is a rank, not a stage.")
-    ] = False,
+        str | None,
+        typer.Option(help="all: a process of the trace is a rank, not a stage."),
+    ] = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Explain why a plan is as it is, or what the plans of an instance may do.
@@ -93,9 +100,14 @@ def explain(
     Of a plan, by its task: why each variable is partitioned or not, or what other values on each
     axis would cost. Of an instance: what is tied together, what blocks what, what excludes what.
     """
+    if ranks is not None:
+        refuse_unknown("--ranks: no choice", ranks, ("all",))
+        if trace is None:
+            raise ParenvsError("--ranks is an option for traces; give --trace FILE, too")
     if not target.endswith(".json"):
-        if instance is not None:
-            raise ParenvsError("--instance is an option for plan files; give the instance alone")
+        for name, value in (("instance", instance), ("trace", trace)):
+            if value is not None:
+                raise ParenvsError(f"--{name} is an option for plan files; give the instance alone")
         named = task is not None or task_of_name(target) is not None
         able = options.tasks_with(Task.explain_problem)[0].name
         model = options.Model.of(given, target, task if named else able, cluster)
@@ -112,7 +124,7 @@ def explain(
     chosen = task_of(report)
     options.require(f"{target}: explain", chosen, Task.explain)
     words, content = chosen.explain(report, variable)
-    work, lines = terminal.files_of(report, trace=trace, every_rank=ranks)
+    work, lines = terminal.files_of(report, trace=trace, every_rank=ranks is not None)
     with terminal.written(work, *lines, quiet=as_json):
         if as_json:
             terminal.say_json({"report": report.with_price(), **content})

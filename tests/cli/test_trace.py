@@ -91,8 +91,16 @@ def test_trace__of_a_pipeline_by_commands(run, tmp_path):
 def test_explain__writes_a_trace(run, tmp_path):
     report = hybrid(PLANS["one stage"])
     report.plan.save(tmp_path / "plan.json")
-    good(run("explain", tmp_path / "plan.json", "--trace", tmp_path / "t.json", "--ranks"))
+    line = ("explain", tmp_path / "plan.json", "--trace", tmp_path / "t.json", "--ranks")
+    good(run(*line, "all"))
     assert len(events(tmp_path / "t.json", "M")) == 32
+    for words, said in (
+        ((*line, "some"), "--ranks: no choice 'some'"),
+        ((*line[:2], "--ranks", "all"), "--ranks is an option for traces"),
+        (("explain", "vgg-19", *line[2:4]), "--trace is an option for plan files"),
+    ):
+        status, _, err = run(*words)
+        assert status == 2 and said in err and err.count("\n") == 1
 
 
 def test_trace__refuses_tasks_without_simulation(tmp_path):
