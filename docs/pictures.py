@@ -1,8 +1,8 @@
 """Draws the figures of the pages, and the animations of the environments: a picture a step.
 
-A figure is what a command draws, and its page names the command. The episode of an animation is
-that of the rule of column 0 where actions are rows, and else the best of thirty with random legal
-actions, so that it shows a plan.
+A figure is what a command draws, and its page names the command. An animation has episodes of the
+rule of column 0 on several problems where actions are rows, and else episodes of random legal
+actions on one problem, from worse to better ones.
 
     python docs/pictures.py                 # all
     python docs/pictures.py PipelineCut-v0  # some
@@ -28,8 +28,10 @@ from PIL import Image  # noqa: E402
 from parenvs import view  # noqa: E402 (and registers the environments)
 from parenvs.view import page  # noqa: E402
 
-EPISODES, MOST_FRAMES, WIDTH = 30, 16, 720
-MILLISECONDS, LAST_MILLISECONDS = 700, 3000
+EPISODES, FRAMES, WIDTH = 30, 20, 720
+"""Episodes that are tried, pictures at least, and their width."""
+MILLISECONDS, LAST_MILLISECONDS = 500, 2000
+"""Of a picture, and of the last one of an episode."""
 FIGURES = {
     "gantt": "plan t5-3b --cluster C",
     "partition": "plan t5-base --task partition --devices 8 --rules automap --memory-limit device "
@@ -39,27 +41,25 @@ FIGURES = {
 """Figure -> the command that draws it with --plot."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
-    "PipelineImprove-v0": {"instance": "t5-3b", "cluster": "C", "stages": 8},
+    "PipelineImprove-v0": {"tier": "s8"},
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
     "DataParallel-v0": {"instance": "t5-base"},
-    "PartitionPlan-v2": {"instance": "partition-train/vgg-000"},
-    "HybridPlan-v2": {"instance": "hetero-8-test/generations-000"},
+    "HybridPlan-v2": {"instance": "hetero-8-validation"},
 }
 """Arguments that make a picture worth looking at; the others have their defaults."""
 
 
-def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every: int = 1) -> Any:
-    """Play an episode of the rule, or of random legal actions; return its return and its length.
+def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None) -> Any:
+    """Play an episode; return its return.
 
     Args:
         env: the environment.
-        seed: of the problem and the actions; the problem is that of seed 0.
+        seed: of the problem, where the rule acts, and of random legal actions where there is none.
         frames: where the figures go; None draws nothing.
-        every: steps from picture to picture.
     """
     random = np.random.default_rng(seed)
-    seen, info = env.reset(seed=0)
-    total, steps, over = 0.0, 0, False
+    seen, info = env.reset(seed=seed)
+    total, over = 0.0, False
     if frames is not None:
         frames.append(picture(env))
     while not over:
@@ -68,10 +68,10 @@ def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every:
         action = random.choice(legal) if rows is None else legal[rows[legal, 0].argmax()]
         seen, reward, over, cut, info = env.step(int(action))
         over = over or cut
-        total, steps = total + reward, steps + 1
-        if frames is not None and (over or steps % every == 0):
+        total += reward
+        if frames is not None:
             frames.append(picture(env))
-    return total, steps
+    return total
 
 
 def picture(env: Any) -> np.ndarray:
@@ -86,10 +86,17 @@ def picture(env: Any) -> np.ndarray:
 def draw(name: str) -> Path:
     """Draw the animation of an environment, and return its file."""
     env = gym.make(name, **SETTINGS.get(name, {})).unwrapped
-    tried = [(*play(env, seed), seed) for seed in range(EPISODES)]
-    _, steps, seed = max(tried, key=lambda x: x[0])
+    has_rule = "actions" in env.observation_space.spaces
+    seeds = list(range(EPISODES))
+    if not has_rule:  # every third, the best one last
+        seeds = sorted(seeds, key=lambda seed: play(env, seed))[2::3]
     frames: list[np.ndarray] = []
-    play(env, seed, frames, every=-(-steps // MOST_FRAMES))
+    times: list[int] = []
+    for seed in seeds:
+        play(env, seed, frames)
+        times += [MILLISECONDS] * (len(frames) - len(times) - 1) + [LAST_MILLISECONDS]
+        if has_rule and len({frame.tobytes() for frame in frames}) >= FRAMES:
+            break
     height = max(frame.shape[0] * WIDTH // frame.shape[1] for frame in frames)
     pages = []
     for frame in frames:
@@ -100,7 +107,6 @@ def draw(name: str) -> Path:
         pages.append(sheet)
     out = DOCS / "pictures" / f"{name}.webp"
     out.parent.mkdir(exist_ok=True)
-    times = [MILLISECONDS] * (len(pages) - 1) + [LAST_MILLISECONDS]
     pages[0].save(
         out, save_all=True, append_images=pages[1:], duration=times, loop=0, quality=70, method=6
     )
