@@ -168,6 +168,7 @@ def contents(folder):
 def test_instances__build(tiny, tmp_path, monkeypatch):
     from benchmarks import build_graphs as build
 
+    monkeypatch.setattr("multimodal_models.MULTIMODAL", {})
     first, second = tmp_path / "first", tmp_path / "second"
     assert build.main(["--out", str(first)]) == 0
     assert build.main(["--out", str(second)]) == 0

@@ -91,7 +91,7 @@ def test_plan__pins_layers_and_leaves_devices_free(run):
         (("vgg-19", "--tp", "2"), "task hybrid needs batch, the number of samples of a step"),
         (("vgg-19", "--map", "m.png"), "--map is not an option of --task pipeline, but of hybrid"),
         (("absent.json", *TASK), "absent.json"),
-        *slow((("llama3-70b", *TASK), "and none of free stages fits the memory; the smallest (")),
+        *slow((("llama3-70b", *TASK), " uniform plans fits the memory; the smallest (")),
     ],
 )
 def test_plan__bad_input_is_one_line(run, arguments, words):

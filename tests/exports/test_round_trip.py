@@ -54,7 +54,8 @@ def test_round_trip__the_plan_told_is_the_plan_read(framework, case):
         assert (again, found.loss) == (answer.plan, 0), found.text
         assert problem.report(again).length_seconds == answer.report.length_seconds
         count += 1
-    runs_few = case[-1] == "fp8" or framework == "accelerate"  # no pipelines, precisions of 16 bits
+    # Neither runs 8 bits; DeepSpeed has no memory for the largest model, Accelerate no stages.
+    runs_few = case[-1] == "fp8" or case[0] == "llama3-405b" or framework == "accelerate"
     assert count >= 2 or (framework in ("deepspeed", "accelerate") and runs_few)
 
 
