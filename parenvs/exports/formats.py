@@ -572,6 +572,9 @@ def read_torchtitan(text: str, layers: int) -> Stages:
 
 ACCELERATE = "Accelerate 1.15"
 """Version whose configuration this is."""
+_HALF = ("bf16", "fp16")
+_REDONE = ("fsdp_activation_checkpointing", "gradient_checkpointing")
+"""Settings that recompute activations."""
 
 
 def accelerate_config(planned: Stages) -> tuple[str, Stages]:
@@ -653,17 +656,14 @@ def accelerate_config(planned: Stages) -> tuple[str, Stages]:
     return "\n".join([*lines, ""]), planned
 
 
-_HALF = ("bf16", "fp16")
-
-
 def _yaml(settings: Mapping[str, Any], indent: str = "") -> list[str]:
     lines = []
     for name, value in settings.items():
         if isinstance(value, dict):
             lines += [f"{indent}{name}:", *_yaml(value, indent + "  ")]
         else:
-            text = json.dumps(value)
-            lines.append(f"{indent}{name}: {value if isinstance(value, str) else text}")
+            text = value if isinstance(value, str) else json.dumps(value)
+            lines.append(f"{indent}{name}: {text}")
     return lines
 
 
@@ -700,8 +700,6 @@ def read_accelerate(text: str, layers: int) -> Stages:
     )  # fmt: skip
 
 
-_REDONE = ("fsdp_activation_checkpointing", "gradient_checkpointing")
-"""Settings that recompute activations."""
 ROUNDED = 5e-4
 """Share by which a step may be longer without a word."""
 

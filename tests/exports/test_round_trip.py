@@ -55,8 +55,9 @@ def test_round_trip__the_plan_told_is_the_plan_read(framework, case):
         assert problem.report(again).length_seconds == answer.report.length_seconds
         count += 1
     # Neither runs 8 bits; DeepSpeed has no memory for the largest model, Accelerate no stages.
-    runs_few = case[-1] == "fp8" or case[0] == "llama3-405b" or framework == "accelerate"
-    assert count >= 2 or (framework in ("deepspeed", "accelerate") and runs_few)
+    runs_few = case[-1] == "fp8" or case[0] == "llama3-405b"
+    least = {"deepspeed": 0 if runs_few else 2, "accelerate": 0 if runs_few else 1}
+    assert count >= least.get(framework, 2)
 
 
 def test_round_trip__stages_that_differ_and_layers_of_two_modes():

@@ -11,9 +11,10 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
-from parenvs.tasks.hybrid.layers import LayerSeconds
+from parenvs.tasks.hybrid.layers import Chain, LayerSeconds
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.schedules import SPLIT, WEIGHT, chains
+from parenvs.tasks.hybrid.stage_formulas import again_seconds
 from parenvs.tasks.hybrid.view import PARTS, recomputation, redone_layers, title, verdict
 from parenvs.view.page import (
     DPI,
@@ -275,6 +276,8 @@ def trace(report: HybridReport) -> list[Track]:
     begin = float(step.start.max())
     finish = begin + table.length(step.exposed)
     updated = finish + float(step.tied + step.optimizer)
+    arrays: Any = report.arrays
+    chain = formulas.delayed(report.model, report.machine, arrays)
     tracks = []
     for number, stage in enumerate(report.stages):
         end = begin + float(table.stage_end[number])
@@ -285,7 +288,7 @@ def trace(report: HybridReport) -> list[Track]:
             (finish + float(step.tied), Part("optimizer", float(step.update[number]))),
             (updated, Part("host", float(step.host))),
         ]
-        passes = [*_passes(report, number, begin), *(x for x in extra if x[1].seconds > 0)]
+        passes = [*_passes(report, chain, number, begin), *(x for x in extra if x[1].seconds > 0)]
         starts, ends = table.start[0, number], table.end[-1, number]
         total = stage.memory["total"]
         base = total - stage.memory["activations"]
@@ -295,13 +298,15 @@ def trace(report: HybridReport) -> list[Track]:
     return tracks
 
 
-def _passes(report: HybridReport, stage: int, begin: float) -> Iterator[tuple[float, Part]]:
+def _passes(
+    report: HybridReport, chain: Chain, stage: int, begin: float
+) -> Iterator[tuple[float, Part]]:
     """Yield the passes of a stage; those of the first and the last micro-batch by layer."""
     table: Any = report.timetable
     kinds, _, chunks, batches = table.start.shape
     for kind, chunk in product(range(kinds), range(chunks)):
         starts, ends = table.start[kind, stage, chunk], table.end[kind, stage, chunk]
-        layers = _layers(report, stage, chunk, kind)
+        layers = _layers(report, chain, stage, chunk, kind)
         lasts = float(ends[0] - starts[0])
         rest = lasts - sum(layer.seconds for layer in layers)
         sums: dict[str, float] = defaultdict(float)
@@ -317,11 +322,9 @@ def _passes(report: HybridReport, stage: int, begin: float) -> Iterator[tuple[fl
             yield begin + starts[number], Part(f"{name}, micro-batch {number}", seconds, parts)
 
 
-def _layers(report: HybridReport, stage: int, chunk: int, kind: int) -> list[Part]:
+def _layers(report: HybridReport, chain: Chain, stage: int, chunk: int, kind: int) -> list[Part]:
     """The layers of a pass, in its order, each by kind of work."""
     plan, stages = report.plan, report.plan.stages[stage]
-    arrays: Any = report.arrays
-    chain = formulas.delayed(report.model, report.machine, arrays)
     first, end = stages.layers[chunk]
     skipped = sum(b - a for a, b in stages.layers[:chunk])
     listed = [
@@ -337,14 +340,13 @@ def _layers(report: HybridReport, stage: int, chunk: int, kind: int) -> list[Par
     for name, table, mode in listed if kind == 0 else reversed(listed):
         figures = table[:, stage]
         seconds = LayerSeconds(*figures[: len(LayerSeconds._fields)])
-        again = {"full": seconds.forward + seconds.forward_exchange, "selective": seconds.attention}
-        if report.machine.rates.early_stop:
-            again["full"] -= seconds.last
+        counts = (), (), [mode == "full"], [mode == "selective"]
+        again = again_seconds(report.machine.rates, 1, [figures], counts)
         weights = figures[-1] if plan.schedule in SPLIT else 0.0
         of_pass = (
             {"forward": seconds.forward, "exchange": seconds.forward_exchange},
             {
-                "recomputed": again.get(mode, 0.0),
+                "recomputed": again,
                 "backward": seconds.backward - weights,
                 "exchange": seconds.backward_exchange,
             },
