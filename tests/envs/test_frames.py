@@ -14,9 +14,10 @@ IDS = sorted(name for name in environments() if "/" not in name)
 SECONDS = 0.05
 
 
-def step(env, info):
-    """Take the first legal action."""
-    *_, terminated, _, info = env.step(int(info["action_mask"].argmax()))
+def step(env, info, number=0):
+    """Take a legal action, another one with another ``number``."""
+    legal = info["action_mask"].nonzero()[0]
+    *_, terminated, _, info = env.step(int(legal[number * 37 % len(legal)]))
     return env.reset(seed=1)[1] if terminated else info
 
 
@@ -25,15 +26,14 @@ def step(env, info):
 def test_frames__are_fast_and_show_the_episode(env_id):
     env = gym.make(env_id, render_mode="rgb_array")
     info, spent, frames = env.reset(seed=0)[1], [], []
-    for _ in range(12):
+    for number in range(20):
         begin = time.process_time()
         frames.append(env.render())
         spent.append(time.process_time() - begin)
-        info = step(env, info)
+        info = step(env, info, number)
     assert min(spent[1:]) < SECONDS  # the rest of the machine makes some of them longer
     assert {(x.shape, x.dtype.name) for x in frames} == {((800, 1120, 3), "uint8")}
-    # The first relocations of this problem are mended to the plan that was there.
-    assert len({x.tobytes() for x in frames}) > 1 or env_id == "PipelineImprove-v0"
+    assert len({x.tobytes() for x in frames}) > 1
     texts = gym.make(env_id, render_mode="ansi")
     texts.reset(seed=0)
     inked = [(x < 255).any(axis=2) for x in (frames[0], picture(texts.render()))]
