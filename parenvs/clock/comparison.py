@@ -28,6 +28,10 @@ TOLERANCE = 1e-3
 """Relative difference of losses up to which two runs count as the same training."""
 STATE_TOLERANCE = 0.1
 """Difference of an array of the state, as a share of its change, up to which it counts as equal."""
+# The same of a gradient of the first step, as a share of its length.
+_GRADIENT_TOLERANCE = 1e-4
+# Share of the largest gradient's length below which one is rounding: a key's bias, for example.
+_NEGLIGIBLE = 1e-6
 # Times what rounding moves an array, up to which a difference is rounding's, too.
 _NOISE = 10.0
 # Share of an array that counts as its least change.
@@ -45,7 +49,7 @@ def relative_error(actual: float, expected: float) -> float:
 def change_error(actual: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
     """Return how far two arrays are apart that a training made of one, as a share of its change.
 
-    Both are lengths (the root of a sum of squares). Whole numbers have to be equal: else the result
+    Both are norms (the root of a sum of squares). Whole numbers have to be equal: else the result
     is infinite, as it is where anything is not finite.
     """
     if actual.shape != expected.shape:
@@ -61,11 +65,11 @@ def change_error(actual: np.ndarray, expected: np.ndarray, start: np.ndarray) ->
     return float(np.linalg.norm((actual - expected).ravel())) / change
 
 
-def nudged(values: np.ndarray, seed: int) -> np.ndarray:
-    """Return numbers moved by their last place, up or down: what rounding may do to them."""
+def nudged(values: np.ndarray, seed: int, width: int = 0) -> np.ndarray:
+    """Return numbers moved by the last place of ``width`` bytes, as rounding may move them."""
     values = np.asarray(values)
     # Last places of bfloat16, float32 and float64.
-    unit = {2: 2.0**-8, 4: 2.0**-23}.get(values.dtype.itemsize, 2.0**-52)
+    unit = {2: 2.0**-8, 4: 2.0**-23}.get(width or values.dtype.itemsize, 2.0**-52)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], values.shape)
     return np.asarray(values * (1 + unit * signs)).astype(values.dtype)
 
@@ -79,7 +83,7 @@ class States:
         difference: of that one, as a share of its change; see ``change_error``.
         allowed: ``STATE_TOLERANCE``, or more where rounding alone moves it further.
         untold: how many tell nothing, as rounding moves them as far as the training does.
-        still: names of those that no step changed on one device.
+        still: names of those that no step changed on one device; of gradients, the negligible ones.
     """
 
     arrays: int
@@ -101,6 +105,7 @@ class States:
         single: Mapping[str, np.ndarray],
         again: Mapping[str, np.ndarray],
         actual: Mapping[str, np.ndarray],
+        tolerance: float = STATE_TOLERANCE,
     ) -> States:
         """Compare, by name.
 
@@ -109,34 +114,51 @@ class States:
             single: on one device.
             again: on one device, from values that were ``nudged``.
             actual: in the run; what is missing differs.
+            tolerance: see ``allowed``.
         """
-        worst, largest, allowed, untold, still = "", 0.0, STATE_TOLERANCE, 0, []
+        worst, largest, allowed, untold, still = "", 0.0, tolerance, 0, []
         for name, expected in single.items():
             noise = change_error(again[name], expected, start[name])
             # Adam divides by roots of tiny moments: what rounding does there is measured.
-            limit = max(STATE_TOLERANCE, _NOISE * noise)
+            limit = max(tolerance, _NOISE * noise)
             result = actual.get(name)
             difference = math.inf if result is None else change_error(result, expected, start[name])
             untold += math.isfinite(difference) and limit >= 1
             # What is finite on one device has to be finite in the run, whatever rounding does.
             if not (math.isfinite(difference) and math.isfinite(limit)):
-                limit = STATE_TOLERANCE
+                limit = tolerance
             if np.array_equal(expected, start[name]):
                 still.append(name)
             if not worst or difference / limit > largest / allowed:
                 worst, largest, allowed = name, difference, limit
         return cls(len(single), worst, largest, allowed, untold, tuple(still))
 
-    def text(self) -> str:
+    @classmethod
+    def of_gradients(
+        cls,
+        single: Mapping[str, np.ndarray],
+        again: Mapping[str, np.ndarray],
+        actual: Mapping[str, np.ndarray],
+    ) -> States:
+        """Compare gradients of the first step, as shares of their lengths."""
+        norms = {name: float(np.linalg.norm(x.ravel())) for name, x in single.items()}
+        least = _NEGLIGIBLE * max(norms.values(), default=0.0)
+        large = {name: x for name, x in single.items() if not norms[name] < least}
+        zeros = {name: np.zeros_like(x) for name, x in large.items()}
+        states = cls.of(zeros, large, again, actual, _GRADIENT_TOLERANCE)
+        return replace(states, still=tuple(norms.keys() - large.keys()))
+
+    def text(self, what: str = "state after the last step", whole: str = "change") -> str:
         """Return the comparison in a line."""
         words = (
-            f"state after the last step: {plural(self.arrays, 'array')}; largest difference "
-            f"{self.difference:.1e} of its change ({self.worst}; {self.allowed:.1g} is allowed)"
+            f"{what}: {plural(self.arrays, 'array')}; largest difference {self.difference:.1e} "
+            f"of its {whole} ({self.worst}; {self.allowed:.1g} is allowed)"
         )
         if self.untold:
             words += f"; {self.untold} tell nothing, as rounding moves them as far"
         if self.still:
-            words += f"; no step changes {listed(self.still)}"
+            still = "no step changes" if whole == "change" else "negligible:"
+            words += f"; {still} {listed(sorted(self.still))}"
         return words
 
 
@@ -170,6 +192,7 @@ class Run:
         memory: (R,) bytes on each device when most is in use.
         predicted_memory: (R,) bytes, or empty.
         states: what the training made of its state; None if that was not compared.
+        gradients: those of the first step, beside those of the whole batch on one device.
         loss: which output of the step the loss is, in words; "" if there is one alone.
         load: processes that wanted a core in the last minute, on average, when it began.
     """
@@ -187,6 +210,7 @@ class Run:
     predicted_memory: tuple[float, ...]
     load: float
     states: States | None = None
+    gradients: States | None = None
     loss: str = ""
     notes: tuple[str, ...] = field(default=())
 
@@ -214,13 +238,18 @@ class Run:
                 f"losses differ from those of one device by up to {self.difference:.1e}, and "
                 f"{TOLERANCE:g} is allowed"
             )
-        if self.states is not None and not self.states.agrees:
-            reasons.append(
-                f"{self.states.worst} differs from that of one device by "
-                f"{self.states.difference:.1e} of its change, and {self.states.allowed:.1g} is "
-                "allowed"
-            )
+        for prefix, states, whole in self._compared:
+            if not states.agrees:
+                reasons.append(
+                    f"{prefix}{states.worst} differs from that of one device by "
+                    f"{states.difference:.1e} of its {whole}, and {states.allowed:.1g} is allowed"
+                )
         return tuple(reasons)
+
+    @property
+    def _compared(self) -> list[tuple[str, States, str]]:
+        rows = (("the gradient of ", self.gradients, "length"), ("", self.states, "change"))
+        return [(words, states, whole) for words, states, whole in rows if states is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as an object of JSON types."""
@@ -228,9 +257,10 @@ class Run:
         content["step"], content["single_step"] = self.step._asdict(), self.single_step._asdict()
         for key in ("losses", "single"):
             content[key] = list(map(_finite, content[key]))
-        if self.states is not None:
-            content["states"]["agrees"] = self.states.agrees
-            content["states"]["difference"] = _finite(self.states.difference)
+        for key in ("states", "gradients"):
+            if (compared := getattr(self, key)) is not None:
+                content[key]["agrees"] = compared.agrees
+                content[key]["difference"] = _finite(compared.difference)
         for kind, counts in self.traffic.items():
             content["traffic"][kind]["agrees"] = counts.agrees
         head = {"agrees": self.agrees, "faults": self.faults}
@@ -246,6 +276,8 @@ class Run:
             f"one device: {self.single[0]:.6g} -> {self.single[-1]:.6g}; largest relative "
             f"difference {self.difference:.1e}",
         ]
+        if self.gradients is not None:
+            lines.append(self.gradients.text("gradients of the first step", "length"))
         if self.states is not None:
             lines.append(self.states.text())
         for kind, counts in self.traffic.items():

@@ -67,6 +67,7 @@ def run(
         torch_runs.check_chain(source, arguments, prediction.measured, plan.instance)
     load = system_load()
     answers = torch_runs.start(source, arguments, exported, steps, prediction.adam, kind)
+    states, gradients = torch_runs.states(answers)
     # A predicted step without the update is compared with one without it.
     times = [np.add(x["step"], x["update"] if prediction.updates else 0.0) for x in answers]
     return Run(
@@ -82,7 +83,8 @@ def run(
         memory=tuple(float(x["peak_bytes"]) for x in answers),
         predicted_memory=prediction.memory,
         load=load,
-        states=torch_runs.states(answers),
+        states=states,
+        gradients=gradients,
         notes=prediction.notes,
     )
 

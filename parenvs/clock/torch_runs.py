@@ -138,8 +138,8 @@ def start(
         each step as ``step`` and of its update as ``update``, ``single_seconds``, ``state``: what
         the process has of weights and the optimizer's arrays after the steps, whole ones, by name;
         ``start``, ``wanted`` and ``again``, of the first process, those of one device: before the
-        steps, after them, and after them from weights that were ``nudged``; ``traffic`` and
-        ``peak_bytes`` of one more step.
+        steps, after them, and after them from weights that were ``nudged``; ``gradients`` of the
+        first step, and the same of one device; ``traffic`` and ``peak_bytes`` of one more step.
 
     Raises:
         ParenvsError: there are no such devices, or a process failed.
@@ -174,17 +174,18 @@ def train(
     optimizer = _optimizer(parameters, adam)
     watch = watch_of(kind)
     losses, step, update = [], [], []
+    named = [(part.name_of(x), p) for part in parallel.parts for x, p in part.named_parameters()]
     for _ in range(1 + steps):  # the first one passes shapes
         optimizer.zero_grad()
         dist.barrier()
         stop = watch()
         losses.append(parallel.step(*batch))
         step.append(stop())
+        if "gradients" not in answer:
+            answer["gradients"] = _gradients(named)
         stop = watch()
         optimizer.step()
         update.append(stop())
-    parts = parallel.parts
-    named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
     answer["state"] = _state(named, optimizer)
     optimizer.zero_grad()
     states = [x for state in optimizer.state.values() for x in state.values()]
@@ -350,14 +351,18 @@ def _single(
     kind: str,
 ) -> dict[str, Any]:
     """Train on one device, from the module's weights and again from nudged ones."""
+    # One device sees the whole batch at once, unless statistics are those of a micro-batch.
+    has_norms = any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in module.modules())
+    micro_batches = micro_batches if has_norms else 1
     parts = [x.to(kind).chunk(micro_batches) for x in batch]
     watch = watch_of(kind)
 
-    def train_replica(start: nn.Module) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
+    def train_replica(start: nn.Module) -> tuple[list[float], list[float], Arrays, Arrays]:
         replica = copy.deepcopy(start).to(kind)
         torch.manual_seed(_SEED)
         optimizer = _optimizer(list(replica.parameters()), adam)
         losses, seconds = [], []
+        gradients: Arrays = {}
         for _ in range(1 + steps):
             optimizer.zero_grad()
             stop = watch()
@@ -368,15 +373,19 @@ def _single(
                 total += value.detach()
             losses.append(total.item())
             seconds.append(stop())
+            gradients = gradients or _gradients(replica.named_parameters())
             optimizer.step()
-        return losses, seconds[1:], _state(replica.named_parameters(), optimizer)
+        state = _state(replica.named_parameters(), optimizer)
+        return losses, seconds[1:], state, gradients
 
     nudged_module = copy.deepcopy(module)
     with torch.no_grad():
         for number, parameter in enumerate(nudged_module.parameters()):
-            values = nudged(parameter.detach().float().numpy(), number)
-            parameter.copy_(torch.from_numpy(values))
-    losses, seconds, state = train_replica(module)
+            real = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+            values = nudged(real.float().numpy(), number, real.element_size())
+            real.copy_(torch.from_numpy(values))
+    losses, seconds, state, gradients = train_replica(module)
+    again, again_gradients = train_replica(nudged_module)[2:]
     # The optimizer's arrays begin as zeros.
     start = dict.fromkeys(state, np.zeros(())) | _state(module.named_parameters())
     return {
@@ -384,17 +393,31 @@ def _single(
         "single_seconds": seconds,
         "start": {name: np.broadcast_to(start[name], x.shape) for name, x in state.items()},
         "wanted": state,
-        "again": train_replica(nudged_module)[2],
+        "again": again,
+        "wanted_gradients": gradients,
+        "again_gradients": again_gradients,
     }
+
+
+Arrays = dict[str, np.ndarray]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """A whole array; all processes that share it have to ask."""
+    whole = tensor.detach()
+    whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
+    whole = whole.float() if whole.dtype.is_floating_point else whole
+    return whole.cpu().numpy().copy()
+
+
+def _gradients(named: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
+    return {name: _array(x.grad) for name, x in named if x.grad is not None}
 
 
 def _state(
     named: Iterable[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer | None = None
-) -> dict[str, np.ndarray]:
-    """Weights that are trained and the optimizer's arrays of them, whole ones, by name.
-
-    All processes that share them have to ask.
-    """
+) -> Arrays:
+    """Weights that are trained and the optimizer's arrays of them, whole ones, by name."""
     arrays = {}
     for name, parameter in named:
         if not parameter.requires_grad:
@@ -402,25 +425,27 @@ def _state(
         optimizer_state = {} if optimizer is None else optimizer.state.get(parameter, {})
         for key, value in (("", parameter), *optimizer_state.items()):
             if isinstance(value, torch.Tensor):
-                whole = value.detach()
-                whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-                array = whole.float() if whole.dtype.is_floating_point else whole
-                arrays[f"{name} {key}".strip()] = array.cpu().numpy().copy()
+                arrays[f"{name} {key}".strip()] = _array(value)
     return arrays
 
 
-def states(answers: Sequence[dict[str, Any]]) -> States | None:
-    """Compare what processes have of the state with that of one device; see ``start``."""
+def states(answers: Sequence[dict[str, Any]]) -> tuple[States, States]:
+    """Compare what processes have of state and gradients with one device; see ``start``."""
     first = answers[0]
-    if "wanted" not in first:
-        return None
-    furthest = {}
-    for name, wanted in first["wanted"].items():
-        values = [answer["state"][name] for answer in answers if name in answer["state"]]
-        if values:  # of processes that hold the same weight, the one that is furthest off
-            start = first["start"][name]
-            furthest[name] = max(values, key=lambda x: change_error(x, wanted, start))
-    return States.of(first["start"], first["wanted"], first["again"], furthest)
+
+    def furthest(key: str, wanted: Arrays, start: Arrays) -> Arrays:
+        found = {}
+        for name, expected in wanted.items():
+            values = [answer[key][name] for answer in answers if name in answer[key]]
+            if values:  # of processes that hold the same weight, the one that is furthest off
+                begin = start.get(name, np.zeros_like(expected))
+                found[name] = max(values, key=lambda x: change_error(x, expected, begin))
+        return found
+
+    start, wanted, gradients = first["start"], first["wanted"], first["wanted_gradients"]
+    state = States.of(start, wanted, first["again"], furthest("state", wanted, start))
+    actual = furthest("gradients", gradients, {})
+    return state, States.of_gradients(gradients, first["again_gradients"], actual)
 
 
 def _optimizer(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:

@@ -244,6 +244,8 @@ class Net(nn.Module):
         x = torch.tanh(x @ self.first.weight.T + bias)
         if fault == "nan":
             x = x * float("nan")
+        if fault == "scaled":  # by less than rounding may move the state of Adam
+            x.register_hook(lambda gradient: 1.001 * gradient)
         return ((self.second(x) - 1) ** 2).mean()
 
 class Dropped(Net):
@@ -254,6 +256,9 @@ class NotFinite(Net):
 
 class Wrong(Net):
     fault = "wrong"
+
+class Scaled(Net):
+    fault = "scaled"
 
 def forgets(optimizer, args, kwargs):
     for state in optimizer.state.values():
@@ -279,10 +284,11 @@ def test_run__finds_a_wrong_plan_a_dropped_gradient_a_stale_state_and_what_is_no
     task = ("--task", "partition", "--scope", "inputs", "--devices", 2, "--uneven", "forbid")
     assert run("plan", "own_faults.py:Net", "--args", "batch", *task, "--out", "p.json")[0] == 0
     for name, status, words in (
-        ("Net", 0, "state after the last step: 16 arrays"),
+        ("Net", 0, "gradients of the first step: 4 arrays"),
         ("Dropped", 2, "first.bias"),
         ("NotFinite", 2, "the loss of the plan is nan in step 0"),
         ("Wrong", 2, "losses differ from those of one device by"),
+        ("Scaled", 2, "the gradient of first."),
         ("stale", 2, "differs from that of one device by"),
     ):
         found, out, err = run(
