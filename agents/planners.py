@@ -46,12 +46,12 @@ def request_of(problem: Any, **options: Any) -> Request:
     return kind(problem, **given)
 
 
-def plan(problem: Any, agent: str = "exact", **options: Any) -> Answer:
+def plan(problem: Any, agent: str | None = None, **options: Any) -> Answer:
     """Plan a problem of any task with any planner.
 
     Args:
         problem: made by ``parenvs.problem``.
-        agent: name of the planner; ``parenvs list`` shows all.
+        agent: name of the planner; ``parenvs list`` shows all (default: ``Request.best``).
         **options: see ``request_of``.
 
     Returns:
@@ -66,7 +66,8 @@ def plan(problem: Any, agent: str = "exact", **options: Any) -> Answer:
     >>> answer.proven, answer.report.legal
     (True, True)
     """
-    return request_of(problem, **options).run(agent)
+    request = request_of(problem, **options)
+    return request.best() if agent is None else request.run(agent)
 
 
 def compare(

@@ -34,13 +34,13 @@ SECONDS = 20.0
 
 def best(shape: str, cluster: str, batch: int) -> Row:
     target = parenvs.problem(shape, cluster, task="hybrid", batch=batch)
-    free = parenvs.plan(target, time_limit=SECONDS)
+    free = parenvs.plan(target, "exact", time_limit=SECONDS)
     runs = runs_in(free.plan)
     rows = []
     for framework in FRAMEWORKS:
         row: Row = {"framework": framework, "free_runs": runs[framework]}
         try:
-            answer = parenvs.plan(target, constraints={"framework": framework})
+            answer = parenvs.plan(target, "exact", constraints={"framework": framework})
         except ParenvsError as error:
             rows.append({**row, "refused": str(error)})
             continue

@@ -16,6 +16,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from benchmarks.framework import columns, main, measurement
 from benchmarks.hybrid_predictions import predictions, problem_of
@@ -26,7 +27,7 @@ from parenvs.tasks.hybrid.problem import Hybrid, default_stack
 from parenvs.tasks.hybrid.rows import Published, Row, read_rows, shipped
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
-from parenvs.tasks.hybrid.tune.model import LENGTH, NOISE, normal
+from parenvs.tasks.hybrid.tune.model import LENGTH, NOISE
 from parenvs.tasks.hybrid.tune.prior import features_of, lengths, stacks_on
 from parenvs.tasks.hybrid.tune.study import Study, concatenated, of_row
 
@@ -162,7 +163,7 @@ def alone(group: Group, trials: int, seed: int) -> list[int]:
         )
         deviation = np.sqrt(np.maximum(variance, 0) + NOISE**2)
         z = (told.min() - mean) / deviation
-        gain = deviation * (z * normal(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
+        gain = deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
         gain[order] = -1.0
         order.append(int(gain.argmax()))
     return order

@@ -135,7 +135,8 @@ def _reference(game: Any) -> tuple[float | None, bool]:
     if np.isfinite(reference):
         return reference, reference <= bound
     try:
-        answer = late(game.exact)(game, 0) if game.exact else planners.plan(game.problem(0))
+        problem = game.problem(0)
+        answer = late(game.exact)(game, 0) if game.exact else planners.plan(problem, "exact")
     except NO_PLAN:
         return (start, False) if np.isfinite(start) else (None, False)
     if start < answer.cost:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from parenvs.agents.hybrid.labels import HybridLabels, stage_of, warm_up
+from parenvs.agents.hybrid.ranking import (
+    SIMULATING,
+    Ranking,
+    best_mean,
+    simulate_uniform,
+    weight_of,
+)
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.agents.pipeline.bounds import SLACK
 from parenvs.core.plan import Answer
@@ -29,62 +36,7 @@ from parenvs.tasks.hybrid.space import (
     infeasible,
     software_of,
 )
-
-CANDIDATES = 300
-"""Uniform plans that are simulated, at most."""
-SIMULATING = 3.0
-"""Seconds of the processor after which no further uniform plan is simulated: others' work on the
-machine changes no plan."""
-
-
-@dataclass
-class Ranking:
-    """The plan whose simulated step is best so far.
-
-    Attributes:
-        value: what is minimized of its simulated seconds, weighted by devices.
-        count: plans that were simulated.
-    """
-
-    goal: Objective
-    best: Answer | None = None
-    value: float = np.inf
-    count: int = 0
-    seen: dict[str, float] = field(default_factory=dict)
-
-    def offer(self, answer: Answer) -> float:
-        """Simulate a plan, keep it if it is the best, and return its simulated seconds.
-
-        The closed form counts for plans of more passes than are simulated.
-        """
-        key = str(answer.plan)
-        if key not in self.seen:
-            simulated = answer.problem.report(answer.plan).simulated_seconds
-            # Rounding may put the simulation below the closed form, which bounds it from below.
-            self.seen[key] = answer.cost if simulated is None else max(simulated, answer.cost)
-            self.count += simulated is not None
-        seconds = self.seen[key]
-        value = seconds * _weight(self.goal, answer)
-        if value < self.value * (1 - SLACK):
-            self.best, self.value = answer, value
-        return seconds
-
-
-def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> None:
-    """Offer the uniform plans that are best by the closed form, until none can be better.
-
-    ``deadline``: give up at this ``time.process_time()``.
-    """
-    problem = space.problem
-    values = space.length * ranking.goal.weight(space.plans.devices)
-    for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
-        # The closed form is a lower bound of the simulation: nothing behind can be shorter.
-        if values[k] >= ranking.value or time.process_time() > deadline:
-            return
-        if np.isfinite(values[k]):
-            cost = float(space.length[k])
-            ranking.offer(Answer(problem=problem, plan=space.plan(k), cost=cost))
-
+from parenvs.tasks.hybrid.stack import Stack
 
 UNIFORM = "uniform plans"
 """Words for the plans of ``exact_uniform``."""
@@ -191,7 +143,7 @@ def exact_hybrid(
             others = min(others, problem.kernel_bound_seconds * weight)
             continue
         if limits.pp in (None, 1):
-            upper = np.inf if best is None else best.cost * _weight(goal, best) / weight
+            upper = np.inf if best is None else best.cost * weight_of(goal, best) / weight
             stage = one_stage(problem, setting, limits, upper)
             if stage is not None:
                 best = _answer(problem, setting, (stage[0],), stage[1])
@@ -256,7 +208,7 @@ def _deepened(
     least = bound()
     for share in _SHARES:
         finished = True
-        incumbent = np.inf if best is None else best.cost * _weight(goal, best)
+        incumbent = np.inf if best is None else best.cost * weight_of(goal, best)
         target = min(incumbent, least * (1 + share))
         for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):
             finished &= search.run(target / weight, deadline)
@@ -264,12 +216,12 @@ def _deepened(
                 best = _answer(problem, search.setting, search.stages, search.upper)
                 # Later settings have to beat the new plan.
                 target = search.upper * weight
-        incumbent = np.inf if best is None else best.cost * _weight(goal, best)
+        incumbent = np.inf if best is None else best.cost * weight_of(goal, best)
         if not finished or incumbent <= target or time.perf_counter() > deadline:
             break
     if best is None:
         return None, bound()
-    return best, min(incumbent, bound()) / _weight(goal, best)
+    return best, min(incumbent, bound()) / weight_of(goal, best)
 
 
 def _offer(
@@ -295,11 +247,12 @@ def exact(
     objective: Objective | None = None,
     time_limit: float | None = None,
     simulate: bool = True,
+    stacks: tuple[Stack, ...] = (),
 ) -> Answer:
     """Return the best of uniform plans, chunks included, and of 1F1B plans of free stages.
 
-    Where a framework has to run the plan it is uniform, and a note says what free stages would gain
-    in what is left of the time.
+    Where a framework has to run the plan it is uniform, the best in the mean over ``stacks`` if
+    there are several, and a note says what free stages would gain in what is left of the time.
 
     By the closed form it is the shortest plan; with ``simulate`` that of the shortest simulated
     step, as the closed form is a lower bound where stages differ. Proofs are of the closed form.
@@ -315,7 +268,7 @@ def exact(
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
-    uniform, count = None, 0
+    uniform, mean, count, notes = None, None, 0, list[str]()
     if limits.pinned and limits.needs_framework:
         raise ParenvsError(
             f"--pin: plans that {limits.framework} runs have equal stages; leave out --pin or --for"
@@ -331,7 +284,12 @@ def exact(
                 end = np.inf if time_limit is None else begin + (1 - FREE_SHARE) * time_limit
                 # The search over free stages must keep its share of the time limit.
                 left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
-                simulate_uniform(space, ranking, time.process_time() + left)
+                last = time.process_time() + left
+                simulate_uniform(space, ranking, last)
+                is_open = limits.needs_framework and space.whole and ranking.best is not None
+                if is_open and len(stacks) > 1:
+                    mean, words = best_mean(space, stacks, ranking, last)
+                    notes.append(words)
         except InfeasibleError as error:
             if limits.needs_framework:
                 words = "" if f"--for {FREE}" in str(error) else f"; --for {FREE} plans without one"
@@ -340,7 +298,7 @@ def exact(
     spare = deadline - time.perf_counter()
     if simulate and time_limit is not None:  # what uniform plans took counts
         time_limit = max(spare, time_limit * FREE_SHARE)
-    free, notes = uniform, list[str]()
+    free = uniform
     if not limits.needs_framework:
         offered = ranking if simulate else None
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)
@@ -353,14 +311,14 @@ def exact(
     elif simulate:
         ranking.offer(free)
         assert ranking.best is not None
-        best = ranking.best
+        best = ranking.best if mean is None else mean
         if ranking.count > 1:
             notes.append(
                 f"{ranking.count:,} plans were simulated; the passes of this one take "
                 f"{ranking.offer(best):.4g} s"
             )
         # Where stages differ, the closed form leaves out waits that the simulation has.
-        if best.cost > free.cost * (1 + SLACK):
+        if mean is None and best.cost > free.cost * (1 + SLACK):
             notes.append(
                 f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "
                 f"{ranking.offer(free):.4g} s when it is simulated"
@@ -377,6 +335,7 @@ def exact(
         among=proven_of(problem, words, limits),
         method="exact",
         proven=bound is not None and bound >= best.cost * (1 - SLACK),
+        choice="" if mean is None else f"best mean of {len(stacks)} stacks",
         bound=bound,
         evaluations=free.evaluations + count,
         seconds=time.perf_counter() - begin,
@@ -491,8 +450,3 @@ def _answer(
     problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...], length: float
 ) -> Answer:
     return Answer(problem=problem, plan=plan_of(problem, setting, stages), cost=length)
-
-
-def _weight(goal: Objective, answer: Answer) -> float:
-    """Factor of an answer's seconds in what is minimized."""
-    return goal.weight(sum(stage.devices for stage in answer.plan.stages))

@@ -16,13 +16,15 @@ from parenvs.agents.hybrid.subset_dp import subset_dp
 from parenvs.agents.learning.network import SAMPLES, learned
 from parenvs.agents.learning.options import LEARNED
 from parenvs.core.plan import Answer
-from parenvs.core.request import SECONDS, Request
+from parenvs.core.request import EXACT, SECONDS, Request
 from parenvs.errors import ParenvsError
 from parenvs.fields import read, settle
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import ANY, OBJECTIVES, Constraints, Objective, UniformSpace
+from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.task import HybridSearch
+from parenvs.tasks.hybrid.tune.prior import stacks_on
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,12 @@ class HybridRequest(HybridSearch, Request):
     Attributes:
         problem: the model on its cluster.
         constraints: that plans must keep to; an object of them is taken, too.
+        stacks: over whose mean ``exact`` takes the best plan that a framework runs.
     """
 
     problem: Hybrid
     constraints: Constraints = field(default_factory=Constraints)
+    stacks: tuple[Stack, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise errors for unknown constraints and objectives."""
@@ -62,6 +66,13 @@ class HybridRequest(HybridSearch, Request):
         for fault in (*answer.report.reasons, *self.constraints.faults(answer.plan)):
             raise ParenvsError(f"{agent}: its plan is refused, as {fault}; take another planner")
         return answer
+
+    def best(self) -> Answer:
+        """Where no stack is named either, the best mean over those that may run."""
+        # What was measured on the devices themselves leaves stacks little to disagree on.
+        if not (self.problem.is_named or self.robust or self.problem.cluster.device.measured):
+            return replace(self, stacks=stacks_on(self.problem)).run(EXACT)
+        return self.run(EXACT)
 
     @property
     def on_servers(self) -> Constraints:
@@ -120,7 +131,11 @@ HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
         robust(r.space)
         if r.robust
         else exact(
-            r.problem, r.on_frameworks, r.goal, SECONDS if r.time_limit is None else r.time_limit
+            r.problem,
+            r.on_frameworks,
+            r.goal,
+            SECONDS if r.time_limit is None else r.time_limit,
+            stacks=r.stacks,
         )
     ),
     "search": lambda r: local_search(

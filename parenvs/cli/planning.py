@@ -14,7 +14,7 @@ import typer
 
 from parenvs.cli import options
 from parenvs.core.registry import task_of_name
-from parenvs.core.request import STEPS
+from parenvs.core.request import EXACT, STEPS
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.view import terminal
@@ -51,8 +51,11 @@ def plan(
     task: options.TaskName = None,
     cluster: PlanCluster = None,
     agent: Annotated[
-        str, typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=options.agents)
-    ] = "exact",
+        str | None,
+        typer.Option(
+            help="Agent: exact (default), random, ppo, ...", autocompletion=options.agents
+        ),
+    ] = None,
     seed: PlannerSeed = None,
     steps: options.Steps = None,
     baseline: Annotated[
@@ -87,9 +90,10 @@ def plan(
     model = _model(given, instance, task, cluster)
     if map_ is not None and not model.task.supports(Task.plan_map):
         raise options.not_an_option("map", model.task, options.tasks_with(Task.plan_map))
-    request = _request(model, given, [agent], seed, steps)
+    agents = [agent or EXACT]
+    request = _request(model, given, agents, seed, steps)
     model.check_out(out_)
-    request, choice = _settled(model, request, [agent])
+    request, choice = _settled(model, request, agents)
     answer = _answer(request, agent, choice)
     report = model.named(answer.report, out_)
     # Another task's cost model takes longer to read than most plans take to find.
@@ -140,7 +144,7 @@ def plan(
                 terminal.say_line(formats.runs_words(runs))
             if verbose and remarks is not None:
                 _say_remarks(remarks)
-        terminal.refuse_illegal(report, f"the plan of {agent!r} is illegal")
+        terminal.refuse_illegal(report, f"the plan of {agents[0]!r} is illegal")
     if not as_json:
         terminal.say(f"next: {_next(model.task, report, out_, plot)}")
 
@@ -256,17 +260,19 @@ def _settled(model: options.Model, request: Request, agents: Sequence[str]) -> t
     return settled, choice
 
 
-def _answer(request: Request, agent: str, choice: Any) -> Any:
+def _answer(request: Request, agent: str | None, choice: Any) -> Any:
     # Choosing stages and devices has found this agent's plan already.
-    if choice is not None and agent == choice.answer.method:
+    if choice is not None and (agent or EXACT) == choice.answer.method:
         return choice.answer
-    with terminal.Step(f"planning with {agent}", min_seconds=_SLOW):
-        return request.run(agent)
+    with terminal.Step(f"planning with {agent or EXACT}", min_seconds=_SLOW):
+        return request.best() if agent is None else request.run(agent)
 
 
 def _proven(answer: Any) -> str:
     if answer.proven:
         return "optimal among those searched" if answer.among else "optimal"
+    if answer.choice:
+        return str(answer.choice)
     over = "" if answer.gap is None else f", at most {max(answer.gap, 0.0):.2%} over the best"
     return f"not proven{over}"
 

@@ -164,6 +164,7 @@ class Answer:
         bound: proven bound over that space, or None: a lower bound of the cost, a whole number
             where costs are; of partitions an upper bound of the return.
         among: the plans over which ``bound`` and ``proven`` hold, in words; empty: all of them.
+        choice: by what it is best, in words, where that is not proven.
         evaluations: number of plans, labels or search nodes that the planner evaluated.
         notes: remarks of the planner, one sentence each.
     """
@@ -175,6 +176,7 @@ class Answer:
     proven: bool = False
     bound: float | None = None
     among: str = ""
+    choice: str = ""
     evaluations: int = 0
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -208,12 +210,14 @@ class Answer:
 
     @property
     def claim(self) -> str:
-        """``status``, and among which plans it is proven if not among all."""
-        return f"{self.status} among {self.among}" if self.proven and self.among else self.status
+        """``status``, and among which plans it is proven if not among all; else ``choice``."""
+        if self.proven:
+            return f"{self.status} among {self.among}" if self.among else self.status
+        return self.choice or self.status
 
     def __str__(self) -> str:
         """Return the planner, what it proved, the report, and the price, as text."""
-        proof = f"proven {self.claim}" if self.proven else "not proven"
+        proof = f"proven {self.claim}" if self.proven else self.choice or "not proven"
         price = self.report.price.lines() if self.report.price else ()
         head = [f"{self.method} ({proof}, {self.seconds:.3g} s)", str(self.report)]
         return "\n".join([*head, *(f"  {line}" for line in price)])

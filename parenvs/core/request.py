@@ -17,6 +17,7 @@ SECONDS = 20.0
 """Default time limit of exact searches."""
 STEPS = 60_000
 """Default environment steps of planners that learn or sample."""
+EXACT = "exact"
 _TRAINING = "parenvs.agents.learning.trainer:on_problem"
 
 
@@ -148,6 +149,10 @@ class Request:
         begin = time.perf_counter()
         answer = self.planners[agent](self)
         return replace(answer, method=agent, seconds=time.perf_counter() - begin)
+
+    def best(self) -> Any:
+        """Return the answer of the default planner."""
+        return self.run(EXACT)
 
     def check(self, agent: str) -> None:
         """Raise a ParenvsError if the planner ``agent`` is unknown."""

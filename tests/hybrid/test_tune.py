@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import each
+from scipy.special import ndtr
 
 import parenvs
 from parenvs.cluster import GIB
@@ -17,7 +18,7 @@ from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.rows import checked
 from parenvs.tasks.hybrid.space import UniformSpace, software_of
 from parenvs.tasks.hybrid.tune import model
-from parenvs.tasks.hybrid.tune.model import Belief, Prediction, Result, normal
+from parenvs.tasks.hybrid.tune.model import Belief, Prediction, Result
 from parenvs.tasks.hybrid.tune.prior import (
     FURTHEST,
     PARTICLES,
@@ -114,12 +115,6 @@ def test_prior__a_plan_alone_is_priced_as_among_others(problem, plans, prior):
 # what trials teach
 
 
-def test_normal__is_the_distribution():
-    z = np.linspace(-9, 9, 181)
-    exact = [0.5 * math.erfc(-x / math.sqrt(2)) for x in z]
-    assert normal(z) == pytest.approx(exact, abs=2e-7)
-
-
 def test_improvement__by_sampling():
     rng = np.random.default_rng(0)
     mean = np.array([[0.0, 0.1], [0.3, -0.2]])
@@ -169,7 +164,7 @@ def test_belief__by_a_second_writing(problem, prior):
     for k in range(len(ROWS)):
         for s in range(len(stacks)):
             held = prior.states[s, k] + np.exp(a) * prior.others[s, k] + c * GIB
-            fits[k, s] = normal(np.log(prior.limit / np.maximum(held, GIB)) / model.BLUR)
+            fits[k, s] = ndtr(np.log(prior.limit / np.maximum(held, GIB)) / model.BLUR)
             if k in at:
                 ran[s] *= np.maximum(fits[k, s], model.DOUBT)
     memory = (grid / grid.sum() * ran).sum(axis=(1, 2))

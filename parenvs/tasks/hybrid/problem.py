@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -77,6 +77,7 @@ class Hybrid:
             (default: see ``default_stack``).
         precision: of matrix products (default: see ``best_precision``).
         instance: name or path of the instance; plans carry it (default: the model's name).
+        is_named: whether the stack was given.
     """
 
     task: ClassVar[str] = "hybrid"
@@ -86,6 +87,7 @@ class Hybrid:
     stack: Stack = None  # type: ignore[assignment]  # resolved in __post_init__
     precision: str = ""
     instance: str = ""
+    is_named: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for settings that no plan can have."""
@@ -96,6 +98,7 @@ class Hybrid:
         shape = self.model.shape
         mixes = shape is not None and shape.experts > 1
         default = default_stack(self.cluster, mixes)
+        fill(self, "is_named", self.stack is not None)
         fill(self, "stack", default if self.stack is None else Stack.parse(self.stack))
         fill(self, "precision", self.precision or best_precision(self.cluster, self.model.is_half))
         fill(self, "instance", self.instance or self.model.name)

@@ -226,6 +226,8 @@ class HybridTask(Task):
                     raise ParenvsError(
                         f"{source.instance}: a shape is no graph; leave out {name!r}"
                     )
+            if not source.is_named:
+                settings = {"stack": None, **settings}
             if cluster is not None and Cluster.parse(cluster) != source.cluster:
                 settings = {"stack": None, "precision": "", **settings, "cluster": cluster}
             return replace(source, **settings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from parenvs.cluster import GIB
 from parenvs.tasks.hybrid.stack import Stack
@@ -73,7 +74,7 @@ class Prediction(NamedTuple):
         low, high = self.mean[:, k].min() - 5, self.mean[:, k].max() + 5
         for _ in range(60):
             middle = (low + high) / 2
-            below = self.weights @ normal((middle - self.mean[:, k]) / self.deviation[k])
+            below = self.weights @ ndtr((middle - self.mean[:, k]) / self.deviation[k])
             low, high = (middle, high) if below < share else (low, middle)
         return float(np.exp(low))
 
@@ -81,7 +82,7 @@ class Prediction(NamedTuple):
         """(N,) share of the best step time that a run of each plan is expected to save."""
         z = (best - self.mean) / self.deviation
         density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
-        gain = self.deviation * (z * normal(z) + density)
+        gain = self.deviation * (z * ndtr(z) + density)
         return np.asarray(self.weights @ gain * self.fits)
 
 
@@ -193,18 +194,6 @@ class Belief:
         return float(np.exp(grid.sum(axis=1) @ _A)), float(grid.sum(axis=0) @ _C)
 
 
-def normal(z: np.ndarray) -> np.ndarray:
-    """Return the standard normal distribution, to 1e-7 (Abramowitz and Stegun, 7.1.26)."""
-    x = np.abs(z) / np.sqrt(2)
-    t = 1 / (1 + 0.3275911 * x)
-    terms = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-    series = np.zeros_like(x)
-    for term in reversed(terms):
-        series = t * (term + series)
-    tail = 0.5 * series * np.exp(-x * x)
-    return np.where(z < 0, tail, 1 - tail)
-
-
 def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     squares = ((a[:, None] - b[None]) ** 2).sum(axis=-1)
     return np.asarray(OFFSET**2 + SMOOTH**2 * np.exp(-squares / (2 * LENGTH**2)))
@@ -218,7 +207,7 @@ def _bytes(plans: Priced) -> np.ndarray:
 
 
 def _running(plans: Priced) -> np.ndarray:
-    return np.asarray(normal((np.log(plans.limit) - _bytes(plans)) / BLUR))
+    return np.asarray(ndtr((np.log(plans.limit) - _bytes(plans)) / BLUR))
 
 
 def _memory_evidence(plan: Priced, trial: Result) -> np.ndarray:
