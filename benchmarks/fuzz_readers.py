@@ -29,7 +29,7 @@ from parenvs import Graph, ParenvsError, Pipeline, StageProfile, from_hlo, judge
 from parenvs import problem as problem_from
 from parenvs.agents.elastic.policies import RULES
 from parenvs.clock.calibration import Calibration
-from parenvs.cluster import COLLECTIVES, Cluster, Measurement
+from parenvs.cluster import Cluster
 from parenvs.datasets.banks import Bank
 from parenvs.datasets.partition import problems as partition_sets
 from parenvs.datasets.pipeline import problems as pipeline_sets
@@ -42,12 +42,13 @@ from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.tasks.elastic.problem import Elastic, follow
 from parenvs.tasks.elastic.problems import MEASURED, Trace, bank, load_library, read_trace
+from parenvs.tasks.hybrid.layers import Split, TransformerBlock
 from parenvs.tasks.hybrid.model import HybridModel, load_model, load_shape, shapes
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.rows import Published, read_rows, shipped
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.stack import Stack
+from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
 from parenvs.tasks.sharding.problem import Sharding
@@ -582,21 +583,20 @@ def check_pool(pool: Bank) -> None:
 
 def machines() -> list[bytes]:
     """Return a file as ``parenvs calibrate`` writes it."""
-    measured = [
-        Measurement(kind, *(1e-5 + size / x for x in (1e9, 2e9, 5e8)), 3, size, 2)
-        for kind in COLLECTIVES for size in (1024, 2**20)
-    ]  # fmt: skip
-    product = {"shape": (64, 64, 64), "precision": "fp32", "share": 1.0}
-    measured.append(Measurement("matmul", 1e-5, 1e-5, 2e-5, 3, **product))
-    machine = Calibration(Cluster.parse("1x2:v100"), tuple(measured), {"by": "hand", "missing": []})
+    cluster = Cluster.parse("1x2:b200-server.json")
+    known = cluster.measured
+    few = replace(known, products=known.products[::99], attention=known.attention[::20])
+    machine = Calibration(replace(cluster, measured=few), {"by": "hand", "missing": []})
     return [file_of(machine.save, ".json")]
 
 
 def check_machine(read: Calibration) -> None:
-    """Check that what was measured took finite, positive time."""
-    for row in read.rows:
-        for seconds in (row.low, row.seconds, row.high):
-            must(0 <= seconds < math.inf, "impossible seconds")
+    """Check that a layer takes a finite, positive time by what was measured."""
+    if "bf16" in dict(read.cluster.device.peaks):
+        machine = STACKS["megatron-2025"].machine(read.cluster, "bf16")
+        layer = TransformerBlock(load_shape("llama3-8b"))
+        seconds = float(layer.seconds(machine, Split(1, 1.0)).forward)
+        must(0 < seconds < math.inf, "impossible seconds")
 
 
 READERS: dict[str, Reader] = {

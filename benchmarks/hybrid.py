@@ -22,7 +22,7 @@ from scipy.stats import spearmanr
 from benchmarks.framework import Column, columns, main, measurement
 from benchmarks.hybrid_predictions import STEP_UNITS, Prediction, predictions
 from benchmarks.hybrid_settings import CONSTANTS, STACKS, Constant, recipe_of
-from parenvs.cluster import EFFICIENCY
+from parenvs.cluster import EFFICIENCY, Cluster
 from parenvs.markdown import escaped
 from parenvs.tasks.hybrid.rows import PEAKS, Published, Row, read_rows
 from parenvs.tasks.hybrid.stack import Stack
@@ -430,6 +430,18 @@ def _fitted(item: Constant, stack: Stack, part: Published) -> float | None:
     return float(grid[int(np.argmin(errors))]) if np.ptp(errors) > FLAT * min(errors) else None
 
 
+def as_measured(published: Published, found: Sequence[Prediction]) -> dict[str, float]:
+    """Source -> mean absolute error of steps on devices like ``SERVER``'s, as that was measured."""
+    server = Cluster.parse(SERVER)
+    sources = {one.source for one in found if one.device == server.device.name}
+    rows = tuple(row for row in published.rows if row.source in sources)
+    after = predictions(replace(published, rows=rows, server=server))[0]
+    return {
+        source: _mean([x.error for x in after if x.source == source and is_step(x)])
+        for source in sources
+    }
+
+
 @measurement(
     title="Predicted step times beside published ones",
     about={
@@ -441,6 +453,7 @@ def hybrid(rows: Path | None = None, leave_out: bool = False) -> dict[str, Any]:
     published = read_rows(rows)
     found, skipped = predictions(published)
     parts = groups(found)
+    measured = as_measured(published, found)
     used = {item for part in parts for item in part.constants}
     content: dict[str, Any] = {
         "tables": [part.to_json() for part in parts],
@@ -458,7 +471,7 @@ def hybrid(rows: Path | None = None, leave_out: bool = False) -> dict[str, Any]:
             for item in CONSTANTS
             if item in used or (used and not item.ships)
         ],
-        "totals": totals(found),
+        "totals": [{**row, "measured": measured.get(row["of"])} for row in totals(found)],
         "orders": orders(found),
     }
     if leave_out:
@@ -466,11 +479,14 @@ def hybrid(rows: Path | None = None, leave_out: bool = False) -> dict[str, Any]:
     return content
 
 
+SERVER = "b200-server.json"
+"""Cluster's file with what was measured of a server."""
 TOTALS: list[Column] = [
     ("", lambda row: "in sample" if row["sample"] else "out of sample"),
     ("source", lambda row: escaped(row["of"])),
     ("n", "{n}"),
     ("model", "{model:.1%}"),
+    ("as measured", "{measured:.1%}"),
     ("MFU of a device", "{device:.1%}"),
     ("MFU of a stack", "{stack:.1%}"),
 ]
@@ -514,7 +530,8 @@ def page(data: dict[str, Any]) -> list[str]:
         "the predicted figure over the published one, less 1. A figure is in sample if a constant "
         "was fitted on its table; none was fitted on a single row. Two naive models are compared, "
         "which know one constant each, the geometric mean of the measured MFU of the same figures: "
-        "of a device and precision, and of a stack. Figures are mean absolute errors of steps.",
+        "of a device and precision, and of a stack. Figures are mean absolute errors of steps; as "
+        f"measured: kernels and links by what another measured of such a server (`{SERVER}`).",
         columns(data["totals"], TOTALS, left=2),
     ]
     for tool in TOOLS:

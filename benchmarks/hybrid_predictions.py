@@ -182,9 +182,16 @@ def _prediction(row: Row, column: str, setting: Setting, value: float, **more: A
     )
 
 
+def _setting(row: Row, published: Published, column: str = "") -> Setting:
+    setting, server = setting_of(row, column, published.stacks), published.server
+    if server is None or server.device.name != setting.cluster.device.name:
+        return setting
+    return replace(setting, cluster=replace(setting.cluster, measured=server.measured))
+
+
 def _step(row: Row, column: str, published: Published) -> Prediction:
     """Return the prediction of a training step in the unit of a column."""
-    setting = setting_of(row, column, published.stacks)
+    setting = _setting(row, published, column)
     model = HybridModel.of_shape(setting.shape)
     machine = setting.stack.machine(setting.cluster, setting.precision)
     seconds, held = setting.plan.judged(model, setting.cluster, machine)
@@ -247,7 +254,7 @@ def _peak(row: Row, column: str, published: Published) -> Prediction:
     Raises:
         ParenvsError: the device does not have as many.
     """
-    setting = setting_of(row, stacks=published.stacks)
+    setting = _setting(row, published)
     model, size = HybridModel.of_shape(setting.shape), setting.cluster.device.memory_bytes
     if row.measured[column] * GIB > size:
         raise row.error(

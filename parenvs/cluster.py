@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,9 @@ import numpy as np
 
 from parenvs.compiled import Array, choose, shared
 from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
-from parenvs.fields import checked, number, one_of, read, settle, whole, words
+from parenvs.fields import checked, one_of, read, settle, whole, words
 from parenvs.files import StrPath, read_json
+from parenvs.measured import Measured
 
 MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
@@ -56,7 +58,6 @@ class Device:
             it, as frameworks run them, else in FP32.
         peaks: precision (one of ``PRECISIONS``) and peak dense FLOP/s of matrix products in it, in
             pairs; empty where only ``peak_flops`` is known.
-        measured: precision and FLOP/s of the fastest product that a calibration found, in pairs.
         intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
         inter_bw: default bandwidth between two servers, one direction, bytes/s.
         host_bw: bandwidth between the device and the memory of its server, one direction, bytes/s;
@@ -76,7 +77,6 @@ class Device:
     memory_bw: float
     memory_bytes: float
     peaks: tuple[tuple[str, float], ...] = ()
-    measured: tuple[tuple[str, float], ...] = ()
     intra_bw: float = field(default=0.0, compare=False)
     inter_bw: float = field(default=0.0, compare=False)
     host_bw: float = field(default=0.0, compare=False)
@@ -91,10 +91,9 @@ class Device:
 
     def __post_init__(self) -> None:
         """Put the peaks in order, so that equal devices are equal."""
-        settle(self, "peaks", "measured")
-        for key in ("peaks", "measured"):
-            pairs = [(precision, rate(flops)) for precision, flops in sorted(getattr(self, key))]
-            object.__setattr__(self, key, tuple(pairs))
+        settle(self, "peaks")
+        pairs = [(precision, rate(flops)) for precision, flops in sorted(self.peaks)]
+        object.__setattr__(self, "peaks", tuple(pairs))
         for key in ("peak_flops", "memory_bw", "memory_bytes", "intra_bw", "inter_bw"):
             object.__setattr__(self, key, rate(getattr(self, key)))
 
@@ -132,7 +131,7 @@ class Device:
             ClusterError: the precision is unknown, or the device has none such.
         """
         name = f"{self.name}-{precision}"
-        return replace(self, name=name, peak_flops=self.peak(precision), peaks=(), measured=())
+        return replace(self, name=name, peak_flops=self.peak(precision), peaks=())
 
     @classmethod
     def find(cls, name: str) -> Device | None:
@@ -489,8 +488,6 @@ class Links:
 
 COLLECTIVES = ("send", "all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 """What processes do together; sizes are those that the methods of ``Links`` take."""
-KINDS = ("matmul", "memory", *COLLECTIVES)
-"""What can be measured: matrix products, copies in memory, and collectives."""
 _Figure = words("a number")
 Provenance = (
     Annotated[str, words("a text")]
@@ -500,60 +497,6 @@ Provenance = (
     | Annotated[list[str], words("a list of texts")]
 )
 """What a file can say of how it was measured: texts, numbers, and lists of texts."""
-_MOST = 2**63 - 1
-_BOUNDS = number(0, 1e30, "a number from 0")
-_Number = Annotated[int, number(0, _MOST, "a number from 0")] | Annotated[float, _BOUNDS]
-_Count = Annotated[int, whole(1, _MOST)]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Seconds of one operation.
-
-    Attributes:
-        kind: one of ``KINDS``.
-        low: lower quartile.
-        high: upper quartile.
-        bytes: of the array; 0 of products.
-        group: processes that took part.
-        shape: (m, k, n) of products, else empty.
-        precision: of products, else empty.
-        share: of the device's peak that products reach, else 0.
-    """
-
-    kind: Annotated[str, one_of(*KINDS)]
-    seconds: _Number
-    low: _Number
-    high: _Number
-    repeats: _Count
-    bytes: Annotated[int, whole(0, _MOST)] = 0
-    group: _Count = 1
-    shape: Annotated[tuple[_Count, ...], words("3 whole numbers", max_length=3)] = ()
-    precision: str = ""
-    share: _Number = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise errors for what no operation of its kind has."""
-        fault = ""
-        if not self.bytes and self.kind != "matmul":
-            fault = "bytes must be a whole number from 1, not 0"
-        elif self.kind == "matmul" and len(self.shape) != 3:
-            fault = f"shape must be 3 whole numbers, not {shown(list(self.shape))}"
-        elif self.kind == "matmul" and self.precision not in PRECISIONS:
-            fault = f"precision must be one of {', '.join(PRECISIONS)}"
-        elif self.kind in COLLECTIVES and self.group < 2:
-            fault = "group of a collective must be at least 2"
-        elif not self.low <= self.seconds <= self.high:
-            fault = "seconds must lie between low and high"
-        if fault:
-            raise ClusterError(fault)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults."""
-        fields = {key: value for key, value in asdict(self).items() if value}
-        return fields | ({"shape": list(self.shape)} if self.shape else {})
-
-
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
 _Many = Annotated[int, whole(1, 100_000)]
@@ -562,7 +505,6 @@ _LEAST_RATE = 1e-30
 """The least bandwidth, throughput or memory; from there to ``MOST_RATE`` costs stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
-_BY_PRECISION = ("peaks", "measured")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
 """Unit of a bandwidth -> bytes/s."""
 _SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -579,6 +521,7 @@ class Cluster:
             ``inter_bw / devices_per_server``).
         speeds: speed of every server's devices, 1 for the device's own figures; empty where all
             servers are equal.
+        measured: what was measured of one of the servers.
     """
 
     servers: _Many
@@ -589,6 +532,7 @@ class Cluster:
     name: str = field(default="", compare=False)
     nic_bw: float | None = None
     speeds: tuple[float, ...] = ()
+    measured: Measured | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         """Raise errors for counts below one and rates that are not positive and finite."""
@@ -597,8 +541,7 @@ class Cluster:
         rates = {"intra_bw": self.intra_bw, "inter_bw": self.inter_bw}
         rates |= {} if self.nic_bw is None else {"nic_bw": self.nic_bw}
         rates |= {f"device.{key}": getattr(self.device, key) for key in _DEVICE_KEYS[1:]}
-        for name in _BY_PRECISION:
-            rates |= {f"device.{name}.{key}": x for key, x in getattr(self.device, name)}
+        rates |= {f"device.peaks.{key}": flops for key, flops in self.device.peaks}
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -701,10 +644,10 @@ class Cluster:
             device: str | dict[str, Any] = self.device.name
         else:
             device = {key: getattr(self.device, key) for key in _DEVICE_KEYS}
-            pairs = {key: dict(getattr(self.device, key)) for key in _BY_PRECISION}
-            device |= {key: value for key, value in pairs.items() if value}
+            device |= {"peaks": dict(self.device.peaks)} if self.device.peaks else {}
         optional: dict[str, Any] = {} if self.nic_bw is None else {"nic_bw": self.nic_bw}
         optional |= {"speeds": list(self.speeds)} if self.speeds else {}
+        optional |= {} if self.measured is None else {"measured": self.measured.to_json()}
         figures = {key: getattr(self, key) for key in _CLUSTER_KEYS}
         return {**figures, "device": device, **optional}
 
@@ -744,7 +687,8 @@ class Cluster:
         """Make a cluster from a preset's name, a short form, a JSON file's path or an object.
 
         The short form is ``SERVERSxDEVICES:DEVICE[,INTER[,INTRA]]``; a bandwidth is a number with
-        a unit, bits (``Gbps``) or bytes (``GB/s``). ``100Gbps`` means 100e9 bit/s.
+        a unit, bits (``Gbps``) or bytes (``GB/s``). ``100Gbps`` means 100e9 bit/s. In place of a
+        device the file of a cluster can stand, whose servers these are like.
 
         >>> Cluster.parse("4x8:v100,25Gbps") == Cluster.parse("C")
         True
@@ -752,7 +696,7 @@ class Cluster:
         if isinstance(text, Cluster):
             return text
         if isinstance(text, dict):
-            return read(_Form, text, "cluster", ClusterError).cluster("cluster")
+            return _form(text, "cluster").cluster("cluster")
         if isinstance(text, os.PathLike):
             path = os.fspath(text)
             return _read(path).cluster(path)
@@ -762,21 +706,26 @@ class Cluster:
             )
         if text in PRESETS:
             return PRESETS[text]
-        if text.endswith(".json"):
-            return Cluster.parse(Path(text))
-        form = r"(\d{1,9})x(\d{1,9}):([\w-]+)((?:,[^,]+){0,2})"
+        form = r"(\d{1,9})x(\d{1,9}):([^,]+)((?:,[^,]+){0,2})"
         match = re.fullmatch(form, text.replace(" ", ""))
+        if text.endswith(".json") and (match is None or Path(text).exists()):
+            return Cluster.parse(Path(text))
         if match is None:
             raise ClusterError(
                 f"cluster {shown(text)} does not parse: give a preset ({', '.join(PRESETS)}), "
                 "a form like '4x8:v100,25Gbps' or the path of a .json file"
             )
         servers, devices, name, bandwidths = match.groups()
-        where = f"cluster {shown(text)}"
-        device = _known_device(name, where)
+        where, size = f"cluster {shown(text)}", (int(servers), int(devices))
         given = [_bandwidth(part, text) for part in bandwidths.split(",")[1:]]
-        inter, intra = given + [device.inter_bw, device.intra_bw][len(given) :]
-        return _new_cluster(where, int(servers), int(devices), device, intra, inter)
+        if name.endswith(".json"):
+            like = Cluster.parse(Path(name))
+            device, rates, measured = like.device, [like.inter_bw, like.intra_bw], like.measured
+        else:
+            device, measured = _known_device(name, where), None
+            rates = [device.inter_bw, device.intra_bw]
+        inter, intra = given + rates[len(given) :]
+        return _new_cluster(where, *size, device, intra, inter, measured=measured)
 
 
 def _bandwidth(text: str, cluster: str) -> float:
@@ -798,24 +747,6 @@ def _known_device(name: str, where: str) -> Device:
     return device
 
 
-def load_measured(
-    path: StrPath,
-) -> tuple[Cluster, tuple[Measurement, ...], dict[str, Any]]:
-    """Read a file that ``parenvs calibrate`` wrote.
-
-    Returns:
-        The cluster, what was measured on it, and how.
-
-    Raises:
-        ClusterError: it is no file of a cluster, or nothing was measured on that.
-    """
-    where = os.fspath(path)
-    form = _read(where)
-    if not form.measured:
-        raise ClusterError(f"{where}: nothing was measured on it; parenvs calibrate writes such")
-    return form.cluster(where), form.measured, form.provenance
-
-
 @dataclass(frozen=True)
 class _DeviceForm:
     name: str
@@ -823,7 +754,6 @@ class _DeviceForm:
     memory_bw: Any
     memory_bytes: Any
     peaks: dict[Annotated[str, one_of(*PRECISIONS)], Any] = field(default_factory=dict)
-    measured: dict[Annotated[str, one_of(*PRECISIONS)], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -838,7 +768,7 @@ class _Form:
     name: str = ""
     nic_bw: Annotated[Any, words("a positive number")] = None
     speeds: Annotated[tuple[Any, ...], words("a list of numbers, one for each server")] = ()
-    measured: tuple[Measurement, ...] = ()
+    measured: Annotated[Measured, words("an object")] | None = None
     provenance: dict[str, Provenance] = field(default_factory=dict)
 
     def cluster(self, where: str) -> Cluster:
@@ -846,18 +776,38 @@ class _Form:
         if isinstance(self.device, str):
             device = _known_device(self.device, where)
         else:
-            pairs = {key: tuple(getattr(self.device, key).items()) for key in _BY_PRECISION}
-            device = Device(**{**vars(self.device), **pairs})
+            peaks = tuple(self.device.peaks.items())
+            device = Device(**{**vars(self.device), "peaks": peaks})
         return _new_cluster(
             where, self.servers, self.devices_per_server, device, self.intra_bw, self.inter_bw,
-            self.name, self.nic_bw, self.speeds,
+            self.name, self.nic_bw, self.speeds, self.measured,
         )  # fmt: skip
 
 
+def read_cluster(path: str) -> tuple[Cluster, dict[str, Any]]:
+    """Read a cluster's file: the cluster, and how it was measured.
+
+    Raises:
+        ClusterError: it is no file of a cluster.
+    """
+    form = _read(path)
+    return form.cluster(path), form.provenance
+
+
 def _read(path: str) -> _Form:
+    place = path
     if not os.path.exists(path):  # noqa: PTH110  # Path.exists raises errors for long names
-        raise ClusterError(f"cluster: no file {shown(path)}")
-    return read(_Form, read_json(path, ClusterError), path, ClusterError)
+        shipped = resources.files("parenvs.datasets") / "data" / "measured" / path
+        if path != Path(path).name or not shipped.is_file():
+            raise ClusterError(f"cluster: no file {shown(path)}")
+        place = str(shipped)
+    return _form(read_json(place, ClusterError), path)
+
+
+def _form(content: Any, where: str) -> _Form:
+    if isinstance(content, dict) and isinstance(content.get("measured"), list):
+        raise ClusterError(f"{where}: an older parenvs calibrate wrote it; run that again")
+    return read(_Form, content, where, ClusterError)
 
 
 def _new_cluster(where: str, *args: Any, **figures: Any) -> Cluster:

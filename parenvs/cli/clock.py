@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
+from parenvs.core.registry import TASKS
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, need_extra, refuse_unknown, shown
 from parenvs.files import is_function
 from parenvs.view.commands import of
@@ -38,11 +41,18 @@ def calibrate(
     largest: Annotated[
         float, typer.Option(help="Largest array of collectives in MB, from 0.004.")
     ] = 67.2,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model whose layers' kernels are measured: a shape (default: a few)."),
+    ] = None,
+    tp: Annotated[str, typer.Option(help="Of --model: tensor-parallel degrees, as 1,2.")] = "1",
+    context: Annotated[str, typer.Option(help="Of --model: ranks that share tokens.")] = "1",
+    micro_batch: Annotated[str, typer.Option(help="Of --model: samples of a micro-batch.")] = "1",
     as_json: Json = False,
 ) -> None:
     """Measure this machine with PyTorch or JAX: products, memory, collectives; write a cluster.
 
-    Every command takes the file as --cluster.
+    Every command takes the file as --cluster; 4x8:FILE are four servers of eight such devices.
     """
     from parenvs.cli import tables
     from parenvs.clock.calibrate import calibrated
@@ -54,8 +64,19 @@ def calibrate(
     if len(sizes) < 2:
         words = f"at least 0.0041 MB, not {largest:g}; two sizes are needed"
         raise ParenvsError(f"--largest must be {words}")
+    products: list[tuple[Any, ...]] = []
+    attended: list[tuple[int, ...]] = []
+    if model is not None:
+        if framework == "jax":
+            raise ParenvsError("--model is measured by PyTorch; leave out --framework jax")
+        task = next(task for task in TASKS.values() if task.supports(Task.kernels))
+        splits = {"--tp": tp, "--context": context, "--micro-batch": micro_batch}
+        degrees = [_numbers(name, words) for name, words in splits.items()]
+        products, attended = task.kernels(model, *degrees)
     with Step(f"measuring {processes} x {device}"):
-        calibration = calibrated(device, processes, repeats, sizes, framework=framework)
+        calibration = calibrated(
+            device, processes, repeats, sizes, products, attended, framework=framework
+        )
     words = f"written to {path}; give it as --cluster {path}"
     with written(lambda: calibration.save(path), words, quiet=as_json):
         say_tables(tables.calibration(calibration.rows), as_json=as_json)
@@ -152,6 +173,12 @@ def run(
     options.print_result(outcome, as_json)
     if not outcome.agrees:
         raise ParenvsError(f"{file}: {'; '.join(outcome.faults)}")
+
+
+def _numbers(option: str, words: str) -> list[int]:
+    if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", words):
+        raise ParenvsError(f"{option} must be whole numbers from 1, as 1,2,4, not {shown(words)}")
+    return [int(word) for word in words.split(",")]
 
 
 def _check_ending(path: Path, ending: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from parenvs.cluster import PRESETS, Measurement
+from parenvs.cluster import PRESETS
 from parenvs.core.registry import task_of
 from parenvs.errors import printable
 from parenvs.graph import roles
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import Evaluation
     from parenvs.agents.evaluation.evaluate_set import SetEvaluation
     from parenvs.agents.learning.config import TrainResult
+    from parenvs.clock.calibration import Timed
     from parenvs.clock.members import Layers
     from parenvs.core.plan import Answer
     from parenvs.leaderboard.check import CheckedEntry
@@ -252,22 +253,23 @@ def verdicts(entry: CheckedEntry) -> Table:
     return table
 
 
-def calibration(rows: Sequence[Measurement]) -> Table:
-    """What was measured on a machine, with rates: of products FLOP/s, else bytes/s."""
+def calibration(rows: Sequence[Timed]) -> Table:
+    """What was measured on a machine, with rates: of kernels FLOP/s, else bytes/s."""
     table = empty("", "what", "size", "processes", "median", "quartiles", "rate", names=2)
     for row in rows:
-        amount, measured, share = float(row.bytes), size(row.bytes), ""
-        if row.shape:
-            m, k, n = row.shape
-            amount, measured, share = 2.0 * m * k * n, f"{m} x {k} x {n}", f", {row.share:.0%}"
-        unit = "GFLOP/s" if row.shape else "GB/s"
+        numbers, timing = row.size, row.timing
+        kind, words, unit, share = row.kind, size(numbers[0]), "GB/s", ""
+        if row.precision:
+            what = "product" if len(numbers) == 4 else "attention"
+            kind, words = f"{what} {row.kind} {row.precision}", " x ".join(map(str, numbers))
+            unit, share = "GFLOP/s", f", {row.share:.0%}"
         table.add_row(
-            f"{row.kind} {row.precision}".strip(),
-            measured,
+            kind,
+            words,
             str(row.group),
-            duration(row.seconds),
-            f"{duration(row.low)} to {duration(row.high)}",
-            f"{amount / row.seconds / 1e9:.3g} {unit}{share}",
+            duration(timing.seconds),
+            f"{duration(timing.low)} to {duration(timing.high)}",
+            f"{row.rate / 1e9:.3g} {unit}{share}",
         )
     return table
 

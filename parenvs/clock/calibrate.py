@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ def calibrated(
     repeats: int = 20,
     sizes: Sequence[int] = calibration.SIZES,
     shapes: Sequence[Shape] = (),
+    attended: Sequence[tuple[int, ...]] = (),
     framework: str = "torch",
 ) -> calibration.Calibration:
     """Measure this machine with PyTorch, in local processes, or with JAX, on devices of one.
@@ -29,7 +31,8 @@ def calibrated(
         processes: how many devices.
         repeats: runs of everything that count.
         sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
-        shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
+        shapes: of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
+        attended: shapes of attention, as ``Measured`` has them.
         framework: ``"torch"`` or ``"jax"``.
 
     Raises:
@@ -40,9 +43,11 @@ def calibrated(
         if not 1 <= value <= maximum:
             raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
     chosen = list(shapes) or [*calibration.SHAPES, *(calibration.LARGER if kind == "cuda" else [])]
-    # The larger one is beyond all caches.
-    copied = [max(sizes), 4 * max(sizes)]
-    settings = (chosen, copied, list(sizes), calibration.groups_of(processes), repeats)
+    chosen.sort(key=lambda shape: math.prod(shape[1:]))
+    # The largest one is beyond all caches.
+    copied = [calibration.SMALL, max(sizes), 4 * max(sizes)]
+    groups = calibration.groups_of(processes)
+    settings = (chosen, list(attended), copied, list(sizes), groups, repeats)
     load = system_load()
     measured = _by_jax if framework == "jax" else _by_torch
     answers, memory, facts = measured(kind, processes, settings)

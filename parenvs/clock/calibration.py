@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
-from parenvs.clock.members import Timing
-from parenvs.cluster import DEVICES, Cluster, Device, Measurement, load_measured, sync_bytes
+from parenvs.clock.members import Shape, Timing
+from parenvs.cluster import DEVICES, Cluster, Device, read_cluster, sync_bytes
 from parenvs.errors import ClusterError, ParenvsError, one_line
 from parenvs.files import StrPath, write_text
+from parenvs.measured import EXCHANGE, GATHER, OTHER, PASSES, ROLES, Measured
 
 
-def fitted_line(size: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return latency and bandwidth: seconds = latency + bytes / bandwidth.
+def fitted(
+    moved: Sequence[float], steps: Sequence[int], seconds: Sequence[float]
+) -> tuple[float, float, float]:
+    """Return bandwidth, seconds of a step and seconds once: what collectives take besides bytes.
 
-    The fit is by least squares of the relative error, neither figure negative.
+    The fit ``seconds = moved / bandwidth + steps * step + once`` is by least squares of the
+    relative error, no figure negative.
 
     Raises:
         ClusterError: the seconds do not grow with the bytes, so that there is no bandwidth.
@@ -28,23 +34,32 @@ def fitted_line(size: Sequence[float], seconds: Sequence[float]) -> tuple[float,
     measured = np.asarray(seconds, dtype=np.float64)
     if not (measured > 0).all():
         raise ClusterError("calibration: a measured time is zero; measure larger sizes")
-    # In units of the largest size both columns of the system are near 1.
-    unit = max(map(float, size))
-    terms = np.stack([np.ones_like(measured), np.asarray(size, dtype=np.float64) / unit], axis=1)
+    # In units of the largest size all columns of the system are near 1.
+    unit = max(map(float, moved))
+    several = len(set(steps)) > 1  # else steps and once are not to be told apart
+    columns = [np.asarray(moved) / unit, np.asarray(steps, dtype=np.float64)]
+    columns += [np.ones_like(measured)] if several else []
     # Rows divided by their seconds: relative errors, so small sizes count as well.
-    (latency, slope), _ = nnls(terms / measured[:, None], np.ones_like(measured))
+    terms = np.stack(columns, axis=1) / measured[:, None]
+    slope, step, *once = nnls(terms, np.ones_like(measured))[0].tolist()
     if slope <= 0:
         raise ClusterError(
             "calibration: larger arrays took no longer, so no bandwidth can be told; measure "
             "larger sizes"
         )
-    return float(latency), float(unit / slope)
+    return unit / slope, step, sum(once)
 
 
-SHAPES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (64, 1024, 4096), (2048, 2048, 512)]
-"""(m, k, n) of the products that are measured by default: square ones, a thin and a wide one."""
-LARGER = [(4096, 4096, 4096), (8192, 8192, 8192)]
+SHAPES: list[Shape] = [
+    (role, 1, *size)
+    for size in ((256,) * 3, (512,) * 3, (1024,) * 3, (64, 1024, 4096), (2048, 2048, 512))
+    for role in ROLES
+]
+"""Products that are measured by default: square ones, a thin and a wide one."""
+LARGER: list[Shape] = [(role, 1, size, size, size) for size in (4096, 8192) for role in ROLES]
 """Those that an accelerator is measured on, besides."""
+SMALL = 4096
+"""Bytes of a copy that takes as long as it takes to start a kernel."""
 SIZES = [4**k for k in range(5, 14)]
 """Bytes of the arrays of collectives: 1 kB to 64 MB."""
 
@@ -52,17 +67,41 @@ MOST_PROCESSES = 64
 """Most processes that are started on this machine."""
 
 
+class Timed(NamedTuple):
+    """Seconds of an operation.
+
+    Attributes:
+        kind: role of a product, pass of an attention, ``"memory"``, or one of ``COLLECTIVES``.
+        precision: of products and attention, else empty.
+        size: bytes of the array, or groups, m, k and n, or shape of attention.
+        group: processes that took part.
+        timing: median and quartiles.
+        rate: FLOP/s or bytes/s.
+        share: of the peak; 0 of bytes.
+    """
+
+    kind: str
+    precision: str
+    size: tuple[int, ...]
+    group: int
+    timing: Timing
+    rate: float
+    share: float = 0.0
+
+
 @dataclass(frozen=True)
 class Calibration:
     """A measured machine.
 
     Attributes:
+        cluster: with what was measured, as plans are priced by it.
         provenance: how, where and when; ``missing`` lists what could not be measured.
+        rows: every operation, where it was measured just now; files do not have them.
     """
 
     cluster: Cluster
-    rows: tuple[Measurement, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
+    rows: tuple[Timed, ...] = field(default=(), compare=False)
 
     @property
     def missing(self) -> list[str]:
@@ -76,17 +115,25 @@ class Calibration:
         Raises:
             ClusterError: it is no such file.
         """
-        cluster, rows, provenance = load_measured(path)
+        where = os.fspath(path)
+        cluster, provenance = read_cluster(where)
+        if cluster.measured is None:
+            raise ClusterError(
+                f"{where}: nothing was measured on it; parenvs calibrate writes such"
+            )
         if not isinstance(provenance.get("missing", []), list):
-            raise ClusterError(f"{os.fspath(path)}: field 'provenance.missing' must be a list")
-        return cls(cluster, rows, provenance)
+            raise ClusterError(f"{where}: field 'provenance.missing' must be a list")
+        return cls(cluster, provenance)
 
     def save(self, path: StrPath) -> None:
         """Write the cluster's file, which every command takes as ``--cluster``."""
         content = self.cluster.to_json()
         assert isinstance(content, dict)
-        content |= {"provenance": self.provenance, "measured": [x.to_json() for x in self.rows]}
-        write_text(path, json.dumps(content, indent=1) + "\n")
+        content["provenance"] = self.provenance
+        text = json.dumps(content, indent=1)
+        # A kernel a line.
+        text = re.sub(r"\[[^][{}]+\]", lambda row: re.sub(r"\n\s*", " ", row[0]), text)
+        write_text(path, text + "\n")
 
 
 def assembled(
@@ -94,10 +141,9 @@ def assembled(
 ) -> Calibration:
     """Make a calibration of what every process measured.
 
-    Matrix products and copies are those of the slowest process, as all of them ran at once. The
-    inner bandwidth is that by which ``sync_bytes`` of the largest group's all-reduces explain their
-    seconds, beside a latency. The peak is the data sheet's where the device is known, else the
-    fastest product.
+    Kernels are those of the slowest process, as all of them ran at once. The inner bandwidth is
+    that by which ``sync_bytes`` of the largest group's all-reduces explain their seconds, beside a
+    latency. The peak is the data sheet's where the device is known, else the fastest product.
 
     Args:
         answers: by rank, see ``parenvs.clock.kernels.measure``.
@@ -108,64 +154,110 @@ def assembled(
     first = answers[0]
     missing = [f"{what}: {why}" for what, why in first["missing"].items()]
 
-    def slowest(kind: str, key: Any) -> Timing:
-        runs = [x[kind][key] for x in answers]
-        return Timing.of([run[: min(map(len, runs))] for run in runs])
+    def slowest(kind: str) -> dict[Any, Timing]:
+        # Some kernels may have been too slow on one process.
+        both = [key for key in first[kind] if all(key in x[kind] for x in answers)]
+        runs = {key: [x[kind][key] for x in answers] for key in both}
+        return {
+            key: Timing.of([x[: min(map(len, every))] for x in every])
+            for key, every in runs.items()
+        }
 
-    # Some products may have been too slow on one process.
-    both = (key for key in first["products"] if all(key in x["products"] for x in answers))
-    timed = {key: slowest("products", key) for key in both}
+    timed, attended, copied = map(slowest, ("products", "attention", "copies"))
     if not timed:
         raise ParenvsError("calibrate: no product could be measured on this device")
+    flops = {key: 2.0 * math.prod(key[1][1:]) for key in timed}
     rates: dict[str, float] = {}
-    for (precision, (m, k, n)), timing in timed.items():
-        rates[precision] = max(rates.get(precision, 0.0), 2.0 * m * k * n / timing.seconds)
+    for key, timing in timed.items():
+        rates[key[0]] = max(rates.get(key[0], 0.0), flops[key] / timing.seconds)
     # Without a data sheet the fastest product is the peak, and its own share 1.
     peaks = dict(device.peaks) or rates
+    for key in attended:
+        # All scores count, forward in two products, backward in five.
+        samples, sequence, heads, _, *widths = key[1][1:]
+        passes = 1.0 if key[1][0] == PASSES[0] else 2.5
+        flops[key] = passes * 2.0 * samples * sequence**2 * heads * sum(widths)
     rows = [
-        Measurement("matmul", *timing, shape=shape, precision=precision,
-                    share=2.0 * shape[0] * shape[1] * shape[2] / timing.seconds / peaks[precision])
-        for (precision, shape), timing in timed.items()
-        if precision in peaks
-    ]  # fmt: skip
-    copied = {size: slowest("copies", size) for size in first["copies"]}
-    rows += [Measurement("memory", *timing, bytes=size) for size, timing in copied.items()]
+        Timed(key[1][0], key[0], key[1][1:], 1, timing, rate, rate / peaks[key[0]])
+        for key, timing in (*timed.items(), *attended.items())
+        for rate in (flops[key] / timing.seconds,)
+        if key[0] in peaks
+    ]
+    kernels: list[Any] = [(x.precision, x.kind, *x.size, x.share) for x in rows]
+    products = tuple(x for x in kernels if len(x) == 7)
+    attention = tuple(x for x in kernels if len(x) > 7)
     memory_bw = 2.0 * max(copied) / copied[max(copied)].seconds  # the largest fits no cache
-    for key in first["collectives"]:
-        kind, group, size = key
-        # Processes outside of a group measured nothing.
-        runs = [x["collectives"][key] for x in answers if key in x["collectives"]]
-        rows.append(Measurement(kind, *Timing.of(runs), bytes=size, group=group))
+    rows += [
+        Timed("memory", "", (size,), 1, timing, 2 * size / timing.seconds)
+        for size, timing in copied.items()
+    ]
+    # Processes outside of a group measured nothing.
+    together = {
+        key: Timing.of([x["collectives"][key] for x in answers if key in x["collectives"]])
+        for key in first["collectives"]
+    }
+    rows += [
+        Timed(kind, "", (size,), group, timing, size / timing.seconds)
+        for (kind, group, size), timing in together.items()
+    ]
     if not device.peaks:
         missing.append("peak FLOP/s: no data sheet is known; the fastest product stands for it")
-    reduced = [x for x in rows if x.kind == "all-reduce" and x.group == devices]
+    reduced = [(size, x) for (kind, group, size), x in together.items()
+               if kind == "all-reduce" and group == devices]  # fmt: skip
+    link, latency = memory_bw, 0.0
     if reduced:
-        moved = [float(sync_bytes(x.bytes, x.group)) for x in reduced]
-        durations = [x.seconds for x in reduced]
+        moved = [float(sync_bytes(size, devices)) for size, _ in reduced]
+        durations = [x.seconds for _, x in reduced]
         try:
-            latency, link = fitted_line(moved, durations)
+            link, latency, _ = fitted(moved, [1] * len(moved), durations)
         except ClusterError:
-            link, latency = max(moved) / durations[int(np.argmax(moved))], 0.0
+            link = max(moved) / durations[int(np.argmax(moved))]
             missing.append(
                 "latency: larger all-reduces took no longer, as on a machine that does other "
                 "things; the rate of the largest stands for the bandwidth"
             )
         missing.append("inter_bw: there is one server; the bandwidth inside it stands for it")
     else:
-        link, latency = memory_bw, 0.0
         missing.append("links: no all-reduce was measured; the memory's bandwidth stands for them")
     calibrated_device = replace(
         device,
         peak_flops=device.peak_flops if device.peaks else rates.get("fp32", max(rates.values())),
         peaks=tuple(peaks.items()),
-        measured=tuple((key, flops) for key, flops in rates.items() if key in peaks),
         memory_bw=memory_bw,
     )
-    return Calibration(
-        Cluster(1, devices, calibrated_device, intra_bw=link, inter_bw=link),
-        tuple(rows),
-        {**provenance, "all_reduce_latency_seconds": latency, "missing": missing},
+    started = min(copied.values()).seconds
+    told = [str(provenance[key]) for key in ("by", "date", "processor") if key in provenance]
+    measured = Measured(
+        " ".join(told) or "parenvs calibrate",
+        products,
+        attention,
+        {OTHER: (1.0, started)},
+        _collectives(together, link, missing),
+        first.get("layer_seconds", 0.0),
     )
+    return Calibration(
+        Cluster(1, devices, calibrated_device, link, link, measured=measured),
+        {**provenance, "all_reduce_latency_seconds": latency, "missing": missing},
+        tuple(rows),
+    )
+
+
+def _collectives(
+    together: dict[tuple[str, int, int], Timing], link: float, missing: list[str]
+) -> dict[str, tuple[float, float, float]]:
+    """Share of a link, seconds of a step and once, as ``Measured`` has them."""
+    result = {}
+    for name, kinds in ((GATHER, (GATHER, "reduce-scatter")), (EXCHANGE, (EXCHANGE,))):
+        found = [(size * (group - 1) / group, group - 1, timing.seconds)
+                 for (kind, group, size), timing in together.items() if kind in kinds]  # fmt: skip
+        try:
+            bandwidth, step, once = fitted(*zip(*found, strict=True)) if found else (0.0,) * 3
+        except ClusterError as error:
+            missing.append(f"{name}: {error}")
+            continue
+        if found:
+            result[name] = (bandwidth / link, step, once)
+    return result
 
 
 def known_device(model: str) -> Device:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,6 +25,7 @@ from parenvs.graph.flow import reachable
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import LOOPBACK, awake_cores, hold_cores, stay_on, store_at
+from parenvs.measured import FORWARD, PASSES, WEIGHT
 
 # TF32 is no type of arrays: float32, multiplied with fewer bits.
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
@@ -61,9 +63,14 @@ def products(
 
     def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        m, k, n = shape
+        role, *groups, m, k, n = shape
+        groups = [] if groups == [1] else groups
         ones = partial(torch.ones, dtype=_TYPES[precision], device=kind)
-        return partial(torch.matmul, ones((m, k)), ones((k, n)), out=ones((m, n)))
+        # As linear layers run: weights are (outputs, inputs), and gradients of weights are sums
+        # over samples, which lie in front in both.
+        a = ones((*groups, k, m)).mT if role == WEIGHT else ones((*groups, m, k))
+        b = ones((*groups, n, k)).mT if role == FORWARD else ones((*groups, k, n))
+        return partial(torch.matmul, a, b, out=ones((*groups, m, n)))
 
     before = torch.get_float32_matmul_precision()
     time = partial(members.repeated, repeats=repeats, watch=watch_of(kind))
@@ -72,6 +79,55 @@ def products(
     finally:
         torch.set_float32_matmul_precision(before)
     return rates, {"fp8": "PyTorch has no plain product of it", **missing}
+
+
+def attention(
+    shapes: Sequence[tuple[int, ...]], repeats: int, kind: str
+) -> dict[tuple[str, tuple[Any, ...]], list[float]]:
+    """Time causal attention in both passes; shapes as in ``parenvs.measured.Measured``."""
+    precision = "bf16" if kind == "cuda" else "fp32"
+    time = partial(members.samples, repeats=repeats, warm_up=1, watch=watch_of(kind))
+    found = {}
+    for shape in shapes:
+        run = _attention(shape, _TYPES[precision], kind)
+        found[precision, (PASSES[0], *shape)] = time(run)
+        backward = _Backward(run)
+        found[precision, (PASSES[1], *shape)] = time(backward, before=backward.prepare)
+    return found
+
+
+def _attention(shape: tuple[int, ...], kind: torch.dtype, device: str) -> Callable[[], Any]:
+    samples, sequence, heads, kv_heads, width, value_width = shape
+    query, key, value = (
+        torch.ones((samples, *size), dtype=kind, device=device, requires_grad=True)
+        for size in (
+            (heads, sequence, width), (kv_heads, sequence, width),
+            (kv_heads, sequence, value_width),
+        )
+    )  # fmt: skip
+    attend = nn.functional.scaled_dot_product_attention
+    return partial(attend, query, key, value, is_causal=True, enable_gqa=heads > kv_heads)
+
+
+@dataclass
+class _Backward:
+    """The backward pass of a function with bound arrays; each needs a forward pass before it."""
+
+    run: Any
+    output: Any = None
+
+    def prepare(self) -> None:
+        self.output = self.run()
+
+    def __call__(self) -> None:
+        torch.autograd.grad(self.output, self.run.args, torch.ones_like(self.output))
+
+
+def layer_seconds(repeats: int, kind: str) -> float:
+    """Return the seconds in which this process starts the kernels of a layer of one token."""
+    layer = nn.TransformerEncoderLayer(8, 1, 8, device=kind)
+    run = partial(layer, torch.ones((1, 1, 8), device=kind))
+    return float(np.median(members.samples(run, repeats, 3, watch=watch_of(kind))))
 
 
 def copies(sizes: Sequence[int], repeats: int, kind: str) -> dict[int, list[float]]:
@@ -122,6 +178,7 @@ def measure(
     rank: int,
     device: str,
     shapes: Sequence[members.Shape],
+    attended: Sequence[tuple[int, ...]],
     copied: Sequence[int],
     sizes: Sequence[int],
     groups: Sequence[int],
@@ -130,12 +187,17 @@ def measure(
     """Measure kernels on all processes at once, then collectives of growing groups.
 
     Returns:
-        ``"products"`` and ``"copies"``, see the functions; ``"collectives"``, (kind, group, bytes)
-        -> samples, of those that this process took part in; ``"missing"``, what could not be
-        measured -> why.
+        ``"products"``, ``"attention"``, ``"copies"`` and ``"layer_seconds"``, see the functions;
+        ``"collectives"``, (kind, group, bytes) -> samples, of those that this process took part
+        in; ``"missing"``, what could not be measured -> why.
     """
     rates, missing = products(shapes, repeats, device)
-    copied_seconds = copies(copied, repeats, device)
+    kernels = {
+        "products": rates,
+        "attention": attention(attended, repeats, device),
+        "copies": copies(copied, repeats, device),
+        "layer_seconds": layer_seconds(repeats, device),
+    }
     seconds: dict[tuple[str, int, int], list[float]] = {}
     for count in groups:
         group = dist.new_group(list(range(count)))
@@ -153,7 +215,7 @@ def measure(
                 except (RuntimeError, NotImplementedError) as error:
                     missing[f"{kind} of {count}"] = one_line(error)
         dist.barrier()
-    return {"products": rates, "copies": copied_seconds, "collectives": seconds, "missing": missing}
+    return {**kernels, "collectives": seconds, "missing": missing}
 
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}

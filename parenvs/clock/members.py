@@ -295,8 +295,8 @@ def repeated(
     return samples(run, repeats if is_short else 1, int(is_short), watch=watch)
 
 
-Shape = tuple[int, int, int]
-"""Sizes (m, k, n) of a matrix product."""
+Shape = tuple[str, int, int, int, int]
+"""What a matrix product makes, groups, m, k and n, see ``parenvs.measured.Measured``."""
 
 
 def timed_products(
@@ -329,7 +329,7 @@ def timed_products(
             for shape in shapes:
                 rates[precision, shape] = time(prepare(precision, shape))
                 if max(rates[precision, shape]) > _SLOW:
-                    size = " x ".join(map(str, shape))
+                    size = " x ".join(map(str, shape[2:]))
                     missing[precision] = f"larger than {size}, which takes a second"
                     break
         except Exception as error:  # of any kind, from within PyTorch or XLA

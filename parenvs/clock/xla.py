@@ -350,7 +350,8 @@ _AXIS = "device"
 def measure(
     kind: str,
     count: int,
-    shapes: Sequence[tuple[int, int, int]],
+    shapes: Sequence[members.Shape],
+    attended: Sequence[tuple[int, ...]],
     copied: Sequence[int],
     sizes: Sequence[int],
     groups: Sequence[int],
@@ -361,7 +362,8 @@ def measure(
     Args:
         kind: ``"cpu"`` or ``"cuda"``.
         count: number of devices.
-        shapes: (m, k, n) of products.
+        shapes: of products.
+        attended: of attention, which is not measured here.
         copied: bytes of the arrays that are copied on each device.
         sizes: bytes of the arrays of collectives.
         groups: devices of the collectives.
@@ -389,6 +391,7 @@ def measure(
     stats = targets[0].memory_stats() or {}
     return {
         "products": rates,
+        "attention": {},
         "copies": {size: _copies(targets, size, repeats) for size in copied},
         "collectives": seconds,
         "missing": missing,
@@ -425,7 +428,7 @@ def _products(
     targets: Sequence[Any], shapes: Sequence[members.Shape], repeats: int, kind: str
 ) -> tuple[dict[tuple[str, members.Shape], list[float]], dict[str, str]]:
     def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
-        m, k, n = shape
+        _, _, m, k, n = shape  # XLA lays arrays out as it likes
         words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
         a, b = (_sharded_ones(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
         return partial(_run_to_end, _on_all(targets, partial(jnp.matmul, precision=words)), a, b)

@@ -9,6 +9,7 @@ import pytest
 from cases import each
 from commands import caller
 
+import parenvs
 from parenvs.clock.calibration import SIZES, Calibration, assembled
 from parenvs.cluster import COLLECTIVES, DEVICES, Cluster, Device, Links, sync_bytes
 from parenvs.errors import ClusterError
@@ -31,9 +32,13 @@ def answers(processes=2, missing=None):
             if (rank < count or rank == processes - 1) and processes > 1
         }
         found.append({
-            "products": {("fp32", (64, 64, 64)): [slower * 1e-5] * 3,
-                         ("bf16", (64, 64, 64)): [slower * 4e-5] * 3,
-                         ("fp32", (32, 32, 32)): [slower * 1e-5] * (3 if rank else 1)},
+            "products": {
+                ("fp32", ("forward", 1, 64, 64, 64)): [slower * 1e-5] * 3,
+                ("bf16", ("weight", 1, 64, 64, 64)): [slower * 4e-5] * 3,
+                ("fp32", ("forward", 2, 32, 32, 16)): [slower * 1e-5] * (3 if rank else 1),
+            },
+            "attention": {("fp32", ("backward", 1, 16, 2, 1, 4, 4)): [slower * 1e-5] * 3},
+            "layer_seconds": 2e-4,
             "copies": {2**20: [slower * 1e-5] * 3, 2**22: [slower * 1e-3] * 3},
             "collectives": collectives,
             "missing": dict(missing or {}),
@@ -50,8 +55,18 @@ def test_assembled__figures_of_a_synthetic_machine():
     assert cluster.device.memory_bw == pytest.approx(2 * 2**22 / 1e-3)
     assert cluster.device.peak_flops == pytest.approx(2 * 64**3 / 1e-5)
     assert dict(cluster.device.peaks)["bf16"] == pytest.approx(2 * 64**3 / 4e-5)
-    shares = {(x.precision, x.shape[0]): x.share for x in made.rows if x.kind == "matmul"}
-    assert shares == pytest.approx({("fp32", 64): 1, ("bf16", 64): 1, ("fp32", 32): 1 / 8})
+    peak = 2 * 64**3 / 1e-5
+    (attention,) = cluster.measured.attention
+    # Five products of which two make 16 x 16 scores of 4 numbers for each of two heads.
+    assert attention[:-1] == ("fp32", "backward", 1, 16, 2, 1, 4, 4)
+    assert attention[-1] == pytest.approx(2.5 * 4 * 16 * 16 * 2 * 4 / 1e-5 / peak)
+    shares = [(*product[:3], product[-1]) for product in cluster.measured.products]
+    assert shares == [("fp32", "forward", 1, 1), ("bf16", "weight", 1, 1),
+                      ("fp32", "forward", 2, pytest.approx(1 / 8))]  # fmt: skip
+    # An all-reduce sends every byte twice, and an all-gather takes as long here: half the rate.
+    share, step, once = cluster.measured.collectives["all-gather"]
+    assert share == pytest.approx(1 / 2) and 3 * step + once == pytest.approx(LATENCY)
+    assert cluster.measured.layer_seconds == 2e-4
     assert [words.split(":")[0] for words in made.missing] == ["fp8", "peak FLOP/s", "inter_bw"]
     ring = Links(4, cluster.intra_bw, cluster.intra_bw).all_reduce(64e6, 4, 1)
     assert ring == pytest.approx(float(sync_bytes(64e6, 4)) / BANDWIDTH)
@@ -61,10 +76,8 @@ def test_assembled__known_devices_keep_the_data_sheet_and_one_has_no_links():
     made = assembled(answers(1), replace(DEVICES["h100"], memory_bytes=79e9), {}, 1)
     assert made.cluster.device.peaks == DEVICES["h100"].peaks
     assert made.cluster.device.peak_flops == DEVICES["h100"].peak_flops
-    assert dict(made.cluster.device.measured)["bf16"] == pytest.approx(2 * 64**3 / 4e-5)
-    text = made.cluster.to_json()
-    assert Cluster.parse(text) == made.cluster and "bf16" in text["device"]["measured"]
-    assert all(0 < x.share < 1e-3 for x in made.rows if x.kind == "matmul")
+    assert Cluster.parse(made.cluster.to_json()) == made.cluster
+    assert all(0 < product[-1] < 1e-3 for product in made.cluster.measured.products)
     assert made.cluster.intra_bw == made.cluster.device.memory_bw
     assert [words.split(":")[0] for words in made.missing] == ["links"]
 
@@ -75,8 +88,10 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
     assert Calibration.load(tmp_path / "m.json") == made
     cluster = Cluster.parse(tmp_path / "m.json")
     assert cluster == made.cluster and Cluster.parse(cluster.to_json()) == cluster
-    assert "measured" not in cluster.to_json()  # plans hold the figures that they are costed by
-    (tmp_path / "bare.json").write_text(json.dumps(cluster.to_json()))
+    others = Cluster.parse(f"4x8:{tmp_path / 'm.json'},1GB/s")
+    assert others == replace(cluster, servers=4, devices_per_server=8, inter_bw=1e9)
+    bare = replace(cluster, measured=None).to_json()
+    (tmp_path / "bare.json").write_text(json.dumps(bare))
     with pytest.raises(ClusterError, match=r"bare\.json: nothing was measured on it"):
         Calibration.load(tmp_path / "bare.json")
 
@@ -84,15 +99,15 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
 @each(
     ("change", "words"),
     [
-        ({"measured": {}}, "field 'measured' must be a list"),
-        ({"kind": "all-reduc"}, "not 'all-reduc' (did you mean 'all-reduce'?)"),
-        ({"seconds": 0}, "seconds must lie between low and high"),
-        ({"low": "x"}, "field 'measured[0].low' must be a number from 0, not 'x'"),
-        ({"repeats": 0}, "field 'measured[0].repeats' must be a whole number from 1"),
-        ({"group": 1}, "group of a collective must be at least 2"),
-        ({"more": 1}, "unknown field 'measured[0].more'"),
-        ({"kind": "matmul", "shape": [1, 2]}, "shape must be 3 whole numbers"),
-        ({"kind": "matmul", "shape": [1, 2, 3], "precision": "fp4"}, "precision must be one of"),
+        ({"measured": []}, "an older parenvs calibrate wrote it; run that again"),
+        ({"products": [["fp32", "forwards", 1, 8, 8, 8, 0.5]]}, "(did you mean 'forward'?)"),
+        ({"products": [["fp32", "forward", 8, 8, 8, 0.5]]}, "must be a list of 7"),
+        ({"products": [["fp32", "forward", 1, 8, 8, 8, 0.0]]}, "a share over 0, not 0.0"),
+        ({"attention": [["fp32", "input", 1, 8, 8, 8, 4, 4, 0.5]]}, "one of forward, backward"),
+        ({"traffic": {"others": [1.0, 0.0]}}, "not 'others'"),
+        ({"collectives": {"all-gather": [1.0, 0.0]}}, "must be a list of 3"),
+        ({"layer_seconds": -1}, "field 'measured.layer_seconds' must be seconds from 0, not -1"),
+        ({"more": 1}, "unknown field 'measured.more'"),
         ({"provenance": []}, "field 'provenance' must be an object"),
         (
             {"provenance": {"a": {}}},
@@ -101,13 +116,10 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
     ],
 )
 def test_cluster__refuses_what_was_not_measured_so(change, words, tmp_path):
-    made = assembled(answers(), CPU, {}, 2)
-    row = {"kind": "all-reduce", "seconds": 1.0, "low": 1.0, "high": 1.0, "repeats": 3,
-           "bytes": 4, "group": 2}  # fmt: skip
-    content = {**made.cluster.to_json(), "provenance": {}, "measured": [row]}
+    content = assembled(answers(), CPU, {}, 2).cluster.to_json() | {"provenance": {}}
     Cluster.parse(content)
-    content |= {key: change[key] for key in ("measured", "provenance") if key in change}
-    row |= {key: change[key] for key in change if key not in ("measured", "provenance")}
+    whole = {key: x for key, x in change.items() if key in ("measured", "provenance")}
+    content |= whole or {"measured": {**content["measured"], **change}}
     (tmp_path / "m.json").write_text(json.dumps(content))
     with pytest.raises(ClusterError, match=re.escape(words)) as raised:
         Cluster.parse(tmp_path / "m.json")
@@ -117,23 +129,24 @@ def test_cluster__refuses_what_was_not_measured_so(change, words, tmp_path):
 @pytest.mark.slow
 def test_calibrate__this_machine_at_the_smallest_size(monkeypatch, capfd, tmp_path):
     pytest.importorskip("torch")
-    import parenvs.clock.calibration as module
-
-    monkeypatch.setattr(module, "SHAPES", [(8, 8, 8)])
     run = caller(monkeypatch, capfd, tmp_path, "calibrate")
-    status, out, err = run("--out", "m.json", "--repeats", 2, "--largest", 0.07)
+    shape = {"name": "s", "layers": 2, "hidden": 16, "heads": 2, "vocabulary": 32, "sequence": 8}
+    (tmp_path / "s.json").write_text(json.dumps(shape))
+    given = ("--largest", 0.07, "--model", "s.json", "--tp", "1,2", "--micro-batch", "1,2")
+    status, out, err = run("--out", "m.json", "--repeats", 2, *given)
     assert status == 0, err
     assert "all-to-all" in out and "written to m.json; give it as --cluster m.json" in out
     assert "not measured: fp8" in err
     made = Calibration.load(tmp_path / "m.json")
-    sizes = [1024, 4096, 16384, 65536]
-    for kind in COLLECTIVES:
-        assert [x.bytes for x in made.rows if x.kind == kind] == sizes
-        # of every round as many
-        assert all(x.group == 2 and x.repeats == 8 for x in made.rows if x.kind == kind)
-    assert {x.precision for x in made.rows if x.kind == "matmul"} >= {"fp32"}
+    measured = made.cluster.measured
+    assert set(measured.collectives) == {"all-gather", "all-to-all"} and measured.layer_seconds > 0
     assert made.provenance["backend"] == "gloo"
-    assert [x.name for x in tmp_path.iterdir()] == ["m.json"]
+    # Every kernel of a plan of the model has its own rate.
+    request = ("s.json", tmp_path / "m.json", "hybrid")
+    problem = parenvs.problem(*request, batch=4, precision="fp32")
+    report = parenvs.plan(problem, constraints={"tp": 2, "micro_batch": 2}).report
+    assert report.as_measured == "with 17 of 17 kernels as measured"
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.json", "s.json"]
     assert multiprocessing.active_children() == []
 
 

@@ -10,10 +10,11 @@ from commands import caller
 from parenvs import Cluster, Pipeline, StageProfile
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import of_plan, on_machine
-from parenvs.cluster import Device, Measurement
+from parenvs.cluster import Device
 from parenvs.errors import ParenvsError
 from parenvs.exports.torch import torch_plan
 from parenvs.machine import cores, processor
+from parenvs.measured import Measured
 
 OLDER = "plans run on the tested PyTorch"
 WIDTH, SAMPLES, MICRO_BATCHES = 6, 2, 3
@@ -49,9 +50,9 @@ def chain():
 def calibration():
     """Of this machine: 1000 bytes a second."""
     device = Device("cpu", 1.0, 1e9, 1.0)
-    rows = (Measurement("all-reduce", 1.0, 1.0, 1.0, 3, bytes=4, group=2),)
     told = {"processor": processor(), "cores": cores()}
-    return Calibration(Cluster(1, 2, device, intra_bw=1e3, inter_bw=1e3), rows, told)
+    cluster = Cluster(1, 2, device, intra_bw=1e3, inter_bw=1e3, measured=Measured("by hand"))
+    return Calibration(cluster, told)
 
 
 @pytest.fixture
@@ -302,7 +303,8 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
     run = caller(monkeypatch, capfd, folder, "run")
     small = replace(calibration, cluster=replace(calibration.cluster, devices_per_server=1))
     small.save(folder / "small.json")
-    (folder / "bare.json").write_text(json.dumps(calibration.cluster.to_json()))
+    bare = replace(calibration.cluster, measured=None)
+    (folder / "bare.json").write_text(json.dumps(bare.to_json()))
 
     for model, options, words in (
         ("vgg-19", (), "run takes a model FILE.py:NAME, not 'vgg-19'"),

@@ -125,12 +125,12 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
 
 @pytest.mark.slow
 def test_calibrated__virtual_devices_at_the_smallest_size(tmp_path):
-    made = calibrated("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)], framework="jax")
+    made = calibrated("cpu", 2, 2, [4096, 2**22], [("forward", 1, 8, 8, 8)], framework="jax")
     made.save(tmp_path / "m.json")
     assert Calibration.load(tmp_path / "m.json") == made
     assert made.cluster.devices == 2 and made.cluster.intra_bw > 0
     for kind in COLLECTIVES:
-        assert [x.bytes for x in made.rows if x.kind == kind] == [4096, 2**22]
-        assert all(x.group == 2 and x.repeats == 2 for x in made.rows if x.kind == kind)
-    assert {x.precision for x in made.rows if x.kind == "matmul"} >= {"fp32", "bf16"}
+        assert [x.size for x in made.rows if x.kind == kind] == [(4096,), (2**22,)]
+        assert all(x.group == 2 and x.timing.repeats == 2 for x in made.rows if x.kind == kind)
+    assert {product[0] for product in made.cluster.measured.products} >= {"fp32", "bf16"}
     assert multiprocessing.active_children() == []

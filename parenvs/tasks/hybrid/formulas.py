@@ -418,7 +418,7 @@ def looked_up(model: Model, machine: Machine, stages: Stages) -> Chain:
 
 def delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
     """Return the (16, S, ...) figures of a chain's layers; slower servers compute longer."""
-    shape, least = np.shape(stages.replicas), machine.stack.layer_seconds
+    shape, least = np.shape(stages.replicas), machine.layer_seconds
     chain = model if isinstance(model.kinds[0], np.ndarray) else looked_up(model, machine, stages)
     is_late, tables = bool(least) or np.any(stages.speed != 1), []
     for table in (chain.embedding, chain.head, *chain.kinds):

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.measured import FUSED_LOSS, LOSS, OTHER, PASSES, PERMUTE, ROLES, WEIGHT
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.stack import SELECTIVE, TILE, Machine
+from parenvs.tasks.hybrid.stack import LOW, SELECTIVE, TILE, Machine
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
@@ -147,11 +148,13 @@ Chain = namedtuple(
 
 
 def matmul_seconds(
-    machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1, result: float = 0.0
-) -> Figure:
+    machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1, result: float = 0.0,
+    role: str = "",
+) -> Figure:  # fmt: skip
     """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
 
-    ``result``: bytes that an element of the product moves (default: those of a write).
+    ``result``: bytes that an element of the product moves (default: those of a write); ``role``:
+    one of ``parenvs.measured.ROLES``. Where products like it were measured, it has their rate.
     Fewer tiles than multiprocessors leave some of these idle; where the stack says so, the last
     wave of tiles does too, and tiles at the edges count as whole ones.
     """
@@ -168,7 +171,12 @@ def matmul_seconds(
             flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
     written = (result or machine.width) * m * n
     size = batch * (machine.width * (m * k + k * n) + written)
-    return roofline_seconds(machine, flops, size)
+    seconds = roofline_seconds(machine, flops, size)
+    if machine.measured is None:
+        return seconds
+    share = machine.measured.product_share(machine.precision, role, batch, m, k, n)
+    rate = share * machine.device.peak(machine.precision)
+    return np.where(np.isnan(share), seconds, 2.0 * m * n * k * batch / rate)
 
 
 def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
@@ -176,9 +184,13 @@ def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
     return np.maximum(flops / machine.flops, size / machine.memory_bw) + machine.launch
 
 
-def kernel_seconds(machine: Machine, size: Figure) -> Figure:
+def kernel_seconds(machine: Machine, size: Figure, kind: str = OTHER) -> Figure:
     """Seconds of an elementwise kernel that reads and writes ``size`` bytes at 2 an element."""
-    return size * (machine.width / 2) / machine.memory_bw + machine.launch
+    bandwidth, launch = machine.memory_bw, machine.launch
+    if machine.measured is not None and kind in machine.measured.traffic:
+        share, launch = machine.measured.traffic[kind]
+        bandwidth = share * machine.device.memory_bw
+    return size * (machine.width / 2) / bandwidth + launch
 
 
 class _Product(NamedTuple):
@@ -200,8 +212,11 @@ class _Product(NamedTuple):
         _, m, n, k, times, batch = self
         # A product that adds to gradients in fp32 reads and writes them.
         summed = 0.0 if machine.stack.accumulate_bytes else 8.0
-        sizes = ((m, n, k, batch), (m, k, n, batch), (k, n, m, batch, summed))
-        return [times * matmul_seconds(machine, *size) for size in sizes]
+        sizes = ((m, n, k, batch, 0.0), (m, k, n, batch, 0.0), (k, n, m, batch, summed))
+        return [
+            times * matmul_seconds(machine, *size, role)
+            for size, role in zip(sizes, ROLES, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -210,18 +225,18 @@ class _ShapeLayer(Layer):
 
     shape: TransformerShape
 
-    def _tokens(self, split: Split) -> Figure:
+    def tokens(self, split: Split) -> Figure:
         """Tokens of a micro-batch on a device."""
         return self.shape.sequence * split.samples / split.context
 
     def _gather(self, machine: Machine, split: Split) -> Figure:
         """Seconds in which tp ranks gather the residual stream, or scatter sums of it."""
-        size = machine.width * self._tokens(split) * self.shape.hidden
+        size = machine.width * self.tokens(split) * self.shape.hidden
         return machine.links.all_gather(size, split.tp, 1)
 
     def _stream(self, split: Split) -> Figure:
         """Numbers of the residual stream of a micro-batch on a device."""
-        return self._tokens(split) * self.shape.hidden / split.shared
+        return self.tokens(split) * self.shape.hidden / split.shared
 
 
 @dataclass(frozen=True)
@@ -236,12 +251,16 @@ class TransformerBlock(_ShapeLayer):
         keys = np.maximum(shape.kv_heads * shape.head_width / split.tp, shape.head_width)
         return queries, keys
 
-    def _products(self, machine: Machine, split: Split) -> list[_Product]:
-        """The products with weights, in the order of the forward pass."""
-        shape, tokens = self.shape, self._tokens(split)
+    def products(self, machine: Machine | None, split: Split) -> list[_Product]:
+        """The products with weights, in the order of the forward pass; None: as is measured."""
+        shape, tokens = self.shape, self.tokens(split)
         queries, keys = self._widths(split)
         inner, routed = shape.feed_forward / split.tp, tokens
-        twice = 2 if shape.gated else 1
+        twice, wide = 2 if shape.gated else 1, 1
+        if (
+            machine is None or machine.measured is not None
+        ):  # the two products of a gated network are one kernel
+            twice, wide = 1, twice
         times: Figure = 1.0
         networks: Figure = 1
         if shape.experts > 1:
@@ -250,7 +269,7 @@ class TransformerBlock(_ShapeLayer):
             routed = tokens * shape.active * shape.capacity / networks
             if split.of_expert is not split.tp:  # ranks of tp send their own share of the tokens
                 routed = routed * split.of_expert / split.tp
-            if not machine.stack.grouped:
+            if machine is not None and not machine.stack.grouped:
                 # Without a grouped kernel every expert is a product of its own.
                 times, networks = networks, 1
         if shape.key_rank:
@@ -268,11 +287,12 @@ class TransformerBlock(_ShapeLayer):
             ]
         if shape.shared_experts:
             common = shape.shared_experts * inner
-            products.append(_Product("shared", tokens, common, shape.hidden, twice))
+            products.append(_Product("shared", tokens, wide * common, shape.hidden, twice))
             products.append(_Product("shared", tokens, shape.hidden, common))
         if shape.experts > 1:
             inner = shape.feed_forward / split.of_expert
-        products.append(_Product("up", routed, inner, shape.hidden, times * twice, networks))
+        first = _Product("up", routed, wide * inner, shape.hidden, times * twice, networks)
+        products.append(first)
         products.append(_Product("down", routed, shape.hidden, inner, times, networks))
         return products
 
@@ -292,15 +312,15 @@ class TransformerBlock(_ShapeLayer):
         return attention + sum(networks)
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
-        return sum(product.seconds(machine)[2] for product in self._products(machine, split))
+        return sum(product.seconds(machine)[2] for product in self.products(machine, split))
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
-        shape, tokens = self.shape, self._tokens(split)
+        shape, tokens = self.shape, self.tokens(split)
         forward = backward = 0.0
         last: Figure = 0.0
         weight_gradients: dict[str, Figure] = {}
-        for product in self._products(machine, split):
+        for product in self.products(machine, split):
             last, input_gradient, weight_gradient = product.seconds(machine)
             forward += last
             backward += weight_gradient + input_gradient
@@ -321,12 +341,16 @@ class TransformerBlock(_ShapeLayer):
         backward += 2 * kernel_seconds(machine, norm_backward * stream)
         backward += kernel_seconds(machine, gate_backward * inner)
         backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
+        if machine.measured is not None and not shape.positions:
+            # Queries and keys are rotated. Shares of stacks fit whole steps, and have it in them.
+            turned = kernel_seconds(machine, 4 * tokens * sum(self._widths(split)))
+            forward, backward = forward + turned, backward + turned
         if shape.experts > 1 and machine.permute_passes:
             copies = stream * shape.active * shape.capacity
             passes = machine.permute_passes
             if shape.bias or shape.expert_bias:
                 passes = passes + machine.stack.bias_passes
-            permuted = kernel_seconds(machine, 2 * passes * copies)
+            permuted = kernel_seconds(machine, 2 * passes * copies, PERMUTE)
             forward, backward = forward + permuted, backward + permuted
         attention, attention_backward, again = self._attention(machine, split)
         exchange = self._exchange(machine, split, weight_gradients, attention, beside)
@@ -351,7 +375,11 @@ class TransformerBlock(_ShapeLayer):
             core = np.maximum(square / speed, traffic)
             # Backward, fused kernels make the scores again: five products for two (arXiv
             # 2307.08691).
-            return core, 2.5 * core, 0.0
+            passes = (
+                self._measured_attention(machine, split, which, times * square, times * core)
+                for which, times in zip(PASSES, (1.0, 2.5), strict=True)
+            )
+            return *passes, 0.0
         scores = heads * queries * keys
         scored = matmul_seconds(machine, queries, keys, shape.head_width + shape.rope_width, heads)
         summed = matmul_seconds(machine, queries, shape.head_width, keys, heads)
@@ -359,6 +387,30 @@ class TransformerBlock(_ShapeLayer):
         core = scored + summed + kernel_seconds(machine, 4 * scores) + dropping
         backward = 2 * (scored + summed) + kernel_seconds(machine, 6 * scores) + dropping
         return core, backward, core
+
+    def attention_size(self, split: Split) -> tuple[Figure, ...]:
+        """The shape of attention on a device, as ``Measured`` has it."""
+        shape = self.shape
+        # Ranks of a context do as much as on whole samples with fewer heads.
+        ranks = split.tp * split.context
+        kv_heads = shape.heads if shape.key_rank else shape.kv_heads
+        heads = np.maximum(shape.heads / ranks, 1), np.maximum(kv_heads / ranks, 1)
+        widths = shape.head_width + shape.rope_width, shape.head_width
+        return split.samples, shape.reach, *heads, *widths
+
+    def _measured_attention(
+        self, machine: Machine, split: Split, which: str, flops: Figure, otherwise: Figure
+    ) -> Figure:
+        """Seconds of fused attention in a pass, by its FLOPs where its share of the peak is known.
+
+        All scores count in the share, those that a causal mask leaves out, too.
+        """
+        if machine.measured is None:
+            return otherwise
+        precision = "bf16" if machine.precision in LOW else machine.precision
+        share = machine.measured.attention_share(precision, which, *self.attention_size(split))
+        seconds = 2 * flops / (share * machine.device.peak(precision))
+        return np.where(np.isnan(share), otherwise, seconds)
 
     def _exchange(
         self,
@@ -374,7 +426,7 @@ class TransformerBlock(_ShapeLayer):
         passes.
         """
         shape, stack, links = self.shape, machine.stack, machine.links
-        tokens = self._tokens(split)
+        tokens = self.tokens(split)
         gather = self._gather(machine, split)
         gathers: Figure = 4  # two of attention, two of networks
         if shape.experts > 1 and not shape.shared_experts and split.of_expert is not split.tp:
@@ -409,8 +461,8 @@ class TransformerBlock(_ShapeLayer):
         return forward, backward
 
     def _dispatch(self, machine: Machine, split: Split) -> Figure:
-        shape, stack, links = self.shape, machine.stack, machine.links
-        once = machine.width * self._tokens(split) * shape.hidden * shape.capacity / split.shared
+        shape, stack, links = self.shape, machine.stack, machine.exchanges
+        once = machine.width * self.tokens(split) * shape.hidden * shape.capacity / split.shared
         if not stack.two_levels:
             return links.all_to_all(once * shape.active, split.expert, split.of_expert)
         copies = shape.active
@@ -438,7 +490,7 @@ class TransformerBlock(_ShapeLayer):
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``; equations 2 to 6 and their form for gated networks."""
         shape, width, tp = self.shape, machine.width, split.tp
-        tokens, h = self._tokens(split), self.shape.hidden
+        tokens, h = self.tokens(split), self.shape.hidden
         if mode == "full":
             return width * tokens * h / split.shared
         fused = machine.attention_flops is not None
@@ -477,7 +529,7 @@ class TransformerBlock(_ShapeLayer):
 
         The layer's input is kept, too (PyTorch's selective checkpoints, torchtitan's ``op``).
         """
-        shape, tokens = self.shape, self._tokens(split)
+        shape, tokens = self.shape, self.tokens(split)
         core = shape.heads * shape.head_width
         networks = (2 if shape.gated else 1) * shape.feed_forward
         inner = sum(n for n, _ in shape.attention_products[:-1])
@@ -485,6 +537,22 @@ class TransformerBlock(_ShapeLayer):
         stream = (1 + 2 / 2) * shape.hidden / split.shared
         kept = machine.width * (stream + (inner / 2 + core) / split.tp) + 4 * shape.heads / split.tp
         return tokens * kept
+
+
+def kernels_of(
+    shape: TransformerShape, split: Split
+) -> tuple[list[tuple[Any, ...]], tuple[int, ...]]:
+    """Return the products and the attention that a layer runs, as ``Measured`` has their shapes.
+
+    The head's products are among them.
+    """
+    block = TransformerBlock(shape)
+    words = _Product("", block.tokens(split), shape.vocabulary / split.tp, shape.hidden)
+    found = []
+    for _, m, n, k, _, groups in (*block.products(None, split), words):
+        sizes = ((groups, m, k, n), (groups, m, n, k), (groups, k, m, n))
+        found += [(role, *map(int, size)) for role, size in zip(ROLES, sizes, strict=True)]
+    return list(dict.fromkeys(found)), tuple(map(int, block.attention_size(split)))
 
 
 @dataclass(frozen=True)
@@ -517,11 +585,12 @@ class Head(_ShapeLayer):
     """
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        tokens, words = self._tokens(split), self.shape.vocabulary / split.tp
+        tokens, words = self.tokens(split), self.shape.vocabulary / split.tp
         hidden, count = self.shape.hidden, self.shape.next_tokens
         product, input_gradient, weights = _Product("", tokens, words, hidden).seconds(machine)
-        forward = product + kernel_seconds(machine, 10 * tokens * words)
-        backward = input_gradient + weights + kernel_seconds(machine, 8 * tokens * words)
+        loss = LOSS if machine.stack.logit_bytes else FUSED_LOSS
+        forward = product + kernel_seconds(machine, 10 * tokens * words, loss)
+        backward = input_gradient + weights + kernel_seconds(machine, 8 * tokens * words, loss)
         # The input is gathered, or whole; its gradient is scattered, or summed, in both cases.
         gather = self._gather(machine, split)
         ahead = np.where(split.sequence_parallel, gather, 0.0)
@@ -540,7 +609,8 @@ class Head(_ShapeLayer):
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
         words = self.shape.vocabulary / split.tp
-        return matmul_seconds(machine, self.shape.hidden, words, self._tokens(split))
+        size = self.shape.hidden, words, self.tokens(split)
+        return matmul_seconds(machine, *size, role=WEIGHT)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: the last norm is counted with it."""
@@ -554,7 +624,7 @@ class Head(_ShapeLayer):
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: input of the norm and of the product (section 4.3)."""
-        tokens, count = self._tokens(split), self.shape.next_tokens
+        tokens, count = self.tokens(split), self.shape.next_tokens
         head = 2 * machine.width * tokens * self.shape.hidden / split.shared
         if not count:
             return head
@@ -564,4 +634,4 @@ class Head(_ShapeLayer):
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, again in fp32 for the loss, and more."""
         size = machine.width + 4 + machine.stack.logit_bytes
-        return size * self._tokens(split) * self.shape.vocabulary / split.tp
+        return size * self.tokens(split) * self.shape.vocabulary / split.tp

@@ -14,8 +14,10 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.errors import ClusterError, PlanError
+from parenvs.measured import PASSES
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step, compose
+from parenvs.tasks.hybrid.layers import Split, kernels_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.schedules import SPLIT, HybridTimetable, simulate
@@ -524,8 +526,26 @@ class HybridReport(TimedReport):
 
     @property
     def is_guess(self) -> bool:
-        """Whether the stack's share of the peak was never compared with such a device."""
-        return self.machine.stack.is_guess(self.cluster.device.name, self.machine.precision)
+        """Whether products were measured neither with the stack on such a device, nor on this."""
+        machine, known = self.machine, self.cluster.measured
+        if known is not None and known.rate(machine.precision):
+            return False
+        return machine.stack.is_guess(self.cluster.device.name, machine.precision)
+
+    @property
+    def as_measured(self) -> str:
+        """Which kernels of its blocks and head have measured rates, in words; empty if none."""
+        known, shape, plan = self.cluster.measured, self.model.shape, self.plan
+        if known is None or shape is None:
+            return "" if known is None else "with measured kernels"
+        precision, shares = self.machine.precision, []
+        for tp, dp in {(stage.tp, stage.dp) for stage in self.stages}:
+            split = Split(tp, plan.micro_batch / dp, plan.context, True, plan.expert)
+            products, attention = kernels_of(shape, split)
+            shares += [known.product_share(precision, *product) for product in products]
+            shares += [known.attention_share(precision, which, *attention) for which in PASSES]
+        measured = int(np.isfinite(shares).sum())
+        return f"with {measured} of {len(shares)} kernels as measured"
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON types (seconds and bytes)."""

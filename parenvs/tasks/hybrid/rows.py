@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-from parenvs.cluster import PRECISIONS
+from parenvs.cluster import PRECISIONS, Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import Text, one_of, read, whole, words
 from parenvs.files import StrPath, read_json
@@ -206,6 +206,7 @@ class Published:
         sources: source -> what it says of itself.
         references: tool -> name of a row -> what the tool predicts for it.
         stacks: by name, stacks that stand in for those of the same names.
+        server: by whose measured figures plans on such devices are priced.
     """
 
     path: str
@@ -213,6 +214,7 @@ class Published:
     sources: Mapping[str, Any]
     references: Mapping[str, Mapping[str, float]]
     stacks: Mapping[str, Stack] = field(default_factory=dict)
+    server: Cluster | None = None
 
 
 def shipped(name: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
 from parenvs.compiled import shared
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.fields import number, one_of, read, words
+from parenvs.measured import EXCHANGE, GATHER, OTHER, Measured
 from parenvs.tasks.hybrid.plan import SCHEDULES
 
 MULTIPROCESSORS = {
@@ -206,15 +207,10 @@ class Stack:
     def share_of(self, device: Device, precision: str) -> float:
         """Return the share of the peak that matrix products reach on a device.
 
-        A device on which the stack was never measured reaches what a calibration found of it.
         FP8 whose share was measured nowhere reaches ``FP8_SHARE`` of that in 16 bits, its recipes
         ``RECIPES`` of its FLOP/s. A device without a share of its own that is ``like`` another
         reaches as many FLOP/s a watt as that: power bounds large products.
         """
-        measured = dict(device.measured)
-        # A calibration of the user's own device is better than a guess, and no better than a fit.
-        if precision in measured and self.is_guess(device.name, precision):
-            return measured[precision] / device.peak(precision)
         known = {f"{name} {precision}" for name in (device.name, device.like, "other")}
         if precision in LOW and not known & set(self._by_device("matmul_share")):
             if precision == "fp8":
@@ -258,8 +254,11 @@ class Stack:
             ClusterError: the device has no such precision.
             PlanError: the stack knows no share for it.
         """
-        device = cluster.device
-        flops = self.share_of(device, precision) * device.peak(precision)
+        device, known = cluster.device, cluster.measured
+        share = self.share_of(device, precision)
+        if known is not None and self.is_guess(device.name, precision):
+            share = known.rate(precision) or share
+        flops = share * device.peak(precision)
         width = 2.0 if precision in HALF else 4.0
         # None: attention is not one kernel, its products are counted apart.
         fused = None
@@ -269,31 +268,44 @@ class Stack:
             part = self._of_device("attention_share", device, half)
             fused = part * self.share_of(device, half) * device.peak(half)
         count = MULTIPROCESSORS.get(device.name) or MULTIPROCESSORS.get(device.like, 0)
+        links = Links(
+            cluster.devices_per_server,
+            cluster.intra_bw,
+            cluster.device_nic_bw,
+            share=self.link_share,
+            rule=self.link_rule,
+            near=device.near,
+            far_bw=device.far_bw,
+            once=device.once,
+            send_share=self.send_share,
+            hop_in=device.hop or self.hop_in,
+            hop_out=self.hop_out,
+        )
+        memory_share, launch, inside = self.memory_share, self.launch, {}
+        if known is not None:
+            memory_share, launch = known.traffic.get(OTHER, (memory_share, launch))
+            inside = {
+                name: replace(links, intra_bw=cluster.intra_bw * part / self.link_share,
+                              hop_in=hop, once=once)
+                for name, (part, hop, once) in known.collectives.items()
+            }  # fmt: skip
+        links = inside.get(GATHER, links)
         return Machine(
             stack=self,
             precision=precision,
             flops=flops,
             attention_flops=fused,
-            memory_bw=self.memory_share * device.memory_bw,
-            launch=self.launch,
+            memory_bw=memory_share * device.memory_bw,
+            launch=launch,
             width=width,
             gathered=self.gather_bytes.get(precision, width),
             multiprocessors=count if self.tiles else 0,
             permute_passes=self._of_device("permute_passes", device, ""),
             host_bw=self.host_share * device.host_bw,
-            links=Links(
-                cluster.devices_per_server,
-                cluster.intra_bw,
-                cluster.device_nic_bw,
-                share=self.link_share,
-                rule=self.link_rule,
-                near=device.near,
-                far_bw=device.far_bw,
-                once=device.once,
-                send_share=self.send_share,
-                hop_in=device.hop or self.hop_in,
-                hop_out=self.hop_out,
-            ),
+            links=links,
+            exchanges=inside.get(EXCHANGE, links),
+            device=device,
+            measured=known,
         )
 
     def to_json(self) -> str | dict[str, Any]:
@@ -384,6 +396,9 @@ class Machine(NamedTuple):
         width: bytes of an element of weights and activations.
         gathered: bytes of a weight that ZeRO gathers.
         host_bw: bytes/s to the memory of the server that copies reach; 0 if it is not known.
+        exchanges: links as all-to-alls find them.
+        device: the device.
+        measured: what was measured of the servers.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
     """
 
@@ -395,10 +410,19 @@ class Machine(NamedTuple):
     launch: float
     width: float
     links: Links
+    exchanges: Links
+    device: Device
     multiprocessors: int = 0
     permute_passes: float = 0.0
     gathered: float = 2.0
     host_bw: float = 0.0
+    measured: Measured | None = None
+
+    @property
+    def layer_seconds(self) -> float:
+        """Seconds of the host to start a layer's kernels, see ``Stack``."""
+        measured = 0.0 if self.measured is None else self.measured.layer_seconds
+        return measured or self.stack.layer_seconds
 
     @property
     def step_seconds(self) -> float:
@@ -416,6 +440,7 @@ class Machine(NamedTuple):
             "moments": stack.moment_bytes if is_half else 8.0,
             "states": stack.state_bytes or 0.0,
             "by_node": self.links.by_node,
+            "layer_seconds": self.layer_seconds,
         }
         fields = {**vars(stack), **self._asdict(), **vars(self.links), **known}
         return Rates._make(fields[name] for name in Rates._fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from parenvs.core.task import (
@@ -335,6 +336,19 @@ class HybridTask(Task):
         for name in settings:
             refuse_unknown("tune has no setting", name, SETTINGS)
         return Study(problem, **settings)
+
+    def kernels(
+        self, source: str, tp: Sequence[int], context: Sequence[int], micro_batch: Sequence[int]
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[int, ...]]]:
+        from parenvs.tasks.hybrid.layers import Split, kernels_of
+        from parenvs.tasks.hybrid.model import load_shape
+
+        shape = load_shape(source)
+        if shape is None:
+            raise ParenvsError(f"{source}: a graph has no shape whose layers could be split")
+        splits = [Split(*split) for split in product(tp, micro_batch, context)]
+        products, attention = zip(*(kernels_of(shape, split) for split in splits), strict=True)
+        return list(dict.fromkeys(chain(*products))), list(dict.fromkeys(attention))
 
     def layout(self, plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> Layout:
         from parenvs.tasks.hybrid.export import layout

@@ -107,6 +107,7 @@ def answer(report: HybridReport) -> str:
         *([f"MFU {report.mfu:.1%}"] if report.flops else []),
         f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB",
         f"stack {machine.stack.name} of {machine.stack.date} in {machine.precision}",
+        *filter(None, [report.as_measured]),
     ]
     return SEPARATOR.join(parts)
 
@@ -146,6 +147,8 @@ def notes(report: HybridReport) -> list[str]:
             f"guess: what {machine.stack.name} reaches on a {cluster.device.name} at "
             f"{machine.precision} was never measured"
         )
+    if cluster.measured is not None:
+        words.append(f"{report.as_measured}: {printable(cluster.measured.source)}")
     if idle := cluster.devices - report.devices_used:
         words.append(f"{plural(idle, 'device')} of {cluster.devices} left idle")
     ways = {"recomputed": "with what is recomputed", "tokens": "by 6 N a token"}
