@@ -63,15 +63,6 @@ class Group:
         """The error that is farthest from 0, with its sign."""
         return float(self.errors[np.abs(self.errors).argmax()])
 
-    @property
-    def rank(self) -> float | None:
-        """Rank correlation; None for less than three rows, or figures of several units."""
-        if len(self.predictions) < 3 or len({one.unit for one in self.predictions}) > 1:
-            return None
-        return rank_correlation(
-            [one.measured for one in self.predictions], [one.predicted for one in self.predictions]
-        )
-
     def of_tool(self, tool: str) -> tuple[int, float] | None:
         """Rows that a tool's output is recorded for, and its mean absolute error."""
         found = [abs(x.others[tool] / x.measured - 1) for x in self.predictions if tool in x.others]
@@ -88,7 +79,6 @@ class Group:
             "n": len(self.predictions),
             "mean_absolute": self.mean,
             "worst": self.worst,
-            "rank_correlation": self.rank,
             "fitted": [constant.words for constant in self.constants],
             "tools": {tool: self.of_tool(tool) for tool in sorted(tools)},
         }
@@ -119,9 +109,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 
     None for less than three figures, or if all of one kind are equal.
     """
-    if len(one) < 3:
-        return None
-    if np.ptp(one) == 0 or np.ptp(other) == 0:
+    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     return float(spearmanr(one, other).statistic)
 
@@ -452,8 +440,7 @@ def as_measured(published: Published, found: Sequence[Prediction]) -> dict[str, 
 def hybrid(rows: Path | None = None, leave_out: bool = False) -> dict[str, Any]:
     published = read_rows(rows)
     found, skipped = predictions(published)
-    parts = groups(found)
-    measured = as_measured(published, found)
+    parts, measured = groups(found), as_measured(published, found)
     used = {item for part in parts for item in part.constants}
     content: dict[str, Any] = {
         "tables": [part.to_json() for part in parts],

@@ -231,7 +231,6 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
 
 
 def _legal(problem: TaskProblem, where: str, report: Any) -> Verdict:
-    """The verdict on a legal plan, unless it costs less than is proven to be possible."""
     cost, reference = problem.cost(report), problem.reference
     limit_name, limit = "lower bound", reference.bound
     if reference.proven:
@@ -276,7 +275,6 @@ def _head_faults(problem: TaskProblem, content: Any) -> list[str]:
 
 
 def _is_same(value: Any, expected: Any) -> bool:
-    """Return whether two values of JSON types are equal; true is not 1, but 1.0 is."""
     if isinstance(expected, dict) and isinstance(value, dict):
         return set(value) == set(expected) and all(
             _is_same(value[key], expected[key]) for key in expected

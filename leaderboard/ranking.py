@@ -333,7 +333,6 @@ def _standing_cells(standing: Standing, marks: Marks, is_simulated: bool) -> dic
 
 
 def _proof(reference: Reference) -> str:
-    """Return what is proven of a reference; a gap is never so small that it reads 0."""
     # One significant digit for tiny gaps: 0.0 % would claim a proof.
     gap = 100 * (reference.cost / reference.bound - 1)
     return "optimal" if reference.proven else f"within {gap:{'.1f' if gap >= 0.05 else '.1g'}} %"

@@ -213,7 +213,6 @@ def this_hardware() -> str:
 
 
 def _plan_problem(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:
-    """Return the plan file's content (None: no legal plan), seconds, and words to print."""
     missing = problem.missing()
     if missing:
         return None, 0.0, f"left out, {missing}"

@@ -3,14 +3,14 @@ from dataclasses import replace
 
 import pytest
 import toys
-from cases import each
+from cases import each, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import parenvs
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import load_plan
-from parenvs.errors import ParenvsError, PlanError
+from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.problem import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
@@ -35,20 +35,6 @@ CLUSTERS = st.one_of(
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "plan.json"
-
-
-def refusal(path, content):
-    """What ``load_plan`` says of a file, which must be one line that names it."""
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(PlanError) as error:
-        load_plan(path)
-    text = str(error.value)
-    assert text.startswith(str(path))
-    assert "\n" not in text
-    return text.removeprefix(str(path))
 
 
 def test_plan__file_of_the_design(path):

@@ -85,7 +85,6 @@ def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> An
 
 
 def _nearest(problem: Hybrid) -> list[Row]:
-    """Published runs of models of about as many parameters on such devices, the nearest first."""
     shape, device = problem.model.shape, problem.cluster.device.name
     if shape is None:
         return []

@@ -231,7 +231,6 @@ _HETERO_AGENTS = {
 
 
 def _subset(problem: Hybrid, seed: int) -> Answer:
-    """Return the optimum over orders, cuts and splits, searched from the plan of some swaps on."""
     if problem.cluster.servers > MAX_EXACT:
         raise InfeasibleError(
             f"{problem.cluster.servers} servers are too many; at most {MAX_EXACT}"

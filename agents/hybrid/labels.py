@@ -271,7 +271,6 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         return np.asarray((first >= 0) & (within | whole))
 
     def _allowed(self, config: int, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Whether stages of layers [first, end) of a configuration keep to what is pinned."""
         allowed = np.ones(np.broadcast(first, end).shape, dtype=bool)
         for start, stop, devices in self.limits.pinned:
             same = (first == start) & (end == stop)
@@ -440,7 +439,6 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         return np.ravel_multi_index(columns, shape)
 
     def _complete(self, k: int, labels: SuffixLabels) -> None:
-        """Put the first stage in front of the labels that leave its devices; keep the best plan."""
         tables, m = self.tables, self.setting.micro_batches
         costs = tables.costs(FIRST, k, self.upper / m)
         for config, front in enumerate(self.fronts.number.tolist()):

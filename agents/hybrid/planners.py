@@ -119,7 +119,6 @@ class HybridRequest(HybridSearch, Request):
 
 
 def _learned(request: HybridRequest) -> Answer:
-    """Return the best plan of the network that ships."""
     answer = learned("HybridPlan-v2", Start(request.problem), seed=request.seed)
     return Answer(
         problem=request.problem, plan=answer.plan, cost=answer.cost, evaluations=SAMPLES + 1

@@ -430,7 +430,6 @@ def _on_types(
 def _judge(
     orders: Orders, setting: Setting, groups: list[np.ndarray], stages: tuple[Chosen, ...]
 ) -> None:
-    """Judge the plan of stages on types of servers, and its order completed anew."""
     # Of a type, faster servers come first: a stage in front may take longer (bound 1).
     fastest_first = [group[::-1].tolist() for group in groups]
     plan = plan_of_types(orders.tables(setting), fastest_first, stages)

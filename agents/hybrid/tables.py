@@ -170,7 +170,6 @@ class StageTables:
         return part
 
     def _ask_kinds(self) -> None:
-        """Judge single layers of every kind by mode."""
         kinds = len(self.problem.model.kinds)
         one, zero = np.eye(kinds), np.zeros((kinds, kinds))
         step, held = self._judged(

@@ -622,7 +622,6 @@ class Relaxation:
         self._possible = []
 
     def _chain(self, stride: int) -> tuple[Chain, np.ndarray]:
-        """The problem in blocks of ``stride`` pivots; and the block of each pivot."""
         pipeline, cluster, pivots = self.pipeline, self.pipeline.cluster, self._pivots
         n, starts = len(pipeline.profile), np.arange(0, len(pivots), stride)
         block_of = np.concatenate([[0], 1 + np.arange(len(pivots)) // stride, [len(starts) + 1]])

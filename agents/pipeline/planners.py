@@ -158,7 +158,6 @@ class PipelineRequest(PipelineSearch, Request):
 
 
 def _whole_answer(answer: Answer) -> Answer:
-    """The answer with devices that share no sample, where the problem asks for that."""
     problem, (cuts, device_cuts) = answer.problem, cuts_of(answer.plan)
     moved = _, moved_device_cuts = to_whole_samples(problem, (cuts, device_cuts))
     if (moved_device_cuts == device_cuts).all():

@@ -176,19 +176,16 @@ _Pairs = list[tuple[Any, float | None]]
 
 
 def _contest(pairs: _Pairs) -> list[tuple[files.ContestRecord, float | None]]:
-    """Return records of the contest's problems, and costs; empty if none was judged."""
     rows = [(files.CONTEST_RECORDS[x.letter], cost) for x, cost in pairs if x.added]
     return rows if any(cost is not None for _, cost in rows) else []
 
 
 def _points(pairs: _Pairs) -> float | None:
-    """Return the contest's points: the sum of best team's cost / cost, 0 for a missing plan."""
     rows = _contest(pairs)
     return math.fsum(known.contest / cost for known, cost in rows if cost) if rows else None
 
 
 def _geometric(pairs: _Pairs) -> float | None:
-    """Return the geometric mean of best known cost / cost over the problems of the contest."""
     shares = [
         math.log(known.best / cost) if cost else -math.log(_WORST)
         for known, cost in _contest(pairs)

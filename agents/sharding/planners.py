@@ -142,7 +142,6 @@ def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) 
 
 
 def _board(problem: Sharding) -> Board:
-    """Return the board of a problem; one that its reduction decides is played as it is."""
     try:
         return board_of(problem)
     except InfeasibleError:

@@ -575,7 +575,6 @@ class Tree:
         return best
 
     def _shares(self, relaxed: Relaxation, kept: Array) -> Array:
-        """Return shares of kept strategies, 1 in sum per node; even ones without a solution."""
         # A trace of each kept strategy, so that no node's sum is 0.
         share = np.where(kept, 1e-12, 0.0)
         if relaxed.share is not None:
@@ -597,7 +596,6 @@ class Tree:
         return spread
 
     def _plan(self, share: Array) -> Array:
-        """Return the strategy of the largest share of each node, (n,)."""
         reduced = self.program.reduced
         order = np.lexsort((-np.arange(len(share)), share, self.node))
         return order[reduced.offset[1:] - 1] - reduced.offset[:-1]

@@ -130,12 +130,10 @@ def _mixture(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
 
 
 def _spread(tier: Tier, rng: np.random.Generator) -> np.ndarray:
-    """Every server has a speed of its own."""
     return rng.uniform(tier.slowest, 1.0, tier.servers)
 
 
 def _generations(tier: Tier, rng: np.random.Generator) -> np.ndarray:
-    """Two to four generations of servers."""
     count = int(rng.integers(2, 5))
     speeds = np.append(1.0, rng.uniform(tier.slowest, 0.95, count - 1))
     of_server = np.append(np.arange(count), rng.integers(0, count, tier.servers - count))
@@ -190,7 +188,6 @@ def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hy
 
 
 def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid | None:
-    """Generate a problem; None if nothing fits, or everything does."""
     width = int(rng.choice((64, 128)))  # of a head
     hidden = _multiple(_log_uniform(rng, *ranges.hidden), 4 * width)
     servers, device = int(rng.choice(ranges.servers)), str(rng.choice(DEVICES))
@@ -293,7 +290,6 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def _multiple(number: float, of: int) -> int:
-    """Return the nearest whole multiple, at least one, which the ranks of tp can share."""
     return max(round(number / of), 1) * of
 
 

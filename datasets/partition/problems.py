@@ -316,7 +316,6 @@ def problem_of(linear: Linear) -> Partitioning:
 
 @lru_cache(maxsize=KEPT)
 def _build_cached(name: str, row: str, stamp: int) -> Linear:
-    """Build a problem; ``stamp``, the modification time of its graph, is part of the cache key."""
     return _with_witnesses(build(SetRow(**json.loads(row)), name), name)
 
 

@@ -210,7 +210,6 @@ def _feed_forward(rng: np.random.Generator) -> np.ndarray:
 
 
 def _embedding(count: int, vocabulary: float) -> np.ndarray:
-    """Return ``count`` pivots: the table, then positions, norms and masks."""
     rows = np.tile([0.01, 0.0, 1.0], (count, 1))
     rows[0, WEIGHTS] = vocabulary
     rows[1::3, WEIGHTS] = 0.1
@@ -218,7 +217,6 @@ def _embedding(count: int, vocabulary: float) -> np.ndarray:
 
 
 def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarray:
-    """Return ``count`` pivots: logits over the vocabulary (half of them tied), softmax and loss."""
     rows = np.tile([0.01, 0.0, log_uniform(rng, 4, 60)], (count, 1))
     rows[0, COMPUTE] = vocabulary
     rows[0, WEIGHTS] = vocabulary if rng.random() < 0.5 else 0.001

@@ -529,7 +529,6 @@ def _remedy(path: Path) -> str:
 
 
 def _fault(arrays: dict[str, np.ndarray]) -> str:
-    """Return the fault in the arrays' lengths, types or values in words, or an empty string."""
     if set(arrays) != set(TYPES):
         unmatched = sorted(set(arrays) ^ set(TYPES))
         return f"field {unmatched[0]!r} is missing or unknown"
@@ -556,7 +555,6 @@ def _fault(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
-    """Return the problems of consistent arrays, or raise an error that names file and problem."""
     chains = [
         np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
         for key in CHAIN

@@ -65,7 +65,6 @@ def calibrated(
 def _by_torch(
     kind: str, processes: int, settings: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
-    """Return what each process measured, the memory of a device, and facts of the measurement."""
     with need_extra("torch", "calibrating"):
         import torch
 
@@ -83,7 +82,6 @@ def _by_torch(
 def _by_jax(
     kind: str, processes: int, settings: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
-    """Return the same of the devices of one process of JAX, see ``_by_torch``."""
     with need_extra("jax", "calibrating"):
         from parenvs.clock.xla import measure, with_devices
     answer = with_devices(measure, kind, processes, (kind, processes, *settings))

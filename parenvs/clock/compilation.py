@@ -194,7 +194,6 @@ def virtual_devices(count: int, *flags: str) -> dict[str, str]:
 
 
 def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
-    """Compile a request in a process with devices."""
     mesh = jax.make_mesh(*zip(*[(count, name) for name, count in request["mesh"]], strict=True))
     # Shapes alone are lowered: no array is allocated on any virtual device.
     call, arguments = callable_of(proto)

@@ -417,7 +417,6 @@ def measured_layers(
 def _recorded_calls(
     wrapper: nn.Module, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> list[_Call]:
-    """Run a module once, and return the calls of its layers in order."""
     calls: list[_Call] = []
     made_by: dict[Any, int] = {}  # node of autograd, or tensor's id -> number of the call
     run_count = Counter[str]()
@@ -501,7 +500,6 @@ def _timed(
     warm_up: int,
     watch: Callable[[], Callable[[], float]],
 ) -> tuple[Timing, Timing]:
-    """Time the forward and the backward pass of a layer alone."""
     weights = [x for x in module.parameters() if x.requires_grad]
     run: dict[str, Any] = {}
 

@@ -137,7 +137,6 @@ class Pairing:
 
 
 def _losses(graph: Graph, feeds: Mapping[int, int]) -> list[int]:
-    """The outputs that may be the loss: floating numbers that are no new state."""
     return [
         k
         for k, tensor in enumerate(graph.outputs.tolist())
@@ -202,7 +201,6 @@ def _key(key: Any) -> str:
 def _paired(
     out_parts: list[Subtree], in_parts: list[Subtree], by_flow: Mapping[int, int]
 ) -> dict[int, int]:
-    """Pair parts of the outputs with parts of the inputs that have their tree."""
     by_tree: dict[Any, list[Subtree]] = {}
     for part in in_parts:
         if len(part.leaves) > 1 and part.path:
@@ -253,7 +251,6 @@ def _add_scalars(
 def _add_single(
     graph: Graph, feeds: dict[int, int], output: int, allowed: Container[int] | None = None
 ) -> None:
-    """Pair an output with the free input of its type that it is made of, if there is only one."""
     tensor = int(graph.outputs[output])
     made_of = Flow(graph).ancestors([tensor])
     candidates = [

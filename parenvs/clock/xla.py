@@ -295,7 +295,6 @@ def _timing(repeats: int, warm_up: int, run: Callable[..., Any], *given: Any) ->
 
 
 def _backward(time: Callable[..., Timing], pullback: Any, outputs: Any) -> Timing:
-    """Time the backward pass of ``jax.vjp``, compiled, with gradients of one."""
     gradients = jax.tree.map(_gradient_of, outputs)
     apply = jax.jit(lambda function, given: function(given))
     _run_to_end(apply, pullback, gradients)
@@ -327,7 +326,6 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
 def _whole(
     function: Any, positional: Any, named: Any, time: Callable[..., Timing]
 ) -> tuple[Timing, Timing]:
-    """Time the forward and the backward pass of a whole function."""
 
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
         return jax.vjp(lambda params: function(params, *others, **keywords), weights)

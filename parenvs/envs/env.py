@@ -461,7 +461,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         )
 
     def _checked_actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Return the actions as (n,) int64; numbers outside the action space remain outside."""
         checked = np.asarray(actions)
         if checked.shape != (self.num_envs,):
             raise ValueError(f"{self.num_envs} actions are needed, not shape {checked.shape}")
@@ -481,7 +480,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         return {key: owned(value) for key, value in self.game.observation(rows).items()}
 
     def _name(self, infos: dict[str, Any], rows: np.ndarray) -> None:
-        """Write the instances of environments ``rows``, (k,) int64, into infos."""
         if "instance" not in infos:
             infos["instance"] = np.full(self.num_envs, None, dtype=object)
             infos["_instance"] = self._none.copy()
@@ -489,7 +487,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         infos["_instance"][rows] = True
 
     def _closing(self, rows: np.ndarray) -> dict[str, Any]:
-        """Return the infos, but for masks, of environments ``rows`` that ended in this step."""
         infos: dict[str, Any] = {}
         self._name(infos, rows)
         for key, values in self.game.outcome(rows).items():
@@ -501,7 +498,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         return infos
 
     def _final_infos(self, rows: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        """Final observations and masks of environments ``rows``, (k,), that ended in this step."""
         final = np.full(self.num_envs, None, dtype=object)
         batched = self._observation(rows)
         for index, row in enumerate(rows.tolist()):

@@ -59,7 +59,6 @@ def text(diff: PlanDiff, names: tuple[str, str] = ("a", "b")) -> str:
 
 
 def _words(value: Any) -> str:
-    """A value in words; equal neighbors of a list as one: ``40 x 1``."""
     if isinstance(value, dict):
         return " ".join(f"{name} {count}" for name, count in value.items()) or "none"
     if not isinstance(value, (list, tuple)):
@@ -70,7 +69,6 @@ def _words(value: Any) -> str:
 
 
 def _plans(names: tuple[str, str], reports: Sequence[Any]) -> list[str]:
-    """A line for each plan with its main figures, and why it is illegal."""
     width = min(max(map(len, names)), _NAME)
     lines = []
     for letter, name, report in zip("ab", names, reports, strict=True):
@@ -95,7 +93,6 @@ def _verdict(
 
 
 def _parts(head: str, parts: Sequence[Part], show: Callable[[float], str]) -> list[str]:
-    """A line for each addend, the one that changes most first, and their sum."""
     rows = sorted((x for x in parts if x.a or x.b), key=lambda part: -abs(part.difference))
     rows.append(Part("in all", sum(part.a for part in parts), sum(part.b for part in parts)))
     least = ROUNDING * rows[-1].a

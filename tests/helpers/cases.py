@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
 import pytest
+
+from parenvs.core.plan import load_plan
+from parenvs.errors import PlanError
 
 
 def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable], Callable]:
@@ -42,3 +46,17 @@ def slow(*values: Any) -> list[Any]:
     """Values of a parametrisation that are left to ``make slow``; a tuple has one for each name."""
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]
+
+
+def refusal(path, content):
+    """What ``load_plan`` says of a file, which must be one line that names it."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(PlanError) as error:
+        load_plan(path)
+    text = str(error.value)
+    assert text.startswith(str(path))
+    assert "\n" not in text
+    return text.removeprefix(str(path))

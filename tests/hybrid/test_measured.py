@@ -40,8 +40,7 @@ def test_share__is_that_of_the_shape_or_of_its_neighbors_and_unknown_far_away():
     assert known.product_share("bf16", "", 8, 64, 64, 64) == pytest.approx(0.9)
     for key in (("fp8", "forward", 1), ("bf16", "input", 1), ("bf16", "forward", 8)):
         assert np.isnan(known.product_share(*key, 64, 64, 64))
-    small, large = 64**3 / 0.2, 4 * 64**3 / 0.6
-    assert known.rate("bf16") == pytest.approx((13 * 64**3) / (small + large + 8 * 64**3 / 0.9))
+    assert known.rate("bf16") == pytest.approx(13 / (1 / 0.2 + 4 / 0.6 + 8 / 0.9))
     assert known.rate("fp8") is None
 
 
@@ -90,11 +89,8 @@ def test_steps_of_the_measured_machine__within_seven_per_cent():
     published = read_rows("rows-peers-2026-11.json")
     rows = tuple(row for row in published.rows if row.get("device") == "b200")
     found, _ = predictions(replace(published, rows=rows, server=SERVER))
-    errors = {
-        unit: np.mean([abs(one.error) for one in found if one.unit == unit])
-        for unit in ("ms", "GiB")
-    }
-    assert len(found) == 44 and errors["ms"] < 0.07 and errors["GiB"] < 0.015
+    seconds, held = ([abs(x.error) for x in found if x.unit == unit] for unit in ("ms", "GiB"))
+    assert len(found) == 44 and np.mean(seconds) < 0.07 and np.mean(held) < 0.015
 
 
 def test_report__says_what_was_measured():

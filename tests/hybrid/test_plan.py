@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 import toys
-from cases import each
+from cases import each, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import parenvs
 from parenvs.cluster import PRECISIONS, PRESETS, Cluster
 from parenvs.core.plan import load_plan
-from parenvs.errors import PlanError
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan, HybridStage
 
 STAGE = HybridStage(((0, 10), (40, 50)), 32, tp=8, zero=1, recompute={"selective": 20})
@@ -77,17 +76,6 @@ PLANS = st.builds(
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "plan.json"
-
-
-def refusal(path, content):
-    """What ``load_plan`` says of a file, which must be one line that names it."""
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(PlanError) as error:
-        load_plan(path)
-    text = str(error.value)
-    assert text.startswith(str(path))
-    assert "\n" not in text
-    return text.removeprefix(str(path))
 
 
 @pytest.mark.thorough

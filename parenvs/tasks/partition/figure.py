@@ -48,7 +48,6 @@ def look_of(state: int) -> dict[str, Any]:
 
 
 def _draw_table(axes: Axes, table: LayerTable, named: bool, height: float) -> None:
-    """Draw layers by variables, a cell each, in so many inches; ``named``: with their names."""
     from matplotlib.collections import PolyCollection
 
     corners = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])

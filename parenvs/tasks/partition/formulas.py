@@ -381,7 +381,6 @@ class Footprint:
         self.lifetimes = Lifetimes(*np.concatenate([(tensor, starts, last), gradients], axis=1))
 
     def _first_backward(self) -> int:
-        """Index of the first backward instruction, or ``ParenvsError``: see the class."""
         graph = self.graph
         backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & ~graph.free)
         if not backward.size:
@@ -491,7 +490,6 @@ class Footprint:
         return best
 
     def _views(self) -> dict[int, int]:
-        """View -> the operand whose memory it shares."""
         graph = self.graph
         views: dict[int, int] = {}
         codes = _codes(graph, _VIEWS)

@@ -178,7 +178,6 @@ class PartitionSpace:
 
 
 def _dimensions_by_path(problem: Partitioning) -> np.ndarray:
-    """Return the dimensions of the problem's entry parameters, sorted by path."""
     parameters = problem.parameters()
     paths = [problem.graph.paths[parameter] for parameter in parameters]
     return problem.classes.dimensions_of(parameters[np.argsort(paths, kind="stable")])
@@ -189,7 +188,6 @@ def _paper_rewards(dimensions: int) -> tuple[float, float]:
 
 
 def _classes_of(problem: Partitioning, plan: str | PartitionPlan) -> frozenset[int]:
-    """The classes that a plan partitions, or the file of one."""
     first = load_plan(plan) if isinstance(plan, str) else plan
     if not isinstance(first, PartitionPlan):
         raise ParenvsError(f"first_plan: {plan} is of task {first.task}, not partition")
@@ -553,7 +551,6 @@ class PartitionGame(Rowed):
         return outcome
 
     def _figures(self, space: PartitionSpace, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what infos say of complete plans, (k,) float64 each."""
         problem, classes = space.problem, space.classes
         decisions = self.classes[rows, : len(classes)]
         split = np.ascontiguousarray(decisions.T) == PARTITION
@@ -602,7 +599,6 @@ class PartitionGame(Rowed):
         return paper_reward(PARTITION, len(space.dimensions)) if paper else 1.0
 
     def _check_memory(self) -> None:
-        """Warn if no plan can fit the memory of a device, or keep to the limit."""
         problem = self.space.problem
         if problem.step.limit is None:
             every_class = np.ones(len(problem.classes), dtype=bool)

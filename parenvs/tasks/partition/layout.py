@@ -131,7 +131,6 @@ class ClassLayout(Layout):
         }
 
     def _split_signature(self, chosen: np.ndarray, tensor: int) -> tuple[int, ...]:
-        """The shape of a tensor and the classes by which it is split."""
         first, end = self.graph.dim_offset[tensor : tensor + 2]
         labels = self.classes.label[first:end]
         return (*self.graph.shape(tensor), *labels[chosen[labels]].tolist())

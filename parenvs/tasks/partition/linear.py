@@ -347,7 +347,6 @@ def _pareto_front(rows: np.ndarray) -> np.ndarray:
 def _instruction_groups(
     problem: Partitioning, space: PartitionSpace
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Groups of the instructions that take time, and their seconds."""
     factors = problem.classes.factors
     index = _space_index(problem, space)[problem.classes.factor_class]
     counts = (index >= 0) & (problem.seconds[factors.instruction] > 0)

@@ -220,7 +220,6 @@ class _Flow:
         return label not in (self._reduced if self.rows[label] else self._multiplied)
 
     def _passes_nonlinearity(self, label: int) -> bool:
-        """Whether a nonlinear function of a class's columns reaches its rows."""
         linear = {t for index in self.columns[label] for t in self.results[index]}
         linear.update(self._starts.get(label, ()))
         nonlinear: set[int] = set()
@@ -235,7 +234,6 @@ class _Flow:
         return any(nonlinear.intersection(self.operands[index]) for index in self.rows[label])
 
     def _is_nonlinear(self, index: int, variables: set[int]) -> bool:
-        """Whether an instruction is a nonlinear function of the tensors ``variables``."""
         opcode = self.opcodes[index]
         if opcode in _LINEAR or opcode == "dot":
             degree = sum(t in variables for t in self.operands[index])

@@ -176,7 +176,6 @@ def _valid_entries(
 def _broken_rules(
     plan: PartitionPlan, classes: propagation.DimensionClasses, chosen: np.ndarray
 ) -> list[str]:
-    """Blocked classes, conflicts, and dimensions that must be partitioned as well, in words."""
     graph, words = classes.graph, Explainer(classes)
     start = {path: int(graph.dim_offset[tensor]) for path, tensor in classes.tensor.items()}
     # Class -> position of the first dimension that the plan names.

@@ -179,7 +179,6 @@ class PartitionTask(Task):
         return problem.report(plan)
 
     def _member(self, source: Any) -> Any:
-        """Return the problem of a set or set file that a name means; other sources as they are."""
         if isinstance(source, (str, os.PathLike)) and ".json/" in os.fspath(source):
             return self.find(os.fspath(source))
         problem = self.found(source)

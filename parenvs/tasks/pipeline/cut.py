@@ -87,7 +87,6 @@ class Kernel(NamedTuple):
 
 @bare
 def _stage(kernel, last, cut):
-    """Compute seconds and scaled all-reduce of the stage between two cuts."""
     rank, end_rank = kernel.rank[last], kernel.rank[cut]
     group = kernel.device[cut] - kernel.device[last]
     near = 1 if kernel.server[last] == kernel.last_server[cut] else 0
@@ -510,7 +509,6 @@ class PipelineCut(Rowed):
     def _row_observation(
         self, rows: np.ndarray, features: np.ndarray, legal: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return what is observed of episodes as rows; ``features`` are those without rows."""
         pivot, stage, devices, reward = np.zeros((4, *legal.shape))
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
         for board, index in self.by_problem(rows):

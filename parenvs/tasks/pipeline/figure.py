@@ -162,7 +162,6 @@ def _style_chain(axes: Axes, up: str, across: str = "") -> None:
 
 
 def _draw_chain(axes: Axes, pipeline: Pipeline, share: np.ndarray) -> None:
-    """Draw the least that a cut would send, in equal parts of the chain."""
     from matplotlib.ticker import LogLocator
 
     crossing = np.array(pipeline.cut_before[1:])

@@ -355,7 +355,6 @@ class Pipeline(ChainSums):
     def _boundaries(
         self, cuts: np.ndarray, device_cuts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """First pivots and first devices of all stages, ends included, (S+1, ...) each."""
         pivots = _with_ends(np.asarray(cuts), len(self.profile))
         return pivots, _with_ends(np.asarray(device_cuts), self.cluster.devices)
 

@@ -345,7 +345,6 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quoted(name: str) -> str:
-    """Return ``name`` as a CSV field, in quotes where it has commas, quotes or odd spaces."""
     if re.search(r'[",\r\n]|^[#\s]|\s$|^$', name):
         name = '"' + name.replace('"', '""') + '"'
     return name

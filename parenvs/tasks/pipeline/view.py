@@ -190,7 +190,6 @@ def _table(pipeline: Pipeline, report: Report, color: bool) -> list[str]:
 
 
 def _gantt(report: Report, color: bool) -> list[str]:
-    """One row per compute stage and link; each column shows what fills most of it."""
     table = report.timetable
     span = max(report.simulated_seconds, report.length_seconds)
     edges = np.linspace(0.0, span, _TRACK + 1)

@@ -239,7 +239,6 @@ class Construct:
 
 
 def _widened(array: Array, width: int) -> Array:
-    """Return an array with at least ``width`` columns; new ones are 0."""
     missing = width - array.shape[1]
     return np.pad(array, ((0, 0), (0, missing))) if missing > 0 else array
 
@@ -346,7 +345,6 @@ class _CurrentNodes:
         return np.stack([values[name] for name in turns.columns], axis=1)
 
     def _least(self, values: Array) -> Array:
-        """Return the least of values, (m,), over each strategy's node, (m,)."""
         return np.minimum.reduceat(values, self.parts)[self.episode]
 
     def _regret(self, values: Array) -> Array:
@@ -432,7 +430,6 @@ def _played(
 
 
 def _first_witness(board: Board) -> Array:
-    """Find a legal plan that uses little: the leanest legal strategies, then drawn ones."""
     episode = Construct(1, int(board.sizes.max()), ("mass",), guarded=False)
     episode.put(0, board)
     rng = np.random.default_rng(0)
@@ -662,7 +659,6 @@ blocks_of = lru_cache(maxsize=1024)(Blocks)
 
 
 def _concatenated(parts: list[Array]) -> tuple[Array, Array]:
-    """Return the entries of all parts, and where each part begins."""
     return np.concatenate(parts), begins(np.array([len(part) for part in parts]))
 
 
